@@ -1,0 +1,119 @@
+"""A notebook open in JupyterLab in a real Chromium, used as a learner does: menus, toolbar, keys."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cells import HERE
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from serve import Server
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+ERROR = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr']"
+
+
+class NoBrowser(Exception):
+    """No Chromium on this machine; the message says how to get one."""
+
+
+def chromium_path() -> str:
+    """The Chromium that .ci/chromium chooses ($CHROMIUM first)."""
+    found = subprocess.run([HERE / "chromium"], capture_output=True, text=True)
+    if found.returncode:
+        raise NoBrowser(found.stderr)
+    return found.stdout.strip()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium with a fresh profile."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Notebook:
+    """A notebook open in JupyterLab: its cells, its menus, its toolbar. Cells count from 0, text cells too."""
+
+    def __init__(self, browser: Browser, server: Server, name: str, size: tuple[int, int] = (1400, 2400)) -> None:
+        width, height = size
+        self.page: Page = browser.new_page(viewport={"width": width, "height": height})
+        # A workspace of its own: no tab of an earlier page opens again.
+        where = f"lab/workspaces/{secrets.token_hex(4)}/tree/{name}"
+        self.page.goto(f"{server.url}{where}?token={server.token}")
+        self.cells: Locator = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+        expect(self.cells.first).to_be_visible(timeout=60_000)
+        # Before its kernel is there, JupyterLab answers "Run" with the question which one to take.
+        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+
+    def menu(self, *path: str) -> None:
+        """Choose an entry of the menu bar: `menu("Run", "Run All Cells")`."""
+        first, *rest = path
+        self.page.locator("#jp-menu-panel .lm-MenuBar-item", has_text=first).first.click()
+        for entry in rest:
+            self.page.locator(".lm-Menu-item", has=self.page.get_by_text(entry, exact=True)).last.click()
+
+    def run_all(self, timeout: float = 60) -> None:
+        """Run → Run All Cells, and wait until nothing runs."""
+        self.menu("Run", "Run All Cells")
+        self.wait_idle(timeout)
+
+    def start_cell(self, index: int) -> Locator:
+        """Click into a cell and press Ctrl+Enter; returns the cell while it runs."""
+        cell = self.cells.nth(index)
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+        return cell
+
+    def run_cell(self, index: int, timeout: float = 30) -> Locator:
+        """Run one cell and wait until it has ended."""
+        cell = self.start_cell(index)
+        self.wait_idle(timeout)
+        return cell
+
+    def wait_idle(self, timeout: float = 60) -> None:
+        """Wait until the kernel is idle and no cell waits for it."""
+        # The star stays until the cell's last output has come; the kernel's own light may be ahead of it.
+        waiting = self.page.locator(".jp-InputPrompt", has_text="[*]")
+        expect(waiting).to_have_count(0, timeout=timeout * 1000)
+        light = self.page.locator(".jp-Notebook-ExecutionIndicator").first
+        expect(light).to_have_attribute("data-status", "idle", timeout=timeout * 1000)
+
+    def stop(self) -> None:
+        """Press the toolbar's Stop button."""
+        self.page.locator('[data-command="notebook:interrupt-kernel"], [title^="Interrupt the kernel"]').first.click()
+
+    def restart(self) -> None:
+        """Kernel → Restart Kernel…, confirmed; returns when the new kernel is ready."""
+        self.menu("Kernel", "Restart Kernel…")
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+
+    def errors(self) -> list[str]:
+        """The text of every error that a cell ended with."""
+        return self.cells.locator(ERROR).all_inner_texts()
+
+    def theme(self, name: str) -> None:
+        """Settings → Theme → `name`."""
+        self.menu("Settings", "Theme", name)
+        expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", name)
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)  # the old theme fades away behind it
+
+    def close(self) -> None:
+        """Close the page, whatever is unsaved in it."""
+        self.page.close(run_before_unload=False)

@@ -1,0 +1,83 @@
+# `make help` lists the targets. A bare clone needs only make and Python 3.11 or newer: the rest goes into .venv,
+# in exactly the versions of constraints.txt. pip's own settings (PIP_...) hold as ever.
+PYTHON ?= python3
+VENV ?= .venv
+LAB_ARGS ?=
+NOTEBOOKS ?= notebooks
+FRESH ?=
+
+BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+PYTEST = $(BIN)/python -m pytest
+# Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
+NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
+# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news.
+# Jupyter refuses root, which containers and CI often are, unless told.
+AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help lab test lint format test-code test-notebooks test-browser notebooks bench clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and the like)
+	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=notebooks \
+	  --LabApp.default_url=/lab/tree/00-start-here.ipynb $(AS_ROOT) $(LAB_ARGS)
+
+test: lint test-code test-notebooks test-browser ## run every check (make -k test goes on after a failure)
+
+lint: $(VENV)/.test ## ruff, also inside %%px cells, the notebooks' rules, and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python .ci/lint_notebooks.py
+	$(BIN)/python .ci/notebooks.py --check
+	$(BIN)/mypy
+
+format: $(VENV)/.test ## format the code, also inside %%px cells
+	$(BIN)/ruff format
+	$(BIN)/python .ci/lint_notebooks.py --fix
+
+test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
+	$(PYTEST) tests --ignore=tests/browser
+
+test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
+	$(PYTEST) $(NBVAL) $(NOTEBOOKS)
+
+test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
+	CHROMIUM="$$(.ci/chromium)" && export CHROMIUM && $(PYTEST) tests/browser
+
+notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal form (NOTEBOOKS=path, FRESH=1)
+	$(BIN)/python .ci/notebooks.py $(if $(FRESH),--fresh) $(NOTEBOOKS)
+
+bench: $(VENV)/.bench ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
+	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
+
+clean: ## remove what make made: .venv, builds and caches
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# The stamps say what .venv holds: a second run installs nothing until one of these files changes.
+$(VENV)/.lab: $(VENV)/.made pyproject.toml constraints.txt
+	$(INSTALL) -e '.[lab]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
+	$(INSTALL) -e '.[lab,test]'
+	@touch $(VENV)/.lab $@
+
+$(VENV)/.bench: $(VENV)/.made pyproject.toml constraints.txt
+	$(INSTALL) -e '.[lab,test,bench]'
+	@touch $(VENV)/.lab $(VENV)/.test $@
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "The workbook needs Python 3.11 or newer, and $(PYTHON) is not. Name another: make PYTHON=python3.12 ..."; \
+	  exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv"; \
+	  exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@

@@ -1,0 +1,117 @@
+"""Do labkit's clocks say what a bare loop says? `timed` and `lab.sweep` against torch alone, turn by turn.
+
+All three time the same operation on the same ranks with the same number of calls, and believe the slowest rank. They
+take turns repetition by repetition, in changing order, so that a busy second hits all of them. `python
+benchmarks/clock.py --write` takes two to five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from measure import machine, options, table
+from measure.processes import Failed, Program
+from measure.table import Row
+
+PROGRAM = str(Path(__file__).resolve().parent / "programs" / "with_clock.py")
+LIMIT = 300.0  # seconds that all cases may take on one number of ranks
+RANKS = (2, 4)
+SIZES = {4: "4 B", 2**16: "64 KiB", 2**22: "4 MiB"}
+CASES = [("all_reduce", size) for size in SIZES] + [("broadcast", 2**16)]
+OURS = {"timed": "`timed`", "sweep": "`lab.sweep`"}
+TURNS = 15  # in a round
+WITHIN = 0.05  # of the bare loop
+
+Told = dict[str, list[list[float] | None]]  # samples of each round, in microseconds, by `key`
+
+
+def key(n: int, op: str, size: int, who: str) -> str:
+    """Under which name one way to measure one case is told."""
+    return f"{n} {op} {size} {who}"
+
+
+def wanted() -> Iterator[tuple[int, str, int, str]]:
+    """Everything that is measured."""
+    for n in RANKS:
+        for op, size in CASES:
+            for who in ("timed", "sweep", "bare"):
+                yield n, op, size, who
+
+
+def measure(n: int, rounds: int) -> Told:
+    """All cases on n ranks."""
+    scratch = Path(tempfile.mkdtemp(prefix="bench-"))
+    told: Told = {}
+    try:
+        command = [sys.executable, PROGRAM, *map(str, (n, rounds, TURNS)), json.dumps(CASES)]
+        with Program(command, scratch, LIMIT) as program:
+            for op, size in CASES:
+                told |= {key(n, op, size, who): samples for who, samples in program.hear().items()}
+                print(f"{n} ranks, {op} of {SIZES[size]}: done", file=sys.stderr, flush=True)
+            program.popen.wait(10)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return told
+
+
+def rows(told: Told, failures: Sequence[str]) -> list[Row]:
+    """One row a case and clock, each held to the bare loop of the same rounds."""
+    return [
+        Row(
+            f"{what}: {op}, {SIZES[size]}, {n} ranks",
+            "µs",
+            told.get(key(n, op, size, who), ()),
+            "a bare loop",
+            told.get(key(n, op, size, "bare"), ()),
+            within=WITHIN,
+            failures=tuple(failures),
+        )
+        for n in RANKS
+        for op, size in CASES
+        for who, what in OURS.items()
+    ]
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    return options.parser(__doc__, 5, f"of {TURNS} turns a way each").parse_args(argv)
+
+
+def main() -> int:
+    """Measure, print the table; the exit code is 1 where a program failed, whatever the targets say."""
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
+    facts = machine.describe(["torch"]) | {"load before": machine.load()}
+    told: Told = {}
+    failures: list[str] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for n in RANKS:
+            try:
+                told |= measure(n, args.rounds)
+            except Failed as failure:
+                failures.append(f"{n} ranks: {failure}")
+        facts["load after"] = machine.load()
+        facts["method"] = (
+            f"{args.rounds} rounds of {TURNS} turns a way, in random order; a turn: 3 warm-ups, then 4 times a "
+            "barrier and as many calls as fill 12 ms, the slowest rank; a round's figure is its fastest repetition; "
+            "min / median / max over the rounds; a ratio is the median of the rounds' ratios; Gloo on loopback, "
+            "1 thread a rank"
+        )
+        section = table.render("Labkit's clocks and a bare loop: `benchmarks/clock.py`", facts, rows(told, failures))
+        print(section)
+        if args.write:
+            table.write("clock", section)
+        return int(bool(failures))
+    return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What every benchmark here shares: the machine, programs in processes of their own, and tables."""

@@ -1,0 +1,1 @@
+"""Starting, healing and stopping engines: the only room that imports ipyparallel; it never imports torch."""

@@ -1,0 +1,276 @@
+"""One engine a rank: reach them, know which have died, replace those, join all of them in a group.
+
+A rank is a position in `members`; the engine's id is ipyparallel's own business and changes when a rank is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.cluster.processes import HEARING, Processes
+from labkit.errors import LabError
+
+JOINING = 30.0  # seconds in which all ranks must have joined
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes."""
+
+    rank: int
+    engine: int
+    pid: int
+    host: str
+    device: str
+    backend: str
+    memory: int
+
+
+class Engines:
+    """The ranks of one lab. `members[r]` is rank r; everything here speaks in ranks."""
+
+    def __init__(self, limit: float, processes: Processes) -> None:
+        self.limit = limit
+        self.processes = processes
+        self.members: list[Member] = []
+        self.backend = "gloo"
+        self.stopped = False
+        self._ids: list[int] = []
+        self._pidfds: dict[int, int] = {}
+        self._ended: dict[int, str] = {}
+        self._store: Path | None = None
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def start(
+        cls, limit: float, launcher: str, choose: Callable[[int], tuple[int, str]], say: Callable[[str], None]
+    ) -> Engines:
+        """Start a cluster; `choose(gpus)` decides on (ranks, backend) once torch has been asked for GPUs."""
+        self = cls(limit, Processes(launcher))
+        try:
+            n, self.backend = choose(self.processes.start(say))
+            say(f"Starting {n} ranks …")
+            self._ids = self.processes.new_engines(n)
+            say("Joining the process group …")
+            self.join()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    @classmethod
+    def begin(cls, limit: float, shared: Processes, choose: Callable[[int], tuple[int, str]]) -> Engines:
+        """Fork new engines in a cluster that another process shares, and end those of the notebook before."""
+        self = cls(limit, shared)
+        n, self.backend = choose(self.processes.gpus())
+        old = self.client.ids
+        self._ids = self.processes.new_engines(n)
+        self.processes.end(old)
+        self.join()
+        return self
+
+    def stop(self) -> None:
+        """End every process of the run and remove its files; of a shared run only this notebook's engines."""
+        self.stopped = True
+        for fd in self._pidfds.values():
+            os.close(fd)
+        self._pidfds.clear()
+        if not self.processes.owner:
+            self.processes.end(self._ids)
+        self.processes.stop()
+
+    # -- reaching the ranks -------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Any:
+        """ipyparallel's client."""
+        return self.processes.client
+
+    @property
+    def n(self) -> int:
+        return len(self._ids)
+
+    def ids(self, ranks: Iterable[int]) -> list[int]:
+        return [self._ids[r] for r in ranks]
+
+    def view(self, ranks: Sequence[int]) -> Any:
+        """An ipyparallel view on these ranks, in their order."""
+        view = self.client[self.ids(ranks)]
+        view.block = True
+        return view
+
+    def call(self, path: str, args: dict[int, tuple[Any, ...]], timeout: float) -> dict[int, Any]:
+        """Call a function of `labkit.rank` by name, with its own arguments on each rank; the values by rank.
+
+        A request that falls into the moment in which an engine discards its queue after an error is sent again.
+        """
+        from ipyparallel.error import TaskAborted
+
+        deadline = time.monotonic() + timeout
+        sent = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
+        values: dict[int, Any] = {}
+        while len(values) < len(args):
+            for r in [r for r in sent if r not in values]:
+                if sent[r].wait(0.02):
+                    try:
+                        values[r] = sent[r].get()
+                    except TaskAborted:
+                        sent[r] = self.processes.call(self._ids[r], path, args[r])
+                elif r in self.dead():
+                    raise EngineGone(r)
+                elif time.monotonic() > deadline:
+                    raise EngineSilent(r)
+        return {r: values[r] for r in args}  # in rank order, whoever answered first
+
+    def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
+        """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
+        ranks, dead = list(ranks), self.dead()
+        heard = self.processes.ask(do, [self._ids[r] for r in ranks if r not in dead], timeout)
+        return {r: heard.get(self._ids[r]) if r not in dead else None for r in ranks}
+
+    # -- health -------------------------------------------------------------------------------------------------
+
+    def dead(self) -> dict[int, str]:
+        """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
+        waiting = {fd: r for r, fd in self._pidfds.items() if r not in self._ended}
+        if waiting:
+            poll = select.poll()
+            for fd in waiting:
+                poll.register(fd, select.POLLIN)
+            for fd, _ in poll.poll(0):
+                self._ended[waiting[fd]] = self.processes.how_ended(self.members[waiting[fd]].pid)
+        for r, eid in enumerate(self._ids):
+            if r not in self._pidfds and eid not in self.client.ids:
+                self._ended.setdefault(r, "no heartbeat")
+        return dict(self._ended)
+
+    def signal(self, ranks: Iterable[int], sig: str | int) -> None:
+        """Send a signal, by name or number, to the processes of these ranks."""
+        number = sig if isinstance(sig, int) else signal.Signals[sig]
+        for r in ranks:
+            os.kill(self.members[r].pid, number)
+
+    def lost(self) -> bool:
+        """Whether the controller has died: the ranks may live, but nothing reaches them."""
+        return self.processes.lost()
+
+    def restore(self) -> list[str]:
+        """Start a new controller where the dead one listened; engines and their variables come back to it."""
+        dead = self.dead()
+        living = [r for r in range(self.n) if r not in dead]
+        self.processes.restore(self.ids(living))
+        where = self._until_heard(living)
+        busy = [r for r, w in where.items() if w is None or w["state"] != "idle"]
+        if busy:
+            self.ask("abort", range(self.n), 1.0)
+            self.ask("interrupt", busy, 1.0)
+        self.processes.until_reached(self.ids(living))
+        self.heal()
+        return [
+            "the controller had died and was started anew",
+            "the ranks have joined again, with all variables",
+        ]
+
+    def _until_heard(self, ranks: list[int]) -> dict[int, Any]:
+        """Ask where the ranks are until all have answered: what a new controller is given too early is lost.
+
+        A heart comes back on a connection of its own, up to 0.2 s before those on which an engine is spoken to.
+        """
+        deadline = time.monotonic() + HEARING
+        where: dict[int, Any] = dict.fromkeys(ranks)
+        while (silent := [r for r in ranks if where[r] is None]) and time.monotonic() < deadline:
+            where |= self.ask("where", silent, 0.1)
+        return where
+
+    def replace(self) -> list[int]:
+        """Start a new engine for each dead rank, under the same rank; the group is joined separately."""
+        gone = sorted(self.dead())
+        if gone:
+            for r in gone:
+                self.processes.forget(self._ids[r])
+            for r, eid in zip(gone, self.processes.new_engines(len(gone)), strict=True):
+                self._ids[r] = eid
+                fd = self._pidfds.pop(r, None)
+                if fd is not None:
+                    os.close(fd)
+                self._ended.pop(r, None)
+        return gone
+
+    def is_stopped(self, rank: int) -> bool:
+        """Whether the process of a rank stands still (SIGSTOP): it will never answer by itself."""
+        import psutil
+
+        try:
+            return psutil.Process(self.members[rank].pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
+
+    def kill(self, rank: int) -> None:
+        """End a rank that neither answers nor lets itself be interrupted."""
+        os.kill(self.members[rank].pid, 9)
+        self.await_end(rank)
+
+    def await_end(self, rank: int) -> None:
+        """Wait until the process of a rank that is ending has ended, at most five seconds."""
+        fd = self._pidfds.get(rank)
+        if fd is not None:
+            select.select([fd], [], [], 5)
+
+    def join(self) -> None:
+        """Let all ranks leave whatever group they were in and join a new one; refresh `members`."""
+        store = self.processes.run.store()
+        args = {r: (r, self.n, self.backend, store, max(60.0, 10 * self.limit)) for r in range(self.n)}
+        facts = self.call("labkit.rank.agent.prepare", args, JOINING)
+        if self._store is not None:
+            self._store.unlink(missing_ok=True)  # the old group's; sub-groups of the new one meet in the new one's
+        self._store = Path(store)
+        self.members = [Member(rank=r, engine=self._ids[r], **facts[r]) for r in range(self.n)]
+        for m in self.members:
+            if m.rank not in self._pidfds and m.host == os.uname().nodename and hasattr(os, "pidfd_open"):
+                self._pidfds[m.rank] = os.pidfd_open(m.pid)
+
+    def heal(self) -> list[int]:
+        """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
+        from ipyparallel.error import RemoteError
+
+        replaced: set[int] = set()
+        for _ in range(4):
+            replaced |= set(self.replace())
+            try:
+                self.join()
+                return sorted(replaced)
+            except EngineSilent as silent:
+                self.kill(silent.rank)
+            except (EngineGone, RemoteError):
+                pass
+            self.ask("abort", range(self.n), 1.0)  # nobody waits for a rank that did not come
+        raise LabError("The ranks cannot be joined again. Call lab.stop() and start() for new ones.")
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dict a rank, with the memory that it takes now."""
+        memory = self.ask("memory", range(self.n), 1.0)
+        return [{**asdict(m), **(memory[m.rank] or {})} for m in self.members]
+
+
+class EngineGone(LabError):
+    """A rank's process ended while it was asked something."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} died meanwhile. Run a cell, or lab.heal(), which starts it anew.")
+        self.rank = rank
+
+
+class EngineSilent(LabError):
+    """A rank lives but did not answer in time."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} does not answer. Wait for its cell to end, or call lab.heal().")
+        self.rank = rank

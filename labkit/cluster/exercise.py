@@ -1,0 +1,183 @@
+"""Run a learner's function on the ranks, input by input, up to the first that goes wrong; then heal.
+
+Nothing here raises for a learner's mistake: whatever a function does comes back as a `Finding`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.cluster import text, verdict
+from labkit.cluster.attempt import COUNT, PATIENCE, attempt
+from labkit.cluster.cell import Running
+from labkit.cluster.console import Console
+from labkit.cluster.engines import EngineGone, Engines, EngineSilent
+from labkit.cluster.finding import Finding, judged
+from labkit.cluster.remarks import remarks
+from labkit.errors import LabError
+from labkit.theory import judge, tracing
+from labkit.theory.exercise import Exercise
+from labkit.theory.inputs import Case, arrays
+
+LONG = 60.0  # seconds that a whole check may take
+SMALL = 64  # elements of all arguments up to which gradients are checked
+
+Watch = Callable[[int, float, Running], None]
+
+
+def check(console: Console, exercise: Exercise, saw: Callable[[str], None], watch: Watch) -> Finding:
+    """Hold the learner's function on the ranks against the exercise.
+
+    `saw` is given the cell that the function stands in, before anything of it runs; `watch` is called now and then
+    with the inputs that were right so far, the seconds of the run and the run.
+    """
+    engines = console.engines
+    console.recover()
+    groups = _joined(engines)
+    sizes = [n for n in exercise.ranks if n <= engines.n]
+    if not sizes:
+        least = min(exercise.ranks)
+        raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
+    everyone = range(engines.n)
+    seen = engines.call("labkit.rank.exercise.describe", dict.fromkeys(everyone, (exercise.name,)), 10)
+    if finding := _unready(exercise.name, seen):
+        return finding
+    saw(seen[0]["cell"])
+    _with_groups(engines, "gather", sizes, max(60.0, 10 * engines.limit))
+    try:
+        finding = _all(console, exercise, sizes, watch)
+        if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
+            finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
+        if groups == 1:  # only the check's own have gone
+            finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
+        return finding
+    except KeyboardInterrupt:  # between two runs; within one it is the run's own end
+        console.unhealed = True
+        return Finding("stopped", ["You stopped the check."])
+    finally:
+        _with_groups(engines, "part", next(COUNT))
+        _joined(engines)
+
+
+def _joined(engines: Engines) -> int:
+    """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
+    told = [t or {"joined": False, "groups": 1} for t in engines.ask("groups", range(engines.n), 1.0).values()]
+    if not all(t["joined"] for t in told):
+        engines.heal()
+    return max(t["groups"] for t in told)
+
+
+def _with_groups(engines: Engines, do: str, *args: Any) -> None:
+    """Make the sub-groups, or let them go; ranks that cannot are healed first."""
+    for _ in range(2):
+        try:
+            engines.call(f"labkit.rank.exercise.{do}", dict.fromkeys(range(engines.n), args), 10)
+            return
+        except (EngineGone, EngineSilent):
+            engines.ask("abort", range(engines.n), 1.0)
+            engines.heal()
+
+
+def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
+    """Not attempted, or not the same everywhere; None where there is something to run."""
+    states: dict[str, list[int]] = {}
+    for r, what in seen.items():
+        states.setdefault(what["state"], []).append(r)
+    if list(states) == ["missing"]:
+        return Finding("not attempted", [f"There is no function {name} on the ranks yet. Write it in a %%px cell."])
+    if set(states) <= {"missing", "empty"}:
+        return Finding("not attempted", [f"{name} is still empty. Write its body in place of the … and run its cell."])
+    if "other" in states:
+        what = seen[states["other"][0]]["what"]
+        return Finding("differs", [f"{name} is no function but a value ({what}). Write def {name}(…) in a %%px cell."])
+    if has := states["function"] if len(states) > 1 else []:
+        have = "has" if len(has) == 1 else "have"
+        everywhere = "Run its cell on all ranks, with %%px and no --targets."
+        return Finding("differs", [f"Only {text.ranks(has)} {have} {name}. {everywhere}"])
+    odd = [r for r, what in seen.items() if what["source"] != seen[0]["source"]]
+    if odd:
+        hold = "holds" if len(odd) == 1 else "hold"
+        who = text.ranks(odd).capitalize()
+        return Finding("differs", [f"{who} {hold} another {name} than rank 0. Run its cell on all ranks."])
+    return None
+
+
+def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watch) -> Finding:
+    """Every input on every number of ranks, until one goes wrong; then what is right but forbidden or too costly."""
+    began = time.monotonic()
+    right = 0
+    found: list[Finding] = []
+
+    def look(elapsed: float, running: Running) -> None:
+        watch(right, elapsed, running)
+
+    for case in (case for n in sizes for case in exercise.inputs(n)):
+        want = list(exercise.means([_own(x) for x in case.xs], **case.options))
+        judge.check_length(want, case.n)
+        for mode in _modes(exercise, case):
+            left = LONG - (time.monotonic() - began)
+            ran = attempt(console, exercise, case, mode, left, look)
+            finding = judged(exercise, case, ran, want, mode)
+            if finding is not None:
+                finding.right = right
+                ran.report.stopped |= ran.slow
+                if ran.report.cut_short:
+                    finding.healed = verdict.heal(console.engines, ran.report)
+                elif finding.wrong and not finding.slopes and not exercise.harness:
+                    _trace(console, exercise, finding, look)
+                return finding
+        right += 1
+        found += remarks(exercise, case, ran)
+    for state in ("forbidden", "costly"):
+        if worst := [f for f in found if f.state == state]:
+            worst[-1].right = right
+            return worst[-1]
+    return Finding("right", right=right)
+
+
+def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callable[[float, Running], None]) -> None:
+    """Say of a wrong result what it is made of: run the function again on numbers that tell where they came from."""
+    case = finding.case
+    assert case is not None, "a wrong result has an input"
+    wanted = tracing.origins(exercise.means, case, finding.want)
+    if wanted is None or not tracing.explains(case, wanted, finding.want):
+        return
+    runs = []
+    for probe in tracing.probes(case):
+        ran = attempt(console, exercise, probe, "", PATIENCE, look)
+        if ran.report.cut_short or ran.slow or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
+            ran.report.stopped |= ran.slow
+            if ran.report.cut_short:
+                finding.healed = verdict.heal(console.engines, ran.report)
+            return
+        runs.append([ran.answers[r]["out"] for r in range(case.n)])
+    came = tracing.decoded(case, runs) if runs else None
+    if came is None or not tracing.explains(case, came, finding.outs):
+        return
+    finding.origins = came
+    if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
+        told = tracing.told(came, [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)])
+        finding.says += [f"{t[0].upper()}{t[1:]}." for t in told]
+    attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.steps() shows the learner's numbers
+
+
+def _modes(exercise: Exercise, case: Case) -> list[str]:
+    """Once for the values, and once more for the gradients where they can be checked."""
+    given = [a for x in case.xs for a in arrays(x)]
+    floats = not case.dtype and any(a.dtype.kind == "f" and a.size for a in given)
+    if not exercise.gradients or not floats or sum(a.size for a in given) > SMALL:
+        return [""]
+    return ["", "one" if exercise.gradients == "one" else "all"]
+
+
+def _own(x: Any) -> Any:
+    """A copy, since a meaning may work in place."""
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if isinstance(x, dict):
+        return {k: _own(v) for k, v in x.items()}
+    return type(x)(_own(v) for v in x) if isinstance(x, (list, tuple)) else x

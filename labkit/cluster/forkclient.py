@@ -1,0 +1,109 @@
+"""Starting a fork server and talking to it: one JSON object a line over the run directory's Unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from labkit.cluster.rundir import TAG
+from labkit.errors import LabError
+
+# One computing thread a rank: several ranks share the cores, and their pools would fight over them.
+# Gloo would otherwise listen on the address of the host's name.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+}
+
+
+LOG = "forkserver.log"  # beside the socket
+
+
+def start_server(path: str, tag: str) -> subprocess.Popen[bytes]:
+    """Start a fork server that listens on the Unix socket `path`; requests may be sent at once."""
+    listener = socket.socket(socket.AF_UNIX)
+    with listener:
+        listener.bind(path)
+        listener.listen()
+        with open(Path(path).parent / LOG, "ab") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "labkit.cluster.forkserver", str(listener.fileno())],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **ENVIRONMENT, TAG: tag},
+                start_new_session=True,  # Jupyter's Stop signals the kernel's whole process group
+            )
+
+
+class ForkClient:
+    """A connection to a fork server; safe to use from several threads."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise LabError(f"The fork server does not answer ({error.strerror}). Call start() again.") from error
+        self._reader = self._socket.makefile("rb")
+
+    def send(self, do: str, **request: Any) -> None:
+        """Send a request whose reply `receive` reads later: the server works meanwhile."""
+        try:
+            self._socket.sendall(json.dumps({"do": do, **request}).encode() + b"\n")
+        except OSError as error:
+            raise self._ended() from error
+
+    def receive(self) -> dict[str, Any]:
+        try:
+            line = self._reader.readline()
+        except OSError:
+            line = b""
+        if not line:
+            raise self._ended()
+        reply = json.loads(line)
+        if "error" in reply:
+            raise ForkServerError(reply["error"], reply.get("traceback", ""))
+        return reply
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        with self._lock:
+            self.send(do, **request)
+            return self.receive()
+
+    def _ended(self) -> LabError:
+        return LabError(f"The fork server ended{_last_words(self._path)}. Call start() again.")
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
+
+
+def _last_words(path: str) -> str:
+    """What the server printed last, in brackets, where its log can still be read."""
+    try:
+        lines = (Path(path).parent / LOG).read_text().strip().splitlines()
+    except OSError:
+        return ""
+    return f" ({lines[-1]})" if lines else ""
+
+
+class ForkServerError(Exception):
+    """The server's own error, such as a failed import; `traceback` is the server's."""
+
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message)
+        self.traceback = traceback

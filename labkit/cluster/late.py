@@ -1,0 +1,102 @@
+"""`lab.late` and `%%late`: run a cell statement by statement, one rank late to each, and see who waits for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class
+
+from labkit.cluster.console import Console
+from labkit.errors import LabError
+from labkit.theory.record import Record, read
+
+SECONDS = 0.25  # that the rank comes late: far more than ranks differ by themselves, also on a busy machine
+COME = "__import__('labkit.rank.late', fromlist=['come']).come({late}, {seconds})"
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """One statement: `states[r]` is "late", "waits", "goes on", or "" where rank r has no part in it."""
+
+    call: str
+    states: tuple[str, ...]
+
+
+def observe(console: Console, late: int, code: str, seconds: float = SECONDS) -> list[Lateness]:
+    """Run each statement of the code on all ranks, `late` so many seconds after the others; those that communicate."""
+    engines = console.engines
+    if isinstance(late, bool) or late not in range(engines.n):
+        raise LabError(f"rank={late!r}: this lab has the ranks 0 to {engines.n - 1}. Choose the one that comes late.")
+    if not 0 < seconds < engines.limit / 2:
+        raise LabError(f"seconds={seconds!r}: give more than 0 and less than {engines.limit / 2:g}, half the time-out.")
+    found = []
+    for line, source in statements(code):
+        come = COME.format(late=late, seconds=seconds)
+        above = come + "\n" * max(1, line - 1)  # an error names the learner's line; %%late leaves us the first one
+        console.collect(console.send(above + source, range(engines.n)))
+        told = engines.ask("records", range(engines.n), 5.0)
+        record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
+        if any(record.ops):
+            found.append(Lateness(" ".join(source.split()), _states(record, late)))
+    return found
+
+
+def statements(code: str) -> list[tuple[int, str]]:
+    """The code's statements with their lines; all of it as one where it is no Python, so that its error is told.
+
+    >>> statements("a = 1\\nif a:\\n    b = 2")
+    [(1, 'a = 1'), (2, 'if a:\\n    b = 2')]
+    """
+    try:
+        nodes = ast.parse(code).body
+    except SyntaxError:
+        return [(1, code)]
+    lines = code.splitlines()
+    spans: list[tuple[int, int]] = []
+    for node in nodes:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        if spans and first <= spans[-1][1]:  # behind a semicolon
+            spans[-1] = (spans[-1][0], node.end_lineno or first)
+        else:
+            spans.append((first, node.end_lineno or first))
+    return [(first, "\n".join(lines[first - 1 : last])) for first, last in spans]
+
+
+def _states(record: Record, late: int) -> tuple[str, ...]:
+    """Who was still in the call when the late rank came to it, and who had left."""
+    came = min((op.entered for op in record.ops[late]), default=None)
+    states = []
+    for r, mine in enumerate(record.ops):
+        ends = [op.ended if op.ended is not None else op.left for op in mine]
+        if not mine:
+            states.append("")
+        elif r == late:
+            states.append("late")
+        elif came is not None and any(end is None or end >= came for end in ends):
+            states.append("waits")
+        else:
+            states.append("goes on")
+    return tuple(states)
+
+
+@magics_class
+class LateMagics(Magics):
+    """`%%late` over the function that shows: `late(rank, code)`."""
+
+    def __init__(self, shell: Any, late: Callable[[int, str], Any]) -> None:
+        super().__init__(shell)
+        self._late = late
+
+    @cell_magic
+    def late(self, line: str, cell: str) -> Any:
+        """Run a cell's statements one by one, a rank late to each, and draw who waits for it.
+
+        %%late 1                             rank 1 comes a quarter of a second after the others
+        """
+        if not line.strip().isdigit():
+            raise UsageError("Say which rank comes late: %%late 1.")
+        return self._late(int(line), f"# %%late {line}\n{cell}")  # line numbers are the editor's

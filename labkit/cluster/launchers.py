@@ -1,0 +1,176 @@
+"""ipyparallel launchers that fork: `ipp.Cluster(engines="labkit", controller="labkit")`.
+
+Registered as entry points, so that `ipcluster start --engines=labkit --controller=labkit` finds them too.
+Both talk to the fork server of their profile directory and start one where there is none yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ipyparallel.cluster.launcher import BaseLauncher, ControllerLauncher, EngineLauncher, NotRunning
+from traitlets import Any as AnyTrait
+from traitlets import Integer, List
+
+from labkit.cluster.forkclient import ForkClient, start_server
+from labkit.cluster.rundir import TAG
+from labkit.errors import LabError
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that has ended may still be listed where nobody collects it."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class _Forked(BaseLauncher):
+    """What both launchers share: pids from the fork server instead of Popen objects."""
+
+    kind = ""
+    pids = List(Integer()).tag(to_dict=True)
+    client = AnyTrait(allow_none=True)
+    server = AnyTrait(allow_none=True)
+
+    def connect(self, start: bool = True) -> ForkClient:
+        """Reach the fork server; where none answers, none has been started or it was killed, start one."""
+        if self.client is None:
+            path = os.path.join(self.profile_dir, "fork.sock")
+            try:
+                self.client = ForkClient(path)
+            except LabError:
+                if not start:
+                    raise
+                Path(path).unlink(missing_ok=True)
+                tag = self.environment.get(TAG) or os.environ.get(TAG) or secrets.token_hex(16)
+                self.server = start_server(path, tag)
+                self.client = ForkClient(path)
+        return self.client
+
+    def find_args(self) -> list[str]:
+        return [f"fork:{self.kind}", *self.arguments()]
+
+    def fork(self, n: int) -> None:
+        logs = Path(self.profile_dir) / "log"
+        logs.mkdir(exist_ok=True)
+        for i in range(n):
+            reply = self.connect().ask(
+                "fork",
+                kind=self.kind,
+                args=[f"--profile-dir={self.profile_dir}", *self.arguments()],
+                env=self.get_env(),
+                log=str(logs / f"{self.identifier}-{len(self.pids)}-{i}.log"),
+            )
+            self.pids = [*self.pids, reply["pid"]]
+        self.notify_start(self.pids)
+
+    def poll(self) -> int | None:
+        """None while one of the processes lives, else the first exit code that is known (or 1)."""
+        if any(runs(pid) for pid in self.pids):
+            return None  # without the server, which answers late while it imports
+        try:
+            exits = self.connect(start=False).ask("exits")["exits"]
+        except LabError:  # killed, and what it knew is lost
+            exits, self.client = {}, None
+        ended = [exits.get(str(pid), 1) for pid in self.pids if not runs(pid)]
+        return ended[0] if len(ended) == len(self.pids) else None
+
+    def signal(self, sig: int) -> None:
+        for pid in self.pids:
+            if runs(pid):
+                os.kill(pid, sig)
+
+    async def join(self, timeout: float | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.stop_timeout if timeout is None else timeout)
+        while any(runs(pid) for pid in self.pids):
+            if loop.time() > deadline:
+                raise TimeoutError(f"Processes {self.pids} are still there.")
+            await asyncio.sleep(0.01)
+        self.notify_stop({"exit_code": 0, "pids": list(self.pids)})
+
+    async def stop(self) -> None:
+        self.signal(signal.SIGTERM)
+        try:
+            await self.join(timeout=1)
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            await self.join()
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait()
+            os.unlink(os.path.join(self.profile_dir, "fork.sock"))
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any], **kwargs: Any) -> Any:
+        self = super().from_dict(d, **kwargs)
+        if not any(runs(pid) for pid in self.pids):
+            raise NotRunning(f"Processes {self.pids} have ended")
+        return self
+
+
+class ForkControllerLauncher(_Forked, ControllerLauncher):
+    """Fork the controller: it starts without importing anything again."""
+
+    kind = "controller"
+    helpers = List(Integer()).tag(to_dict=True)
+
+    def poll(self) -> int | None:
+        """As for any process; a controller without its heartbeat monitor, which is a child, counts as ended."""
+        code = super().poll()
+        if code is None and not self.helpers:
+            self.helpers = [child.pid for pid in self.pids for child in psutil.Process(pid).children()]
+        return 1 if code is None and not all(runs(pid) for pid in self.helpers) else code
+
+    def signal(self, sig: int) -> None:
+        for pid in (*self.pids, *self.helpers):
+            if runs(pid):
+                os.kill(pid, sig)
+
+    def arguments(self) -> list[str]:
+        return [*self.cluster_args, *self.controller_args]
+
+    async def start(self) -> None:
+        self.fork(1)
+
+    async def get_connection_info(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the controller's two files; polled tightly, since everything else waits for them."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.connection_info_timeout if timeout is None else timeout)
+        while True:
+            try:
+                return {kind: json.loads(Path(f).read_text()) for kind, f in self.connection_files.items()}
+            except (FileNotFoundError, ValueError):  # not there yet, or not yet whole
+                if self.poll() is not None:
+                    raise RuntimeError(f"The controller ended at once:\n{self.log_text()}") from None
+                if loop.time() > deadline:
+                    raise TimeoutError("The controller did not write its connection files in time") from None
+                await asyncio.sleep(0.01)
+
+    def log_text(self) -> str:
+        return "".join(f.read_text() for f in sorted((Path(self.profile_dir) / "log").glob("*controller*.log")))
+
+
+class ForkEngineSetLauncher(_Forked, EngineLauncher):
+    """Fork a set of engines from the process that has imported torch already."""
+
+    kind = "engine"
+
+    def arguments(self) -> list[str]:
+        return [*self.cluster_args, *self.engine_args]
+
+    async def start(self, n: int) -> None:
+        self.n = n
+        self.connect().ask("preload")
+        self.fork(n)

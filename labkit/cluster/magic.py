@@ -1,0 +1,91 @@
+"""`%%px`, the standard magic by name and options, on ranks instead of engine ids."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ipyparallel.client.magics import ParallelMagics
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import parse_argstring
+
+from labkit.cluster.console import Console
+
+
+class LabMagics(ParallelMagics):
+    """ipyparallel's magics over a lab's console; `--noblock` gives ipyparallel's own AsyncResult."""
+
+    def __init__(self, shell: Any, console: Console) -> None:
+        self.console = console
+        everyone = range(console.engines.n)
+        super().__init__(shell, console.engines.view(everyone))
+        self.view.targets = list(everyone)  # ranks: the engine behind a rank changes when it is healed
+        self.magics["line"]["pxresult"] = self.magics["line"]["result"] = self.result
+        self.magics["cell"]["px"] = self._numbered(self.cell_px)
+
+    def _numbered(self, cell_px: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
+        """Let a comment stand for the magic's line, so that a traceback's line numbers are the editor's."""
+
+        @functools.wraps(cell_px)
+        def numbered(line: str, cell: str) -> Any:
+            if not cell.lstrip().startswith("%%"):  # a cell magic for the ranks must stay their first line
+                cell = f"# %%px {line}".rstrip() + "\n" + cell
+            args = parse_argstring(self.cell_px, line)
+            if not args.local:
+                return cell_px(line, cell)
+            result = cell_px(line.replace("--local", "--noblock"), cell)
+            self.shell.run_cell(cell)
+            if args.block is False:
+                return result
+            self.console.collect(result, by_rank=args.groupby == "engine")
+            return None
+
+        return numbered
+
+    def _eval_target_str(self, ts: str) -> list[int]:
+        """`--targets` names ranks: 2, 0,3, [0,3], 1:3, ::2 or all; an engine's id is nobody's business."""
+        n = self.console.engines.n
+        try:
+            if ":" in ts:
+                parts = [int(p) if p.strip() else None for p in ts.strip("[]").split(":")]
+                ranks = list(range(n))[slice(*parts)]
+            elif ts.strip("'\"") == "all":
+                ranks = list(range(n))
+            else:
+                value = ast.literal_eval(ts)
+                ranks = [value] if isinstance(value, int) else [int(r) for r in value]
+        except (ValueError, SyntaxError, TypeError):
+            raise UsageError(f"--targets {ts}: give ranks, such as 2, 0,3, 1:3 or all.") from None
+        bad = [r for r in ranks if not -n <= r < n]
+        if bad or not ranks:
+            raise UsageError(f"--targets {ts}: this lab has the ranks 0 to {n - 1}. Choose among them.")
+        return sorted({r % n for r in ranks})
+
+    def result(self, line: str = "") -> None:
+        """Show what the last `%%px --noblock` cell printed and returned, in rank order."""
+        if self.last_result is None:
+            raise UsageError("No %%px cell has run yet, so there is no result to show.")
+        self.console.collect(self.last_result)
+
+    def parallel_execute(
+        self,
+        cell: str,
+        block: bool | None = None,
+        groupby: str = "type",
+        save_name: str | None = None,
+        stream_output: bool | None = None,
+        progress_after: float | None = None,
+        signal_on_interrupt: str | int | None = None,
+    ) -> Any:
+        result = self.console.send(cell, self.view.targets)
+        result._fname = "%px"
+        self.last_result = result
+        if save_name:
+            self.shell.user_ns[save_name] = result
+        if not (self.view.block if block is None else block):
+            return result
+        wait = self.progress_after_seconds if progress_after is None else progress_after
+        self.console.collect(result, 0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
+        return None

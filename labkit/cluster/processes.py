@@ -1,0 +1,319 @@
+"""The processes of one run: reaper, fork server, controller and engines, reached through ipyparallel's client.
+
+Everything here speaks in engine ids. Which engine plays which rank is the business of `engines`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
+from labkit.cluster.reaper import __file__ as REAPER
+from labkit.cluster.rundir import TAG, RunDir, choose_rundir
+from labkit.errors import LabError
+
+STARTING = 60.0  # seconds in which everything must be up
+RESTORING = 10.0  # seconds in which engines must be known to a new controller
+HEARING = 3.0  # seconds in which an engine that is known must have connected all its sockets
+CONTROLLER_ARGS = [
+    "--IPController.enable_curve=True",  # other users of the host cannot listen in
+    "--IPController.use_threads=True",  # two processes instead of nine
+    "--IPController.db_class=NoDB",
+    "--HeartMonitor.period=100",  # an engine is known after its second heartbeat; 50 would double the idle CPU
+    "--HeartMonitor.max_heartmonitor_misses=100",
+]
+MAGICS = ("labkit.cluster.magic", "labkit.cluster.flow")  # what the notebook needs once there are ranks
+RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
+ENGINE_ARGS = [
+    "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
+    "--IPEngine.max_heartbeat_misses=0",  # the reaper ends engines, a busy controller must not
+    "--InteractiveShell.colors=nocolor",
+    "--HistoryManager.enabled=False",
+]
+
+
+def call_by_name(path: str, *args: Any) -> Any:
+    """Run on an engine: import `path` ("labkit.rank.agent.prepare") there and call it."""
+    import importlib
+
+    module, name = path.rsplit(".", 1)
+    return getattr(importlib.import_module(module), name)(*args)
+
+
+class Processes:
+    """What one lab has started; `stop` ends all of it, and the reaper does should this process die before."""
+
+    def __init__(self, launcher: str = "labkit") -> None:
+        self.launcher = launcher
+        self.owner = True
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    def start(self, say: Callable[[str], None]) -> int:
+        """Start everything but the engines; the number of GPUs that torch finds."""
+        self.run = choose_rundir()
+        self._reaper = start_reaper(self.run)
+        from traitlets import TraitError
+
+        forking = self.launcher == "labkit"
+        if forking:
+            say("Importing torch once for all ranks …")
+            self._server = start_server(self.run.socket, self.run.tag)
+            server = ForkClient(self.run.socket)
+            server.send("import", kind="controller")
+        try:
+            self._make_cluster()
+        except TraitError:
+            raise LabError(
+                f"engines={self.launcher!r} is no launcher that ipyparallel knows. Leave it out, or start with "
+                "another: 'local', 'mpi', 'ssh', 'slurm'."
+            ) from None
+        if forking:
+            server.receive()
+        self.cluster.start_controller_sync()
+        if forking:
+            server.send("preload")
+        self.client = self.cluster.connect_client_sync(timeout=STARTING)
+        for name in MAGICS:  # while the server imports torch
+            importlib.import_module(name)
+        gpus = self._ask_torch(server) if forking else count_gpus()
+        with open(self.run.address, "w") as f:
+            json.dump({"path": str(self.run.path), "tag": self.run.tag, "file": self.cluster.cluster_file}, f)
+        return gpus
+
+    def _ask_torch(self, server: ForkClient) -> int:
+        try:
+            server.receive()
+            return int(server.ask("gpus")["gpus"])
+        except ForkServerError as error:
+            if "No module named 'torch'" in str(error):
+                raise LabError(
+                    f"{sys.executable} has no torch. Run `make lab`, or install torch into this environment."
+                ) from None
+            raise LabError(f"The ranks cannot be prepared: {error}. Mend that, then start() again.") from error
+        finally:
+            server.close()
+
+    def _make_cluster(self) -> None:
+        import logging
+
+        import ipyparallel as ipp
+
+        self.cluster = ipp.Cluster(
+            config=self._config(),
+            controller="labkit" if self.launcher == "labkit" else "local",
+            engines=self.launcher,
+            profile_dir=str(self.run.path),
+            cluster_id="lab",
+            cluster_file=str(self.run.path / "cluster.json"),
+            controller_args=CONTROLLER_ARGS,
+            delay=0,
+            log_level=logging.CRITICAL,
+            shutdown_atexit=False,  # the reaper's work
+            load_profile=False,
+        )
+
+    def _config(self) -> Any:
+        """How controller and engines are started; ipyparallel's cluster file does not keep it."""
+        from traitlets.config import Config
+
+        config = Config()
+        config.EngineLauncher.engine_args = ENGINE_ARGS if self.launcher == "labkit" else ENGINE_ARGS[1:]
+        config.EngineLauncher.environment = {**ENVIRONMENT, TAG: self.run.tag}
+        config.ControllerLauncher.environment = {TAG: self.run.tag, **self._keys()}
+        return config
+
+    def _keys(self) -> dict[str, str]:
+        """The controller's curve keys, the same for a controller that takes the place of a dead one."""
+        import zmq
+
+        file = self.run.path / "keys.json"
+        if not file.exists():
+            public, secret = (key.decode() for key in zmq.curve_keypair())
+            file.write_text(json.dumps({"IPP_CURVE_PUBLICKEY": public, "IPP_CURVE_SECRETKEY": secret}))
+        return dict(json.loads(file.read_text()))
+
+    @classmethod
+    def attach(cls, address: str) -> Processes:
+        """Reach the processes that another process of this user started and shares (`lab.address`)."""
+        import ipyparallel as ipp
+
+        shared = json.loads(Path(address).read_text())
+        self = cls()
+        self.owner = False
+        self.run = RunDir(Path(shared["path"]), shared["tag"])
+        ForkClient(self.run.socket).close()  # raises where it no longer answers
+        self.cluster = ipp.Cluster.from_file(shared["file"], config=self._config(), log_level=50, shutdown_atexit=False)
+        self.client = self.cluster.connect_client_sync(timeout=STARTING)
+        return self
+
+    def gpus(self) -> int:
+        """Ask the fork server how many GPUs torch finds."""
+        server = ForkClient(self.run.socket)
+        try:
+            return int(server.ask("gpus")["gpus"])
+        finally:
+            server.close()
+
+    def stop(self) -> None:
+        """End every process of the run and remove its files; of a run that another process owns, only leave it."""
+        if hasattr(self, "client"):
+            self.client.close(linger=0)
+        while self._reaper is not None:
+            self._reaper.terminate()
+            while self._reaper.poll() is None:
+                if self._server is not None:
+                    self._server.poll()  # collect it, or the reaper would wait for its zombie
+                time.sleep(0.005)
+            killed = self._reaper.returncode < 0  # by somebody, before it had done its work
+            self._reaper = start_reaper(self.run) if killed else None
+        if self._server is not None:
+            self._server.wait()
+            self._server = None
+        if hasattr(self, "cluster"):
+            for launcher in (self.cluster.controller, *self.cluster.engines.values()):
+                if (server := getattr(launcher, "server", None)) is not None:
+                    server.wait()
+
+    # -- engines ------------------------------------------------------------------------------------------------
+
+    def new_engines(self, n: int) -> list[int]:
+        """Start n engines and return their ids once all have registered."""
+        before = set(self.client.ids)
+        self.cluster.start_engines_sync(n)
+        deadline = time.monotonic() + STARTING
+        while len(new := sorted(set(self.client.ids) - before)) < n:
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded? "
+                    f"Start fewer ranks, or look into {self.run.path}/log."
+                )
+            time.sleep(0.005)
+        self.until_reached(new)
+        return new
+
+    def until_reached(self, engines: list[int]) -> None:
+        """Wait until requests arrive too, at most `HEARING` seconds: one that is sent too early is lost."""
+        deadline = time.monotonic() + HEARING
+        sent: dict[int, list[Any]] = {e: [] for e in engines}
+        while (far := [e for e in engines if not any(s.done() for s in sent[e])]) and time.monotonic() < deadline:
+            for e in far:
+                sent[e].append(self.client[e].apply_async(os.getpid))
+            for e in far:
+                sent[e][-1].wait(0.1)
+
+    def call(self, engine: int, path: str, args: tuple[Any, ...]) -> Any:
+        """Send the call of a function of `labkit.rank`, by name; ipyparallel's AsyncResult."""
+        return self.client[engine].apply_async(call_by_name, path, *args)
+
+    def ask(self, do: str, engines: Iterable[int], timeout: float) -> dict[int, Any]:
+        """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time."""
+        known = [e for e in engines if e in self.client._engines]
+        sent = {e: self._control(e, "labkit_request", {"do": do}) for e in known}
+        deadline = time.monotonic() + timeout
+        heard = [e for e in known if sent[e].wait(max(0.0, deadline - time.monotonic()))]
+        return {e: sent[e].result()["content"]["value"] for e in heard}
+
+    def end(self, engines: Iterable[int]) -> None:
+        """Ask engines to end, and wait a moment until they have heard it; they do once their cell has."""
+        deadline = time.monotonic() + 1
+        known = [e for e in engines if e in self.client._engines]
+        for heard in [self._control(e, "shutdown_request", {"restart": False}) for e in known]:
+            heard.wait(max(0.0, deadline - time.monotonic()))
+
+    def _control(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
+        uuid = self.client._engines[engine]
+        return self.client._send(self.client._control_stream, kind, content=content, ident=uuid.encode())
+
+    def forget(self, engine: int) -> None:
+        """Tell the hub that an engine is gone, rather than wait for its heart to be missed."""
+        self.client._send(self.client._query_stream, "unregistration_request", content={"id": engine})
+
+    def how_ended(self, pid: int) -> str:
+        """How a process of ours ended: "SIGKILL", "exit code 1"; only its parent, the fork server, knows."""
+        unknown = "its process ended"
+        if self.launcher != "labkit":
+            return unknown
+        try:
+            server = ForkClient(self.run.socket)
+        except LabError:  # it was killed as well
+            return unknown
+        code = server.ask("exits")["exits"].get(str(pid))
+        server.close()
+        if code is None:
+            return unknown
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    # -- the controller -----------------------------------------------------------------------------------------
+
+    def lost(self) -> bool:
+        """Whether the controller has died: the engines may live, but nothing reaches them."""
+        return self.cluster.controller is not None and self.cluster.controller.poll() is not None
+
+    def restore(self, engines: list[int]) -> None:
+        """Start a new controller where the dead one listened, and wait until these engines have come back to it."""
+        self.client.close(linger=0)
+        self.cluster.controller.signal(signal.SIGKILL)  # its other half may live, on the same ports
+        self.cluster.controller = None
+        self._count_on(engines)
+        self.cluster.config.ControllerLauncher.environment = {TAG: self.run.tag, **self._keys()}
+        self.cluster.controller_args = [*CONTROLLER_ARGS, *RESTORE_ARGS]
+        self.cluster.start_controller_sync()
+        self.client = self.cluster.connect_client_sync(timeout=STARTING)
+        deadline = time.monotonic() + RESTORING
+        while not set(engines) <= set(self.client.ids):
+            if time.monotonic() > deadline:
+                raise LabError("The ranks did not come back to the new controller. Call start() for new ones.")
+            time.sleep(0.01)
+
+    def _count_on(self, engines: list[int]) -> None:
+        """Let the next controller give new engines new ids: ipyparallel saves a count that it has not restored yet,
+        and would give a living engine's id away after its second restart."""
+        file = self.run.path / "log" / "engineslab.json"
+        known = json.loads(file.read_text())
+        known["next_id"] = 1 + max([known["next_id"], *engines, *map(int, known["engines"])])
+        file.write_text(json.dumps(known))
+
+
+def start_reaper(run: RunDir) -> subprocess.Popen[bytes]:
+    """Start the process that makes the run directory and cleans up after this one; wait until it watches."""
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", REAPER, str(os.getpid()), str(run.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert reaper.stdin is not None
+    assert reaper.stdout is not None
+    reaper.stdin.write(f"{TAG}={run.tag}\n".encode())
+    reaper.stdin.close()
+    said = reaper.stdout.readline().decode().strip()
+    reaper.stdout.close()
+    if said != "ready":
+        reaper.wait()
+        raise LabError(
+            f"No run directory can be made at {run.path} ({said}). "
+            "Set TMPDIR to a directory that you may write to, and start again."
+        )
+    return reaper
+
+
+def count_gpus() -> int:
+    """Ask torch in a process of its own how many GPUs there are: the notebook's kernel never imports it."""
+    code = "import torch; print(torch.cuda.device_count())"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if answer.returncode:
+        raise LabError(f"{sys.executable} cannot import torch. Run `make lab`, or install torch into this environment.")
+    return int(answer.stdout)

@@ -1,0 +1,65 @@
+"""The private directory of one run: keys, sockets, logs and rendezvous files, all of which vanish with it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import LabError
+
+TAG = "LABKIT_RUN"  # in the environment of every process of a run: what the reaper looks for
+NEEDED = 32 << 20  # bytes: logs and rendezvous files stay far below
+SOCKET_PATH_LIMIT = 100  # a Unix socket's path may hold 107 bytes
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Where one run keeps its files (mode 0700) and the random tag that its processes carry."""
+
+    path: Path
+    tag: str
+
+    @property
+    def socket(self) -> str:
+        return str(self.path / "fork.sock")
+
+    @property
+    def address(self) -> str:
+        return str(self.path / "address.json")
+
+    def store(self) -> str:
+        """A new path for a process group's FileStore: a store is never used twice."""
+        return str(self.path / f"store-{secrets.token_hex(6)}")
+
+
+def choose_rundir() -> RunDir:
+    """Choose a place where there is room and a name that nobody can guess; the reaper makes the directory."""
+    try:
+        path = Path(_parent(), f"labkit-{secrets.token_hex(6)}")
+    except OSError as error:
+        raise LabError(
+            f"There is no directory for temporary files ({error}). "
+            "Set TMPDIR to a directory that you may write to, and start again."
+        ) from error
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT - len("/fork.sock"):
+        raise LabError(f"The path {path} is too long for a socket. Set TMPDIR to a shorter one, such as /tmp.")
+    return RunDir(path, secrets.token_hex(16))
+
+
+def _parent() -> str:
+    """The first directory for temporary files with enough room."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    parents = [runtime] if runtime and os.access(runtime, os.W_OK) else []
+    parents.append(tempfile.gettempdir())
+    free = {parent: shutil.disk_usage(parent).free for parent in parents}
+    for parent in parents:
+        if free[parent] >= NEEDED:
+            return parent
+    raise LabError(
+        f"The disk under {parents[-1]} has {free[parents[-1]] >> 20} MiB left and a lab needs {NEEDED >> 20}. "
+        "Free some room there, or set TMPDIR to a directory on another disk, and start again."
+    )

@@ -1,0 +1,178 @@
+"""What the ranks wrote, made readable: equal outputs merged, causes told from consequences, frames cut.
+
+Pure: strings in, strings out, no ipyparallel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+
+# What a rank says whose peer has gone or never came; a learner's own exception has another type or text.
+TRANSPORT = re.compile(r"RuntimeError|Dist\w*Error|Connection\w*Error|BrokenPipeError|TimeoutError")
+CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused|timed out)|closed by peer|timed out waiting|broken pipe"
+    r"|socket (closed|timeout)|unexpectedly closed|pair closure|pair is not connected|bad file descriptor"
+    r"|endpoint is not connected|communicator (was|is) aborted|ncclRemoteError|remote process exited"
+    r"|broken off by the lab|collective operation timeout|failed to recv, got 0 bytes|wait timeout after"
+    r"|failed to pass monitoredBarrier",
+    re.IGNORECASE,
+)
+# What torch's detail mode compares: the operation, the shape and the dtype help a learner, the rest does not.
+FINGERPRINT = re.compile(
+    r"CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[^]]*\]), TensorDtypes=(\w+))?"
+    r".*?(?=, but Rank|\.?\s*Collectives differ|$)"
+)
+
+
+@dataclass(frozen=True)
+class Error:
+    """An exception as a rank reports it: its type's name, its message, and IPython's rendered traceback."""
+
+    ename: str
+    evalue: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An error that came from nobody else, with all the ranks that raised it."""
+
+    ranks: list[int]
+    ename: str
+    evalue: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"{ranks(self.ranks)}: {named(self.ename, self.evalue)}"
+
+
+def ranks(which: Iterable[int]) -> str:
+    """Name ranks the way one says them.
+
+    >>> ranks([2]), ranks([0, 2]), ranks([0, 1, 2, 5])
+    ('rank 2', 'ranks 0, 2', 'ranks 0–2, 5')
+    """
+    runs: list[list[int]] = []
+    for r in sorted(set(which)):
+        if runs and r == runs[-1][-1] + 1:
+            runs[-1].append(r)
+        else:
+            runs.append([r])
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    if not parts:
+        return "no rank"
+    one = len(runs) == 1 and len(runs[0]) == 1
+    return f"{'rank' if one else 'ranks'} {', '.join(parts)}"
+
+
+def merge(texts: dict[int, str]) -> str:
+    """One text out of the ranks' texts: in rank order, equal ones told once, every line behind its ranks.
+
+    >>> print(merge({0: "hi\\n", 1: "hi\\n", 2: "ho\\n"}), end="")
+    ranks 0, 1 │ hi
+    rank 2     │ ho
+    """
+    groups: dict[str, list[int]] = {}
+    for r in sorted(texts):
+        if texts[r]:
+            groups.setdefault(plain(texts[r]), []).append(r)
+    labels = {said: ranks(who) for said, who in groups.items()}
+    width = max(map(len, labels.values()), default=0)
+    lines = [f"{labels[said]:<{width}} │ {line}" for said in groups for line in said.split("\n")]
+    return "".join((line[:-1] if line.endswith("│ ") else line) + "\n" for line in lines)
+
+
+def plain(text: str) -> str:
+    """The text that remains to be read: no colours, progress bars in their last state, no last newline."""
+    lines = ANSI.sub("", text).removesuffix("\n").split("\n")
+    return "\n".join(next((s for s in reversed(line.split("\r")) if s), "") for line in lines)
+
+
+def root_cause(errors: dict[int, Error]) -> tuple[list[Cause], dict[int, str]]:
+    """Tell causes from consequences.
+
+    Returns the causes in the order of their first rank, equal ones merged, and for every other rank what it
+    suffered ("Connection closed by peer"). Both have short messages.
+    """
+    causes: dict[tuple[str, str], Cause] = {}
+    consequences = {}
+    for r in sorted(errors):
+        error = errors[r]
+        message = shorten(error.evalue)
+        if error.ename == "KeyboardInterrupt":
+            consequences[r] = "interrupted"
+        elif TRANSPORT.fullmatch(error.ename) and CONSEQUENCE.search(error.evalue):
+            consequences[r] = message
+        elif (error.ename, message) in causes:
+            causes[error.ename, message].ranks.append(r)
+        else:
+            causes[error.ename, message] = Cause([r], error.ename, message, error.traceback)
+    return list(causes.values()), consequences
+
+
+def named(ename: str, evalue: str) -> str:
+    """An exception in one line, as Python writes it: "ValueError: no", or "AssertionError" alone.
+
+    >>> named("AssertionError", "")
+    'AssertionError'
+    """
+    return f"{ename}: {evalue}" if evalue else ename
+
+
+def shorten(evalue: str) -> str:
+    """A message without what differs between runs or helps no learner: ports, addresses, C++ sources.
+
+    >>> shorten("[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
+    'Connection closed by peer'
+    """
+    text = ANSI.sub("", evalue)
+    text = re.split(
+        r"\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in ",
+        text,
+    )[0]
+    text = re.sub(r"\[?[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)
+    text = re.sub(r"\s*\[[\w.:%]+\]:\d+|\s*\b\d{1,3}(?:\.\d{1,3}){3}:\d+", "", text)
+    text = FINGERPRINT.sub(lambda m: " ".join(filter(None, m.groups())), text)
+    text = re.sub(r"\(\d+\.py, line (\d+)\)", r"(line \1)", text)  # a SyntaxError names a temporary file
+    text = re.sub(r"\b0x[0-9a-fA-F]{6,}", "0x…", text)
+    text = re.sub(r"^(?:Read|Write|writev|readv|recv|send)(?: error)?:\s*", "", text.strip())
+    return text.strip().rstrip(".") if CONSEQUENCE.search(text) else text.strip()
+
+
+def trim(traceback: str) -> str:
+    """An IPython traceback cut to the learner's own lines.
+
+    Frames of Python, torch and labkit go; so do the header and the closing message, which the error repeats.
+    Engines number cells on their own, so frames say "This cell" or "An earlier cell".
+    """
+    text = ANSI.sub("", traceback).strip("\n")
+    newest = max((int(n) for n in re.findall(r"^ *Cell In\[(\d+)\]", text, re.MULTILINE)), default=0)
+    kept: list[str] = []
+    repeated = 0
+    for block in re.split(r"\n\n+(?=\S)", text):
+        block = re.sub(r"\A(-{20,}\n)?(\w[\w.]* +Traceback \(most recent call last\)\n)?", "", block)
+        if FOREIGN.match(block):
+            continue
+        if kept and block == kept[-1]:
+            repeated += 1
+            continue
+        kept += [f"… the same frame {repeated} more times"] * bool(repeated) + [block]
+        repeated = 0
+    while kept and not FRAME.match(kept[-1]):  # the closing message, which may have several paragraphs
+        kept.pop()
+    if kept:  # a SyntaxError has its message in the block
+        kept[-1] = re.sub(r"\n\w[\w.]*Error\b.*\Z", "", kept[-1], flags=re.DOTALL)
+    return "\n\n".join(CELL.sub(lambda m: _cell(int(m[1]) == newest), block) for block in kept)
+
+
+CELL = re.compile(r"\A *Cell In\[(\d+)\]")
+FRAME = re.compile(r"\A *(Cell In\[|File |… the same frame)")
+FOREIGN = re.compile(r"\AFile (\S*/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/|<)")
+
+
+def _cell(this: bool) -> str:
+    return "This cell" if this else "An earlier cell"

@@ -1,0 +1,99 @@
+"""`lab.wire` and `%%wire`: run a cell, and count what each rank sent to each other one, by the kernel's counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, magics_class
+
+from labkit.cluster.console import Console
+from labkit.cluster.engines import Engines
+from labkit.errors import LabError
+
+PATIENCE = 2.0  # seconds in which what was sent must have arrived
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a cell sent: `matrix[src][dst]` in bytes, or None with `why`.
+
+    `sent[r]` is what rank r's GPU sent over NVLink, where that is counted. `notes` say what the figures lack.
+    """
+
+    n: int
+    matrix: list[list[int]] | None
+    why: str = ""
+    sent: list[int] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def count(console: Console, code: str) -> Counted:
+    """Run a cell on all ranks, show its output, and count. Raises what the cell ends with."""
+    if not code.strip():
+        raise LabError('There is no code to run. Give it as text, such as lab.wire("dist.all_reduce(x)").')
+    console.recover()
+    engines = console.engines
+    before, _ = _settled(engines)
+    console.collect(console.send(code, range(engines.n)))
+    after, late = _settled(engines)
+    n = engines.n
+    links = [(a["nvlink"], b["nvlink"]) for a, b in zip(before, after, strict=True)]
+    sent = [b - a for a, b in links if a is not None and b is not None] or None
+    if why := after[0]["why"]:
+        return Counted(n, None, why, sent)
+    old, new = flows(before), flows(after)
+    matrix = [[0] * n for _ in range(n)]
+    for key, (src, dst, _, received) in new.items():
+        matrix[src][dst] += received - (old[key][3] if key in old else 0)
+    notes = []
+    if late:
+        notes.append("not all that was sent has arrived: somebody sends what nobody receives")
+    if old.keys() - new.keys():
+        notes.append("connections were closed in this cell, and what they carried in it is not counted")
+    return Counted(n, matrix, "", sent if sent and len(sent) == n else None, tuple(notes))
+
+
+def _settled(engines: Engines) -> tuple[list[dict[str, Any]], bool]:
+    """The ranks' counters once nothing is under way; whether something still is, after the time that there is.
+
+    Nothing is under way once all that was sent has arrived, and a second look finds nothing more.
+    """
+    deadline = time.monotonic() + PATIENCE
+    last: Any = None
+    while True:
+        told = list(engines.call("labkit.rank.wire.read", dict.fromkeys(range(engines.n), ()), 60).values())
+        now = flows(told)
+        late = any(sent > received for _, _, sent, received in now.values())
+        if (not late and now == last) or time.monotonic() > deadline:
+            return told, late
+        last = now
+
+
+def flows(told: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int, int, int]]:
+    """Connections that have a rank at both ends: (address, address) → (src, dst, bytes sent, bytes received).
+
+    One direction each; the addresses tell which socket of one rank is the other end of which of another.
+    """
+    ends = {(local, peer): (r, s, got) for r, t in enumerate(told) for local, peer, s, got in t["sockets"]}
+    return {
+        (local, peer): (r, ends[peer, local][0], sent, ends[peer, local][2])
+        for (local, peer), (r, sent, _) in ends.items()
+        if (peer, local) in ends and ends[peer, local][0] != r
+    }
+
+
+@magics_class
+class WireMagics(Magics):
+    """`%%wire` over the function that counts: `count(code)`."""
+
+    def __init__(self, shell: Any, wire: Callable[[str], Any]) -> None:
+        super().__init__(shell)
+        self._wire = wire
+
+    @cell_magic
+    def wire(self, line: str, cell: str) -> Any:
+        """Run a cell on all ranks as %%px does, then show what each rank sent to each other one."""
+        return self._wire(f"# %%wire {line}".rstrip() + "\n" + cell)  # line numbers are the editor's

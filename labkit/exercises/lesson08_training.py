@@ -1,0 +1,483 @@
+"""Exercises for lesson 08, as training needs them: batch norm, split cross-entropy, gradient norm, a sum's bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson08 import everywhere, normal
+from labkit.theory.exercise import Budget, Case, Exercise, Mutant
+from labkit.theory.inputs import counting
+
+# -- batch norm with its gradient ---------------------------------------------------------------------------------
+
+
+def _batch_norm(xs: Sequence[Any]) -> list[Any]:
+    rows = np.concatenate([x for x, _, _ in xs])
+    mean, scale = rows.mean(0), 1 / np.sqrt(rows.var(0) + 1e-5)
+    return [((x - mean) * scale * weight + bias).astype(x.dtype) for x, weight, bias in xs]
+
+
+def _batches(n: int) -> list[Case]:
+    rng = normal(n, 5)
+    weight, bias = np.array([1.5, -0.5]), np.array([0.25, 2.0])
+
+    def batches(sizes: Sequence[int], level: float = 0, dtype: str = "float64") -> list[Any]:
+        return [tuple(a.astype(dtype) for a in ((level + rng.integers(-4, 5, (s, 2))), weight, bias)) for s in sizes]
+
+    return [
+        Case(batches([2] * n), "two rows a rank"),
+        Case(batches([r + 1 for r in range(n)]), "uneven shards"),
+        Case(batches([3, *[2] * (n - 2), 0], 5), "the last rank has no row"),
+        Case(batches([3] * n, -1, "float32"), "float32"),
+    ]
+
+
+BATCH_NORM = Exercise(
+    name="sync_batch_norm",
+    lesson="08",
+    title="A batch norm over all ranks, and its gradient",
+    statement=(
+        "Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number a "
+        "feature. Return this rank's rows of `weight · (x − mean) / √(variance + 0.00001) + bias`, with the mean and "
+        "the (biased) variance of each feature over the rows of **all** ranks.\n\n"
+        "The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of "
+        "all ranks' losses, for `x`, `weight` and `bias`."
+    ),
+    means=_batch_norm,
+    inputs=_batches,
+    minutes=25,
+    difficulty=3,
+    gradients=True,
+    tolerance=2e-4,
+    solution='''
+class Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(total)
+        ctx.count, mean = total[-1], total[:-1] / total[-1]
+        spread = ((x - mean) ** 2).sum(0)
+        dist.all_reduce(spread)
+        ctx.scale = (spread / ctx.count + 1e-5).rsqrt()
+        y = (x - mean) * ctx.scale
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        means = torch.stack([dy.sum(0), (dy * y).sum(0)]) / ctx.count
+        dist.all_reduce(means)
+        return (dy - means[0] - y * means[1]) * ctx.scale
+
+
+def sync_batch_norm(x, weight, bias):
+    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
+    return Normalise.apply(x) * weight + bias
+''',
+    mutants=(
+        Mutant(
+            "normalises its own rows",
+            source="""
+def sync_batch_norm(x, weight, bias):
+    return (x - x.mean(0)) * (x.var(0, correction=0) + 1e-5).rsqrt() * weight + bias
+""",
+        ),
+        Mutant(
+            "lets autograd take the statistics for constants",
+            source="""
+def sync_batch_norm(x, weight, bias):
+    with torch.no_grad():
+        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(total)
+        mean = total[:-1] / total[-1]
+        spread = ((x - mean) ** 2).sum(0)
+        dist.all_reduce(spread)
+    return (x - mean) * (spread / total[-1] + 1e-5).rsqrt() * weight + bias
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "keeps its own means in the backward pass",
+            replace=("        dist.all_reduce(means)\n", ""),
+            says="gradient",
+        ),
+        Mutant("forgets that the deviation depends on x", replace=(" - y * means[1]", ""), says="gradient"),
+        Mutant("forgets that the mean depends on x", replace=(" - means[0]", ""), says="gradient"),
+        Mutant(
+            "averages the ranks' means", replace=("x.sum(0), x.new_tensor([len(x)])", "x.mean(0), x.new_tensor([1])")
+        ),
+        Mutant("divides by the count minus one", replace=("spread / ctx.count", "spread / (ctx.count - 1)")),
+    ),
+    hints=(
+        "Values first: sum and count in one all-reduce, then the squared distances from the common mean in another.",
+        "`dist.all_reduce` does nothing in a backward pass. Either `comms.all_reduce`, which is differentiable, or a "
+        "`torch.autograd.Function` with the formula of the lesson.",
+        "With the Function: normalise in it, and do `* weight + bias` outside, where autograd knows what to do.",
+    ),
+    after=(
+        "The gradients of `weight` and `bias` are those of this rank's rows: nothing was communicated for them. In "
+        "training, DDP adds them up."
+    ),
+)
+
+
+# -- cross-entropy over a split vocabulary ------------------------------------------------------------------------
+
+
+def _cross_entropy(xs: Sequence[Any]) -> list[Any]:
+    whole = np.concatenate([logits for logits, _ in xs], axis=1).astype("float64")
+    target = xs[0][1]
+    top = whole.max(1)
+    logs = np.log(np.exp(whole - top[:, None]).sum(1)) + top
+    kept = target >= 0
+    losses = (logs - whole[np.arange(len(target)), np.maximum(target, 0)])[kept]
+    return everywhere(float(losses.mean()), len(xs))
+
+
+def _vocabularies(n: int) -> list[Case]:
+    rng = normal(n, 6)
+
+    def split(widths: Sequence[int], tokens: int, level: float = 0, ignored: int = 0) -> list[Any]:
+        target = rng.integers(0, sum(widths), tokens)
+        target[:ignored] = -100
+        return [((level + rng.integers(-4, 5, (tokens, width))) * 1.0, target.copy()) for width in widths]
+
+    return [
+        Case(split([3] * n, 2), "three words a rank"),
+        Case(split([r + 1 for r in range(n)], 4), "uneven shards"),
+        Case(split([n - r for r in range(n)], 5, 0, 2), "two tokens ignored"),
+        Case(split([2] * n, 3, 800, 1), "logits near 800"),
+        Case([(np.eye(n * 2)[:, 2 * r : 2 * r + 2] * 4, np.arange(2 * n)) for r in range(n)], "every word is a target"),
+        Case(split([60] * n, 8), "60 words a rank"),
+    ]
+
+
+CROSS_ENTROPY = Exercise(
+    name="vocab_cross_entropy",
+    lesson="08",
+    title="Cross-entropy over a split vocabulary",
+    statement=(
+        "Rank r has `logits`, one row a token, one column for each of **its** words: rank 0 the first words of the "
+        "vocabulary, rank 1 the next, as many as each has columns. `target`, the same on all ranks, has each token's "
+        "word in the whole vocabulary, or −100 for a token that does not count. Return the mean cross-entropy over the "
+        "tokens that do, on every rank. Gather no logits.\n\n"
+        "Every rank then calls `backward()` on this **one** loss, and wants the gradient of its own logits."
+    ),
+    means=_cross_entropy,
+    inputs=_vocabularies,
+    minutes=30,
+    difficulty=3,
+    budget=Budget(sent=lambda n, S: 1024.0),  # three numbers a token
+    gradients="one",
+    tolerance=1e-5,
+    solution='''
+class CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, target):
+        width = logits.shape[1]
+        place = target - sum(comms.all_gather(width)[:rank])
+        here = (place >= 0) & (place < width)
+
+        top = logits.max(1).values
+        dist.all_reduce(top, op=dist.ReduceOp.MAX)
+        shifted = logits - top[:, None]
+        hits = torch.where(here[:, None], place[:, None] == torch.arange(width, device=place.device), False)
+        sums = torch.stack([shifted.exp().sum(1), (shifted * hits).sum(1)])
+        dist.all_reduce(sums)
+
+        kept = target != -100
+        shares = shifted.exp() / sums[0][:, None]
+        ctx.save_for_backward((shares - hits.to(shares)) * kept[:, None] / kept.sum())
+        return (sums[0].log() - sums[1])[kept].mean()
+
+    @staticmethod
+    def backward(ctx, d_loss):
+        return ctx.saved_tensors[0] * d_loss, None
+
+
+def vocab_cross_entropy(logits, target):
+    """Return the mean loss of the tokens whose target is not -100, on every rank."""
+    return CrossEntropy.apply(logits, target)
+''',
+    mutants=(
+        Mutant(
+            "looks the target up in its own words only",
+            replace=("        dist.all_reduce(sums)\n", "        dist.all_reduce(sums[0])\n"),
+            says="disagree",
+        ),
+        Mutant(
+            "takes all shards to be as wide as its own",
+            replace=("sum(comms.all_gather(width)[:rank])", "rank * width"),
+            says="uneven shards",
+        ),
+        Mutant("takes its own maximum off", replace=("        dist.all_reduce(top, op=dist.ReduceOp.MAX)\n", "")),
+        Mutant(
+            "counts the ignored tokens",
+            replace=("kept = target != -100", "kept = target > -101"),
+            says="two tokens ignored",
+        ),
+        Mutant("takes no maximum off", replace=("shifted = logits - top[:, None]", "shifted = logits"), says="inf"),
+        Mutant(
+            "sums the gradients of N equal losses",
+            source="""
+def vocab_cross_entropy(logits, target):
+    width = logits.shape[1]
+    place = target - sum(comms.all_gather(width)[:rank])
+    here = (place >= 0) & (place < width)
+    top = logits.detach().max(1).values
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    shifted = logits - top[:, None]
+    hit = torch.where(here, shifted.gather(1, place.clamp(0, width - 1)[:, None])[:, 0], 0)
+    sums = comms.all_reduce(torch.stack([shifted.exp().sum(1), hit]))
+    return (sums[0].log() - sums[1])[target != -100].mean()
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "gathers the logits",
+            source="""
+def vocab_cross_entropy(logits, target):
+    shards = comms.all_gather(logits.detach())
+    shards[rank] = logits
+    return torch.nn.functional.cross_entropy(torch.cat(shards, 1), target)
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+        Mutant(
+            "forgets the mean in the gradient",
+            replace=(" * kept[:, None] / kept.sum()", " * kept[:, None]"),
+            says="gradient",
+        ),
+    ),
+    hints=(
+        "Three numbers a token: the maximum, the sum of exp, and the target's logit from the one rank that has it.",
+        "A target's place on this rank is `target` minus the number of words before: an all-gather of the widths. "
+        "Outside 0 … width − 1 it is not here, and this rank brings 0 to the sum.",
+        "Backward: (share − 1 for the target) / number of tokens, all of it known here. With `comms.all_reduce` every "
+        "rank's loss would count, N times: use a `torch.autograd.Function` that communicates nothing.",
+    ),
+    after=(
+        "One loss on N ranks, or N losses that are added up? A differentiable all-reduce means the latter. Megatron's "
+        "g, an all-reduce forward and nothing backward, means the former."
+    ),
+)
+
+
+# -- the norm of all gradients ------------------------------------------------------------------------------------
+
+
+def _norm(xs: Sequence[Any], p: float = 2.0) -> list[Any]:
+    parts = [g for sharded, _ in xs for g in sharded] + list(xs[0][1])
+    flat = np.concatenate([g.ravel().astype("float64") for g in parts])
+    return everywhere(float(np.sqrt((flat**2).sum()) if p == 2 else np.abs(flat).max()), len(xs))
+
+
+def _gradients(n: int) -> list[Case]:
+    rng = normal(n, 7)
+    infinite = {"p": float("inf")}
+
+    def sharded(shapes: Callable[[int], list[Any]], level: float = 1, dtype: str = "float32") -> list[Any]:
+        bias = (rng.normal(size=3) * level).astype(dtype)
+        ranks = [[(rng.normal(size=shape) * level).astype(dtype) for shape in shapes(r)] for r in range(n)]
+        return [(own, [bias.copy()]) for own in ranks]
+
+    def with_nan(r: int) -> list[Any]:
+        xs = sharded(lambda _: [4])
+        xs[r][0][0][1] = np.nan
+        return xs
+
+    first: list[Any] = [([np.array([3.0 if r == 0 else 4.0], dtype="float32")], []) for r in range(n)]
+    return [
+        Case(first, "one gradient a rank, none replicated"),
+        Case(sharded(lambda r: [2 + r, (2, 2)]), "a replicated one"),
+        Case(sharded(lambda r: [3] * r), "rank 0 has no shard"),
+        Case(sharded(lambda r: [5], 300, "float16"), "float16 near 300"),
+        Case(sharded(lambda r: [r + 1, 2]), "the largest entry", infinite),
+        Case(sharded(lambda r: [], 2), "only a replicated one, the largest entry", infinite),
+        Case(with_nan(0), "a nan on rank 0"),
+        Case(with_nan(n - 1), "a nan on the last rank, the largest entry", infinite),
+        Case(with_nan(0), "a nan on rank 0, the largest entry", infinite),
+    ]
+
+
+NORM = Exercise(
+    name="grad_norm",
+    lesson="08",
+    title="The norm of all gradients, each counted once",
+    statement=(
+        "Each rank has two lists of gradients: `sharded`, its own parts, and `replicated`, tensors that are **the same "
+        "on all ranks** (either may be empty). Return the norm of all of them together, each number counted once, on "
+        "every rank: for `p = 2` the root of the sum of squares, for `p = inf` the largest absolute value. Gradients "
+        "may be float16. A `nan` **anywhere** makes the norm `nan`."
+    ),
+    means=_norm,
+    inputs=_gradients,
+    minutes=15,
+    difficulty=2,
+    tolerance=1e-4,
+    solution='''
+def grad_norm(sharded, replicated, p=2.0):
+    """Return the norm of all gradients, each counted once, on every rank; p is 2 or inf."""
+    mine = sharded + (replicated if rank == 0 else [])
+    flat = torch.cat([torch.zeros(1, device=device), *(g.flatten().float() for g in mine)])
+    squares = (flat**2).sum()
+    dist.all_reduce(squares)
+    if p == 2:
+        return squares.sqrt()
+    top = flat.nan_to_num().abs().max()
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    return torch.where(squares.isnan(), squares, top)
+''',
+    mutants=(
+        Mutant("adds up norms", replace=("squares = (flat**2).sum()", "squares = flat.norm()")),
+        Mutant("counts what is replicated on every rank", replace=("(replicated if rank == 0 else [])", "replicated")),
+        Mutant(
+            "squares in float16",
+            replace=("(g.flatten().float() for g in mine)", "((g.flatten() ** 2).sqrt() for g in mine)"),
+            says="inf",
+        ),
+        Mutant(
+            "trusts MAX with a nan",
+            replace=("    return torch.where(squares.isnan(), squares, top)", "    return top"),
+            says="nan",
+        ),
+        Mutant(
+            "reduces only where there is a gradient",
+            replace=("    dist.all_reduce(squares)", "    if sharded:\n        dist.all_reduce(squares)"),
+            verdict="deadlock",
+            says="rank 0 has no shard",
+        ),
+        Mutant("forgets the replicated ones", replace=(" + (replicated if rank == 0 else [])", "")),
+    ),
+    hints=(
+        "Norms do not add up. What does, for p = 2? And for p = inf, which operation merges?",
+        "Let rank 0 alone put the replicated ones in; the all-reduce stands outside of that `if`.",
+        "`MAX` may lose a `nan`, a sum never does: the sum of squares tells whether there is one.",
+    ),
+    after="`squares` is 0 on a rank without gradients, and that rank calls like all others.",
+)
+
+
+# -- a sum whose bits are known beforehand ------------------------------------------------------------------------
+
+
+def _in_rank_order(xs: Sequence[Any]) -> list[Any]:
+    total = xs[0]
+    for x in xs[1:]:
+        total = total + x
+    return everywhere(total, len(xs))
+
+
+def _roundings(n: int) -> list[Case]:
+    rng = normal(n, 8)
+    pattern = np.array([1e8, 1.0, -1e8, 1.0], dtype="float32")
+
+    def draws(size: int, dtype: str = "float32") -> list[Any]:
+        return [(rng.normal(size=size) * 10.0 ** rng.integers(-4, 8, size)).astype(dtype) for _ in range(n)]
+
+    return [
+        Case(counting(n, 2 * n)),
+        Case([np.full(2 * n, pattern[r % 4]) for r in range(n)], "1e8, 1, −1e8 and 1 at every place"),
+        Case(draws(n + 1), f"{n + 1} elements, which {n} does not divide"),
+        Case(draws(1), "one element"),
+        Case(draws(0), "no element"),
+        Case(draws(40 * n + 3, "float64"), "float64"),
+        Case([np.full(3 * n, 256.0 if r == 0 else 1.0, dtype="float16") * 8 for r in range(n)], "float16"),
+        Case(draws(600 * n), f"{600 * n} elements"),
+    ]
+
+
+ORDERED = Exercise(
+    name="ordered_sum",
+    lesson="08",
+    title="A sum whose bits you can foretell",
+    statement=(
+        "Return the sum of all ranks' flat `x` on every rank, **to the bit** as if it had been added in rank order, "
+        "((rank 0 + rank 1) + rank 2) + …, rounded after every addition. Any length, also one that `world_size` does "
+        "not divide. A rank may send no more than a ring all-reduce does: 2 S (N − 1) / N bytes, so gathering all "
+        "of everyone's `x` is too dear."
+    ),
+    means=_in_rank_order,
+    inputs=_roundings,
+    minutes=25,
+    difficulty=3,
+    tolerance=0.0,
+    budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S),
+    solution='''
+def ordered_sum(x):
+    """Return the sum of all ranks' x, added in rank order, on every rank."""
+    sizes = [len(chunk) for chunk in x.tensor_split(world_size)]
+    mine = sizes[rank]
+    parts = x.new_empty(world_size, mine)
+    dist.all_to_all_single(parts.view(-1), x, [mine] * world_size, sizes)
+
+    total = x.new_zeros(sizes[0])  # the longest: an all-gather wants equal lengths
+    total[:mine] = parts[0]
+    for part in parts[1:]:
+        total[:mine] += part
+    totals = [torch.empty_like(total) for _ in range(world_size)]
+    dist.all_gather(totals, total)
+    return torch.cat([t[:size] for t, size in zip(totals, sizes, strict=True)])
+''',
+    mutants=(
+        Mutant(
+            "leaves the order to the library",
+            source="""
+def ordered_sum(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+""",
+            says="3 ranks",
+        ),
+        Mutant(
+            "begins with its own",
+            replace=(
+                "    total[:mine] = parts[0]\n    for part in parts[1:]:",
+                "    parts = parts.roll(-rank, 0)\n    total[:mine] = parts[0]\n    for part in parts[1:]:",
+            ),
+        ),
+        Mutant(
+            "adds in float64 and rounds once",
+            replace=(
+                "    total[:mine] = parts[0]\n    for part in parts[1:]:\n        total[:mine] += part\n",
+                "    total[:mine] = parts.double().sum(0)\n",
+            ),
+        ),
+        Mutant(
+            "gathers everything",
+            source="""
+def ordered_sum(x):
+    parts = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(parts, x)
+    return sum(parts[1:], parts[0])
+""",
+            verdict="costly",
+            says="3.0 S",
+        ),
+        Mutant(
+            "takes the chunks to be equal",
+            replace=("[len(chunk) for chunk in x.tensor_split(world_size)]", "[len(x) // world_size] * world_size"),
+            verdict="raises",
+            says="does not divide",
+        ),
+    ),
+    hints=(
+        "Gathering all of everyone's `x` fixes the order and costs N times too much. Who has to add up which part?",
+        "A reduce-scatter leaves the order to the library. Lesson 04 built one from an all-to-all and a local sum.",
+        "Chunk r of everyone to rank r: `dist.all_to_all_single` with sizes. Add in rank order, then all-gather "
+        "the sums, padded to the longest chunk.",
+    ),
+    after=(
+        "Reduce-scatter, then all-gather, in bytes as in meaning; only the additions are in your hand. The bits hold "
+        "for this number of ranks, and for any algorithm under it."
+    ),
+)
+
+
+EXERCISES = (BATCH_NORM, CROSS_ENTROPY, NORM, ORDERED)

@@ -1,0 +1,483 @@
+"""The one object that a learner holds: a thin face over the engines, the console and the pictures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.getipython import get_ipython
+
+from labkit.cluster.console import Console
+from labkit.cluster.engines import Engines
+from labkit.cluster.line import QUIET
+from labkit.cluster.processes import Processes
+from labkit.errors import LabError
+from labkit.show.look import Look
+from labkit.show.table import LabTable
+
+if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
+    from labkit.show.card import Card, Note
+    from labkit.show.flow import Flow
+    from labkit.show.late import Late
+    from labkit.show.progress import ProgressTable
+    from labkit.show.steps import Steps
+    from labkit.show.sweep import Sweep
+    from labkit.show.timeline import Timeline
+    from labkit.show.verdict import Verdict
+    from labkit.show.wire import Wire
+    from labkit.widgets import Strip
+
+MOST = 16  # ranks on a CPU: more than that no laptop bears
+BACKENDS = ("gloo", "nccl")
+SHARED = "LABKIT_SHARED"  # the address of a cluster that this notebook may use (see `Lab.address`)
+
+_current: Lab | None = None
+
+
+def start(
+    n: int | None = None,
+    backend: str | None = None,
+    engines: str | None = None,
+    timeout: float = 10,
+) -> Lab:
+    """Start `n` ranks that `%%px` cells run on, joined in one process group, and return the `Lab`.
+
+    >>> lab = start()        # one rank per GPU with NCCL; 4 CPU ranks with Gloo where there are fewer than two GPUs
+    >>> lab = start(8)       # 8 ranks
+    >>> with start(2) as lab:
+    ...     lab.run("print(rank)")
+
+    Args:
+        n: how many ranks, 1 to 16 on CPUs, with NCCL at most one a GPU.
+        backend: "gloo" or "nccl"; by default the best that the machine has.
+        engines: an ipyparallel launcher ("mpi", "ssh", "slurm", …); by default ranks are forked where that is safe.
+        timeout: seconds that a rank may wait in a collective before the lab frees it. A wait that nobody can end
+            is freed after one second already.
+
+    A second `start()` with the same wishes returns the running lab; with others it replaces it.
+    Raises `LabError`, with what to do next, where the wish cannot be met.
+    """
+    global _current
+    wish = _checked(n, backend, engines, timeout)
+    if _current is not None:
+        if _current.wish == wish and _current.running:
+            _current.heal()
+            print(_current.reason)
+            return _current
+        _current.stop()
+    _current = Lab(wish)
+    return _current
+
+
+def _checked(n: Any, backend: Any, engines: Any, timeout: Any) -> tuple[Any, ...]:
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MOST):
+        raise LabError(f"n={n!r} is no number of ranks. Choose 1 to {MOST}, such as start(4).")
+    if backend is not None and backend not in BACKENDS:
+        raise LabError(f"backend={backend!r} is unknown here. Choose 'gloo' (CPUs) or 'nccl' (GPUs), or leave it out.")
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < 1e6:
+        raise LabError(f"timeout={timeout!r} is no time to wait. Give seconds, such as start(timeout=10).")
+    return n, backend, engines, float(timeout)
+
+
+class Lab:
+    """Real ranks, one a row: `lab` shows the table, `lab.look("x")` what each rank holds.
+
+    >>> lab.run("x = torch.ones(2) * rank")
+    >>> lab.look("x")
+    >>> lab.stop()
+    """
+
+    def __init__(self, wish: tuple[Any, ...]) -> None:
+        n, backend, engines, timeout = self.wish = wish
+        self.reason = ""
+
+        def choose(gpus: int) -> tuple[int, str]:
+            chosen, with_backend, self.reason = _choose(n, backend, gpus)
+            return chosen, with_backend
+
+        shared = os.environ.get(SHARED) if engines is None else None
+        self._engines = _attached(shared, timeout, choose) if shared else None
+        if self._engines is None:
+            say, done = _progress()
+            try:
+                self._engines = Engines.start(timeout, engines or _default_launcher(), choose, say)
+            finally:
+                done()
+        self.running = True
+        self._console = Console(self._engines)
+        self._magics: Any = None
+        self._strip: Strip | None = None
+        shell = get_ipython()
+        if shell is not None:
+            from labkit.cluster.flow import FlowMagics
+            from labkit.cluster.late import LateMagics
+            from labkit.cluster.magic import LabMagics
+            from labkit.cluster.wire import WireMagics
+
+            self._magics = LabMagics(shell, self._console)
+            shell.register_magics(self._magics, FlowMagics(shell, self.flow), WireMagics(shell, self.wire))
+            shell.register_magics(LateMagics(shell, self.late))
+        print(self.reason)
+
+    # -- what a learner calls -----------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """The number of ranks."""
+        return self._live().n
+
+    @property
+    def backend(self) -> str:
+        """ "gloo" or "nccl"."""
+        return self._live().backend
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a rank may wait in a collective before the lab frees it."""
+        return self._live().limit
+
+    @property
+    def address(self) -> str:
+        """A file that tells another process of this user how to share the cluster: set LABKIT_SHARED to it."""
+        return self._live().processes.run.address
+
+    def look(self, expression: str) -> Look:
+        """Show the value of an expression on every rank, one row a rank, with what differs marked.
+
+        >>> lab.look("x"); lab.look("model.weight.grad")
+
+        Ranks that lack the name are told apart from ranks on which the expression raises.
+        """
+        engines = self._ready()
+        return Look(
+            expression,
+            list(engines.call("labkit.rank.agent.look", dict.fromkeys(range(engines.n), (expression,)), 60).values()),
+        )
+
+    def flow(self, code: str, x: str, y: str | None = None, means: str | None = None, root: int = 0) -> Flow:
+        """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
+
+        >>> lab.flow("dist.all_reduce(x)", "x")
+        >>> lab.flow("y = ring(x)", "x", "y", means="all_reduce")  # marks what an all-reduce would have done
+
+        The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
+        what moves in `y` came from there. `root` is that of the primitive that is meant.
+        """
+        from labkit.cluster.flow import observe
+        from labkit.show.flow import Flow, check
+
+        check(means, root, self.n)
+        self._live()
+        return Flow(observe(self._console, code, x, y or x), means, root)
+
+    def wire(self, code: str) -> Wire:
+        """Run code on all ranks as a cell, then show the bytes that each rank sent to each other one.
+
+        >>> lab.wire("dist.all_reduce(x)")      # or a cell that begins with %%wire
+
+        The bytes are the kernel's own TCP counters; beside them is what the textbook has for the calls that the cell
+        made. See `labkit.show.wire.Wire`. Raises what the cell ends with.
+        """
+        from labkit.cluster.wire import count
+        from labkit.show.wire import Wire
+
+        self._live()
+        return Wire(count(self._console, code), self._records())
+
+    def run(self, code: str, ranks: int | Sequence[int] | None = None) -> list[str]:
+        """Run code as a `%%px` cell does, on all ranks or on some; the text that each of these ranks printed.
+
+        Raises `CellError` where a rank raised, died or could not finish; the group is healed by then.
+        """
+        engines = self._live()
+        report = self._console.run(code, _ranks(ranks, engines.n))
+        return [r.stdout + r.value for r in report.ranks]
+
+    def pull(self, expression: str) -> list[Any]:
+        """Fetch a value from every rank, index = rank: tensors as numpy arrays, else numbers, text, lists, dicts.
+
+        Raises `LabError` where a rank lacks it.
+        """
+        engines = self._ready()
+        pulled = engines.call("labkit.rank.agent.pull", dict.fromkeys(range(engines.n), (expression,)), 60)
+        _all_have(expression, {r: error for r, (error, _) in pulled.items() if error})
+        return [pulled[r][1] for r in range(engines.n)]
+
+    def push(self, **values: Any) -> None:
+        """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
+
+        Raises `LabError` for anything else.
+        """
+        for name, value in values.items():
+            _crosses(name, value)
+        engines = self._ready()
+        engines.call("labkit.rank.agent.push", dict.fromkeys(range(engines.n), (values,)), 60)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What each rank does now, one dict a rank.
+
+        `state` is "idle", "computing", "collective", "silent" (in a long C call) or "dead"; `op` and `line` say
+        which collective and which line of the cell; `engine` and `pid` which process.
+        """
+        engines = self._live()
+        where, dead = engines.ask("where", range(engines.n), 0.5), engines.dead()
+        return [
+            {
+                "rank": m.rank,
+                "state": "dead" if m.rank in dead else (where[m.rank] or {"state": "silent"})["state"],
+                "op": (where[m.rank] or {}).get("op"),
+                "line": (where[m.rank] or {}).get("line"),
+                "engine": m.engine,
+                "pid": m.pid,
+            }
+            for m in engines.members
+        ]
+
+    def timeline(self) -> Timeline:
+        """Draw what the ranks did in the last cell: who called what and when, messages, and who waited for whom.
+
+        >>> lab.timeline()
+
+        Also after a cell that ended with an error. See `labkit.show.timeline.Timeline`.
+        """
+        from labkit.show.timeline import Timeline  # matplotlib is loaded when there is something to draw
+
+        return Timeline(self._records())
+
+    def steps(self) -> Steps:
+        """Step through the messages of the last cell, round by round: who sends which chunk to whom.
+
+        >>> lab.steps()
+
+        Tensors of up to 64 elements on CPUs are shown with their numbers. Raises `LabError` where the cell sent
+        nothing from rank to rank.
+        """
+        from labkit.show.steps import Steps
+
+        return Steps(self._records())
+
+    def late(self, rank: int, code: str, seconds: float = 0.25) -> Late:
+        """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
+
+        >>> lab.late(1, "dist.barrier()\\ndist.broadcast(x, src=0)")
+
+        Each statement runs once, on your variables. Raises `CellError` as a `%%px` cell does.
+        """
+        from labkit.cluster.late import observe
+        from labkit.show.late import Late
+
+        self._live()
+        return Late(rank, self.n, observe(self._console, rank, code, seconds))
+
+    def sweep(
+        self,
+        op: str = "all_reduce",
+        sizes: Sequence[int] | None = None,
+        ranks: Sequence[int] | None = None,
+        dtype: str = "float32",
+        repeat: int = 15,
+    ) -> Sweep:
+        """Time one operation over sizes: time, algbw and busbw as nccl-tests defines them, with the fitted α and β.
+
+        >>> lab.sweep("all_gather", sizes=[2**10, 2**20])
+        >>> lab.sweep("barrier").rows[0].median
+
+        `sizes` are nccl-tests' S in bytes, by default 64 B to 16 MiB; where ranks get parts, S is rounded to them.
+        `ranks` measures some of the ranks, in a group of their own. Stop keeps what was measured so far.
+        """
+        from labkit.cluster.sweep import measure
+        from labkit.show.sweep import Sweep
+
+        self._live()
+        return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
+
+    def check(self, name: str, **means: Any) -> Verdict:
+        """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
+
+        >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
+        >>> lab.check("my_sum", means=collectives.all_reduce)          # any function
+        >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
+
+        The function takes what a rank brings and returns what it ends with. With `means` go the options of
+        `labkit.theory.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
+        Nothing is raised for a mistake, and the ranks are well afterwards.
+        """
+        from labkit import exercise
+
+        self._live()
+        return exercise.check(self._console, name, **means)
+
+    def exercise(self, name: str) -> Card:
+        """What an exercise asks, drawn on an example, how long it takes, and how you stand."""
+        from labkit import exercise
+
+        return exercise.card(name)
+
+    def hint(self, name: str) -> Note:
+        """The next hint of an exercise; call it again for one more."""
+        from labkit import exercise
+
+        return exercise.hint(name)
+
+    def solution(self, name: str) -> Note:
+        """One way to solve an exercise, in a new cell. Check an attempt of your own first."""
+        from labkit import exercise
+
+        return exercise.solution(name)
+
+    def mine(self, name: str) -> Note:
+        """Bring back your last attempt at an exercise, in a new cell: every check keeps one on this machine."""
+        from labkit import exercise
+
+        return exercise.mine(name)
+
+    def progress(self, lesson: str | None = None) -> ProgressTable:
+        """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
+        from labkit import exercise
+
+        return exercise.overview(lesson)
+
+    def strip(self) -> Strip:
+        """A live strip: each rank idle, computing, inside a collective, or dead."""
+        if self._strip is not None:
+            self._strip.stop()
+        from labkit.widgets import Strip
+
+        self._strip = Strip(self.status, self.n)
+        return self._strip
+
+    def heal(self) -> None:
+        """Bring every rank back: free those that wait, replace those that died, join all of them again.
+
+        Variables stay, except on a rank that died. A healthy lab is left alone.
+        """
+        self._console.heal()
+
+    def stop(self) -> None:
+        """End all ranks and everything that they started; no process and no file is left."""
+        global _current
+        if self._strip is not None:
+            self._strip.stop()
+        if self.running:
+            self.running = False
+            assert self._engines is not None
+            self._engines.stop()
+        if _current is self:
+            _current = None
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    # -- how it shows itself ------------------------------------------------------------------------------------
+
+    def _table(self) -> LabTable:
+        dead = self._live().dead()
+        rows = [{**row, "state": "dead" if row["rank"] in dead else "alive"} for row in self._live().table()]
+        return LabTable(rows, "The ranks of this lab")
+
+    def __repr__(self) -> str:
+        return repr(self._table()) if self.running else "A lab that was stopped. Call start() for a new one."
+
+    def _repr_html_(self) -> str | None:
+        return self._table()._repr_html_() if self.running else None
+
+    def _live(self) -> Engines:
+        if not self.running or self._engines is None:
+            raise LabError("This lab was stopped. Call lab = start() for a new one.")
+        return self._engines
+
+    def _records(self) -> list[dict[str, Any] | None]:
+        """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
+        engines, ran = self._live(), self._console.ran
+        told = engines.ask("records", ran, 5.0)
+        return [told[r] if isinstance(told.get(r), dict) else None if r in ran else {} for r in range(engines.n)]
+
+    def _ready(self) -> Engines:
+        self._live()
+        self._console.recover()
+        return self._live()
+
+
+def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, str]:
+    """How many ranks, with which backend, and why, in a sentence."""
+    have = "no GPU" if gpus == 0 else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    if backend == "nccl" and (gpus == 0 or (n or 1) > gpus):
+        raise LabError(
+            f"NCCL wants one GPU for each of {n or 2} ranks, and torch finds {have} here. "
+            + ("Call start() for CPU ranks with Gloo." if gpus < 2 else f"Call start({gpus}), or start({n}, 'gloo').")
+        )
+    if backend is None:
+        backend = "nccl" if gpus >= 2 and (n is None or n <= gpus) else "gloo"
+    if backend == "nccl":
+        n = n or gpus
+        return n, backend, f"{_count(n)} with NCCL, each on a GPU of its own: torch finds {have} here."
+    why = f"torch finds {have} here" if gpus < 2 else "as you asked" if n is None else f"torch finds only {have} here"
+    return n or 4, backend, f"{_count(n or 4, 'CPU ')} with Gloo: {why}."
+
+
+def _count(n: int, kind: str = "") -> str:
+    return f"{n} {kind}rank{'s' if n > 1 else ''}"
+
+
+def _ranks(ranks: int | Sequence[int] | None, n: int) -> list[int]:
+    chosen = list(range(n)) if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
+    if not chosen or not all(isinstance(r, int) and 0 <= r < n for r in chosen):
+        raise LabError(f"ranks={ranks!r}: this lab has the ranks 0 to {n - 1}. Choose among them.")
+    return chosen
+
+
+def _crosses(name: str, value: Any) -> None:
+    """Refuse what would be another thing on the ranks, or nothing at all."""
+    if isinstance(value, (list, tuple, dict)):
+        for entry in [*value, *value.values()] if isinstance(value, dict) else value:
+            _crosses(name, entry)
+    elif not isinstance(value, (type(None), bool, int, float, complex, str, bytes)) and (
+        type(value).__module__ != "numpy" or value.dtype == object
+    ):
+        raise LabError(
+            f"{name}: a {type(value).__name__} cannot cross to the ranks. Push numbers, text or arrays, "
+            "or make it in a %%px cell."
+        )
+
+
+def _all_have(expression: str, errors: dict[int, str]) -> None:
+    if errors:
+        from labkit.cluster.text import ranks
+
+        raise LabError(
+            f"{ranks(errors)}: {next(iter(errors.values()))}. "
+            f"Make {expression!r} on every rank in a %%px cell first; lab.look({expression!r}) shows who has it."
+        )
+
+
+def _default_launcher() -> str:
+    """Fork on Linux; elsewhere a fork after imports is unsafe, so engines are started one by one."""
+    return "labkit" if sys.platform == "linux" else "local"
+
+
+def _attached(address: str, timeout: float, choose: Callable[[int], tuple[int, str]]) -> Engines | None:
+    """Fresh ranks in a shared cluster; None where it no longer answers, so that a cluster of one's own serves."""
+    try:
+        shared = Processes.attach(address)
+    except (OSError, LabError, ValueError, KeyError):  # gone, or no address at all
+        return None
+    return Engines.begin(timeout, shared, choose)
+
+
+def _progress() -> tuple[Callable[[str], None], Callable[[], None]]:
+    """A line that says what start() does, and how to take it away again; nothing where nobody looks."""
+    shell = get_ipython()
+    if shell is None or getattr(shell, "kernel", None) is None or os.environ.get(QUIET) is not None:
+        return (lambda line: None), (lambda: None)
+    from IPython.display import clear_output
+
+    def say(line: str) -> None:
+        clear_output(wait=True)
+        print(line)
+
+    return say, clear_output

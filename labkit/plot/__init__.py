@@ -1,0 +1,1 @@
+"""Pictures of plain data: Axes in, Axes out. The only room that imports matplotlib."""

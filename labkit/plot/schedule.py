@@ -1,0 +1,192 @@
+"""A schedule's steps side by side: a row a rank, small cells for its chunks, an arrow for each send; and its trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, PathPatch
+from matplotlib.path import Path
+
+from labkit.plot.svg import FAINT, INK, card
+from labkit.plot.tiles import DARK, LINES, Pen, color
+
+CELL, ROW = 0.4, 0.72
+LEFT, HEAD, FOOT, EDGE = 1.8, 0.85, 0.25, 0.4
+MIDDLE = 1.55  # between two states, where the arrows are
+WIDE = 17.5  # units that a row of panels may take
+LINE = 0.42
+LEVEL, STRIDE = 0.95, 0.95  # of a tree
+OUTLINES: dict[str, dict[str, Any]] = {
+    "empty": {"edgecolor": FAINT, "linewidth": 0.5, "linestyle": (0, (2, 2)), "zorder": 2},
+    "there": {"edgecolor": INK, "linewidth": 0.5, "zorder": 4},
+    "done": {"edgecolor": INK, "linewidth": 1.8, "zorder": 4},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One chunk on one rank: the ranks that are in it, its text, and whether it is what the rank should end with."""
+
+    ranks: tuple[int, ...] = ()
+    text: str = ""
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What each rank holds before a step, `cells[r]`, and the sends of the step: (src, dst, text)."""
+
+    title: str
+    cells: Sequence[Sequence[Cell]]
+    arrows: Sequence[tuple[int, int, str]] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All panels of a schedule, the parents in its trees if it has some, and words above and below."""
+
+    title: str
+    n: int
+    panels: Sequence[Panel]
+    trees: Sequence[Sequence[int]] = ()
+    notes: Sequence[str] = ()
+
+
+def axes(picture: Picture) -> Axes:
+    """Axes that are large enough for the picture."""
+    width = max(_rows(picture)[0], 12.0, _trees_wide(picture), 2 * EDGE + 0.17 * len(picture.title))
+    return card(width, _top(picture) + _height(picture) * len(_lines(picture)) + LINE * len(picture.notes) + FOOT)
+
+
+def draw(ax: Axes, picture: Picture) -> Axes:
+    """Draw on axes as `axes` makes them, y downwards."""
+    pen = Pen(ax)
+    pen.text(EDGE, 0.45, picture.title, 9.5, INK, "left", bold=True)
+    x = EDGE
+    for k, parent in enumerate(picture.trees):
+        _tree(ax, pen, parent, x, 0.95, f"tree {k + 1}, half {k + 1} of the buffer")
+        x += len(parent) * STRIDE + 0.9
+    outlines: dict[str, list[Path]] = {name: [] for name in OUTLINES}
+    y = _top(picture)
+    for line in _lines(picture):
+        x = LEFT
+        for r in range(picture.n):
+            middle = y + HEAD + (r + 0.5) * ROW
+            pen.chip(EDGE + 0.15, middle, r)
+            pen.text(EDGE + 0.42, middle, f"rank {r}", 8, INK, "left")
+        for panel in line:
+            x = _panel(pen, panel, x, y, outlines)
+        y += _height(picture)
+    for note in picture.notes:
+        pen.text(EDGE, y + 0.1, note, 7.5, FAINT, "left")
+        y += LINE
+    pen.finish()
+    for name, paths in outlines.items():
+        if paths:
+            ax.add_patch(PathPatch(Path.make_compound_path(*paths), facecolor="none", **OUTLINES[name]))
+    return ax
+
+
+def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[Path]]) -> float:
+    """Draw a panel at (x, y); where the next one begins."""
+    held, wide = _widths(panel)
+    pen.text(x + wide / 2, y + 0.45, panel.title, 8, FAINT)
+    for r, cells in enumerate(panel.cells):
+        for c, cell in enumerate(cells):
+            _cell(pen, cell, x + c * CELL, y + HEAD + (r + 0.5) * ROW - CELL / 2, outlines)
+    a, b = x + held + 0.08, x + held + MIDDLE - 0.1
+    labels: dict[int, tuple[bool, int]] = {}  # whether a rank's last label stands above, and its number
+    for src, dst, text in panel.arrows:
+        ya, yb = (y + HEAD + (r + 0.5) * ROW for r in (src, dst))
+        pen.curve((a, ya), (b, yb), LINES.get(color(src), color(src)), 1.5)
+        last = labels.get(src)
+        above, nth = (dst >= src, 0) if last is None else (not last[0], last[1] + 1)
+        labels[src] = above, nth
+        at = a + 0.02 + 0.45 * (nth // 2), ya + (-0.13 if above else 0.15)
+        pen.text(*at, text, 6.5, INK, "left", bold=True, zorder=8)
+    return x + wide + 0.05
+
+
+def _widths(panel: Panel) -> tuple[float, float]:
+    """How wide its cells are, and how wide the panel is with its arrows and its title."""
+    held = max((len(cells) for cells in panel.cells), default=0) * CELL
+    return held, max(held + MIDDLE * bool(panel.arrows), 1.3)
+
+
+def _cell(pen: Pen, cell: Cell, x: float, y: float, outlines: dict[str, list[Path]]) -> None:
+    w = CELL - 0.05
+    if not cell.ranks:
+        outlines["empty"].append(_box(x, y, w, CELL))
+        return
+    many = len(cell.ranks) > 1
+    stripe = w / len(cell.ranks)
+    for i, r in enumerate(cell.ranks):
+        paths = pen.fills if many else pen.solid  # these have an outline
+        paths.setdefault(color(r), []).append(_box(x + i * stripe, y, stripe, CELL))
+    if many or cell.done:
+        outlines["done" if cell.done else "there"].append(_box(x, y, w, CELL))
+    if many:  # the text stands on a light ground
+        pen.insets.append(_box(x + 0.05, y + 0.09, w - 0.1, CELL - 0.18))
+    ink = "#ffffff" if not many and color(cell.ranks[0]) in DARK else INK
+    pen.text(x + w / 2, y + CELL / 2, cell.text, 7, ink, bold=cell.done)
+
+
+def _box(x: float, y: float, w: float, h: float) -> Path:
+    return Path([(x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)], closed=True)
+
+
+def _tree(ax: Axes, pen: Pen, parent: Sequence[int], x: float, y: float, title: str) -> None:
+    """A tree whose ranks stand in a row by number: NCCL's never cross themselves."""
+    depths = [_depth(parent, r) for r in range(len(parent))]
+    places = [(x + (r + 0.5) * STRIDE, y + 0.75 + depth * LEVEL) for r, depth in enumerate(depths)]
+    pen.text(x, y, title, 8, FAINT, "left")
+    for r, up in enumerate(parent):
+        if up >= 0:
+            path = Path([places[r], places[up]])
+            ax.add_patch(PathPatch(path, edgecolor=FAINT, linewidth=1.2, zorder=1))
+    for r, at in enumerate(places):
+        inner = r in parent
+        ax.add_patch(Circle(at, 0.3, facecolor=color(r), edgecolor=INK, linewidth=2.0 if inner else 0.6, zorder=3))
+        pen.text(*at, str(r), 8, "#ffffff" if color(r) in DARK else INK, bold=inner)
+
+
+def _depth(parent: Sequence[int], r: int) -> int:
+    depth = 0
+    while parent[r] >= 0:
+        r, depth = parent[r], depth + 1
+    return depth
+
+
+def _trees_wide(picture: Picture) -> float:
+    return 2 * EDGE + sum(len(parent) * STRIDE + 0.9 for parent in picture.trees)
+
+
+def _top(picture: Picture) -> float:
+    deepest = max((_depth(p, r) for p in picture.trees for r in range(len(p))), default=-1)
+    return 0.75 if deepest < 0 else 2.2 + deepest * LEVEL
+
+
+def _height(picture: Picture) -> float:
+    return HEAD + picture.n * ROW + 0.15
+
+
+def _lines(picture: Picture) -> list[list[Panel]]:
+    """The panels in rows of at most WIDE units."""
+    return _rows(picture)[1]
+
+
+def _rows(picture: Picture) -> tuple[float, list[list[Panel]]]:
+    rows: list[list[Panel]] = []
+    x = widest = 0.0
+    for panel in picture.panels:
+        wide = _widths(panel)[1] + 0.05
+        if not rows or x + wide > WIDE:
+            rows.append([])
+            x = LEFT
+        rows[-1].append(panel)
+        x += wide
+        widest = max(widest, x)
+    return widest + EDGE, rows

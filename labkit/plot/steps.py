@@ -1,0 +1,185 @@
+"""One round of messages: the ranks side by side, each with its buffers' chunks, and an arrow for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
+
+from labkit.plot.svg import FAINT, INK, card
+from labkit.plot.tiles import LINES, PITCH, TILE, Pen, Tile, color
+
+WIDTH = 2.0  # of a tile, in tiles
+WIDE = TILE + (WIDTH - 1) * PITCH
+GUTTER = 1.25  # between two ranks
+LEFT, RIGHT = 2.1, 1.0
+HEAD, SLOT, LANE, FOOT = 1.5, 0.34, 0.34, 0.35
+APART = 0.5  # between two pictures
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A message from a place to a place, both (rank, slot, chunk); `text` stands beside it."""
+
+    src: tuple[int, int, int]
+    dst: tuple[int, int, int]
+    text: str = ""
+
+    @property
+    def next_door(self) -> bool:
+        """Whether it goes to a neighbour in the picture, and need not go around anybody."""
+        return abs(self.src[0] - self.dst[0]) == 1
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A buffer that ranks have under the same name: `tiles[r]` are its chunks on rank r, none where it has none."""
+
+    name: str
+    tiles: Sequence[Sequence[Tile]]
+
+    @property
+    def length(self) -> int:
+        """How many chunks it has at most."""
+        return max((len(tiles) for tiles in self.tiles), default=0)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A round: what the buffers hold as it begins, and its messages."""
+
+    title: str
+    slots: Sequence[Slot]
+    arrows: Sequence[Arrow]
+
+    @property
+    def ranks(self) -> int:
+        """How many columns there are."""
+        return max((len(slot.tiles) for slot in self.slots), default=0)
+
+
+def lanes(picture: Picture) -> int:
+    """How many arrows go around ranks, each in a lane of its own."""
+    return sum(not a.next_door for a in picture.arrows)
+
+
+def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
+    """Axes for several pictures of one size, `across` beside one another, each with at least `room` lanes."""
+    width, height = _size(pictures, room)
+    across = min(across, len(pictures))
+    rows = -(-len(pictures) // across)
+    return card(across * (width + APART) - APART, rows * height)
+
+
+def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
+    """Draw pictures on axes as `axes` makes them, row by row, y downwards."""
+    width, height = _size(pictures, room)
+    across = min(across, len(pictures))
+    pen = Pen(ax)
+    for i, picture in enumerate(pictures):
+        _draw(ax, pen, picture, (i % across) * (width + APART), (i // across) * height)
+    pen.finish()
+    return ax
+
+
+def _size(pictures: Sequence[Picture], room: int) -> tuple[float, float]:
+    picture = pictures[0]
+    under = LANE * max(room, *map(lanes, pictures))
+    height = HEAD + sum(SLOT + slot.length * PITCH for slot in picture.slots) + under + FOOT
+    return LEFT + picture.ranks * (WIDE + GUTTER) - GUTTER + RIGHT, height
+
+
+def _draw(ax: Axes, pen: Pen, picture: Picture, left: float, top: float) -> None:
+    pen.text(left + 0.4, top + 0.45, picture.title, 9.5, INK, "left", bold=True)
+    for r in range(picture.ranks):
+        x = left + LEFT + r * (WIDE + GUTTER)
+        pen.chip(x + WIDE / 2 - 0.62, top + 1.05, r)
+        pen.text(x + WIDE / 2 + 0.15, top + 1.05, f"rank {r}", 9, INK)
+    places: dict[tuple[int, int, int], tuple[float, float]] = {}  # the left edge's middle
+    y = top + HEAD
+    for s, slot in enumerate(picture.slots):
+        pen.text(left + 0.4, y + 0.5, slot.name, 8, FAINT, "left", mono=True)
+        for r, tiles in enumerate(slot.tiles):
+            for i, tile in enumerate(tiles):
+                x = left + LEFT + r * (WIDE + GUTTER)
+                pen.tile(x, y + i * PITCH, tile)
+                places[r, s, i] = (x, y + i * PITCH + TILE / 2)
+        y += SLOT + slot.length * PITCH
+    lane = 0
+    for arrow in picture.arrows:
+        if arrow.src not in places or arrow.dst not in places:
+            continue
+        _outline(ax, places[arrow.src])
+        if arrow.next_door:
+            _straight(ax, pen, arrow, places)
+        else:
+            _around(ax, pen, arrow, places, y - 0.1 + lane * LANE, lane)
+            lane += 1
+
+
+def _outline(ax: Axes, at: tuple[float, float]) -> None:
+    """A chunk that is sent stands out."""
+    box = FancyBboxPatch((at[0], at[1] - TILE / 2), WIDE, TILE, boxstyle="round,pad=0,rounding_size=0.14")
+    box.set(facecolor="none", edgecolor=INK, linewidth=2.2, zorder=4.5)
+    ax.add_patch(box)
+
+
+def _straight(ax: Axes, pen: Pen, arrow: Arrow, places: dict[tuple[int, int, int], tuple[float, float]]) -> None:
+    (a, ya), (b, yb) = places[arrow.src], places[arrow.dst]
+    right = a < b
+    shift = -0.12 if right else 0.12  # two that exchange pass each other
+    start = (a + WIDE if right else a, ya + shift)
+    end = (b if right else b + WIDE, yb + shift)
+    bend = (end[0] - start[0]) * 0.5
+    path = Path(
+        [start, (start[0] + bend, start[1]), (end[0] - bend, end[1]), end],
+        [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
+    )
+    _arrow(ax, path, arrow.src[0])
+    pen.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - 0.2, arrow.text, 6.5, INK)
+
+
+def _around(
+    ax: Axes,
+    pen: Pen,
+    arrow: Arrow,
+    places: dict[tuple[int, int, int], tuple[float, float]],
+    y: float,
+    lane: int,
+) -> None:
+    """Out at the right, under the ranks between, in at the left: or the other way, if that is shorter."""
+    (a, ya), (b, yb) = places[arrow.src], places[arrow.dst]
+    out = 0.3 + 0.12 * (lane % 5)
+    corners = [(a + WIDE, ya), (a + WIDE + out, ya), (a + WIDE + out, y), (b - out, y), (b - out, yb), (b, yb)]
+    _arrow(ax, _rounded(corners), arrow.src[0])
+    if arrow.text:
+        pen.text((a + b + WIDE) / 2, y - 0.14, arrow.text, 6.5, INK)
+
+
+def _rounded(corners: Sequence[tuple[float, float]], radius: float = 0.15) -> Path:
+    vertices: list[tuple[float, float]] = [corners[0]]
+    codes: list[Any] = [Path.MOVETO]
+    for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
+        for other, code in ((before, Path.LINETO), (after, Path.CURVE3)):
+            dx, dy = other[0] - corner[0], other[1] - corner[1]
+            length = max(abs(dx) + abs(dy), 1e-9)
+            near = min(radius, length / 2) / length
+            if code == Path.CURVE3:
+                vertices.append(corner)
+                codes.append(Path.CURVE3)
+            vertices.append((corner[0] + dx * near, corner[1] + dy * near))
+            codes.append(code)
+    return Path([*vertices, corners[-1]], [*codes, Path.LINETO])
+
+
+def _arrow(ax: Axes, path: Path, rank: int) -> None:
+    paint = LINES.get(color(rank), color(rank))
+    for width, ink, order in ((3.4, "#fafaf6", 1.0), (1.9, paint, 6.0)):
+        ax.add_patch(
+            FancyArrowPatch(path=path, arrowstyle="-|>" if order == 6 else "-", mutation_scale=11, linewidth=width,
+                            color=ink, zorder=order, shrinkA=0, shrinkB=0)
+        )  # fmt: skip

@@ -1,0 +1,163 @@
+"""Time and bus bandwidth over sizes, side by side, both axes logarithmic: points, the fitted line, the copy limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, Rectangle
+
+from labkit.plot.svg import FAINT, INK, card
+
+WIDE, HIGH = 19.0, 9.4
+TOP, BOTTOM, WIDTH = 2.5, 8.05, 7.3  # of a panel
+LEFTS = (1.65, 11.1)
+MEASURED, FITTED, COPIED = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's
+GRID = "#e4e4de"
+ROOM = 1.5  # beyond the least and the largest value, as a factor
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What is drawn: bytes; seconds (min, median, p90); GB/s; α in seconds and β in seconds a byte."""
+
+    title: str
+    sizes: Sequence[float]
+    times: Sequence[tuple[float, float, float]]
+    busbw: Sequence[float]
+    copy: Sequence[float]
+    alpha: float
+    beta: float
+    factor: float  # busbw = factor × algbw
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Two logarithmic scales: where a size and a value lie, in units of the card."""
+
+    left: float
+    sizes: tuple[float, float]
+    values: tuple[float, float]
+
+    def x(self, size: float) -> float:
+        """Where a size lies."""
+        return self.left + WIDTH * _share(size, *self.sizes)
+
+    def y(self, value: float) -> float:
+        """Where a value lies."""
+        return BOTTOM - (BOTTOM - TOP) * _share(value, *self.values)
+
+
+def axes() -> Axes:
+    """Axes that are large enough."""
+    return card(WIDE, HIGH)
+
+
+def draw(ax: Axes, curves: Curves) -> Axes:
+    """Draw two panels on axes as `axes` makes them."""
+    _text(ax, 0.5, 0.62, curves.title, 10, INK, "left")
+    sizes = list(curves.sizes)
+    fine = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
+    fitted = [curves.alpha + curves.beta * s for s in fine]
+    medians = [median for _, median, _ in curves.times]
+
+    left = _panel(ax, 0, sizes, [*(t for row in curves.times for t in row), *fitted], _time)
+    for size, (low, _, high) in zip(sizes, curves.times, strict=True):
+        ax.plot([left.x(size)] * 2, [left.y(low), left.y(high)], color=MEASURED, linewidth=1.3, zorder=3)
+    _line(ax, left, fine, fitted, FITTED, "--")
+    _dots(ax, left, sizes, medians)
+    _legend(ax, left, 0, "o", MEASURED, "time of a call: median, from min to p90")
+    _legend(ax, left, 1, "--", FITTED, f"fitted: α = {_time(curves.alpha)}, {_inverse(curves.beta)}")
+
+    rates = [curves.factor * s / t / 1e9 for s, t in zip(fine, fitted, strict=True)]
+    right = _panel(ax, 1, sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], _rate)
+    _line(ax, right, sizes, curves.copy, COPIED, ":")
+    for size, copy in zip(sizes, curves.copy, strict=True):
+        ax.add_patch(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
+    _line(ax, right, fine, rates, FITTED, "--")
+    _dots(ax, right, sizes, curves.busbw)
+    _legend(ax, right, 0, "o", MEASURED, "bus bandwidth; dashed: from α and β")
+    _legend(ax, right, 1, ":", COPIED, "what each rank copies in memory, all at once")
+    return ax
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return math.log(value / low) / math.log(high / low)
+
+
+def _panel(ax: Axes, nth: int, sizes: Sequence[float], values: Sequence[float], said: Callable[[float], str]) -> Panel:
+    """The grid: powers of two below, powers of ten at the side."""
+    across = (min(sizes) / ROOM, max(sizes) * ROOM)
+    panel = Panel(LEFTS[nth], across, (min(values) / ROOM, max(values) * ROOM))
+    first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
+    for k in range(first, last + 1, max(1, math.ceil((last - first) / 6))):
+        x = panel.x(2.0**k)
+        ax.plot([x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
+        _text(ax, x, BOTTOM + 0.3, _bytes(2.0**k), 7.5, FAINT)
+    for value in _marks(*panel.values):
+        y = panel.y(value)
+        ax.plot([panel.left, panel.left + WIDTH], [y, y], color=GRID, linewidth=0.7, zorder=0)
+        _text(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
+    _text(ax, panel.left + WIDTH / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
+    return panel
+
+
+def _marks(low: float, high: float) -> list[float]:
+    """Powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = (1.0,) if last - first > 3 else (1.0, 2.0, 5.0)
+    every = max(1, (last - first) // 7)
+    marks = [step * 10.0**k for k in range(first, last + 1, every) for step in steps]
+    return [m for m in marks if low <= m <= high]
+
+
+def _line(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float], paint: str, style: str) -> None:
+    xs, ys = [panel.x(s) for s in sizes], [panel.y(v) for v in values]
+    ax.plot(xs, ys, color=paint, linewidth=1.5, linestyle=style, zorder=2)
+
+
+def _dots(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float]) -> None:
+    for size, value in zip(sizes, values, strict=True):
+        ax.add_patch(Circle((panel.x(size), panel.y(value)), 0.09, facecolor=MEASURED, edgecolor="none", zorder=5))
+
+
+def _legend(ax: Axes, panel: Panel, row: int, mark: str, paint: str, words: str) -> None:
+    x, y = panel.left, 1.35 + 0.5 * row
+    if mark == "o":
+        ax.add_patch(Circle((x + 0.3, y), 0.09, facecolor=paint, edgecolor="none"))
+    else:
+        ax.plot([x, x + 0.6], [y, y], color=paint, linewidth=1.5, linestyle=mark)
+    if mark == ":":
+        ax.add_patch(Rectangle((x + 0.23, y - 0.07), 0.14, 0.14, facecolor=paint))
+    _text(ax, x + 0.8, y, words, 8, INK, "left")
+
+
+def _text(ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: str = "center") -> None:
+    ax.text(x, y, text, size=points, color=ink, ha=align, va="center_baseline", zorder=8, parse_math=False)
+
+
+def _bytes(size: float) -> str:
+    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= many:
+            return f"{size / many:.3g} {unit}"
+    return f"{size:.3g} B"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9999 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _rate(gbs: float) -> str:
+    for unit, size in (("GB/s", 1.0), ("MB/s", 1e-3)):
+        if gbs >= 0.9999 * size:
+            return f"{gbs / size:.3g} {unit}"
+    return f"{gbs * 1e6:.3g} kB/s"
+
+
+def _inverse(beta: float) -> str:
+    return f"1/β = {_rate(1e-9 / beta)}" if beta > 0 else "β = 0"

@@ -1,0 +1,212 @@
+"""Curves over sizes, and a map of who is fastest over sizes and ranks; letters tell the algorithms apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, PathPatch
+from matplotlib.path import Path
+
+from labkit.plot.svg import CARD, FAINT, INK, card
+from labkit.plot.tiles import DARK, LINES, color
+
+WIDE = 19.6
+TOP, BOTTOM, WIDTH = 2.4, 8.55, 7.4  # of a panel
+LEFTS = (1.75, 11.4)
+ROW, ROWS = 0.52, 10.0  # the legend's lines, and where they begin
+GRID = "#e4e4de"
+STYLES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is drawn. `curves[name]` are seconds over `sizes`; `map[i][j]` is the index of the fastest of `curves`
+    for `ranks[i]` and `sizes[j]`; `here` is the size and the number of ranks that the curves are for."""
+
+    title: str
+    links: str
+    sizes: npt.NDArray[np.float64]
+    ranks: Sequence[int]
+    curves: dict[str, npt.NDArray[np.float64]]
+    map: npt.NDArray[np.int_]
+    here: tuple[float, int]
+    legend: Sequence[str]  # a line for each curve
+    extra: tuple[str, npt.NDArray[np.float64]] | None = None  # one more curve, which takes no part in the map
+
+
+def axes(scene: Scene) -> Axes:
+    """Axes that are large enough."""
+    return card(WIDE, ROWS + ROW * ((len(scene.legend) + (scene.extra is not None) + 1) // 2) + 0.15)
+
+
+def draw(ax: Axes, scene: Scene) -> Axes:
+    """Draw the scene on axes as `axes` makes them."""
+    _text(ax, 0.5, 0.6, scene.title, 10, INK, "left")
+    _text(ax, 0.5, 1.15, scene.links, 8, FAINT, "left")
+    _curves(ax, scene)
+    _map(ax, scene)
+    names = list(scene.curves)
+    for i, line in enumerate(scene.legend):
+        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        _line(ax, [x, x + 0.9], [y, y], color=_ink(i), linewidth=2, linestyle=STYLES[i % 4])
+        _badge(ax, x + 0.45, y, i)
+        _text(ax, x + 1.15, y, line, 8, INK, "left")
+    if scene.extra is not None:
+        i = len(names)
+        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        _line(ax, [x, x + 0.9], [y, y], color=INK, linewidth=1.1, linestyle=":")
+        _text(ax, x + 1.15, y, scene.extra[0], 8, INK, "left")
+    return ax
+
+
+def _curves(ax: Axes, scene: Scene) -> None:
+    every = [*scene.curves.values(), *([scene.extra[1]] if scene.extra else [])]
+    shown = np.concatenate([c[c > 0] for c in every])
+    low, high = 10.0 ** math.floor(math.log10(shown.min())), 10.0 ** math.ceil(math.log10(shown.max()))
+    xs = [_across(0, s, scene.sizes) for s in scene.sizes]
+
+    def y(seconds: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * _share(seconds, low, high)
+
+    _text(ax, LEFTS[0], TOP - 0.4, f"seconds on {scene.here[1]:,} ranks", 8.5, INK, "left")
+    _sizes(ax, 0, scene.sizes)
+    decades = round(math.log10(high / low))
+    for k in range(0, decades + 1, max(1, decades // 6)):
+        _line(ax, [LEFTS[0], LEFTS[0] + WIDTH], [y(low * 10**k)] * 2, color=GRID, linewidth=0.7, zorder=0)
+        _text(ax, LEFTS[0] - 0.15, y(low * 10**k), said_seconds(low * 10**k), 7.5, FAINT, "right")
+    order = sorted(range(len(scene.curves)), key=lambda i: -list(scene.curves.values())[i][-1])
+    for i, curve in enumerate(scene.curves.values()):
+        ys = [y(t) for t in curve]
+        _line(ax, xs, ys, color=_ink(i), linewidth=1.8, linestyle=STYLES[i % 4], zorder=3)
+        place = (2 * order.index(i) + 1) * len(xs) // (2 * len(order))  # badges side by side, never on one spot
+        _badge(ax, xs[place], ys[place], i)
+    if scene.extra:
+        _line(ax, xs, [y(t) for t in scene.extra[1]], color=INK, linewidth=1.1, linestyle=":", zorder=4)
+    x = _across(0, scene.here[0], scene.sizes)
+    _line(ax, [x, x], [TOP, BOTTOM], color=INK, linewidth=0.8, zorder=2)
+
+
+def _map(ax: Axes, scene: Scene) -> None:
+    """A stripe for each run of one winner; a letter where its region is widest."""
+    _text(ax, LEFTS[1], TOP - 0.4, "the fastest, by size and number of ranks (powers of two)", 8.5, INK, "left")
+    rows, columns = scene.map.shape
+    high, wide = (BOTTOM - TOP) / rows, WIDTH / columns
+    stripes: dict[int, list[Path]] = {}
+    for i in range(rows):
+        bottom, start = BOTTOM - i * high, 0
+        for j in range(1, columns + 1):
+            if j == columns or scene.map[i][j] != scene.map[i][start]:
+                left, right = LEFTS[1] + start * wide, LEFTS[1] + j * wide
+                corners = [
+                    (left, bottom),
+                    (right, bottom),
+                    (right, bottom - high),
+                    (left, bottom - high),
+                    (left, bottom),
+                ]
+                stripes.setdefault(int(scene.map[i][start]), []).append(Path(corners, closed=True))
+                start = j
+        if i % 2 == 0 or rows < 9:
+            _text(ax, LEFTS[1] - 0.15, bottom - high / 2, f"{scene.ranks[i]:,}", 7.5, FAINT, "right")
+    for which, paths in stripes.items():
+        whole, paint = Path.make_compound_path(*paths), color(which)
+        ax.add_artist(PathPatch(whole, facecolor=paint, edgecolor=paint, linewidth=0.4))
+    for which in np.unique(scene.map):
+        for i, j in _middles(scene.map == which):
+            _badge(ax, LEFTS[1] + (j + 0.5) * wide, BOTTOM - (i + 0.5) * high, int(which))
+    _sizes(ax, 1, scene.sizes)
+    x = _across(1, scene.here[0], scene.sizes)
+    steps = [math.log(n) for n in scene.ranks]
+    row = float(np.interp(math.log(scene.here[1]), steps, range(rows)))
+    y = BOTTOM - (row + 0.5) * high
+    for inner, ink in ((2.6, CARD), (1.3, INK)):
+        ax.add_artist(Circle((x, y), 0.2, facecolor="none", edgecolor=ink, linewidth=inner, zorder=7))
+    _line(ax, [x - 0.3, x + 0.3], [y, y], color=INK, linewidth=0.9, zorder=7)
+    _line(ax, [x, x], [y - 0.3, y + 0.3], color=INK, linewidth=0.9, zorder=7)
+
+
+def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where each region's letter goes: the cell that lies deepest in it; none in specks."""
+    region = region.copy()
+    found = []
+    while region.sum() >= 6:
+        depth, layer = np.zeros(region.shape, int), np.pad(region, 1)
+        while layer.any():
+            depth += layer[1:-1, 1:-1]
+            layer[1:-1, 1:-1] &= layer[:-2, 1:-1] & layer[2:, 1:-1] & layer[1:-1, :-2] & layer[1:-1, 2:]
+        deepest = np.argwhere(depth == depth.max())
+        i, j = deepest[np.abs(deepest - deepest.mean(0)).sum(1).argmin()]
+        found.append((int(i), int(j)))
+        piece = np.zeros_like(region)  # take the piece that it lies in away
+        piece[i, j] = True
+        while True:
+            grown = np.pad(piece, 1)
+            grown = (grown[:-2, 1:-1] | grown[2:, 1:-1] | grown[1:-1, :-2] | grown[1:-1, 2:] | piece) & region
+            if (grown == piece).all():
+                break
+            piece = grown
+        if piece.sum() < 6:
+            found.pop()
+        region &= ~piece
+    return found
+
+
+def _sizes(ax: Axes, nth: int, sizes: npt.NDArray[np.float64]) -> None:
+    first, last = math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1]))
+    for k in range(first, last + 1, max(1, (last - first) // 5)):
+        x = _across(nth, 2.0**k, sizes)
+        if nth == 0:
+            _line(ax, [x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
+        else:
+            _line(ax, [x, x], [BOTTOM, BOTTOM + 0.1], color=FAINT, linewidth=0.7, zorder=0)
+        _text(ax, x, BOTTOM + 0.33, said_bytes(2.0**k), 7.5, FAINT)
+    _text(ax, LEFTS[nth] + WIDTH / 2, BOTTOM + 0.85, "size S (logarithmic)", 8, FAINT)
+
+
+def _across(nth: int, size: float, sizes: npt.NDArray[np.float64]) -> float:
+    return LEFTS[nth] + WIDTH * _share(size, float(sizes[0]), float(sizes[-1]))
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return math.log(value / low) / math.log(high / low)
+
+
+def _ink(i: int) -> str:
+    return LINES.get(color(i), color(i))
+
+
+def _line(ax: Axes, xs: Sequence[float], ys: Sequence[float], **look: Any) -> None:
+    ax.add_artist(Line2D(xs, ys, **look))  # ax.plot would look for limits that never change, ten times slower
+
+
+def _badge(ax: Axes, x: float, y: float, i: int) -> None:
+    ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=5))
+    _text(ax, x, y + 0.01, "ABCDEFGHIJ"[i], 7, "#ffffff" if color(i) in DARK else INK)
+
+
+def _text(ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: str = "center") -> None:
+    ax.text(x, y, text, size=points, color=ink, ha=align, va="center_baseline", zorder=8, parse_math=False)
+
+
+def said_bytes(size: float) -> str:
+    """A size in bytes with the unit that fits it: 8 B, 4 KiB, 1 GiB."""
+    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= many:
+            return f"{size / many:.3g} {unit}"
+    return f"{size:.3g} B"
+
+
+def said_seconds(seconds: float) -> str:
+    """Seconds with three digits and the unit that fits them."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9999 * size:
+            value = seconds / size
+            return f"{value:,.0f} {unit}" if value >= 999.5 else f"{value:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

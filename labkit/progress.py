@@ -1,0 +1,137 @@
+"""What a learner has done, kept in a folder on this machine: a small JSON file, and every attempt as a .py file.
+
+The folder is $LABKIT_PROGRESS, else my-work/ in the notebooks' folder, else ~/.local/share/collectives-workbook/.
+Nothing of it leaves the machine, and a new version of the workbook leaves it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = "LABKIT_PROGRESS"  # an environment variable
+HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
+ABOUT = (
+    "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, and how many "
+    "hints were shown. Beside this file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing of this "
+    "leaves your machine. Delete the folder to begin afresh."
+)
+
+
+def folder() -> Path:
+    """Where progress is kept; the folder need not exist yet."""
+    named = os.environ.get(FOLDER)
+    if named:
+        return Path(named)
+    beside = HERE / "my-work"
+    if beside.is_dir() or os.access(HERE, os.W_OK):
+        return beside
+    return Path.home() / ".local" / "share" / "collectives-workbook"
+
+
+def read() -> dict[str, dict[str, Any]]:
+    """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts".
+
+    A file that cannot be read is kept aside under another name, and the attempts beside it still count.
+    """
+    file = folder() / "progress.json"
+    known: dict[str, dict[str, Any]] = {}
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        known = {str(name): _sound(facts) for name, facts in told["exercises"].items()}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        aside = _unused(file)
+        with contextlib.suppress(OSError):
+            file.rename(aside)
+        print(f"{file} could not be read. It was kept as {aside.name}; your attempts are beside it, none is lost.")
+    for name, numbers in _attempts().items():
+        facts = known.setdefault(name, {})
+        facts["attempts"] = max(numbers)
+        facts.setdefault("state", "tried")
+    return known
+
+
+def _sound(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts as this version knows them; others stay as they are."""
+    state = facts.get("state")
+    numbers = {key: int(facts.get(key, 0)) for key in ("checks", "hints")}
+    return {**facts, **numbers, "state": state if state in ("not attempted", "tried", "solved") else "tried"}
+
+
+def change(name: str, **facts: Any) -> dict[str, Any]:
+    """Write down what is new about an exercise; all that is known of it now."""
+    with _alone():
+        known = read()
+        mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
+        known[name] = mine
+        text = json.dumps({"about": ABOUT, "version": 1, "exercises": known}, indent=1, ensure_ascii=False)
+        _write(folder() / "progress.json", text + "\n")
+    return mine
+
+
+def save(name: str, cell: str) -> None:
+    """Keep the source of an attempt, unless it is the same as the last one."""
+    if cell and cell != last(name):
+        number = max(_attempts().get(name, [0])) + 1
+        _write(folder() / f"{name}-{number}.py", cell)
+
+
+def last(name: str) -> str:
+    """The source of the last attempt; empty where there is none."""
+    numbers = _attempts().get(name)
+    try:
+        return (folder() / f"{name}-{max(numbers)}.py").read_text(encoding="utf-8") if numbers else ""
+    except OSError:
+        return ""
+
+
+def _attempts() -> dict[str, list[int]]:
+    """The numbers of the attempts that are kept, by exercise."""
+    found: dict[str, list[int]] = {}
+    for file in folder().glob("*-*.py") if folder().is_dir() else ():
+        name, _, number = file.stem.rpartition("-")
+        if number.isdigit():
+            found.setdefault(name, []).append(int(number))
+    return found
+
+
+def _write(file: Path, text: str) -> None:
+    """All or nothing: the file is never half written. A disk that takes nothing is said, not raised."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as half:
+                half.write(text)
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        print(f"Your progress could not be written ({error.strerror}: {file}). Set {FOLDER} to a folder that can be.")
+
+
+def _unused(file: Path) -> Path:
+    number = 1
+    while (aside := file.with_name(f"{file.stem}-broken-{number}{file.suffix}")).exists():
+        number += 1
+    return aside
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Two notebooks may write at once: one after the other, where the system can lock files."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            folder().mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context(open(folder() / ".lock", "w")), fcntl.LOCK_EX)
+        yield

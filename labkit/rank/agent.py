@@ -1,0 +1,206 @@
+"""The lab's ear on a rank: it answers on the engine's control thread, also while the main thread is blocked.
+
+`attach` is called once an engine; `prepare` makes a rank ready for the learner. What the agent knows of a blocked
+cell it reads from the main thread's stack; what a cell did, the recorder remembers.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from IPython.core.getipython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
+from torch.distributed import distributed_c10d
+
+from labkit.errors import LabError
+from labkit.rank import comms, describe, group, p2p, recorder
+from labkit.rank.clock import timed
+
+MAIN = threading.main_thread().ident or 0
+COMMS = (comms.__file__, p2p.__file__)
+WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
+
+
+def _shell() -> InteractiveShell:
+    shell = get_ipython()
+    assert shell is not None, "only an engine calls this"
+    return shell
+
+
+def attach() -> None:
+    """Answer `labkit_request` messages on the engine's control channel."""
+    kernel = _shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
+    _shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
+
+    def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        content = parent["content"]
+        try:
+            reply = {"status": "ok", "value": ACTIONS[content["do"]]()}
+        except Exception as error:
+            reply = {"status": "error", "value": f"{type(error).__name__}: {error}"}
+        kernel.session.send(stream, "labkit_reply", reply, parent=parent, ident=ident)
+
+    kernel.control_handlers["labkit_request"] = labkit_request
+    _shell().set_hook("show_in_pager", show, 0)
+    if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
+        _shell().events.register("pre_run_cell", _note_sequence)
+
+
+def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
+    """Print what `timed?` and `timed??` have to say: an engine has no pager."""
+    print(data["text/plain"] if isinstance(data, dict) else data)
+
+
+def stay() -> None:
+    """What exit() and quit() do in a cell: a rank that left would die a moment later, in the middle of another cell."""
+    raise LabError("exit() and quit() do not end a rank. Let the cell end, or call lab.stop() in the notebook.")
+
+
+def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
+    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
+    attach()
+    recorder.install(_shell())
+    facts = group.join(rank, world_size, backend, store, limit)
+    _shell().user_ns.update(
+        torch=torch,
+        dist=dist,
+        rank=rank,
+        world_size=world_size,
+        device=torch.device(facts["device"]),
+        comms=comms,
+        timed=timed,
+    )
+    return {**facts, **memory()}
+
+
+def look(expression: str) -> dict[str, Any]:
+    """Describe the value of an expression in the learner's namespace; a missing name is said, not raised."""
+    return describe.find(expression, _shell().user_ns)
+
+
+def pull(expression: str) -> tuple[str, Any]:
+    """(error, value): the value of an expression as plain data, which is all that may cross to the notebook."""
+    try:
+        return "", plain(eval(expression, _shell().user_ns))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", None
+
+
+def plain(value: Any) -> Any:
+    """Tensors as numpy arrays (bfloat16, which numpy lacks, as float32), containers entry by entry, else as it is."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if isinstance(value, dict):
+        return {plain(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or type(value).__module__ == "numpy":
+        return value
+    raise TypeError(f"a {type(value).__name__} cannot leave its rank; pull numbers, text or tensors of it")
+
+
+def push(values: dict[str, Any]) -> None:
+    """Put variables into the learner's namespace."""
+    _shell().user_ns.update(values)
+
+
+def ready() -> None:
+    """Reached once the engine has thrown away what was queued behind an error."""
+
+
+def where() -> dict[str, Any]:
+    """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
+    frames = []
+    frame: FrameType | None = sys._current_frames().get(MAIN)
+    while frame is not None:
+        if frame.f_code.co_filename != recorder.__file__:  # it stands between the cell and torch
+            frames.append(frame)
+        frame = frame.f_back
+    cells = [i for i, f in enumerate(frames) if _is_cell(f.f_code.co_filename)]
+    if not cells:
+        return {"state": "idle", "op": None, "line": None, "function": None, "source": ""}
+    inner, outer = frames[cells[0]], frames[cells[-1]]
+    source = linecache.getline(inner.f_code.co_filename, inner.f_lineno).strip()
+    op = _operation(frames[: cells[0]])
+    if op is None and cells[0] == 0 and WAITING.search(source):
+        op = "wait"
+    return {
+        "state": "computing" if op is None else "collective",
+        "op": op,
+        "line": outer.f_lineno,
+        "function": None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}",
+        "source": source,
+        "sequence": sequence(),
+        "moved": group.moved(),
+    }
+
+
+def _is_cell(filename: str) -> bool:
+    return "ipykernel_" in filename or filename.startswith("<ipython-input")
+
+
+def _operation(below: list[FrameType]) -> str | None:
+    """What the cell called: the outermost function of torch.distributed or of comms above the innermost frame."""
+    torch_s = distributed_c10d.__file__
+    names = [(f.f_code.co_filename, f.f_code.co_name) for f in below if not f.f_code.co_name.startswith("_")]
+    called = [n if f == torch_s else f"comms.{n}" for f, n in names if f == torch_s or f in COMMS]
+    return called[-1] if called else None
+
+
+def memory() -> dict[str, Any]:
+    """The proportional set size of this process in bytes."""
+    pss = 0
+    try:
+        with open("/proc/self/smaps_rollup") as f:
+            pss = next(int(line.split()[1]) << 10 for line in f if line.startswith("Pss:"))
+    except OSError:
+        pass
+    return {"memory": pss}
+
+
+def sequence() -> int:
+    """How many operations this rank has started in the world group."""
+    if not dist.is_initialized():
+        return -1
+    world: Any = distributed_c10d._get_default_group()
+    return int(world._get_sequence_number_for_group())
+
+
+_at_cell_start = 0
+
+
+def _note_sequence(_: Any = None) -> None:
+    global _at_cell_start
+    _at_cell_start = sequence()
+
+
+def groups() -> dict[str, int]:
+    """How many operations of the world group the last cell has started here, how many groups there are, and
+    whether this rank is in a group that works: a learner may have left it, the lab may have broken it off."""
+    joined = dist.is_initialized() and not group.aborted()
+    return {"steps": sequence() - _at_cell_start, "groups": len(distributed_c10d._world.pg_map), "joined": joined}
+
+
+def interrupt() -> None:
+    """Raise KeyboardInterrupt in the learner's cell; an idle engine ignores it."""
+    if where()["state"] != "idle":
+        signal.pthread_kill(MAIN, signal.SIGINT)
+
+
+ACTIONS = {
+    "where": where,
+    "abort": group.abort,
+    "interrupt": interrupt,
+    "memory": memory,
+    "groups": groups,
+    "records": recorder.records,
+}

@@ -1,0 +1,254 @@
+"""Run a cell again on a copy of the learner's variables, with other numbers in one of them, and see what moves.
+
+`remember` copies, before the cell runs, the variables that its code names; `again` and `respond` run the code on
+such copies only, so the learner's own stay as the cell left them. All ranks take the same steps in the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from IPython.utils.capture import capture_output
+
+from labkit.rank.copies import Refused, copied, named, shell
+
+FILE = "<ipython-input-flow>"  # the agent takes such frames for the learner's cell
+SHOWN = 4096  # elements of a value that are told to the notebook
+MANY = 4_000_000  # elements of a result times runs
+RUNS = 128  # stretches of one provenance in a result; more cannot be drawn
+
+_kept: dict[str, Any] = {}
+
+
+def remember(code: str, x: str, y: str) -> dict[str, Any]:
+    """Copy what `code`, `x` and `y` name, and tell what `x` holds: see `told`."""
+    space = shell().user_ns
+    forget()
+    said = told(x, space)
+    if "error" not in said:
+        try:
+            names = named([code, x, y], space)
+            _kept.update(code=code, x=x, rng=_rng(), space=copied(space, names), names=names)
+        except (Refused, SyntaxError) as error:
+            _kept.update(refused=str(error))
+    return said
+
+
+def outcome(y: str) -> dict[str, Any]:
+    """Tell what `y` holds after the cell."""
+    return told(y, shell().user_ns)
+
+
+def forget() -> None:
+    """Let go of the copies."""
+    _kept.clear()
+
+
+def again(y: str) -> dict[str, Any]:
+    """Run the cell once more on what it started from: the seconds it took, and where `y` came out the same."""
+    if "refused" in _kept:
+        return {"error": ("Refused", _kept["refused"])}
+    try:
+        with _untouched():
+            began = time.perf_counter()
+            space = _run(None)
+            seconds = time.perf_counter() - began
+            there, now = _result(y, shell().user_ns), _result(y, space)
+        steady = len(there) == len(now) and all(_near(a, b) for a, b in zip(there, now, strict=True))
+        return {"seconds": seconds, "steady": steady}
+    except BaseException as error:
+        return _failed(error)
+
+
+def respond(y: str, families: list[tuple[int, int]], sources: list[tuple[int, int, int]]) -> dict[str, Any]:
+    """Run the cell for each family (rest, changed) with one source changed at a time, then with all of them.
+
+    A source is (rank, start, stop), elements of that rank's x. Of y it returns `starts`, where stretches of
+    equal response begin, and for each family `rest` and `changes` (one row a source, the last for all).
+    """
+    try:
+        rank = dist.get_rank()
+        with _untouched():
+            count = len(_result(_kept["x"], _kept["space"]))
+            rests, changes = [], []
+            for rest, changed in families:
+                levels = np.full(count, rest)
+                base = _result(y, _run(levels))
+                if len(base) * (len(sources) + 2) * len(families) > MANY:
+                    raise Refused(f"{y} has {len(base)} elements")
+                rows = []
+                for source in [*sources, None]:
+                    levels = np.full(count, rest)
+                    if source is None:
+                        levels[:] = changed
+                    elif source[0] == rank:
+                        levels[source[1] : source[2]] = changed
+                    out = _result(y, _run(levels))
+                    if len(out) != len(base):
+                        raise ValueError(f"{y} changes its size with the numbers in {_kept['x']}")
+                    rows.append([_change(a, b) for a, b in zip(base, out, strict=True)])
+                rests.append([_number(v) for v in base])
+                changes.append(rows)
+        return _stretches(np.array(rests), np.array(changes))
+    except BaseException as error:
+        return _failed(error)
+
+
+def _stretches(rests: np.ndarray, changes: np.ndarray) -> dict[str, Any]:
+    """The responses, neighbours that are alike told once where there are many."""
+    size = rests.shape[1]
+    starts = list(range(size))
+    if size > 64:
+        differs = np.any(changes[:, :, 1:] != changes[:, :, :-1], axis=(0, 1))
+        starts = [0, *(int(i) + 1 for i in np.flatnonzero(differs))]
+        if len(starts) > RUNS:
+            raise Refused(f"the result has {len(starts)} stretches of different origin")
+    return {"starts": starts, "rest": rests[:, starts].tolist(), "changes": changes[:, :, starts].tolist()}
+
+
+# -- values -----------------------------------------------------------------------------------------------------
+
+
+def told(expression: str, space: dict[str, Any]) -> dict[str, Any]:
+    """What an expression holds, as plain data: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
+    try:
+        value = _value(expression, space)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "size": 0, "groups": [], "values": [], "shape": None}
+    if value is None:
+        return {"size": 0, "groups": [], "values": [], "shape": None}
+    flat = leaves(value)
+    entries = list(value.values()) if isinstance(value, dict) else value
+    nested = isinstance(entries, (list, tuple)) and any(_is_many(v) for v in entries)
+    return {
+        "size": len(flat),
+        "groups": [len(leaves(v)) for v in entries] if nested else [len(flat)],
+        "values": [v if isinstance(v, (bool, int, float, str, type(None))) else repr(v) for v in flat[:SHOWN]],
+        "shape": list(value.shape) if isinstance(value, torch.Tensor) else None,
+    }
+
+
+def leaves(value: Any) -> list[Any]:
+    """The numbers, words and other atoms in a value, in order."""
+    if isinstance(value, torch.Tensor):
+        return list(value.detach().cpu().flatten().tolist())
+    if isinstance(value, np.ndarray):
+        return list(value.ravel().tolist())
+    if isinstance(value, dict):
+        return [leaf for v in value.values() for leaf in leaves(v)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for v in value for leaf in leaves(v)]
+    return [value]
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray, list, tuple, dict))
+
+
+def filled(value: Any, levels: np.ndarray) -> Any:
+    """The value with other numbers in it, type for type; tensors, arrays, lists and dicts are changed in place."""
+    return _filled(value, iter(levels.tolist()))
+
+
+def _filled(value: Any, levels: Iterator[int]) -> Any:
+    if isinstance(value, torch.Tensor):
+        new = torch.tensor([next(levels) for _ in range(value.numel())])
+        with torch.no_grad():
+            value.copy_(new.reshape(value.shape))
+    elif isinstance(value, np.ndarray):
+        value[...] = np.array([next(levels) for _ in range(value.size)]).reshape(value.shape)
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            value[k] = _filled(v, levels)
+    elif isinstance(value, list):
+        for i, v in enumerate(value):
+            value[i] = _filled(v, levels)
+    elif isinstance(value, tuple):
+        return tuple(_filled(v, levels) for v in value)
+    else:
+        level = next(levels)
+        return type(value)(level) if isinstance(value, (bool, int, float, str)) else value
+    return value
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (bool, int, float)) else 0.0
+
+
+def _change(before: Any, after: Any) -> float:
+    """By how much a leaf moved; 1 where it is no number and became another."""
+    if isinstance(before, (bool, int, float)) and isinstance(after, (bool, int, float)):
+        if before == after or (before != before and after != after):
+            return 0.0
+        return float(after) - float(before) if before == before and after == after else 0.5  # a NaN came or went
+    return float(before != after)
+
+
+def _result(y: str, space: dict[str, Any]) -> list[Any]:
+    """The leaves of the result; none where this rank has none."""
+    try:
+        value = _value(y, space)
+    except NameError:
+        return []
+    return [] if value is None else leaves(value)
+
+
+def _near(a: Any, b: Any) -> bool:
+    change = _change(a, b)
+    return change == 0 or (isinstance(a, float) and abs(change) <= 1e-3 * abs(a))
+
+
+# -- runs -------------------------------------------------------------------------------------------------------
+
+
+def _run(levels: np.ndarray | None) -> dict[str, Any]:
+    """Run the remembered code on a fresh copy, with these numbers in x; the names as it left them."""
+    space = copied(_kept["space"], _kept["names"])
+    if levels is not None:
+        x = _kept["x"]
+        old = _value(x, space)
+        new = old if old is None else filled(old, levels)
+        if new is not old:
+            exec(f"{x} = _", space, {"_": new}) if not x.isidentifier() else space.update({x: new})
+    _set_rng(_kept["rng"])
+    source = shell().transform_cell(_kept["code"])
+    linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
+    with capture_output():
+        exec(compile(source, FILE, "exec"), space)
+    return space
+
+
+def _value(expression: str, space: dict[str, Any]) -> Any:
+    return eval(expression, space)
+
+
+@contextlib.contextmanager
+def _untouched() -> Iterator[None]:
+    """Leave the random numbers as the cell left them."""
+    state = _rng()
+    try:
+        yield
+    finally:
+        _set_rng(state)
+
+
+def _rng() -> tuple[Any, ...]:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def _set_rng(state: tuple[Any, ...]) -> None:
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    np.random.set_state(state[2])
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    return {"error": (type(error).__name__.removeprefix("_"), str(error))}

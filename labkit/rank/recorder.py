@@ -1,0 +1,358 @@
+"""What every rank did: each send, receive and collective of the last cell, and when it was entered and left.
+
+The Python functions of `torch.distributed` are wrapped once a process, torch's signature and source kept
+(`dist.send??` shows torch's). So calls that DDP and FSDP2 make through these functions are recorded too; what torch
+starts inside C++ (DDP's own bucket all-reduces, NCCL's kernels) is not. A call within a call (the broadcast under
+`broadcast_object_list`, everything under `comms`) counts as its outermost one.
+
+A record costs about 5 µs, with the contents of small buffers 3 µs more for each send and receive. Times are
+`perf_counter_ns`, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, cast
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from labkit.rank import comms
+from labkit.rank.snapshots import Snapshots
+
+LIMIT = 2000  # operations of one cell that are kept: the last ones
+MAIN = threading.main_thread().ident or 0
+
+# op → (kind, the argument that tells what travels, the argument that names the other rank or the root)
+RECORDED: dict[str, tuple[str, str, str]] = {
+    "send": ("send", "tensor", "dst"),
+    "isend": ("send", "tensor", "dst"),
+    "recv": ("recv", "tensor", "src"),
+    "irecv": ("recv", "tensor", "src"),
+    "send_object_list": ("send", "", "dst"),
+    "recv_object_list": ("recv", "", "src"),
+    "broadcast": ("collective", "tensor", "src"),
+    "reduce": ("collective", "tensor", "dst"),
+    "all_reduce": ("collective", "tensor", ""),
+    "all_reduce_coalesced": ("collective", "tensors", ""),
+    "gather": ("collective", "tensor", "dst"),
+    "all_gather": ("collective", "tensor", ""),
+    "all_gather_coalesced": ("collective", "input_tensor_list", ""),
+    "all_gather_single": ("collective", "input_tensor", ""),
+    "all_gather_into_tensor": ("collective", "input_tensor", ""),
+    "scatter": ("collective", "tensor", "src"),
+    "reduce_scatter": ("collective", "input_list", ""),
+    "reduce_scatter_single": ("collective", "input", ""),
+    "reduce_scatter_tensor": ("collective", "input", ""),
+    "all_to_all": ("collective", "input_tensor_list", ""),
+    "all_to_all_single": ("collective", "input", ""),
+    "barrier": ("collective", "", ""),
+    "monitored_barrier": ("collective", "", ""),
+    "broadcast_object_list": ("collective", "", "src"),
+    "scatter_object_list": ("collective", "", "src"),
+    "gather_object": ("collective", "", "dst"),
+    "all_gather_object": ("collective", "", ""),
+}
+ROOT_0 = ("broadcast", "scatter", "gather", "broadcast_object_list", "scatter_object_list", "gather_object")
+IN_COMMS = {
+    "send": ("send", "x", "dst"),
+    "recv": ("recv", "", "src"),
+    "barrier": ("collective", "", ""),
+    "broadcast": ("collective", "x", "src"),
+    "reduce": ("collective", "x", "dst"),
+    "all_reduce": ("collective", "x", ""),
+    "gather": ("collective", "x", "dst"),
+    "all_gather": ("collective", "x", ""),
+    "scatter": ("collective", "", "src"),
+    "reduce_scatter": ("collective", "xs", ""),
+    "all_to_all": ("collective", "xs", ""),
+}
+
+_records: deque[dict[str, Any]] = deque(maxlen=LIMIT)
+_snapshots = Snapshots()
+_count = itertools.count()
+_nth: dict[tuple[int, ...], int] = {}  # how many collectives a group has had in this cell
+_works: dict[int, tuple[weakref.ref[Any], list[dict[str, Any]]]] = {}
+_inside = threading.local()
+_cell: dict[str, Any] = {"on": False, "began": 0, "made": 0, "space": {}, "peers": None}
+
+
+def install(shell: Any) -> None:
+    """Wrap torch's functions, once, and let every cell of this engine begin with an empty record."""
+    if not hasattr(dist.send, "recorded"):
+        for name, facts in RECORDED.items():
+            if hasattr(dist, name):
+                _put(name, _recording(getattr(dist, name), name, *facts))
+        _put("batch_isend_irecv", _batching(dist.batch_isend_irecv))
+        for name, facts in IN_COMMS.items():
+            setattr(comms, name, _recording(getattr(comms, name), f"comms.{name}", *facts))
+        dist.Work.wait = _waiting(dist.Work.wait)  # type: ignore[method-assign]  # the class's: a Work stays itself
+    _cell["space"] = shell.user_ns
+    for event, callback in (("pre_run_cell", begin), ("post_run_cell", end)):
+        if callback not in shell.events.callbacks[event]:
+            shell.events.register(event, callback)
+
+
+def confine(n: int | None) -> None:
+    """While a function is checked among n ranks: refuse a peer beyond them, which Gloo would crash on or wait for."""
+    _cell["peers"] = n
+
+
+def _put(name: str, wrapper: Callable[..., Any]) -> None:
+    setattr(distributed_c10d, name, wrapper)
+    setattr(dist, name, wrapper)
+
+
+def begin(info: Any = None) -> None:
+    """A cell starts: forget the last one."""
+    global _count
+    _records.clear()
+    _nth.clear()
+    _works.clear()
+    _snapshots.begin(getattr(info, "raw_cell", None) or "", _cell["space"])
+    _count = itertools.count()
+    _cell.update(on=True, began=time.perf_counter_ns(), made=0)
+
+
+def end(_: Any = None) -> None:
+    """A cell has ended: what runs between cells, `lab.look` for instance, is nobody's business."""
+    _cell["on"] = False
+    _snapshots.last()
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """What runs inside leaves no record and costs none: `timed` measures torch, not the recorder."""
+    before = getattr(_inside, "call", False)
+    _inside.call = True
+    try:
+        yield
+    finally:
+        _inside.call = before
+
+
+def records() -> dict[str, Any]:
+    """The last cell's operations as plain data, and what is needed to compare this rank's times with others'."""
+    kept = [_plain(r) for r in list(_records)]
+    return {
+        "ops": kept,
+        "dropped": _cell["made"] - len(kept),
+        "began": _cell["began"],
+        **_snapshots.told(),
+        "host": socket.gethostname(),
+        "wall": time.time_ns() - time.perf_counter_ns(),
+    }
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """A record as JSON carries it."""
+    dtype, shape = record["dtype"], record["shape"]
+    return {
+        **record,
+        "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+        "shape": None if shape is None else list(shape),
+        "reduce": _reduction(record["reduce"]) if "reduce" in record["op"] else None,
+    }
+
+
+# -- wrappers -----------------------------------------------------------------------------------------------------
+
+
+def _recording(function: Callable[..., Any], op: str, kind: str, what: str, other: str) -> Callable[..., Any]:
+    """The same function, which leaves a record; nothing about its result or its exceptions changes."""
+    places = {name: i for i, name in enumerate(inspect.signature(function).parameters)}
+
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        if not _cell["on"] or getattr(_inside, "call", False):
+            return function(*args, **kwargs)
+
+        def given(name: str) -> Any:
+            i = places.get(name)
+            return None if i is None else args[i] if i < len(args) else kwargs.get(name)
+
+        record = _begun(op, kind, given(what), other, given)
+        if record is None:
+            return function(*args, **kwargs)
+        _inside.call = True
+        record["entered"] = time.perf_counter_ns()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            record["left"] = time.perf_counter_ns()
+            record["error"] = type(error).__name__
+            raise
+        finally:
+            _inside.call = False
+        record["left"] = time.perf_counter_ns()
+        _done(record, result)
+        return result
+
+    recorded.recorded = True  # type: ignore[attr-defined]
+    return recorded
+
+
+def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Each send and receive of a batch leaves a record of its own, with the batch's name."""
+
+    @functools.wraps(function)
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        if not _cell["on"] or getattr(_inside, "call", False):
+            return function(*args, **kwargs)
+        _inside.batch = []
+        try:
+            works = function(*args, **kwargs)
+            if len(works) == 1 and len(_inside.batch) > 1:  # NCCL: one Work for all
+                _works[id(works[0])] = (weakref.ref(works[0]), _inside.batch)
+            return works
+        finally:
+            _inside.batch = None
+
+    return batched
+
+
+def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        work, mine = _works.get(id(self), (None, []))
+        if work is None or work() is not self or mine[0]["waited"] or getattr(_inside, "call", False):
+            return function(self, *args, **kwargs)
+        entered = time.perf_counter_ns()
+        line = _where()[0]
+        try:
+            return function(self, *args, **kwargs)
+        except BaseException as error:
+            for record in mine:
+                record["error"] = type(error).__name__
+            raise
+        finally:
+            for record in mine:
+                record["waited"] = (entered, time.perf_counter_ns(), line)
+                if record["kind"] == "recv" and not record["error"]:
+                    if record["peer"] is None:
+                        record["peer"] = record["ranks"][cast(Any, self)._source_rank()]
+                    _snapshots.after(record["view"])
+                record["done"] = next(_count)
+
+    return wait
+
+
+# -- records ------------------------------------------------------------------------------------------------------
+
+
+def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]) -> dict[str, Any] | None:
+    """What is known of a call before it runs; None where it is not this rank's, or not well-formed."""
+    group = given("group")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return None
+    try:
+        ranks = tuple(dist.get_process_group_ranks(group))
+        peer = given(other) if other else None
+        if peer is None and (inside := given(f"group_{other}")) is not None:
+            peer = ranks[inside] if inside in range(len(ranks)) else inside
+        if peer is None and op.removeprefix("comms.") in ROOT_0:
+            peer = 0
+        dtype, shape, size = _facts(what)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return None  # torch itself says what is wrong
+    most = _cell["peers"]
+    if most is not None and kind != "collective" and isinstance(peer, int) and peer not in range(most):
+        raise ValueError(f"there is no rank {peer} among {most} ranks")
+    line, function = _where()
+    nth = 0
+    if kind == "collective":
+        nth = _nth[ranks] = _nth.get(ranks, -1) + 1
+    record = {
+        "sequence": next(_count),
+        "op": op,
+        "kind": kind,
+        "ranks": ranks,
+        "peer": peer,
+        "tag": given("tag") or 0,
+        "nth": nth,
+        "reduce": given("op"),
+        "dtype": dtype,
+        "shape": shape,
+        "bytes": size,
+        "line": line,
+        "function": function,
+        "async": op in ("isend", "irecv") or bool(given("async_op")),
+        "batch": False,
+        "enqueued": isinstance(what, Tensor) and what.is_cuda,
+        "entered": 0,
+        "left": None,
+        "waited": None,
+        "done": None,
+        "error": "",
+        "view": _snapshots.before(what, line, kind) if kind != "collective" and isinstance(what, Tensor) else None,
+    }
+    batch = getattr(_inside, "batch", None)
+    if batch is not None:
+        batch.append(record)
+        record["batch"] = True
+    _records.append(record)
+    _cell["made"] += 1
+    return record
+
+
+def _done(record: dict[str, Any], result: Any) -> None:
+    """What is known once a call has returned."""
+    if record["kind"] == "recv" and not record["async"]:
+        if record["peer"] is None and isinstance(result, int) and result >= 0:
+            record["peer"] = result
+        _snapshots.after(record["view"])
+    if not record["async"]:
+        record["done"] = next(_count)
+    elif isinstance(result, dist.Work):
+        _works[id(result)] = (weakref.ref(result), [record])
+
+
+def _facts(what: Any) -> tuple[Any, Any, int | None]:
+    """dtype, shape and bytes of a tensor, or of a list of them together; nothing of an object."""
+    if isinstance(what, Tensor):
+        return what.dtype, what.shape, what.nbytes
+    if isinstance(what, (list, tuple)) and what and all(isinstance(x, Tensor) for x in what):
+        return _facts(what[0])[0], None, sum(x.nbytes for x in what)
+    return None, None, None
+
+
+def _reduction(op: Any) -> str:
+    """ "sum", "avg", …"""
+    return "sum" if op is None else str(op).rpartition(".")[2].lower()
+
+
+_mine: dict[str, bool] = {}  # file name → whether it is a cell
+
+
+def _where() -> tuple[int | None, str | None]:
+    """The line of the cell that the call came from, and the learner's function that made it."""
+    frame: FrameType | None = sys._getframe(2)
+    if threading.get_ident() != MAIN:
+        frame = sys._current_frames().get(MAIN)  # autograd's own thread: the cell waits in backward
+    inner, outer = None, None
+    while frame is not None:
+        code = frame.f_code
+        is_cell = _mine.get(code.co_filename)
+        if is_cell is None:
+            name = code.co_filename
+            is_cell = _mine[name] = "ipykernel_" in name or name.startswith("<ipython-input")
+        if is_cell:
+            inner, outer = inner or frame, frame
+        elif code.co_name == "run_code":
+            break
+        frame = frame.f_back
+    if inner is None or outer is None:
+        return None, None
+    return outer.f_lineno, None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}"

@@ -1,0 +1,77 @@
+"""What the kernel has counted on this rank's TCP connections, and what a GPU has counted on its NVLinks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import struct
+import sys
+from typing import Any
+
+import torch
+
+from labkit.rank import group
+
+# struct tcp_info (linux/tcp.h): bytes received, bytes that wait to be sent, and, since Linux 4.19, bytes sent and those
+# of them that were sent again.
+RECEIVED, WAITING, SENT = 128, 144, 200
+NVLINK_SENT = 138  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: KiB of payload since the driver was loaded
+ALL_LINKS = 0xFFFFFFFF
+
+
+def read() -> dict[str, Any]:
+    """What each connection of this process has carried so far.
+
+    `sockets` are (local, peer, sent, received): two addresses, then bytes of the program's own data, headers of TCP
+    and repetitions left out; `sent` has also what the kernel has taken and not sent yet. `nvlink` is how many bytes
+    this rank's GPU has sent over NVLink, None where nobody knows. `why` says in words why there are no counters.
+    """
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()  # a call on a GPU has returned before its data has moved
+    why = "" if sys.platform == "linux" else f"{sys.platform} does not count bytes per connection; Linux does"
+    return {
+        "why": why,
+        "sockets": [] if why else sockets(),
+        "nvlink": nvlink(),
+    }
+
+
+def sockets() -> list[tuple[str, str, int, int]]:
+    """Every connected TCP socket of this process with its counters."""
+    told = []
+    for fd, _ in sorted(group._connected_sockets()):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as s:
+                info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                (received,), (waiting,) = (
+                    struct.unpack_from("Q", info, RECEIVED),
+                    struct.unpack_from("I", info, WAITING),
+                )
+                sent, again = struct.unpack_from("QQ", info, SENT)
+                told.append((_name(s.getsockname()), _name(s.getpeername()), sent - again + waiting, received))
+        except (OSError, struct.error):  # closed meanwhile, or an older kernel
+            continue
+    return told
+
+
+def nvlink() -> int | None:
+    """Bytes that this rank's GPU has sent over all its NVLinks, by NVML's counters."""
+    if not torch.cuda.is_available():
+        return None
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        (field,) = nvml.nvmlDeviceGetFieldValues(handle, [(NVLINK_SENT, ALL_LINKS)])
+        return None if field.nvmlReturn else int(field.value.ullVal) * 1024
+    except Exception:  # no pynvml, no NVLink, an older driver: the notebook's side says so
+        return None
+
+
+def _name(address: tuple[Any, ...]) -> str:
+    """An address as both ends of a connection spell it; a loopback one is the host's own."""
+    host, port = str(address[0]).removeprefix("::ffff:").partition("%")[0], address[1]
+    here = f"{socket.gethostname()} " if host.startswith("127.") or host == "::1" else ""
+    return f"{here}{host} {port}"

@@ -1,0 +1,100 @@
+"""An exercise on a card, its hints, and code to take over: what `lab.exercise`, `lab.hint` and `lab.mine` show."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from labkit.plot import flow as picture
+from labkit.plot import svg
+from labkit.plot.flow import Drawing
+from labkit.show import markdown, meaning
+from labkit.show.verdict import written
+from labkit.theory.exercise import Exercise
+from labkit.theory.inputs import Case
+
+STATES = {"not attempted": "○ not attempted yet", "tried": "◐ tried", "solved": "● solved"}
+
+
+class Card:
+    """An exercise: what to do, how hard and how long it is, what should become of an input, how it stands."""
+
+    def __init__(self, exercise: Exercise, state: str = "not attempted", next_: str = "") -> None:
+        self.exercise = exercise
+        self.state = state
+        self._next = next_
+
+    @property
+    def facts(self) -> str:
+        """How hard, how long, how it stands: "●●○ · about 15 minutes · ○ not attempted yet"."""
+        e = self.exercise
+        return f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)} · about {e.minutes} minutes · {STATES[self.state]}"
+
+    def __repr__(self) -> str:
+        said = [markdown.plain(text).strip() for text in (self.exercise.statement, self._next)]
+        return "\n".join([f"Exercise: {self.exercise.title}", self.facts, said[0], *self._example, said[1]])
+
+    def _repr_html_(self) -> str:
+        image = f"<div style='margin: 6px 0'>{svg.img(self.svg, self.alt)}</div>" if self.svg else ""
+        level = f"difficulty {self.exercise.difficulty} of 3"
+        return (
+            "<div class='labkit-card' style='border: 1px solid #8a8a84; border-radius: 6px; padding: 8px 16px'>"
+            f"<div style='font-size: 110%'><b>Exercise: {escape(self.exercise.title)}</b></div>"
+            f"<div title='{level}'>{escape(self.facts)}</div>"
+            f"{markdown.html(self.exercise.statement)}{image}<div>{markdown.html(self._next)}</div></div>"
+        )
+
+    @cached_property
+    def _case(self) -> Case:
+        """The input that is drawn: a readable one for three ranks where they do."""
+        ranks = self.exercise.ranks
+        n = 3 if 3 in ranks else max(ranks)
+        if self.exercise.picture is not None:
+            return Case(self.exercise.picture())
+        return next(iter(self.exercise.inputs(n)))
+
+    @property
+    def _example(self) -> list[str]:
+        sides = zip(self._case.xs, self._wants, strict=True)
+        return [f"rank {r} │ {written(x)} → {written(w)}" for r, (x, w) in enumerate(sides)]
+
+    @cached_property
+    def _wants(self) -> list[Any]:
+        return list(self.exercise.means(list(self._case.xs), **self._case.options))
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture of before and after."""
+        case = self._case
+        columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
+        arrows = {(s, r) for r, row in enumerate(columns[1]) for group in row for t in group for s, _ in t.shares}
+        drawing = Drawing(["before", "after"], columns, sorted(arrows), code=self._call)
+        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+
+    @property
+    def _call(self) -> str:
+        """The call of the example: "tree_broadcast(x, root=0)"."""
+        given = [f"{name}={value}" for name, value in self._case.options.items()]
+        names = [name for name in self.exercise.arguments if name not in self._case.options]
+        return f"{self.exercise.name}({', '.join([*names, *given])})"
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        return " ".join([f"An example of {self.exercise.name}, what each rank brings and ends with.", *self._example])
+
+
+class Note:
+    """A few sentences, and perhaps code, that display themselves."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        self.text = text
+        self.code = code
+
+    def __repr__(self) -> str:
+        return "\n\n".join(filter(None, [markdown.plain(self.text), self.code.rstrip()]))
+
+    def _repr_html_(self) -> str:
+        code = f"<pre style='margin: 6px 0'>{escape(self.code.rstrip())}</pre>" if self.code else ""
+        return f"<div class='labkit-note'>{markdown.html(self.text)}{code}</div>"

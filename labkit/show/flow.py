@@ -1,0 +1,256 @@
+"""What `%%flow` returns: a value on every rank before and after a cell, and where each number came from.
+
+Plain data in; the picture is `labkit.plot.flow`'s. No torch, no cluster of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from labkit.cluster.flow import Seen
+from labkit.errors import LabError
+from labkit.plot import flow as picture
+from labkit.plot import svg
+from labkit.plot.flow import Drawing
+from labkit.plot.tiles import Tile
+from labkit.show.story import by_rank, listed, story
+from labkit.show.tiles import BLOCK, WIDE, coarse, flat, from_part, grouped, short, wanted_tiles
+from labkit.theory import mistakes
+from labkit.theory.origin import Origin
+from labkit.theory.provenance import Part
+
+COMPARED = 4096  # elements up to which a result is held against what was meant
+
+
+class Flow:
+    """Before → after, one row a rank; it displays itself as a picture with the same told in words.
+
+    `origins[r]` has an `Origin` for each element of rank r's result, or None where rank r has none or nobody
+    knows; `mistakes` says in words what differs from the primitive that was meant; `data` is all of it, plain.
+    """
+
+    def __init__(self, seen: Seen, means: str | None = None, root: int = 0) -> None:
+        self._seen = seen
+        self._means = means
+        self._wanted = self._expected(means, root) if means and not seen.why else None
+        self._spans = [[(a, b, part.origin) for a, b, part in row] for row in seen.parts]
+        self._noun = "element" if self._fine else "block"
+        self.mistakes = mistakes.mistakes(self._spans, self._wanted, self._noun) if self._wanted else []
+
+    @property
+    def origins(self) -> list[list[Origin] | None]:
+        """Where each element of rank r's result came from, at index r; None where rank r has no result."""
+        return [[o for a, b, o in row for _ in range(b - a)] or None for row in self._spans]
+
+    @property
+    def why(self) -> str:
+        """Why the origins are unknown, in a sentence; empty where they are known."""
+        return self._seen.why
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The picture as plain data: what each rank held, what it holds, made of what."""
+        after = [
+            [
+                {
+                    "place": a if b == a + 1 else [a, b],
+                    "value": self._text(value, a, b),
+                    "kind": part.kind,
+                    "from": [[*source, times] for source, times in sorted(part.origin.counts.items())],
+                }
+                for a, b, part in row
+            ]
+            for row, value in zip(self._seen.parts, self._seen.after, strict=True)
+        ]
+        return {
+            "x": self._seen.x,
+            "y": self._seen.y,
+            "before": [list(b["values"]) for b in self._seen.before],
+            "after": [list(a["values"]) for a in self._seen.after],
+            "parts": after,
+            "mistakes": list(self.mistakes),
+            "why": self.why,
+        }
+
+    # -- how it shows itself --------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        drawing = self._drawing()
+        lines = [f"{self._seen.x} → {self._seen.y}"]
+        for r in range(drawing.ranks):
+            sides = [_row(column[r]) for column in drawing.columns]
+            wanted = f"   wanted: {sides[2]}" if len(sides) > 2 and self._wrong(r) else ""
+            lines.append(f"rank {r} │ {sides[0]} → {sides[1]}{wanted}")
+        return "\n".join([*lines, *(f"✗ {m}" for m in self.mistakes), *self._notes(legend=False)])
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+    @property
+    def svg(self) -> bytes:
+        """The picture; equal flows give equal bytes."""
+        drawing = self._drawing()
+        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+
+    @property
+    def alt(self) -> str:
+        """The picture in one or two sentences, for whoever cannot see it."""
+        seen = self._seen
+        before = by_rank({r: listed(b, "holds") for r, b in enumerate(seen.before)})
+        after = by_rank(
+            {r: story(self._tiles_after(r), self._seen.parts[r], a, self._noun) for r, a in enumerate(seen.after)}
+        )
+        parts = [f"Before, {seen.x}: {before}", f"After, {seen.y}: {after}", *self.mistakes, seen.why]
+        return " ".join(f"{p.rstrip('.')}." for p in parts if p)
+
+    # -- the drawing ----------------------------------------------------------------------------------------------
+
+    @property
+    def _fine(self) -> bool:
+        return all(stop - start == 1 for _, start, stop in self._seen.sources)
+
+    def _drawing(self) -> Drawing:
+        seen = self._seen
+        n = len(seen.before)
+        before = [self._tiles_before(r) for r in range(n)]
+        after = [self._tiles_after(r) for r in range(n)]
+        if any(len(flat(row)) > WIDE for row in after):
+            after = [coarse(row, seen.parts[r]) for r, row in enumerate(after)]
+        titles = [f"{seen.x} before", f"{seen.y} after"]
+        columns = [before, after]
+        if self._wanted and self.mistakes:
+            titles.append(f"as {self._means} means it")
+            columns.append([wanted_tiles(w, a) for w, a in zip(self._wanted, after, strict=True)])
+        arrows = {
+            (s, r)
+            for r, row in enumerate(seen.parts)
+            if self._wanted is None or self._wanted[r] is not None  # nothing defined arrives
+            for _, _, part in row
+            for s in part.origin.ranks
+        }
+        return Drawing(titles, columns, sorted(arrows), self._notes(), _call(seen.code), self.mistakes)
+
+    def _tiles_before(self, r: int) -> list[list[Tile]]:
+        b = self._seen.before[r]
+        if not b["size"]:
+            return [[Tile("None", kind="empty")]]
+        mine = [(start, stop) for rank, start, stop in self._seen.sources if rank == r]
+        tiles = [
+            Tile(self._text(b, start, stop), f"{r}·{i}", ((r, 1),), width=1.0 if self._fine else BLOCK)
+            for i, (start, stop) in enumerate(mine)
+        ]
+        return grouped(tiles, b["groups"]) if self._fine else [tiles]
+
+    def _tiles_after(self, r: int) -> list[list[Tile]]:
+        a = self._seen.after[r]
+        if not a["size"]:
+            return [[Tile("–" if "error" in a else "None", kind="empty")]]
+        if self.why:
+            shown = [Tile(short(v), kind="plain") for v in a["values"][:WIDE]]
+            more = [Tile(f"+{a['size'] - WIDE}", kind="empty")] if a["size"] > WIDE else []
+            return grouped(shown, a["groups"]) if not more else [shown + more]
+        tiles = [self._tile(r, start, stop, part) for start, stop, part in self._seen.parts[r]]
+        return grouped(tiles, a["groups"]) if all(t.width == 1 for t in tiles) else [tiles]
+
+    def _tile(self, r: int, start: int, stop: int, part: Part) -> Tile:
+        a = self._seen.after[r]
+        width = 1.0 if stop - start == 1 else BLOCK
+        text = self._text(a, start, stop)
+        if a["values"][start : start + 1] == [None]:
+            return Tile("None", kind="empty")
+        wanted = self._want(r, start)
+        if self._wanted and wanted is None:
+            return Tile(text, "undefined", kind="empty", width=width)
+        tile = from_part(part, text, width)
+        if wanted is not None and wanted != part.origin:
+            gone = (wanted.counts - part.origin.counts).keys()
+            missing = sorted({s for s, _ in gone} - set(part.origin.ranks))
+            tile = replace(tile, wrong=True, missing=tuple(missing) if len(wanted.counts) > 1 else ())
+        return tile
+
+    def _text(self, told: dict[str, Any], start: int, stop: int) -> str:
+        values = told["values"][start:stop]
+        if not values:
+            return f"{stop - start} values"
+        first, last = short(values[0]), short(values[-1])
+        return first if first == last else f"{first}…{last}"
+
+    # -- what was meant -------------------------------------------------------------------------------------------
+
+    def _expected(self, means: str, root: int) -> list[list[mistakes.Span] | None] | None:
+        """What the primitive that was meant leaves, in the same sources that were changed."""
+        if sum(b["size"] for b in self._seen.before) > COMPARED:
+            return None
+        block = {}
+        for r, own in groupby(self._seen.sources, lambda s: s[0]):
+            for j, (_, start, stop) in enumerate(own):
+                block.update({(r, i): (r, j) for i in range(start, stop)})
+        out: list[list[mistakes.Span] | None] = []
+        for tokens in mistakes.expected(means, [b["groups"] for b in self._seen.before], root):
+            if tokens is None:
+                out.append(None)
+                continue
+            coarse = [Origin.of({block[s]: times for s, times in t.counts.items()}) for t in tokens]
+            spans: list[mistakes.Span] = []
+            for i, o in enumerate(coarse):
+                joined = spans and not self._fine and spans[-1][2] == o
+                spans[-1:] = [(spans[-1][0], i + 1, o)] if joined else [*spans[-1:], (i, i + 1, o)]
+            out.append(spans)
+        return out
+
+    def _want(self, r: int, place: int) -> Origin | None:
+        row = self._wanted[r] if self._wanted else None
+        return next((o for a, b, o in row if a <= place < b), Origin.of({})) if row is not None else None
+
+    def _wrong(self, r: int) -> bool:
+        return any(t.wrong for t in flat(self._tiles_after(r)))
+
+    def _notes(self, legend: bool = True) -> list[str]:
+        seen, notes = self._seen, []
+        if legend and not self.why:
+            if self._fine:
+                notes.append("1·0 stands for rank 1's element 0 before the cell.")
+            else:
+                notes.append("1·0 stands for rank 1's block 0 before the cell; a block has several elements.")
+        if self._wanted is None:
+            notes += [f"{said[0].upper()}{said[1:]}." for said in mistakes.repeated(self._spans, self._noun)]
+        for name, values in {seen.x: seen.before, seen.y: seen.after}.items():
+            shapes = [v["shape"] for v in values if v["shape"] is not None and len(v["shape"]) > 1]
+            if shapes:
+                notes.append(f"{name} has the shape {tuple(shapes[0])} and is drawn row by row.")
+        if self._means and not self.mistakes and not self.why:
+            notes.append(f"This is what {self._means} means." if self._wanted else "Too large to be compared.")
+        return [*notes, *filter(None, [seen.why])]
+
+
+def check(means: str | None, root: int, n: int) -> None:
+    """Refuse a primitive or a root that does not exist, before the cell runs."""
+    if means is not None and means not in mistakes.MEANINGS:
+        raise LabError(f"{means!r} is no primitive to compare with. Use one of {', '.join(mistakes.MEANINGS)}.")
+    if root not in range(n):
+        raise LabError(f"root={root!r}: this lab has the ranks 0 to {n - 1}. Choose among them.")
+
+
+def _call(code: str) -> str:
+    """What of the cell says most, over the picture: the last line that communicates, or else the last line.
+
+    Where only indented lines communicate, as under `if rank == 0:`, all of those.
+    """
+    lines = [line.rstrip() for line in code.splitlines() if line.strip() and line.strip()[0] not in "#)]}"]
+    outer = [line for line in lines if line[0] not in " \t"]
+    talking = [line for line in lines if "dist." in line or "comms." in line]
+    inner = " · ".join(line.strip() for line in talking)
+    line = next((line for line in reversed(talking) if line in outer), inner) or (outer or [""])[-1]
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
+def _row(groups: Sequence[Sequence[Tile]]) -> str:
+    def one(tile: Tile) -> str:
+        marks = f" {tile.badge}" * bool(tile.badge)
+        return f"{tile.text} ({tile.label}{marks})" if tile.label and tile.text else tile.text or tile.label
+
+    inner = ["  ".join(map(one, group)) for group in groups]
+    return inner[0] if len(inner) == 1 else "  ".join(f"[{g}]" for g in inner)

@@ -1,0 +1,85 @@
+"""What a function should do to an input, as tiles: each result with its value and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.plot.tiles import Tile
+from labkit.show.tiles import from_part, grouped, short
+from labkit.theory import judge, tracing
+from labkit.theory.inputs import Case
+from labkit.theory.origin import Origin
+from labkit.theory.provenance import Part
+
+MOST = 9  # tiles in a row
+
+Values = dict[tuple[int, int], Any]  # (rank, index) → what rank brought
+Rows = list[list[list[Tile]]]  # a rank, a group, a tile
+Means = Callable[..., Sequence[Any]]
+
+
+def before(case: Case) -> Rows:
+    """What every rank brings, in its colour."""
+    return [_row(x, [Origin(r, i) for i in range(judge.size(x))]) for r, x in enumerate(case.xs)]
+
+
+def after(means: Means, case: Case, wants: Sequence[Any]) -> Rows:
+    """What every rank should end with; coloured by origin where tokens can be fed through the meaning."""
+    origins = tracing.origins(means, case, wants)
+    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(judge.leaves(x))}
+    return [
+        _row(want, None if origins is None else origins[r], values)
+        if want is not None
+        else [[Tile("any", kind="empty")]]
+        for r, want in enumerate(wants)
+    ]
+
+
+def _row(value: Any, origins: Sequence[Origin] | None, values: Values | None = None) -> list[list[Tile]]:
+    """The tiles of one rank; the entries of a list stand apart."""
+    if value is None or isinstance(value, judge.Sentinel):
+        return [[Tile("any" if value is judge.ANY else "None", kind="empty")]]
+    flat = judge.leaves(value)
+    if not flat:
+        return [[Tile("none", kind="empty")]]
+    tiles = [_tile(v, origins[i] if origins else None, values) for i, v in enumerate(flat[:MOST])]
+    if len(flat) > MOST:
+        return [[*tiles, Tile(f"+{len(flat) - MOST}", kind="empty")]]
+    entries = list(value.values()) if isinstance(value, dict) else value
+    sizes = [judge.size(e) for e in entries] if isinstance(entries, (list, tuple)) else [len(flat)]
+    return grouped(tiles, [len(flat)] if max(sizes) == 1 else sizes)
+
+
+def _tile(value: Any, origin: Origin | None, values: Values | None) -> Tile:
+    if origin is None:
+        return Tile(words(value), kind="plain")
+    return from_part(Part(_kind(value, origin, values), origin), words(value))
+
+
+def _kind(value: Any, origin: Origin, values: Values | None) -> str:
+    """How the sources were put together, told by the numbers."""
+    if len(origin.counts) == 1 and set(origin.counts.values()) == {1}:
+        return "copy"
+    if values is None or not isinstance(value, (int, float)):
+        return "sum"
+    terms = [values[s] for s, times in origin.counts.items() for _ in range(times)]
+    for kind, combine in (("sum", sum), ("mean", np.mean), ("product", np.prod), ("max", max), ("min", min)):
+        if abs(float(combine(terms)) - value) <= 1e-5 * max(1.0, abs(value)):
+            return kind
+    return "mix"
+
+
+def words(value: Any) -> str:
+    """A value in as few characters as a tile has room for.
+
+    >>> words(100000000.0), words(2.0), words("ring")
+    ('1e+08', '2', 'ring')
+    """
+    if isinstance(value, str):
+        return value[:6]
+    if isinstance(value, float) and len(short(value)) > 6:
+        return f"{value:.2g}"
+    return short(value)

@@ -1,0 +1,44 @@
+"""What `lab.progress` shows: every exercise of the workbook, how it stands, and which one comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from labkit.show.card import STATES
+from labkit.show.table import cell, row, table
+from labkit.theory.exercise import Exercise
+
+SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
+
+
+class ProgressTable:
+    """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not."""
+
+    def __init__(self, exercises: Sequence[Exercise], states: Mapping[str, str]) -> None:
+        self.exercises = list(exercises)
+        self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
+        self.solved = sum(state == "solved" for state in self.states.values())
+        self.next = next((e for e in exercises if self.states[e.name] != "solved"), None)
+
+    @property
+    def caption(self) -> str:
+        """How far the learner is: "2 of 31 exercises solved. Next: ring_shift, in lesson 02."."""
+        said = f"{self.solved} of {len(self.exercises)} exercises solved."
+        return f"{said} Next: {self.next.name}, in lesson {self.next.lesson}." if self.next else said
+
+    def __repr__(self) -> str:
+        wide = max((len(e.name) for e in self.exercises), default=0)
+        lines = [f"{e.lesson}  {e.name:<{wide}}  {STATES[self.states[e.name]]}" for e in self.exercises]
+        return "\n".join([self.caption, *lines])
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for e in self.exercises:
+            state = SHORT[self.states[e.name]] + (" ← next" if e is self.next else "")
+            level = f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)}"
+            name = f"<code>{e.name}</code><br>{escape(e.title)}"
+            cells = [name, *(c.replace(" ", "&nbsp;") for c in (level, f"{e.minutes} min", state))]
+            kinds = ("name", "difficulty", "minutes", "state")
+            rows.append(row(e.lesson, [cell(c, kind) for c, kind in zip(cells, kinds, strict=True)]))
+        return table("progress", escape(self.caption), ["lesson", "exercise", "difficulty", "time", "state"], rows)

@@ -1,0 +1,129 @@
+"""What `labkit.draw` shows: a schedule's steps, who sends which chunk to whom. No torch, no cluster."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.plot import schedule as plot
+from labkit.plot import svg
+from labkit.theory import schedules
+from labkit.theory.origin import Origin
+from labkit.theory.schedules import Schedule, words
+
+MOST = 16  # ranks that are drawn
+CELLS = 900  # of all panels; where there are more, only the arrows are drawn
+PANELS = 16  # steps that are drawn; of more the first and the last ones
+
+
+def draw(schedule: Schedule) -> Drawn:
+    """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
+
+    >>> from labkit import draw
+    >>> from labkit.theory import schedules
+    >>> draw(schedules.ring("all_reduce", 2))
+    ring, all_reduce on 2 ranks: 2 chunks, 2 steps, each rank sends 1 S
+    step 1: 0→1 +1 · 1→0 +0
+    step 2: 0→1 =0 · 1→0 =1
+    """
+    if not isinstance(schedule, Schedule):
+        raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
+    return Drawn(schedule)
+
+
+class Drawn:
+    """A schedule that displays itself; its text is the schedule's own."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __repr__(self) -> str:
+        return repr(self.schedule)
+
+    def _repr_html_(self) -> str | None:
+        if self.schedule.n > MOST:
+            return None
+        return svg.img(self.svg, repr(self))
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        picture = self._picture()
+        return svg.svg(plot.draw(plot.axes(picture), picture))
+
+    # -- the picture ----------------------------------------------------------------------------------------------
+
+    def _picture(self) -> plot.Picture:
+        s = self.schedule
+        cells = s.op != "all_to_all" and s.n * s.chunks * (min(len(s.steps), PANELS) + 1) <= CELLS
+        states = self._states() if cells else [[[]] * s.n] * (len(s.steps) + 1)
+        panels = [
+            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, words.carried(s, a)) for a in step])
+            for k, step in enumerate(s.steps)
+        ]
+        if len(panels) > PANELS:
+            panels = [*panels[: PANELS - 3], *panels[-3:]]
+        if cells:
+            panels.append(plot.Panel("in the end", states[-1]))
+        trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
+        return plot.Picture(words.title(s), s.n, panels, trees, self._notes(cells, bool(trees)))
+
+    def _states(self) -> list[list[list[plot.Cell]]]:
+        """Who is in each chunk of each rank, before every step and in the end."""
+        s = self.schedule
+        moving = s.op in ("broadcast", "all_gather", "gather", "scatter")
+        states = s.states(_tokens(s))
+        ends = [{c for c, v in mine.items() if self._final(r, c, v[0])} for r, mine in enumerate(states[-1])]
+        out = []
+        for k, state in enumerate(states):
+            rows = []
+            for r, mine in enumerate(state):
+                row = []
+                for c in range(s.chunks):
+                    if c not in mine:
+                        row.append(plot.Cell())
+                        continue
+                    origin: Origin = mine[c][0]
+                    text = str(origin.ranks[0]) if moving else str(sum(origin.counts.values()))
+                    done = c in ends[r] and origin == states[-1][r][c][0] and (not moving or k > 0)
+                    row.append(plot.Cell(tuple(origin.ranks), text, done))
+                rows.append(row)
+            out.append(rows)
+        return out
+
+    def _final(self, r: int, c: int, origin: Origin) -> bool:
+        s = self.schedule
+        if s.op in ("reduce", "gather") and r != s.root:
+            return False
+        if s.op in ("reduce_scatter", "scatter") and c * s.n // s.chunks != r:
+            return False
+        return s.op not in ("all_reduce", "reduce", "reduce_scatter") or len(origin.ranks) == s.n
+
+    def _notes(self, cells: bool, trees: bool) -> list[str]:
+        s = self.schedule
+        notes = []
+        if cells:
+            adds = s.op in ("all_reduce", "reduce", "reduce_scatter")
+            number = "how many contributions are in it" if adds else "the rank that it came from"
+            what = f"a chunk, in the order 0 to {s.chunks - 1}" if s.chunks > 1 else "the whole buffer, chunk 0"
+            notes.append(f"A cell is {what}; its number: {number}. Bold: final.")
+        if s.op != "all_to_all":
+            notes.append("On an arrow: +0, chunk 0 is added to the receiver's; =0, chunk 0 is put in its place.")
+        if trees:
+            first, second = (set(parent) - {-1} for parent in schedules.parents(s.n))
+            shared = "".join(f"; only rank {r} is one in both" for r in first & second)
+            notes.append(f"Bold circles are inner ranks, which add and send on: each in one tree{shared}.")
+        if len(s.steps) > PANELS:
+            notes.append(f"{len(s.steps)} steps; only the first and the last ones are drawn.")
+        return notes
+
+
+def _tokens(s: Schedule) -> list[Any]:
+    """A token for each chunk that a rank brings, as the schedule wants them."""
+    if s.op in ("all_gather", "gather"):
+        return [[Origin(r, i) for i in range(s.chunks // s.n)] for r in range(s.n)]
+    if s.op in ("reduce_scatter", "scatter"):
+        each = s.chunks // s.n
+        return [[[Origin(r, q * each + i) for i in range(each)] for q in range(s.n)] for r in range(s.n)]
+    return [[Origin(r, i) for i in range(s.chunks)] for r in range(s.n)]

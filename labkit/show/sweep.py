@@ -1,0 +1,157 @@
+"""What `lab.sweep` returns: times and bandwidths over sizes, as rows, a table and a picture. No torch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from labkit.cluster.sweep import Measured, Row
+from labkit.errors import LabError
+from labkit.plot import svg
+from labkit.plot import sweep as picture
+from labkit.plot.sweep import Curves
+from labkit.show.table import cell, row, table
+from labkit.theory import timing
+from labkit.theory.fit import Fit, fit
+from labkit.theory.samples import in_bytes, said
+
+COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy")
+NEAR = 1.1  # `at` takes the row whose size is off by less than this factor
+
+
+class Sweep:
+    """An operation timed over sizes: `rows`, the fitted α and β, and the limit that copying memory sets.
+
+    Times are seconds a call (the median repetition's slowest rank), bandwidths GB/s, that is 10⁹ bytes a second.
+    `where` says on what it was measured, `note` why sizes are missing, `right` whether all results were right.
+    """
+
+    def __init__(self, measured: Measured) -> None:
+        self.op, self.n, self.dtype = measured.op, measured.n, measured.dtype
+        self.where, self.note = measured.where, measured.note
+        self.rows: list[Row] = measured.rows
+
+    @property
+    def right(self) -> bool:
+        """Whether every size's result was checked, outside the clock, and was right."""
+        return all(r.right for r in self.rows)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """T = α + β · S through the medians, with the least relative error; see `labkit.theory.fit`.
+
+        Raises `LabError` for a barrier, or where fewer than two sizes were measured.
+        """
+        if self.op == "barrier":
+            raise LabError("A barrier has one time and no bytes to fit. Look at sweep.rows[0].")
+        return fit([r.nbytes for r in self.rows], [r.median for r in self.rows])
+
+    def at(self, nbytes: float) -> Row:
+        """The row of this size: `sweep.at(2**20).busbw`. Raises `LabError` where it was not measured."""
+        nearest = min(self.rows, key=lambda r: max(r.nbytes, nbytes) / max(1, min(r.nbytes, nbytes)))
+        if max(nearest.nbytes, nbytes) > NEAR * min(nearest.nbytes, nbytes):
+            sizes = ", ".join(str(r.nbytes) for r in self.rows)
+            raise LabError(f"{nbytes} bytes were not measured. Choose one of {sizes}, or ask sweep.fit.at({nbytes}).")
+        return nearest
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as plain data, for pandas or a file: SI units, so times in seconds and bandwidths in GB/s."""
+        return [
+            {
+                "op": self.op,
+                "ranks": self.n,
+                "dtype": self.dtype,
+                "nbytes": r.nbytes,
+                "median": r.median,
+                "min": r.min,
+                "p90": r.p90,
+                "algbw": r.algbw,
+                "busbw": r.busbw,
+                "copy": r.copy,
+                "right": r.right,
+            }
+            for r in self.rows
+        ]
+
+    # -- how it shows itself --------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        cells = [COLUMNS[: self._wide], *(self._cells(r) for r in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+        return "\n".join([self._title, *lines, *self._notes])
+
+    def _repr_html_(self) -> str:
+        rows = [row(first, [cell(c, "time") for c in rest]) for first, *rest in map(self._cells, self.rows)]
+        notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
+        drawn = svg.img(self.svg, self.alt) if len(self.rows) > 1 else ""
+        return drawn + table("sweep", escape(self._title), COLUMNS[: self._wide], rows) + notes
+
+    @property
+    def svg(self) -> bytes:
+        """The picture: time and bus bandwidth over sizes, both axes logarithmic."""
+        curves = self._curves()
+        return svg.svg(picture.draw(picture.axes(), curves))
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        told = [f"{in_bytes(r.nbytes)}: {said(r.median)}, {rate(r.busbw)}" for r in self.rows if r.busbw]
+        return f"{self._title}. Time and bus bandwidth over sizes. {'; '.join(told)}. {' '.join(self._notes)}"
+
+    @property
+    def _wide(self) -> int:
+        return 4 if self.op == "barrier" else len(COLUMNS)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.op}, {self.dtype}: {self.where}" if self.op != "barrier" else f"{self.op}: {self.where}"
+
+    def _cells(self, r: Row) -> list[str]:
+        times = [said(t) for t in (r.median, r.min, r.p90)]
+        if self.op == "barrier":
+            return ["–", *times]
+        wrong = "" if r.right else " ✗"
+        return [in_bytes(r.nbytes) + wrong, *times, *(rate(b) for b in (r.algbw, r.busbw, r.copy) if b)]
+
+    @property
+    def _notes(self) -> list[str]:
+        notes = [self.note] if self.note else []
+        if len(self.rows) > 1:
+            line = self.fit
+            per_byte = f"1/β = {rate(line.bandwidth)}" if line.beta else "β = 0"
+            notes.append(
+                f"Fitted T = α + β · S: α = {said(line.alpha)}, {per_byte}; off by {100 * line.worst:.0f} % at most."
+            )
+        if self.op != "barrier":
+            what, factor, _ = timing.CONVENTIONS[self.op]
+            notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes a second (nccl-tests).")
+        wrong = [in_bytes(r.nbytes) for r in self.rows if not r.right]
+        notes.append("Every result was checked and is right." if not wrong else f"✗ Wrong results: {', '.join(wrong)}.")
+        return notes
+
+    def _curves(self) -> Curves:
+        line = self.fit
+        return Curves(
+            title=self._title,
+            sizes=[r.nbytes for r in self.rows],
+            times=[(r.min, r.median, r.p90) for r in self.rows],
+            busbw=[r.busbw or 0.0 for r in self.rows],
+            copy=[r.copy or 0.0 for r in self.rows],
+            alpha=line.alpha,
+            beta=line.beta,
+            factor=timing.busbw_factor(self.op, self.n),
+        )
+
+
+def rate(gbs: float) -> str:
+    """A bandwidth, given in GB/s, in the decimal unit that fits.
+
+    >>> rate(0.0025), rate(12.34)
+    ('2.5 MB/s', '12.3 GB/s')
+    """
+    for unit, size in (("GB/s", 1.0), ("MB/s", 1e-3)):
+        if gbs >= 0.9995 * size:  # 999.6 MB/s read better as 1 GB/s
+            return f"{gbs / size:.3g} {unit}"
+    return f"{gbs * 1e6:.3g} kB/s"

@@ -1,0 +1,139 @@
+"""What `lab.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from labkit.cluster import text
+from labkit.plot import svg, timeline
+from labkit.plot.timeline import seconds
+from labkit.theory.record import Meeting, Op, Record, Wait, read
+
+TOLD = 8  # waits in words; the picture shows the others
+NOTABLE = 0.02  # of the whole time; shorter waits are not told
+
+
+class Timeline:
+    """The recorded operations of a cell, a line for each rank; it displays itself as a space–time diagram.
+
+    Its text says first what is the same in every run (which operations, in which order, between whom), then the times.
+    `record` has all of it: `record.ops[r]`, `record.messages`, `record.meetings`, `record.waits` (seconds).
+    """
+
+    def __init__(self, told: Sequence[dict[str, Any] | None]) -> None:
+        self.record: Record = read(told)
+
+    @cached_property
+    def facts(self) -> str:
+        """What each rank did, in its order: the same in every run."""
+        said = {
+            r: "\n".join(described(op, self.record.n) for op in mine) or "nothing"
+            for r, mine in enumerate(self.record.ops)
+        }
+        return "\n".join([*text.merge(said).splitlines(), *self._oddities()])
+
+    @cached_property
+    def times(self) -> str:
+        """How long it took, and who waited for whom, the longest first."""
+        ends = [t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None]
+        lines = [f"{seconds(max(ends, default=0.0))} from the first operation's start to the last one's end"]
+        waits = self._notable()
+        lines += [_told(same) for same in waits]
+        return "\n".join(lines if waits else [*lines, "no rank waited for another for long"])
+
+    def _notable(self) -> list[list[Wait]]:
+        """Waits worth telling, those in one collective for one rank together."""
+        ends = max((t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None), default=0)
+        groups: dict[Any, list[Wait]] = {}
+        for i, w in enumerate(self.record.waits):
+            if w.seconds > NOTABLE * ends:
+                together = (w.op.ranks, w.op.nth, w.for_, w.kind) if w.op.kind == "collective" else i
+                groups.setdefault(together, []).append(w)
+        return list(groups.values())[:TOLD]
+
+    def _oddities(self) -> list[str]:
+        """What did not find its other half."""
+        lines = []
+        for m in self.record.messages:
+            if m.send and not m.recv:
+                lines.append(f"nobody received what rank {m.send.rank} sent to rank {m.send.peer} ({_at(m.send)})")
+            if m.recv and not m.send:
+                who = "nobody" if m.recv.peer is None else f"rank {m.recv.peer}"
+                lines.append(f"{who} sent nothing that rank {m.recv.rank} could receive ({_at(m.recv)})")
+        for meeting in self.record.meetings:
+            absent = set(meeting.ranks) - {o.rank for o in meeting.ops}
+            if absent:
+                lines.append(f"{text.ranks(absent)} never came to {_calls(meeting)}")
+            elif len(meeting.names) > 1:
+                lines.append(f"ranks called different operations: {_calls(meeting)}")
+        return lines
+
+    @cached_property
+    def alt(self) -> str:
+        """The picture in words."""
+        parts = [f"Space–time diagram of {self.record.n} ranks.", *self.facts.splitlines(), *self.times.splitlines()]
+        return ". ".join(p.rstrip(".") for p in parts) + "."
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        return svg.svg(timeline.draw(timeline.axes(self.record), self.record))
+
+    def __repr__(self) -> str:
+        return f"{self.facts}\n\ntimes of this run:\n{self.times}" + "".join(f"\nnote: {n}" for n in self.record.notes)
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+
+def described(op: Op, n: int) -> str:
+    """An operation of one of n ranks in one line: "all_reduce(sum) 16 bytes, line 2"."""
+    arrow = {"send": "→", "recv": "←"}.get(op.kind)
+    what = f"{op.op}({op.reduce})" if op.reduce else op.op
+    if arrow:
+        what += f" {arrow} rank {op.peer}" if op.peer is not None else f" {arrow} any rank"
+    elif op.peer is not None:
+        what += f" root {op.peer}"
+    size = "" if op.bytes is None else f"{op.bytes} byte{'s' * (op.bytes != 1)}"
+    group = "" if arrow or len(op.ranks) == n else f"in the group of {text.ranks(op.ranks)}"
+    batch = "in a batch" if op.batch else ""
+    wait = ""
+    if op.asynchronous:
+        wait = f"waited for in line {op.waited[2]}" if op.waited else "never waited for"
+    error = f"ended with {op.error}" if op.error else "" if op.left is not None else "has not ended"
+    return ", ".join(filter(None, [f"{what} {size}".strip(), group, _at(op), batch, wait, error]))
+
+
+def _at(op: Op) -> str:
+    if op.function:
+        name, _, line = op.function.partition(", its line ")
+        return f"line {line} of {name}, called in line {op.line}"
+    return f"line {op.line}" if op.line else ""
+
+
+def _where(op: Op) -> str:
+    return f"{op.op} ({_at(op).split(',')[0]})" if op.line else op.op
+
+
+def _told(waits: list[Wait]) -> str:
+    """Waits of ranks in one operation for one rank."""
+    who, place, other = text.ranks({w.op.rank for w in waits}), _where(waits[0].op), f"rank {waits[0].for_}"
+    return {
+        "waited": f"{who} waited {_long(waits)} for {other} in {place}",
+        "stayed": f"{who} stayed {_long(waits)} in {place}, until {other} came, whose data is not needed there",
+        "never": f"{who} waited {_long(waits)} in {place} for {other}, which never came",
+    }[waits[0].kind]
+
+
+def _long(waits: list[Wait]) -> str:
+    least, most = waits[-1].seconds, waits[0].seconds
+    return seconds(most) if seconds(least) == seconds(most) else f"{seconds(least)} to {seconds(most)}"
+
+
+def _calls(meeting: Meeting) -> str:
+    by_call: dict[str, list[int]] = {}
+    for op in meeting.ops:
+        by_call.setdefault(_where(op), []).append(op.rank)
+    return "; ".join(f"{call} of {text.ranks(who)}" for call, who in by_call.items())

@@ -1,0 +1,191 @@
+"""What `lab.check` returns: right or wrong in one sentence, and a picture of where. No torch, no cluster of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from labkit.cluster.finding import Finding, setting
+from labkit.plot import flow as picture
+from labkit.plot import svg
+from labkit.plot.flow import Drawing
+from labkit.plot.tiles import Tile
+from labkit.show import markdown, meaning
+from labkit.show.tiles import from_part
+from labkit.show.timeline import Timeline
+from labkit.theory import judge
+from labkit.theory.exercise import Exercise
+from labkit.theory.origin import Origin
+from labkit.theory.provenance import Part
+
+SHOWN = meaning.MOST  # elements of a row
+
+HEADS = {
+    "not attempted": "Not attempted yet",
+    "right": "Right on {} inputs",
+    "wrong": "Wrong",
+    "raises": "It raises",
+    "deadlock": "A deadlock",
+    "slow": "Too slow",
+    "forbidden": "Right on {} inputs, but forbidden",
+    "costly": "Right on {} inputs, but costly",
+    "differs": "Not the same on all ranks",
+    "stopped": "Stopped",
+}
+SIGNS = {"right": "✓", "not attempted": "○", "stopped": "○", "forbidden": "≈", "costly": "≈"}  # ✗ for the others
+BORDERS = {"✓": "#009E73", "○": "#999999", "≈": "#E69F00", "✗": "#D55E00"}
+
+
+class Verdict:
+    """How a function did: it displays itself as a sentence, with a picture where one helps.
+
+    `state` is "not attempted", "right", "wrong", "raises", "deadlock", "slow", "forbidden", "costly", "differs" or
+    "stopped"; `ok` is whether it is right; `right` counts the inputs that were; `says` are the sentences.
+    """
+
+    def __init__(self, exercise: Exercise, finding: Finding, next_: str = "") -> None:
+        self.name = exercise.name
+        self._exercise = exercise
+        self.state = finding.state
+        self.right = finding.right
+        self.says = list(finding.says)
+        self._finding = finding
+        self._next = [line for line in (exercise.after if self.ok else "", next_) if line]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the function is right, within its budget, and calls nothing that it may not."""
+        return self.state == "right"
+
+    @property
+    def head(self) -> str:
+        """The verdict in a few words: "✓ ring_all_reduce: right on 24 inputs"."""
+        head = HEADS[self.state].format(self.right)
+        return f"{SIGNS.get(self.state, '✗')} {self.name}: {head[0].lower()}{head[1:]}"
+
+    @property
+    def _lines(self) -> list[str]:
+        lines = list(self.says)
+        if self.right and self.state in ("wrong", "raises", "deadlock", "slow"):
+            lines.append(f"It was right on {self.right} input{'s' * (self.right > 1)} before.")
+        if self._finding.healed:
+            healed = "; ".join(self._finding.healed)
+            lines.append(f"{healed[0].upper()}{healed[1:]}.")
+        return lines
+
+    def __repr__(self) -> str:
+        printed = [f"it printed: {line}" for line in self._finding.printed.splitlines()]
+        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *map(markdown.plain, self._next)])
+
+    def _repr_html_(self) -> str:
+        colour = BORDERS[SIGNS.get(self.state, "✗")]
+        said = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
+        printed = self._finding.printed
+        shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
+        nexts = "".join(f"<div style='margin-top: 6px'>{markdown.inline(line)}</div>" for line in self._next)
+        image = f"<div style='margin-top: 6px'>{svg.img(*self._picture)}</div>" if self._picture else ""
+        return (
+            f"<div class='labkit-verdict' style='border-left: 4px solid {colour}; padding: 2px 12px'>"
+            f"<div><b>{escape(self.head)}</b></div>{said}{image}{shown}{nexts}</div>"
+        )
+
+    @property
+    def _rows(self) -> list[str]:
+        """What came and what should have come, in text."""
+        f = self._finding
+        if f.state != "wrong" or not f.outs or f.case is None:
+            return []
+        ends = [f"   should be: {written(w)}" if r in f.wrong else "" for r, w in enumerate(f.want)]
+        sides = zip(f.case.xs, f.outs, ends, strict=True)
+        return [f"rank {r} │ {written(x)} → {written(out)}{end}" for r, (x, out, end) in enumerate(sides)]
+
+    @cached_property
+    def _picture(self) -> tuple[bytes, str] | None:
+        """SVG and the same in words."""
+        f = self._finding
+        if f.state == "deadlock" and f.told and all(f.told):
+            timeline = Timeline(f.told)
+            return timeline.svg, timeline.alt
+        if f.state != "wrong" or not f.outs or f.case is None:
+            return None
+        drawing = _drawing(self._exercise, f)
+        alt = " ".join([f"What {self.name} does {setting(f.case)}.", *self._rows])
+        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing)), alt
+
+
+def _drawing(exercise: Exercise, f: Finding) -> Drawing:
+    """Input, result and right answer of every rank, around the first place that differs."""
+    assert f.case is not None, "a wrong result has an input"
+    start = _start(f)
+    outs = [judge.in_order(out, want) for out, want in zip(f.outs, f.want, strict=True)]
+    given = [[_tiles(out, start, want=f.want[r], wrong=r in f.wrong)] for r, out in enumerate(outs)]
+    if f.origins is not None and not start:
+        given = [[_traced(row, f.origins[r])] for r, (row,) in enumerate(given)]
+    if f.slopes:
+        titles = ["input", "its gradient", "should be"]
+        columns = [meaning.before(f.case), given, [[_tiles(want, start)] for want in f.want]]
+    elif start:
+        alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
+        brought = [[_tiles(x, start if alike else 0, rank=r)] for r, x in enumerate(f.case.xs)]
+        titles = ["input", f"{exercise.name} gives", "it should give"]
+        columns = [brought, given, [[_tiles(want, start)] for want in f.want]]
+    else:
+        titles = ["input", f"{exercise.name} gives", "it should give"]
+        columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want)]
+    notes = [f"From element {start} on."] if start else []
+    return Drawing(titles, columns, notes=notes)
+
+
+def _start(f: Finding) -> int:
+    """The first element that is drawn: a long result is shown around its first difference."""
+    longest = max(map(judge.size, [*f.outs, *f.want]), default=0)
+    place = min((d.place for d in f.wrong.values() if d.place >= 0), default=0)
+    return max(0, place - 3) if longest > meaning.MOST else 0
+
+
+def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
+    """The tiles with the colours of the ranks that they came from."""
+    traced = []
+    for i, tile in enumerate(tiles):
+        known = i < len(origins) and tile.kind == "plain" and origins[i].counts
+        part = Part("copy" if known and sum(origins[i].counts.values()) == 1 else "sum", origins[i]) if known else None
+        traced.append(replace(from_part(part, tile.text), wrong=tile.wrong) if part else tile)
+    return traced
+
+
+def _tiles(value: Any, start: int, rank: int | None = None, want: Any = None, wrong: bool = False) -> list[Tile]:
+    """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined."""
+    if value is None or isinstance(value, judge.Sentinel):
+        return [Tile("any" if value is judge.ANY else "None", kind="empty", wrong=wrong)]
+    flat, wanted = judge.leaves(value), judge.leaves(want)
+    if not flat:
+        return [Tile("empty", kind="empty", width=1.3)]
+    tiles = []
+    for i, v in list(enumerate(flat))[start : start + SHOWN]:
+        odd = wrong and (len(wanted) != len(flat) or judge.first_difference(v, wanted[i], 1e-6) is not None)
+        shares, kind = ((), "plain") if rank is None else (((rank, 1),), "value")
+        tiles.append(Tile(meaning.words(v), shares=shares, kind=kind, wrong=odd))
+    more = len(flat) - start - SHOWN
+    return [*tiles, Tile(f"+{more}", kind="empty")] if more > 0 else tiles
+
+
+def written(value: Any) -> str:
+    """A value in one line, cut where it is long."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, tuple):
+        return ", ".join(map(written, value)) or "no argument"
+    if value is None or isinstance(value, (str, judge.Sentinel)):
+        return "anything" if value is judge.ANY else "None" if value is judge.NOTHING else str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {written(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list) and not all(isinstance(v, (bool, int, float)) for v in value):
+        return "[" + ", ".join(map(written, value)) + "]"
+    flat = judge.leaves(value)
+    if isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ():
+        return meaning.words(flat[0])
+    more = f", … {len(flat)} in all" if len(flat) > SHOWN else ""
+    return "[" + ", ".join(map(meaning.words, flat[:SHOWN])) + more + "]"

@@ -1,0 +1,170 @@
+"""What `lab.wire` shows: the bytes from each rank to each other one, beside the textbook's. No torch, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from labkit.cluster.wire import Counted
+from labkit.plot import svg
+from labkit.plot import wire as picture
+from labkit.theory import traffic
+from labkit.theory.record import read
+
+UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+HEADED = 2**18  # bytes from rank to rank: of fewer, Gloo's headers, 48 bytes a message, may be over 1 %
+PAST = "NCCL moved the data past the kernel's TCP counters, over NVLink, PCIe or shared memory"
+
+
+class Wire:
+    """Bytes from each rank (row) to each other one (column); it displays itself as a matrix and as arrows.
+
+    `matrix[src][dst]` and `sent[r]`, `received[r]` are bytes as the kernel counted them, the group's own headers
+    included; None where nobody counts them, and `why` says why. `textbook[src][dst]` is what the textbook has for the
+    recorded calls, None where it has no figure; `form` names who sends to whom, `notes` say the rest.
+    """
+
+    def __init__(self, counted: Counted, told: Sequence[dict[str, Any] | None]) -> None:
+        record = read(told)
+        ops = [op for mine in record.ops for op in mine]
+        self.n = counted.n
+        self.matrix = counted.matrix
+        self.why = counted.why
+        self._asked = traffic.asked(record)
+        self._book = self._asked.matrix() if self._asked.known else None
+        if self.matrix is not None and any(op.enqueued for op in ops) and self._passed_by(self.matrix):
+            self.matrix, self.why = None, PAST
+        self._links = counted.sent if self.matrix is None else None
+        self.notes = [*self._remarks(), *counted.notes]
+        if any(op.asynchronous and not op.waited for op in ops):
+            self.notes.append("a call was never waited for: what it sends after the cell is not counted")
+
+    @property
+    def textbook(self) -> list[list[int]] | None:
+        """The textbook's bytes, `textbook[src][dst]`; None where it has no figure for a call of the cell."""
+        return None if self._book is None else [[round(b) for b in row] for row in self._book.tolist()]
+
+    @property
+    def sent(self) -> list[int] | None:
+        """What each rank sent, by the kernel's counters, or by its GPU's."""
+        return [sum(row) for row in self.matrix] if self.matrix is not None else self._links
+
+    @property
+    def received(self) -> list[int] | None:
+        """What each rank received."""
+        return [sum(column) for column in zip(*self.matrix, strict=True)] if self.matrix is not None else None
+
+    @property
+    def total(self) -> int | None:
+        """What all ranks sent together."""
+        return None if self.sent is None else sum(self.sent)
+
+    @property
+    def form(self) -> str:
+        """Who sends to whom, in words: "a ring, each rank to the next one"; empty where that has no name."""
+        return "" if self.matrix is None else traffic.form(np.array(self.matrix))
+
+    def _passed_by(self, matrix: list[list[int]]) -> bool:
+        """Whether the data took another way than TCP."""
+        return self._book is None or sum(map(sum, matrix)) < traffic.CLOSE * self._book.sum()
+
+    # -- in words -------------------------------------------------------------------------------------------------
+
+    def _remarks(self) -> list[str]:
+        """What the figures say, and what they lack."""
+        lines = []
+        if self.why:
+            instead = "its GPU's NVLink counters are used" if self._links is not None else ""
+            lines.append(f"not counted: {self.why}" + (f"; {instead}" if instead else ""))
+        elif not self.total:
+            lines.append("nothing was sent")
+        elif self.form:
+            lines.append(f"form: {self.form}")
+        if self._book is not None:
+            lines.append(f"textbook: {self._asked.name}")
+            lines += self._against()
+        elif self._asked.unknown:
+            lines.append(f"the textbook has no figure for {', '.join(self._asked.unknown)}")
+        elif self.total:
+            lines.append("no call was recorded: what sends inside C++, as DDP does, leaves no record")
+        return lines
+
+    def _against(self) -> list[str]:
+        """How what was seen compares with the textbook."""
+        if self.matrix is None or self._book is None or not self._book.any():
+            return []
+        seen = np.array(self.matrix)
+        like = traffic.likeness(seen, self._asked)
+        if like == {}:
+            return ["seen: the same, pair by pair, to 1 %"]
+        if self._book.max() < HEADED:
+            return ["seen: with Gloo's headers, 48 bytes a message; take 1 MiB or more to compare"]
+        ratio = seen.sum() / self._book.sum()
+        lines = [f"seen: {ratio:.1f} times the textbook's bytes"]
+        if like:
+            ((op, other),) = like.items()
+            lines.append(f"seen: what the textbook has for {other} of the same buffer, to 1 %: {op} ran as that")
+        return lines
+
+    @cached_property
+    def _drawing(self) -> picture.Drawing:
+        panels = [("seen", self.matrix)] if self.matrix is not None else []
+        if self._book is not None:
+            panels.append(("by the textbook", self._book.tolist()))
+        unit, name = _unit([b for _, m in panels for row in m for b in row] or self.sent or [])
+        columns = [("sent", self.sent)] if self.sent is not None else []
+        if self._book is not None:
+            columns.append(("textbook", self._book.sum(axis=1).tolist()))
+        return picture.Drawing(
+            self.n, name, [(t, _scaled(m, unit)) for t, m in panels], [(t, _scaled(c, unit)) for t, c in columns],
+            [line[:1].upper() + line[1:] + "." for line in self.notes],
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        d = self._drawing
+        head = [f"{d.unit} from row to column", *(f"rank {r}" for r in range(self.n)), *(t for t, _ in d.columns)]
+        rows = [head if d.panels else [head[0], *head[self.n + 1 :]]]
+        for r in range(self.n):
+            cells = [picture.amount(v, d) for v in d.panels[0][1][r]] if d.panels else []
+            rows.append([f"rank {r}", *cells, *(picture.amount(c[r], d) for _, c in d.columns)])
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        title = "" if self.matrix is not None or not d.panels else "by the textbook:\n"
+        table = [
+            "  ".join([f"{row[0]:<{wide[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], wide[1:], strict=True))])
+            for row in rows
+        ]
+        return title + "\n".join([*table, *self.notes])
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        d = self._drawing
+        said = []
+        for title, matrix in d.panels:
+            moves = [
+                f"rank {s} to rank {t} {picture.amount(v, d)} {d.unit}"
+                for s, row in enumerate(matrix) for t, v in enumerate(row) if picture.counts(v, d.largest)
+            ]  # fmt: skip
+            said.append(f"{title}: {', '.join(moves) or 'nothing moves'}")
+        return " ".join(f"{p.rstrip('.')}." for p in ["Bytes from rank to rank", *said, *self.notes])
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        return svg.svg(picture.draw(picture.axes(self._drawing), self._drawing))
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+
+def _unit(figures: Sequence[float]) -> tuple[int, str]:
+    """The largest unit of which the largest figure has one."""
+    largest = max(figures, default=0)
+    return next(((size, name) for size, name in UNITS if largest >= size), (1, "bytes"))
+
+
+def _scaled(values: Any, unit: int) -> Any:
+    return [_scaled(v, unit) for v in values] if isinstance(values, list) else values / unit

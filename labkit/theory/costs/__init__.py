@@ -1,0 +1,16 @@
+"""What a collective costs: α-β-γ for each algorithm, NCCL's own model, whole clusters. Neither torch nor a cluster.
+
+    textbook   latency, bytes and additions of each algorithm on one kind of link
+    machine    clusters described: GPUs a node, NVLink, rails, network, oversubscription
+    nccl       the model by which NCCL itself chooses an algorithm and a protocol
+    predict    the algorithms on a described cluster, up to 100,000 ranks and beyond
+
+Everything is a closed formula over numpy arrays: a hundred thousand ranks cost as much time as four.
+"""
+
+from labkit.theory.costs.machine import A100, GB200, H100, Cluster
+from labkit.theory.costs.nccl import choose
+from labkit.theory.costs.predict import predict
+from labkit.theory.costs.textbook import ALGORITHMS, crossover, flat, seconds
+
+__all__ = ["A100", "ALGORITHMS", "GB200", "H100", "Cluster", "choose", "crossover", "flat", "predict", "seconds"]

@@ -1,0 +1,79 @@
+"""A cluster described by a dozen numbers, and three that one can rent. Neither torch nor a cluster that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labkit.errors import LabError
+
+GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs in nodes: NVLink inside a node, a network between nodes. Bandwidths in GB/s (10⁹ bytes), one direction.
+
+    A node is everything that NVLink joins: 8 GPUs of a server, or the 72 of a rack.
+
+    >>> H100.but(oversubscription=2).network
+    200.0
+    """
+
+    name: str
+    gpus_per_node: int
+    nvlink: float  # of one GPU, as NCCL counts it
+    rails: int  # NICs of a node
+    rail: float  # of one NIC
+    nvlink_latency: float = 3.4  # µs a step, NCCL's ring over NVLink with the Simple protocol
+    network_latency: float = 14.0  # µs a step, NCCL's ring over a network with the Simple protocol
+    nic_latency: float = 0.0  # µs more, as the network's plugin for NCCL declares it
+    oversubscription: float = 1.0  # 2: the switches above the nodes carry half of what the NICs could send
+    generation: str = "hopper"
+    cpu: str = "amd"  # NCCL's tables ask for it between nodes
+    nvls: bool = False  # the NVLink switch adds up
+    channels: int = 16
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        bad = [name for name in ("gpus_per_node", "nvlink", "rails", "rail", "channels") if not getattr(self, name) > 0]
+        if bad or self.oversubscription < 1 or min(self.nvlink_latency, self.network_latency, self.nic_latency) < 0:
+            named = ", ".join(bad) or "oversubscription (1 or more) or a latency (0 or more)"
+            raise LabError(f"No cluster has such {named}. Give numbers above zero.")
+        if self.generation not in GENERATIONS:
+            raise LabError(f"generation={self.generation!r} is unknown. Choose one of: {', '.join(GENERATIONS)}.")
+
+    @property
+    def network(self) -> float:
+        """What all NICs of a node send together, after oversubscription, in GB/s."""
+        return self.rails * self.rail / self.oversubscription
+
+    def but(self, **changes: Any) -> Cluster:
+        """The same cluster with some numbers changed."""
+        try:
+            return replace(self, **changes)
+        except TypeError:
+            known = ", ".join(f for f in self.__dataclass_fields__)
+            raise LabError(f"A cluster has no such number. Change one of: {known}.") from None
+
+    def __repr__(self) -> str:
+        over = f", {self.oversubscription:g}:1 oversubscribed" if self.oversubscription > 1 else ""
+        return (
+            f"{self.name}: {self.gpus_per_node} GPUs a node, NVLink {self.nvlink:g} GB/s a GPU, "
+            f"{self.rails} × {self.rail:g} GB/s of network a node{over}"
+        )
+
+
+NCCL = "NVLink as NCCL 2.28 counts it (graph/topo.h): GB/s a link × links"
+A100 = Cluster(
+    "A100 servers (AWS p4de)", 8, 240.0, 4, 12.5, generation="ampere", cpu="intel", channels=24, nic_latency=75.0,
+    source=f"{NCCL}: 20 × 12; 4 × 100 Gb/s EFA; aws-ofi-nccl declares 75 µs",
+)  # fmt: skip
+H100 = Cluster(
+    "H100 servers, 8 × 400 Gb/s", 8, 370.8, 8, 50.0, nvls=True, source=f"{NCCL}: 20.6 × 18; 8 × 400 Gb/s InfiniBand",
+)  # fmt: skip
+GB200 = Cluster(
+    "GB200 racks (NVL72)", 72, 721.8, 72, 50.0, generation="blackwell", cpu="arm", nvls=True, channels=32,
+    source=f"{NCCL}: 40.1 × 18; 400 Gb/s of network a GPU",
+)  # fmt: skip
+CLUSTERS = {"A100": A100, "H100": H100, "GB200": GB200}

@@ -1,0 +1,128 @@
+"""What an operation would take on a described cluster: α-β on two kinds of link, for as many ranks as you like.
+
+Every formula is closed and takes arrays: a hundred thousand ranks cost as much time as four, and a sweep over
+sizes or ranks is one call. S is nccl-tests' size. Neither torch nor a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.theory.costs import nccl
+from labkit.theory.costs.machine import Cluster
+from labkit.theory.costs.textbook import log2
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+LOG = {"all_reduce": "halving-doubling", "all_gather": "PAT", "reduce_scatter": "PAT"}
+NCCL = "what NCCL would choose"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of each algorithm, the fastest first; it shows itself as a table."""
+
+    op: str
+    nbytes: float
+    n: int
+    cluster: Cluster
+    seconds: dict[str, float]
+    nccl: nccl.Choice | None = None
+
+    @property
+    def winner(self) -> str:
+        """The fastest algorithm's name."""
+        return next(iter(self.seconds))
+
+    def __repr__(self) -> str:
+        rows = [f"{name:<46}{_said(t):>10}" for name, t in self.seconds.items()]
+        if self.nccl:
+            rows.append(f"{NCCL:<46}{_said(self.nccl.seconds):>10}  {self.nccl.algorithm}, {self.nccl.protocol}")
+        nodes = -(-self.n // self.cluster.gpus_per_node)
+        about = f"{self.op} of {self.nbytes:,.0f} B on {self.n:,} GPUs ({nodes:,} node{'s' * (nodes > 1)})"
+        return "\n".join([about, repr(self.cluster), *rows])
+
+
+def predict(op: str, nbytes: float, n: int, cluster: Cluster) -> Prediction:
+    """What each algorithm would take for n ranks on a cluster, and what NCCL would choose there.
+
+    >>> from labkit.theory.costs.machine import H100
+    >>> predict("all_reduce", 1e9, 100_000, H100).winner
+    'hierarchical, halving-doubling between nodes'
+
+    The models know nothing of stragglers, of switches that collide, or of what NCCL adds at scale: on the largest
+    published run (`labkit.theory.published`, 1,440 GPUs) NCCL's own model is too fast by a factor of 2.5 to 6.
+    """
+    if op not in OPS:
+        raise LabError(f"{op!r} has no model for whole clusters. Choose one of: {', '.join(OPS)}.")
+    if n < 2:
+        raise LabError("One rank has nobody to talk to. Give n=2 or more.")
+    found = {name: float(t) for name, t in times(op, nbytes, n, cluster).items()}
+    choice = nccl.choose(op, nbytes, n, cluster) if op in nccl.OPS else None
+    return Prediction(op, nbytes, n, cluster, dict(sorted(found.items(), key=lambda item: item[1])), choice)
+
+
+def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[str, Any]:
+    """Seconds of each algorithm on a cluster; nbytes and n may be arrays that numpy can broadcast.
+
+    A ring that passes all GPUs goes k times from node to node, and its bytes are as slow as the slower link. A
+    hierarchical all-reduce is a reduce-scatter in the node, an all-reduce of a g-th part on each of g rails, and
+    an all-gather in the node. It and the double tree work on small pieces, so that the slower of the two kinds of
+    link decides and the other one's time is hidden; what the pieces cost in latency is not counted. A flat PAT lets
+    each GPU fetch everything over the network for itself, g times what its node needs.
+    """
+    size, n = np.broadcast_arrays(np.asarray(nbytes, float), np.asarray(n))
+    c = cluster
+    k = -(-n // c.gpus_per_node)
+    g = n / k
+    near, far = c.nvlink_latency * 1e-6, (c.network_latency + c.nic_latency) * 1e-6
+    inside, outside = size / (c.nvlink * 1e9), size / (c.network * 1e9)  # seconds that S takes there
+    slower = np.where(k > 1, np.maximum(inside, outside), inside)
+    share, within, across = (n - 1) / n, (g - 1) / g, (k - 1) / k
+    if op == "all_to_all":  # a node sends S/n to each GPU elsewhere, from each of its g GPUs
+        elsewhere = (n - g) / n
+        own = np.ceil(g) - 1
+        return {
+            "pairwise": own * near + (n - g) * far + inside * (g - 1) / n + outside * g * elsewhere,
+            "through one's own node": own * near
+            + (k - 1) * far
+            + inside * (within + (g - 1) / n)
+            + outside * g * elsewhere,
+        }
+    if op == "broadcast":
+        return {
+            "binomial tree": log2(g) * (near + inside) + log2(k) * (far + size / (_one(c) * 1e9)),
+            "ring in pieces": (n - k) * near + (k - 1) * far + slower,
+            "hierarchical, scatter + gather": log2(k) * far
+            + 2 * (g - 1) * near
+            + 2 * inside * within
+            + outside * log2(k),
+        }
+    times_ = 2 if op == "all_reduce" else 1  # an all-reduce goes round twice
+    in_node, moving = times_ * (g - 1) * near, times_ * np.maximum(inside * within, outside * across)
+    found = {
+        "flat ring": times_ * ((n - k) * near + (k - 1) * far + slower * share),
+        "hierarchical, ring between nodes": in_node + times_ * (k - 1) * far + moving,
+        f"hierarchical, {LOG[op]} between nodes": in_node + times_ * log2(k) * far + moving,
+    }
+    if op == "all_reduce":  # chains in the nodes, a double tree between them; S goes up and S comes down, in pieces
+        found["double tree"] = 2 * ((g - 1) * near + log2(k) * far) + np.maximum(
+            2 * inside, outside * np.where(k > 2, 2, np.where(k > 1, 1, 0))
+        )
+    else:
+        found["flat PAT"] = log2(g) * near + log2(k) * far + np.maximum(inside * share, outside * g * (n - g) / n)
+    return found
+
+
+def _one(c: Cluster) -> float:
+    return c.rail / c.oversubscription
+
+
+def _said(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e6:,.3g} µs"

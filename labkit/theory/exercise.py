@@ -1,0 +1,149 @@
+"""What an exercise is: a function to write, what it means, what it may cost, and the mistakes that it must find.
+
+Plain data; `labkit.exercises` holds the exercises, one module a lesson. Imports neither torch nor a cluster.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.theory.inputs import Case, vectors
+from labkit.theory.judge import ANY, NOTHING
+
+__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Mutant", "stub"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a solution may cost, as functions of the ranks n and of S, the bytes that a rank's input takes.
+
+    >>> ring = Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1))
+
+    `sent` bounds the bytes that the busiest rank sends (a chunk's rounding is forgiven), `steps` the rounds: the
+    longest chain of messages in which a rank sends one and receives one at a time.
+    """
+
+    sent: Callable[[int, float], float] | None = None
+    steps: Callable[[int], float] | None = None
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted mistake that the check must name for what it is.
+
+    `replace` is what to change in the solution, once: (old, new); or `source` is a whole function of its own.
+    `verdict` is the state that the check ends in ("wrong", "raises", "deadlock", "slow", "forbidden", "costly" or
+    "differs"), `says` a part of the verdict's words.
+    """
+
+    why: str
+    replace: tuple[str, str] | None = None
+    source: str = ""
+    verdict: str = "wrong"
+    says: str = ""
+
+    def of(self, exercise: Exercise) -> str:
+        """The mistaken source."""
+        if self.replace is None:
+            return f"{exercise.given}{self.source}"
+        old, new = self.replace
+        assert exercise.solution.count(old) == 1, f"{exercise.name}: {old!r} is not once in the solution"
+        return f"{exercise.given}{exercise.solution.replace(old, new)}"
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function for the learner to write on the ranks.
+
+    Args:
+        name: of the function and of the exercise.
+        lesson: "06".
+        statement: what to do, in a few sentences; `code` and **bold** are shown as such, a blank line parts
+            paragraphs.
+        means: `means(xs, **options)` returns what every rank must end with, index = rank. A rank's None is not
+            compared, as in `theory.collectives`; NOTHING must be None, and ANY, at any depth, may be what it likes.
+        solution: the source of a function of that name as a learner writes it in a `%%px` cell. It sees the
+            ranks' globals `torch, dist, comms, rank, world_size, device`.
+        mutants: planted mistakes, at least three.
+        hints: in steps, from a nudge to nearly the answer.
+        given: source that stands before the function in the stub, such as imports.
+        minutes, difficulty: how long it should take, and 1 to 3.
+        inputs: `inputs(n)` makes the cases for n ranks, the simplest first; see `labkit.theory.inputs`.
+        ranks: how many ranks it is run on, as far as the lab has them.
+        forbids: functions of `torch.distributed` that it may not call; "collectives" stands for all of them.
+        budget: what it may cost.
+        tolerance: relative error that is forgiven; None goes by the dtype, 0 asks for the same bits.
+        gradients: False; True for the gradient of the sum of all ranks' losses; "one" where all ranks hold the
+            same result and the one loss of it is meant. Held against a numerical derivative of `means`.
+        in_place: what counts is what the function leaves in its first argument, not what it returns.
+        keeps_input: a changed argument counts as a mistake.
+        harness: source of a `def harness(fn, *args)` that the ranks run in place of `fn(*args)`; what it returns is
+            compared, and an AssertionError that it raises is told as the mistake.
+        after: what to notice once it is solved.
+        picture: xs for the card's picture, instead of tokens or the first case.
+    """
+
+    name: str
+    lesson: str
+    title: str
+    statement: str
+    means: Callable[..., Sequence[Any]]
+    solution: str
+    mutants: tuple[Mutant, ...] = ()
+    hints: tuple[str, ...] = ()
+    given: str = ""
+    minutes: int = 10
+    difficulty: int = 1
+    inputs: Callable[[int], Iterable[Case]] = vectors
+    ranks: tuple[int, ...] = (2, 3, 4)
+    forbids: tuple[str, ...] = ()
+    budget: Budget | None = None
+    tolerance: float | None = None
+    gradients: bool | str = False
+    in_place: bool = False
+    keeps_input: bool = False
+    harness: str = ""
+    after: str = ""
+    picture: Callable[[], Sequence[Any]] | None = None
+
+    @property
+    def stub(self) -> str:
+        """The cell that a learner starts from: the solution's signature and docstring, and `...` for the rest."""
+        return f"%%px\n{self.given}{stub(self.solution, self.name)}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the function's arguments."""
+        return [a.arg for a in _function(self.solution, self.name).args.args]
+
+    @property
+    def answer(self) -> str:
+        """The solution as a cell."""
+        return f"%%px\n{self.given}{self.solution.strip()}\n"
+
+
+def stub(source: str, name: str) -> str:
+    """A function's first lines without its body.
+
+    >>> print(stub('def f(x):\\n    \\"\\"\\"Return the sum.\\"\\"\\"\\n    return x\\n', "f"))
+    def f(x):
+        \"\"\"Return the sum.\"\"\"
+        ...
+    """
+    source = source.strip() + "\n"
+    node = _function(source, name)
+    first = node.body[0]
+    told = ast.get_docstring(node) is not None
+    lines = source.splitlines()[node.lineno - 1 : first.end_lineno if told else first.lineno - 1]
+    return "\n".join([*lines, "    ..."])
+
+
+def _function(source: str, name: str) -> ast.FunctionDef:
+    for node in ast.parse(source.strip() + "\n").body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+    raise LabError(f"The source defines no function {name}. Write def {name}(…): in it.")

@@ -1,0 +1,132 @@
+"""Inputs for a learner's function: for n ranks, cases from the readable to the odd, the empty and the large.
+
+Arrays become tensors on the ranks. Deterministic. Imports neither torch nor a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: rank r calls the function with `xs[r]`.
+
+    A tuple is spread into several arguments, () is none; arrays become tensors. `options` are keyword arguments,
+    equal on all ranks, for the function and for its meaning. `dtype` names what numpy lacks ("bfloat16").
+    `about` says in words what is special.
+    """
+
+    xs: Sequence[Any]
+    about: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = ""
+
+    @property
+    def n(self) -> int:
+        """How many ranks run it."""
+        return len(self.xs)
+
+
+def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:
+    """Readable numbers: rank r's element i is 10·r + i (100·r + i where there are more than ten).
+
+    >>> [x.tolist() for x in counting(2, 3)]
+    [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]
+    """
+    step = 10 if size <= 10 else 100
+    return [(np.arange(size) + step * r).astype(dtype) for r in range(n)]
+
+
+def draws(n: int, sizes: int | Sequence[int], dtype: str = "float32", seed: int = 0) -> list[np.ndarray]:
+    """Whole numbers from -50 to 50, different on every rank; sums of them are exact in every order and dtype."""
+    rng = np.random.default_rng([seed, n])
+    each = [sizes] * n if isinstance(sizes, int) else sizes
+    return [rng.integers(-50, 51, size).astype(dtype) for size in each]
+
+
+def vectors(n: int) -> list[Case]:
+    """A flat buffer of the same size on every rank: sizes that n divides and others, one, none, several dtypes.
+
+    >>> [len(case.xs[0]) for case in vectors(2)]
+    [4, 3, 1, 0, 7, 4, 6, 514]
+    """
+    return [
+        Case(counting(n, 2 * n)),
+        Case(counting(n, n + 1), f"{n + 1} elements, which {n} does not divide"),
+        Case(counting(n, 1), "one element"),
+        Case(counting(n, 0), "no element"),
+        Case(draws(n, 3 * n + 1), "negative numbers"),
+        Case(draws(n, 2 * n, "int64", 1), "integers"),
+        Case(draws(n, 3 * n, "float64", 2), "float64"),
+        Case(draws(n, 257 * n, seed=3), f"{257 * n} elements"),
+    ]
+
+
+def divisible(n: int) -> list[Case]:
+    """As `vectors`, with sizes that n divides only."""
+    return [case for case in vectors(n) if len(case.xs[0]) % n == 0]
+
+
+def chunked(n: int) -> list[Case]:
+    """Every rank brings a list of n chunks, which are of equal length everywhere."""
+    return [Case([np.split(x, n) for x in case.xs], case.about) for case in divisible(n)]
+
+
+def uneven(n: int) -> list[Case]:
+    """Flat buffers of another size on every rank; some of them bring nothing."""
+    sizes = [r + 1 for r in range(n)]
+    return [
+        Case([np.arange(float(s), dtype="float32") + 10 * r for r, s in enumerate(sizes)], "uneven sizes"),
+        Case(draws(n, sizes[::-1], seed=4), "the last rank brings least"),
+        Case(draws(n, [0, *sizes[1:]], seed=5), "rank 0 brings nothing"),
+        Case(draws(n, [3] + [0] * (n - 1), seed=6), "only rank 0 brings something"),
+        Case(draws(n, [7 * s for s in sizes], "float64", 7), "float64"),
+    ]
+
+
+def scalars(n: int) -> list[Case]:
+    """A tensor of one number, without a dimension, on every rank."""
+    return [
+        Case([np.array(r + 1.0, dtype="float32") for r in range(n)]),
+        Case([np.array(-2.5 * r, dtype="float64") for r in range(n)], "negative numbers"),
+        Case([np.array(7 * r - 3, dtype="int64") for r in range(n)], "integers"),
+    ]
+
+
+def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> Callable[[int], list[Case]]:
+    """The same cases with every rank as the root in turn; the first cases with root 0.
+
+    >>> [case.options for case in with_roots(scalars)(2)]
+    [{'root': 0}, {'root': 1}, {'root': 0}]
+    """
+
+    def rooted(n: int) -> list[Case]:
+        cases = inputs(n)
+        return [
+            Case(case.xs, f"{name} {i % n}" + (f", {case.about}" if case.about else ""), {name: i % n}, case.dtype)
+            for i, case in enumerate(cases)
+        ]
+
+    return rooted
+
+
+def nothing(n: int) -> list[Case]:
+    """No argument at all: what counts is who a rank is."""
+    return [Case([()] * n)]
+
+
+def arrays(x: Any) -> list[np.ndarray]:
+    """All arrays in an input.
+
+    >>> len(arrays({"weight": np.ones(2), "bias": [np.ones(1)]}))
+    2
+    """
+    if isinstance(x, np.ndarray):
+        return [x]
+    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else ()
+    return [a for v in inner for a in arrays(v)]

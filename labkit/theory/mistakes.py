@@ -1,0 +1,154 @@
+"""What a function should have delivered, and in which words its mistakes are told. Neither torch nor a cluster.
+
+`expected` feeds Origin tokens to `theory.collectives`; `mistakes` compares them with the origins that were found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.theory import collectives
+from labkit.theory.origin import Origin
+from labkit.theory.values import split
+
+CHUNKED = ("scatter", "reduce_scatter", "all_to_all")
+ROOTED = ("broadcast", "scatter", "gather", "reduce")
+MEANINGS = (*ROOTED, "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+TOLD = 4  # mistakes in words; the picture shows the others
+
+Span = tuple[int, int, Origin | None]  # elements start to stop of a result come from here; None: undefined
+
+
+def expected(means: str, groups: Sequence[Sequence[int]], root: int = 0) -> list[list[Origin] | None]:
+    """The origins that a primitive leaves on every rank, element by element; None where nothing is defined.
+
+    `groups[r]` has the lengths of the chunks that rank r brings: [4] for a tensor of four, [2, 2] for a list of two.
+
+    >>> expected("reduce", [[1], [1]])
+    [[r0[0] + r1[0]], None]
+    """
+    if means not in MEANINGS:
+        raise LabError(f"{means!r} is no primitive whose result is known. Use one of {', '.join(MEANINGS)}.")
+    n = len(groups)
+    xs: list[Any] = []
+    for r, sizes in enumerate(groups):
+        tokens = [Origin(r, i) for i in range(sum(sizes))]
+        if means in CHUNKED:
+            xs.append(collectives.cut(tokens, sizes) if len(sizes) == n else split(tokens, n))
+        else:
+            xs.append(tokens)
+    out = getattr(collectives, means)(xs, **({"root": root} if means in ROOTED else {}))
+    return [None if o is None else list(_flat(o)) for o in out]
+
+
+def _flat(value: Any) -> Iterator[Origin]:
+    if isinstance(value, list):
+        for v in value:
+            yield from _flat(v)
+    else:
+        yield value
+
+
+def aligned(got: Sequence[Span], wanted: Sequence[Span]) -> list[tuple[int, int, Origin | None, Origin | None]]:
+    """Pieces of a result on which neither side changes: (start, stop, what came, what should have come)."""
+    bounds = sorted({b for span in (*got, *wanted) for b in span[:2]})
+
+    def at(spans: Sequence[Span], start: int) -> Origin | None:
+        return next((origin for a, b, origin in spans if a <= start < b), Origin.of({}))
+
+    return [(a, b, at(got, a), at(wanted, a)) for a, b in pairwise(bounds)]
+
+
+def mistakes(
+    got: Sequence[Sequence[Span]], wanted: Sequence[Sequence[Span] | None], noun: str = "element"
+) -> list[str]:
+    """Each mistake in words, ranks that make the same one together; empty where the result is right.
+
+    >>> mistakes([[(0, 1, Origin(0))]], [[(0, 1, Origin(0) + Origin(1))]])
+    ["rank 0 lacks rank 1's element 0"]
+    """
+    told: dict[str, list[int]] = {}
+    for r, (came, should) in enumerate(zip(got, wanted, strict=True)):
+        if should is not None:
+            for said in _told(aligned(came, should), should, noun):
+                told.setdefault(said, []).append(r)
+    sentences = [f"{_ranks(rs)} {_plural(said, len(rs))}" for said, rs in told.items()]
+    rest = len(sentences) - TOLD
+    return sentences[:TOLD] + ([f"and {rest} more mistake{'s' * (rest > 1)}"] if rest > 0 else [])
+
+
+def repeated(got: Sequence[Sequence[Span]], noun: str = "element") -> list[str]:
+    """What is counted more than once, in words, whatever was meant."""
+    once = [[(a, b, None if o is None else Origin.of(o.counts.keys())) for a, b, o in row] for row in got]
+    return mistakes(got, once, noun)
+
+
+def _told(pieces: list[tuple[int, int, Origin | None, Origin | None]], should: Sequence[Span], noun: str) -> list[str]:
+    lacks: set[tuple[int, int]] = set()
+    often: dict[int, set[tuple[int, int]]] = {}
+    moved: list[tuple[int, int]] = []  # the same element of other ranks, in another's place
+    swapped: list[str] = []
+    for place, (_, _, came, want) in enumerate(pieces):
+        if want is None or came is None or came == want:
+            continue
+        if not came.counts:
+            lacks |= set(want.counts)
+        elif set(came.counts) <= set(want.counts):
+            lacks |= set(want.counts) - set(came.counts)
+            for s in came.counts - want.counts:
+                often.setdefault(came.counts[s], set()).add(s)
+        else:
+            a, b = ({i for _, i in o.counts} for o in (came, want))
+            if len(a) == len(b) == 1 and a != b:
+                moved.append((a.pop(), b.pop()))
+            else:
+                swapped.append(_swapped(came, want, place, noun))
+    whole = {s for _, _, want in should if want is not None for s in want.counts}
+    said = [f"lacks {_sources(lacks, noun, whole)}"] if lacks else []
+    for times, which in sorted(often.items()):
+        said.append(f"counts {_sources(which, noun, whole)} {'twice' if times == 2 else f'{times} times'}")
+    if moved:
+        came_from, belongs = zip(*moved, strict=True)
+        some = f"{noun}s" if len(moved) > 1 else noun
+        said.append(
+            f"holds {some} {', '.join(map(str, came_from))} where {some} {', '.join(map(str, belongs))} "
+            f"belong{'s' * (len(moved) == 1)}"
+        )
+    if swapped:
+        said.append(f"holds {', '.join(dict.fromkeys(swapped[:TOLD]))}{', …' if len(swapped) > TOLD else ''}")
+    return said
+
+
+def _swapped(came: Origin, want: Origin, place: int, noun: str) -> str:
+    """What stands in a place that something else belongs into."""
+    if len(came.ranks) == len(want.ranks) == 1:
+        return f"{_sources(set(came.counts), noun)} where {_sources(set(want.counts), noun)} belongs"
+    return f"other numbers in place {place}"
+
+
+def _sources(which: set[tuple[int, int]], noun: str, whole: set[tuple[int, int]] | None = None) -> str:
+    """Sources in words: "rank 3's element 1"; "rank 3" where all that rank 3 has to give is meant."""
+    parts = []
+    for r in sorted({r for r, _ in which}):
+        mine = sorted(i for s, i in which if s == r)
+        if whole is not None and len(mine) > 1 and {(r, i) for i in mine} == {s for s in whole if s[0] == r}:
+            parts.append(f"rank {r}")
+        else:
+            parts.append(f"rank {r}'s {noun}{'s' * (len(mine) > 1)} {', '.join(map(str, mine))}")
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _plural(said: str, ranks: int) -> str:
+    verb, rest = said.split(" ", 1)
+    many = {"lacks": "lack", "counts": "count", "holds": "hold"}
+    return f"{many[verb] if ranks > 1 else verb} {rest}"
+
+
+def _ranks(which: list[int]) -> str:
+    if len(which) == 1:
+        return f"rank {which[0]}"
+    run = len(which) > 2 and which == list(range(which[0], which[-1] + 1))
+    return f"ranks {which[0]}–{which[-1]}" if run else f"ranks {', '.join(map(str, which))}"

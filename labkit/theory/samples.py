@@ -1,0 +1,119 @@
+"""Times that ranks measured together → one figure, how far it spreads, and who came late. Knows no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+NOTABLE = 0.1  # of a repetition: a rank that starts so much later than the first one is told
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The same on every rank: `samples[i][r]` is what a call took rank r in repetition i, in seconds.
+
+    `arrivals[i][r]` is how long after the first rank it began the repetition; empty where the ranks are on several
+    hosts, whose clocks cannot be compared.
+    """
+
+    samples: tuple[tuple[float, ...], ...]
+    calls: int  # back to back in each repetition
+    backend: str
+    device: str
+    arrivals: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def slowest(self) -> list[float]:
+        """Each repetition's slowest rank: the collective is over when the last rank has it."""
+        return [max(ranks) for ranks in self.samples]
+
+    @property
+    def median(self) -> float:
+        """The median repetition, in seconds a call."""
+        return self.quantile(0.5)
+
+    @property
+    def min(self) -> float:
+        """The fastest repetition: nearest to what the machine can do undisturbed."""
+        return min(self.slowest)
+
+    @property
+    def p25(self) -> float:
+        """A quarter of the repetitions were faster."""
+        return self.quantile(0.25)
+
+    @property
+    def p90(self) -> float:
+        """A tenth of the repetitions were slower."""
+        return self.quantile(0.9)
+
+    @property
+    def spread(self) -> float:
+        """From the quarter to the three quarters of the repetitions: half of them lie within, in seconds a call."""
+        return self.quantile(0.75) - self.quantile(0.25)
+
+    @property
+    def late(self) -> list[float]:
+        """By how many seconds each rank began after the first one, in its median repetition."""
+        return [float(np.median(rank)) for rank in zip(*self.arrivals, strict=True)]
+
+    @property
+    def skew(self) -> float:
+        """From the first rank's start to the last one's, in the median repetition, in seconds."""
+        return float(np.median([max(ranks) for ranks in self.arrivals])) if self.arrivals else float("nan")
+
+    @property
+    def transfer(self) -> float:
+        """From the last rank's start to the last one's end, in seconds a call: what no waiting explains."""
+        return float(np.median([self._after_the_last(i) for i in range(len(self.samples))]))
+
+    def quantile(self, q: float) -> float:
+        """The time that a share q of the repetitions stayed within, in seconds a call."""
+        return float(np.quantile(self.slowest, q))
+
+    def and_(self, later: Timing) -> Timing:
+        """With the repetitions of a later measurement of the same calls."""
+        arrivals = self.arrivals + later.arrivals if self.arrivals and later.arrivals else ()
+        return replace(self, samples=self.samples + later.samples, arrivals=arrivals)
+
+    def _after_the_last(self, i: int) -> float:
+        begun = self.arrivals[i] if self.arrivals else (0.0,) * len(self.samples[i])
+        ended = [b + self.calls * s for b, s in zip(begun, self.samples[i], strict=True)]
+        return (max(ended) - max(begun)) / self.calls
+
+    def __repr__(self) -> str:
+        many = "s" * (self.calls > 1)
+        late = ""
+        if self.arrivals and max(self.late) > NOTABLE * self.median * self.calls:
+            last = int(np.argmax(self.late))
+            late = f"; rank {last} came {said(max(self.late))} late, then a call took {said(self.transfer)}"
+        return (
+            f"median {said(self.median)} (min {said(self.min)}, p90 {said(self.p90)}), "
+            f"slowest rank of each of {len(self.samples)} repeats of {self.calls} call{many}, "
+            f"{len(self.samples[0])} ranks, {self.backend} on {self.device}{late}"
+        )
+
+
+def said(seconds: float) -> str:
+    """Seconds with three digits and the unit that fits them.
+
+    >>> said(4.12e-4), said(2.5)
+    ('412 µs', '2.5 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def in_bytes(size: float) -> str:
+    """A number of bytes in the unit that fits.
+
+    >>> in_bytes(12), in_bytes(1536), in_bytes(2**24)
+    ('12 B', '1.5 KiB', '16 MiB')
+    """
+    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= many:
+            return f"{size / many:.4g} {unit}"
+    return f"{size:.4g} B"

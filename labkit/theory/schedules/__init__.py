@@ -1,0 +1,64 @@
+"""How collectives are done, step by step: rings, trees, halving and doubling, as lists of sends. No torch.
+
+>>> from labkit.theory import schedules
+>>> [s.name for s in schedules.of("all_gather", 4)]
+['ring', 'bidirectional ring', 'halving-doubling', 'Bruck', 'PAT']
+
+`labkit.draw(schedule)` draws one; `schedule.run(xs)` performs it on values, `schedule.traffic(nbytes)` counts.
+"""
+
+from labkit.theory.schedules.direct import linear, naive, pairwise
+from labkit.theory.schedules.logarithmic import bruck, halving_doubling, pat, recursive_doubling
+from labkit.theory.schedules.rings import bidirectional_ring, hierarchical, ring
+from labkit.theory.schedules.schedule import Schedule, Send, Step
+from labkit.theory.schedules.trees import double_tree, parents, tree
+
+GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
+# What each algorithm does, of those that need no more than an operation and a number of ranks.
+ALGORITHMS = {
+    naive: ("broadcast", "reduce", "all_reduce"),
+    linear: ("gather", "scatter"),
+    ring: (*GATHERS, "broadcast", "reduce"),
+    bidirectional_ring: GATHERS,
+    tree: ("broadcast", "reduce", "all_reduce"),
+    double_tree: ("all_reduce",),
+    recursive_doubling: ("all_reduce",),
+    halving_doubling: GATHERS,
+    bruck: (*GATHERS, "all_to_all"),
+    pat: ("all_gather", "reduce_scatter"),
+    pairwise: ("all_to_all",),
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "Schedule",
+    "Send",
+    "Step",
+    "bidirectional_ring",
+    "bruck",
+    "double_tree",
+    "halving_doubling",
+    "hierarchical",
+    "linear",
+    "naive",
+    "of",
+    "pairwise",
+    "parents",
+    "pat",
+    "recursive_doubling",
+    "ring",
+    "tree",
+]
+
+
+def of(op: str, n: int) -> list[Schedule]:
+    """All schedules of an operation for n ranks.
+
+    >>> [len(s.steps) for s in of("broadcast", 8)]  # naive, ring, tree
+    [7, 14, 3]
+    """
+    return [
+        make(op, n)
+        for make, ops in ALGORITHMS.items()
+        if op in ops and not (make is halving_doubling and op != "all_reduce" and n & (n - 1))
+    ]

@@ -1,0 +1,73 @@
+"""How schedules are made of one another: run backwards, one after the other, with the ranks renumbered.
+
+An all-gather brings each chunk from its rank to all others, over some tree. Backwards, and adding, the same tree is a
+reduction to that rank: every all-gather is a reduce-scatter, and the two behind one another are an all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from labkit.errors import LabError
+from labkit.theory.schedules.schedule import Schedule, Send, Step
+
+BACKWARDS = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
+
+
+def backwards(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same sends from the last to the first, each the other way, and added up: a broadcast becomes a reduce."""
+    return tuple(tuple(Send(s.dst, s.src, s.chunks, True) for s in step) for step in reversed(steps))
+
+
+def step(sends: Iterable[Send]) -> Step:
+    """One step; sends without a chunk are left out."""
+    return tuple(s for s in sends if s.chunks)
+
+
+def filled(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps in which something is sent."""
+    return tuple(s for s in steps if s)
+
+
+def together(parts: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
+    """Several lists of steps side by side: the k-th steps of all become one."""
+    longest = max(map(len, parts), default=0)
+    return tuple(tuple(s for part in parts if k < len(part) for s in part[k]) for k in range(longest))
+
+
+def rooted(steps: Sequence[Step], n: int, root: int) -> tuple[Step, ...]:
+    """The same steps with rank v in the place of rank 0 + v counted from the root."""
+    return tuple(
+        tuple(Send((s.src + root) % n, (s.dst + root) % n, s.chunks, s.reduce) for s in each) for each in steps
+    )
+
+
+def gathering(
+    name: str, op: str, n: int, chunks: int, gather: Callable[[bool], tuple[Step, ...]], root: int = 0
+) -> Schedule:
+    """An all-gather, the reduce-scatter that it is backwards, or the all-reduce that both are.
+
+    `gather(True)` is the all-gather, `gather(False)` one that runs the other way round, for what is then turned.
+    """
+    check(name, op, ("all_gather", "reduce_scatter", "all_reduce"), n)
+    steps: tuple[Step, ...] = ()
+    if op != "all_gather":
+        steps += backwards(gather(False))
+    if op != "reduce_scatter":
+        steps += gather(True)
+    return Schedule(name, op, n, chunks, filled(steps), root)
+
+
+def check(name: str, op: str, ops: Sequence[str], n: int, root: int = 0) -> None:
+    """Refuse an operation that the algorithm does not do, and ranks that do not exist."""
+    if op not in ops:
+        raise LabError(f"{name} is no {op}. It does {', '.join(ops)}; schedules.of({op!r}, n) lists what does it.")
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise LabError(f"n={n!r} is no number of ranks. Choose 1 or more.")
+    if root not in range(n):
+        raise LabError(f"There is no rank {root!r} among {n}. Choose a root of 0 to {n - 1}.")
+
+
+def log2_up(n: int) -> int:
+    """⌈log2 n⌉: how often 1 must double to reach n."""
+    return (n - 1).bit_length()

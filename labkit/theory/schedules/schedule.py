@@ -1,0 +1,156 @@
+"""A collective as steps: who sends which chunk to whom, and whether the receiver adds it. No torch, no cluster.
+
+A buffer of S bytes is cut into `chunks` equal pieces, and all sends of a step go out at once: each carries what its
+sender held before the step. S is the largest buffer that one rank holds: the tensor of an all-reduce, a reduce and a
+broadcast; all that is gathered (N·D) or scattered; the N chunks that a rank brings to a reduce-scatter or all-to-all.
+In an all-to-all the chunk from rank r to rank q has the number r·N + q; everywhere else a chunk is a place in S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.theory.schedules import words
+from labkit.theory.values import Op, combine, copy, join, split
+
+
+@dataclass(frozen=True)
+class Send:
+    """Rank `src` sends its `chunks` to rank `dst`, which adds them to its own (`reduce`) or puts them in place."""
+
+    src: int
+    dst: int
+    chunks: tuple[int, ...]
+    reduce: bool = False
+
+
+Step = tuple[Send, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule:
+    """The steps by which `n` ranks perform `op` on a buffer of `chunks` chunks.
+
+    >>> from labkit.theory import schedules
+    >>> ring = schedules.ring("all_reduce", 4)
+    >>> len(ring.steps), ring.sent(4)      # steps, and bytes that each rank sends of a buffer of four
+    (6, [6.0, 6.0, 6.0, 6.0])
+    """
+
+    name: str
+    op: str
+    n: int
+    chunks: int
+    steps: tuple[Step, ...]
+    root: int = 0
+
+    def __repr__(self) -> str:
+        return words.text(self)
+
+    def run(self, xs: Sequence[Any], op: Op = "SUM") -> list[Any]:
+        """What every rank holds in the end, in the form of `theory.collectives`: `xs[r]` is what rank r brings.
+
+        >>> from labkit.theory import schedules
+        >>> schedules.ring("all_reduce", 3).run([[1, 2, 3], [10, 20, 30], [100, 200, 300]])
+        [[111, 222, 333], [111, 222, 333], [111, 222, 333]]
+        """
+        if len(xs) != self.n:
+            raise LabError(f"The schedule is for {self.n} ranks and got {len(xs)} values. Give it one a rank.")
+        return self._read(self.states(xs, op)[-1], xs)
+
+    def states(self, xs: Sequence[Any], op: Op = "SUM") -> list[list[dict[int, Any]]]:
+        """Each rank's chunks before the first step and after every step: `states(xs)[k][r][chunk]`."""
+        states = [[dict(mine) for mine in self._begin(xs)]]
+        for step in self.steps:
+            held = states[-1]
+            after = [dict(mine) for mine in held]
+            for send in step:
+                for c in send.chunks:
+                    assert c in held[send.src], f"{self.name}: rank {send.src} sends chunk {c} that it has not"
+                    came = held[send.src][c]
+                    mine = after[send.dst]
+                    mine[c] = combine([mine[c], came], op) if send.reduce else copy(came)
+            states.append(after)
+        return states
+
+    def traffic(self, nbytes: float = 1.0) -> np.ndarray:
+        """Bytes that each rank sends to each other one: `traffic(S)[src, dst]`; shares of S where it is left out."""
+        return self._counts * (nbytes / self.chunks)
+
+    def sent(self, nbytes: float = 1.0) -> list[float]:
+        """Bytes that each rank sends, of a buffer of `nbytes`."""
+        return [float(b) for b in self.traffic(nbytes).sum(axis=1)]
+
+    def received(self, nbytes: float = 1.0) -> list[float]:
+        """Bytes that each rank receives."""
+        return [float(b) for b in self.traffic(nbytes).sum(axis=0)]
+
+    def busiest(self, nbytes: float = 1.0) -> float:
+        """Bytes through the busiest rank, one direction, added up over the steps: what β multiplies."""
+        worst = 0
+        for step in self.steps:
+            out, into = [0] * self.n, [0] * self.n
+            for send in step:
+                out[send.src] += len(send.chunks)
+                into[send.dst] += len(send.chunks)
+            worst += max((*out, *into), default=0)
+        return worst * nbytes / self.chunks
+
+    def crossing(self, gpus: int, nbytes: float = 1.0) -> np.ndarray:
+        """Bytes that leave each node, where every `gpus` ranks in a row are a node."""
+        node = np.arange(self.n) // gpus
+        out = (self.traffic(nbytes) * (node[:, None] != node)).sum(axis=1)
+        return np.bincount(node, weights=out)
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        counts = np.zeros((self.n, self.n))
+        for step in self.steps:
+            for send in step:
+                counts[send.src, send.dst] += len(send.chunks)
+        return counts
+
+    def _begin(self, xs: Sequence[Any]) -> list[dict[int, Any]]:
+        """Which chunks each rank holds at first."""
+        n, each = self.n, self.chunks // self.n
+        if self.op in ("all_reduce", "reduce"):
+            return [dict(enumerate(split(x, self.chunks))) for x in xs]
+        if self.op == "broadcast":
+            return [dict(enumerate(split(xs[r], self.chunks))) if r == self.root else {} for r in range(n)]
+        if self.op in ("all_gather", "gather"):
+            return [{r * each + i: piece for i, piece in enumerate(split(x, each))} for r, x in enumerate(xs)]
+        if self.op == "all_to_all":
+            return [{r * n + q: chunk for q, chunk in enumerate(x)} for r, x in enumerate(xs)]
+        assert self.op in ("reduce_scatter", "scatter"), self.op
+        return [
+            {q * each + i: piece for q, chunk in enumerate(x) for i, piece in enumerate(split(chunk, each))}
+            if self.op == "reduce_scatter" or r == self.root
+            else {}
+            for r, x in enumerate(xs)
+        ]
+
+    def _read(self, held: Sequence[dict[int, Any]], xs: Sequence[Any]) -> list[Any]:
+        """What a rank's chunks are in the end, None where the operation leaves it nothing."""
+        n, each = self.n, self.chunks // self.n
+
+        def block(r: int, q: int) -> Any:
+            return join([held[r][q * each + i] for i in range(each)])
+
+        if self.op in ("all_reduce", "broadcast"):
+            return [join([mine[c] for c in range(self.chunks)]) for mine in held]
+        if self.op == "reduce":
+            root = join([held[self.root][c] for c in range(self.chunks)])
+            return [root if r == self.root else None for r in range(n)]
+        if self.op == "all_gather":
+            return [[block(r, q) for q in range(n)] for r in range(n)]
+        if self.op == "gather":
+            return [[block(r, q) for q in range(n)] if r == self.root else None for r in range(n)]
+        if self.op == "all_to_all":
+            return [[held[r][q * n + r] for q in range(n)] for r in range(n)]
+        return [block(r, r) for r in range(n)]

@@ -1,0 +1,81 @@
+"""Trees: the buffer goes down, or sums come up. Few steps; the double tree leaves no rank idle."""
+
+from __future__ import annotations
+
+from labkit.theory.schedules.build import backwards, check, filled, rooted, step, together
+from labkit.theory.schedules.schedule import Schedule, Send, Step
+
+
+def tree(op: str, n: int, root: int = 0) -> Schedule:
+    """A binomial tree: in step k the first 2ᵏ ranks send to the next 2ᵏ. ⌈log2 N⌉ steps, S bytes a message.
+
+    The broadcast is Gloo's (gloo/broadcast.cc). A reduce is the same backwards, an all-reduce both.
+
+    >>> [[(s.src, s.dst) for s in step] for step in tree("broadcast", 4).steps]
+    [[(0, 1)], [(0, 2), (1, 3)]]
+    """
+    check("tree", op, ("broadcast", "reduce", "all_reduce"), n, root)
+    levels = range((n - 1).bit_length())
+    down = rooted([step(Send(v, v + 2**k, (0,)) for v in range(2**k) if v + 2**k < n) for k in levels], n, root)
+    steps = {"broadcast": down, "reduce": backwards(down), "all_reduce": backwards(down) + down}[op]
+    return Schedule("tree", op, n, 1, steps, root)
+
+
+def parents(n: int) -> tuple[list[int], list[int]]:
+    """Each rank's parent in NCCL's two trees (trees.cc); -1 at a root. Inner ranks of one are leaves of the other.
+
+    >>> parents(8)
+    ([-1, 2, 4, 2, 0, 6, 4, 6], [1, 3, 1, 7, 5, 3, 5, -1])
+    """
+
+    def up(r: int) -> int:
+        if r == 0:
+            return -1
+        bit = r & -r
+        return r ^ bit if (r ^ bit) | (bit << 1) >= n else (r ^ bit) | (bit << 1)
+
+    first = [up(r) for r in range(n)]
+    if n % 2 == 0:  # mirrored
+        second = [n - 1 - p if p >= 0 else -1 for p in reversed(first)]
+    else:  # shifted by one
+        second = [(p + 1) % n if p >= 0 else -1 for p in (first[(r - 1) % n] for r in range(n))]
+    return first, second
+
+
+def double_tree(op: str, n: int, pieces: int = 1) -> Schedule:
+    """NCCL's double binary tree: each half of the buffer goes up and down a tree of its own, in `pieces` pieces.
+
+    A rank that is inner in one tree is a leaf in the other, so that each sends at most 2S. The pieces follow one
+    another through the tree: 2⌈log2 N⌉ + pieces - 1 steps. (NCCL's trees are over nodes, with a chain in each node;
+    here a node has one rank.)
+
+    >>> len(double_tree("all_reduce", 8, pieces=4).steps), max(double_tree("all_reduce", 8, pieces=4).sent(8.0))
+    (9, 16.0)
+    """
+    check("double tree", op, ("all_reduce",), n)
+    halves = [
+        _pipelined(parent, tuple(range(half * pieces, (half + 1) * pieces))) for half, parent in enumerate(parents(n))
+    ]
+    return Schedule("double tree", op, n, 2 * pieces, filled(together(halves)))
+
+
+def _pipelined(parent: list[int], pieces: tuple[int, ...]) -> tuple[Step, ...]:
+    """Up and down one tree, piece after piece: a rank sends piece p as soon as it has it from all below (above) it."""
+    n = len(parent)
+    depth = [0] * n
+    for r in range(n):
+        up = parent[r]
+        while up >= 0:
+            depth[r], up = depth[r] + 1, parent[up]
+    deepest = max(depth)
+    height = [0] * n
+    for r in sorted(range(n), key=lambda r: -depth[r]):
+        if parent[r] >= 0:
+            height[parent[r]] = max(height[parent[r]], height[r] + 1)
+    steps: list[list[Send]] = [[] for _ in range(2 * deepest + len(pieces) - 1)] if deepest else []
+    for r in range(n):
+        for i, piece in enumerate(pieces):
+            if parent[r] >= 0:
+                steps[height[r] + i].append(Send(r, parent[r], (piece,), True))
+                steps[deepest + depth[r] - 1 + i].append(Send(parent[r], r, (piece,)))
+    return tuple(map(tuple, steps))

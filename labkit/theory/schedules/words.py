@@ -1,0 +1,57 @@
+"""A schedule in words: one line on what it takes, then a line for each step. Imports neither torch nor a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.theory.schedules.schedule import Schedule, Send
+
+LINES = 24  # steps that are told; of more the first and the last ones
+
+
+def title(s: Schedule) -> str:
+    """Its ranks, chunks and steps, and what the ranks send of a buffer of S bytes."""
+    ranks, chunks, steps = (_count(k, what) for k, what in ((s.n, "rank"), (s.chunks, "chunk"), (len(s.steps), "step")))
+    sent = sorted({round(b, 9) for b in s.sent()})
+    told = f"a rank sends {sent[0]:.4g} S to {sent[-1]:.4g} S" if len(sent) > 1 else f"each rank sends {sent[0]:.4g} S"
+    return f"{s.name}, {s.op} on {ranks}: {chunks}, {steps}, {told}"
+
+
+def text(s: Schedule) -> str:
+    """The title, then who sends what to whom in each step: +2 is chunk 2, added; =2 is chunk 2, put in its place."""
+    steps = [sorted(step, key=lambda a: (a.src, a.dst)) for step in s.steps]
+    lines = [
+        f"step {k + 1}: {' · '.join(f'{a.src}→{a.dst} {carried(s, a)}' for a in step)}" for k, step in enumerate(steps)
+    ]
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 4], "…", *lines[-3:]]
+    return "\n".join([title(s), *lines])
+
+
+def carried(s: Schedule, send: Send) -> str:
+    """What a send carries, in short."""
+    if s.op == "all_to_all":
+        if len(send.chunks) > 1:
+            return f"{len(send.chunks)} chunks"
+        src, dst = divmod(send.chunks[0], s.n)
+        return f"({src}→{dst})" if (src, dst) != (send.src, send.dst) else "its own"
+    return f"{'+' if send.reduce else '='}{spans(send.chunks)}"
+
+
+def spans(chunks: Sequence[int]) -> str:
+    """Numbers in short.
+
+    >>> spans((7, 0, 1, 2, 3))
+    '0–3,7'
+    """
+    order = sorted(chunks)
+    starts = [order[0], *(b for a, b in pairwise(order) if b > a + 1)]
+    ends = [*(a for a, b in pairwise(order) if b > a + 1), order[-1]]
+    return ",".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _count(k: int, what: str) -> str:
+    return f"{k} {what}{'' if k == 1 else 's'}"

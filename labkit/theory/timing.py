@@ -1,0 +1,111 @@
+"""Bytes and seconds → algbw and busbw, as nccl-tests defines them. Knows no clock, no torch and no cluster.
+
+algbw is S / t, and S is nccl-tests' "size", which is not the same buffer for every operation: see `CONVENTIONS`.
+busbw is algbw times a factor of the operation and the number of ranks, chosen so that busbw tells how fast the
+hardware's links were used, whatever the number of ranks. GB/s are 10⁹ bytes a second, β is in seconds a byte.
+
+Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, and the `…GetBw` functions of src/*.cu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.errors import LabError
+
+GB = 1e9
+BUFFER = "S is the whole buffer of one rank"
+PARTS = "S is n × the part of one rank"
+CONVENTIONS = {  # op → what S is; what makes busbw of algbw; the same for n ranks
+    "all_reduce": (BUFFER, "2(n-1)/n", lambda n: 2 * (n - 1) / n),
+    "all_gather": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
+    "reduce_scatter": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
+    "all_to_all": (BUFFER + ", a part for each rank", "(n-1)/n", lambda n: (n - 1) / n),
+    "gather": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
+    "scatter": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
+    "broadcast": (BUFFER, "1", lambda n: 1.0),
+    "reduce": (BUFFER, "1", lambda n: 1.0),
+    "send_recv": (BUFFER, "1", lambda n: 1.0),
+}
+WHOLE = ("all_gather", "reduce_scatter", "gather", "scatter")  # S is n times what one rank brings, or gets
+
+
+def busbw_factor(op: str, n: int) -> float:
+    """What algbw is multiplied by to get busbw, for n ranks.
+
+    >>> busbw_factor("all_reduce", 4), busbw_factor("all_gather", 4), busbw_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+
+    The least that each rank must send (or the busiest one, where there is a root) is factor × S. Raises `LabError`
+    for an operation that carries no data, or that nccl-tests does not know.
+    """
+    if op == "barrier":
+        raise LabError("A barrier carries no data and has no bandwidth. Ask for its time alone.")
+    if op not in CONVENTIONS:
+        raise LabError(f"{op!r} has no bus bandwidth here. Choose one of: {', '.join(CONVENTIONS)}.")
+    if n < 1:
+        raise LabError(f"n={n!r} is no number of ranks. Give 1 or more.")
+    return float(CONVENTIONS[op][2](n))
+
+
+def size(op: str, n: int, part: float) -> float:
+    """nccl-tests' S in bytes, from the smaller tensor of one rank: what it brings, or of a scatter gets.
+
+    >>> size("all_gather", 4, 100), size("all_reduce", 4, 100)
+    (400, 100)
+    """
+    return part * n if op in WHOLE else part
+
+
+def algbw(nbytes: float, seconds: float) -> float:
+    """S / t in GB/s.
+
+    >>> algbw(1e6, 1e-3)
+    1.0
+    """
+    return nbytes / seconds / GB
+
+
+def busbw(op: str, n: int, nbytes: float, seconds: float) -> float:
+    """algbw × `busbw_factor`, in GB/s.
+
+    >>> busbw("all_reduce", 4, 1e6, 1e-3)
+    1.5
+    """
+    return algbw(nbytes, seconds) * busbw_factor(op, n)
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """A time, the bytes that belong to it, and the convention by which they become bandwidths.
+
+    >>> Bandwidth("all_reduce", 4, 1e6, 1e-3)
+    all_reduce, 4 ranks, 1.00e+06 B in 1e-03 s: algbw 1 GB/s, busbw 1.5 GB/s = algbw × 2(n-1)/n
+    """
+
+    op: str
+    n: int
+    nbytes: float  # S, in nccl-tests' sense
+    seconds: float
+
+    @property
+    def algbw(self) -> float:
+        """S / t in GB/s."""
+        return algbw(self.nbytes, self.seconds)
+
+    @property
+    def busbw(self) -> float:
+        """algbw times the factor of this operation and number of ranks, in GB/s."""
+        return busbw(self.op, self.n, self.nbytes, self.seconds)
+
+    @property
+    def convention(self) -> str:
+        """What S and busbw mean here, in words."""
+        what, factor, _ = CONVENTIONS[self.op]
+        return f"{what}; algbw = S / t; busbw = algbw × {factor} (nccl-tests); GB/s = 10⁹ bytes a second"
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.op}, {self.n} ranks, {self.nbytes:.2e} B in {self.seconds:.0e} s: algbw {self.algbw:.3g} GB/s, "
+            f"busbw {self.busbw:.3g} GB/s = algbw × {CONVENTIONS[self.op][1]}"
+        )

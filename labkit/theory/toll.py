@@ -1,0 +1,76 @@
+"""What a recorded run cost: bytes that each rank sent, and rounds in which a rank sends and receives one at a time.
+
+Sends are counted as they were recorded; a collective counts as its textbook's figure. Neither torch nor a cluster.
+"""
+
+from __future__ import annotations
+
+from labkit.theory.formulas import OPS, traffic_of
+from labkit.theory.record import Op, Record, rounds
+
+WHOLE = ("all_gather", "gather", "scatter")  # whose record has one rank's part, and S is all ranks'
+
+
+def sent(record: Record) -> list[float]:
+    """Bytes that each rank sent."""
+    total = [0.0] * record.n
+    for mine in record.ops:
+        for op in mine:
+            if op.kind == "send":
+                total[op.rank] += op.bytes or 0
+    for meeting in record.meetings:
+        first = meeting.ops[0]
+        name = _textbook(first.op)
+        brought = [op.bytes or 0 for op in meeting.ops]
+        if name and any(brought):
+            n = len(meeting.ranks)
+            size = sum(brought) * n / len(brought) if name in WHOLE else max(brought)
+            root = meeting.ranks.index(first.peer) if first.peer in meeting.ranks else 0
+            for r, row in zip(meeting.ranks, traffic_of(name, n, size, root)[0], strict=True):
+                total[r] += float(row.sum())
+    return total
+
+
+def _textbook(op: str) -> str:
+    """The collective that a function of torch is: "all_gather_into_tensor" → "all_gather"."""
+    name = op.removeprefix("comms.")
+    for end in ("_into_tensor", "_tensor", "_single", "_coalesced"):
+        name = name.removesuffix(end)
+    return name if name in OPS else ""
+
+
+def steps(record: Record) -> int:
+    """How many steps the messages take if a rank sends one and receives one at a time.
+
+    A message comes one step after all that its sender and its receiver had finished before they called for it.
+    """
+    place = rounds(record)
+    sending = [0] * record.n
+    taking = [0] * record.n
+    reached: dict[int, int] = {}
+
+    def finished(op: Op) -> int:
+        before = (reached.get(id(o), 0) for o in record.ops[op.rank] if o.done is not None and o.done < op.issued)
+        return max(before, default=0)
+
+    order = sorted(range(len(record.messages)), key=lambda i: (place[i], _issued(record, i)))
+    for i in order:
+        message = record.messages[i]
+        ends = [op for op in (message.send, message.recv) if op is not None]
+        step = max(map(finished, ends))
+        if message.send is not None:
+            step = max(step, sending[message.send.rank])
+        if message.recv is not None:
+            step = max(step, taking[message.recv.rank])
+        step += 1
+        if message.send is not None:
+            sending[message.send.rank] = step
+        if message.recv is not None:
+            taking[message.recv.rank] = step
+        reached.update((id(op), step) for op in ends)
+    return max(sending + taking, default=0)
+
+
+def _issued(record: Record, i: int) -> int:
+    message = record.messages[i]
+    return min(op.issued for op in (message.send, message.recv) if op is not None)

@@ -1,0 +1,180 @@
+"""Bytes from rank to rank: what a cell's recorded calls would cost by the textbook, and the form of what was seen.
+
+Pure: plain data in, plain data out; neither torch nor a cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.theory.formulas import OPS, traffic_of
+from labkit.theory.record import Op, Record
+
+SLIGHT = 0.02  # of the largest figure: less is headers, not data
+CLOSE = 0.01  # two figures are the same up to here
+
+# The calls of torch.distributed that textbooks know, under which name.
+KNOWN = {
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "all_reduce": "all_reduce",
+    "gather": "gather",
+    "all_gather": "all_gather",
+    "all_gather_single": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "barrier": "barrier",
+    "monitored_barrier": "barrier",
+}
+PARTS = ("gather", "all_gather", "scatter")  # one rank's share is recorded; the whole is what S stands for
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective: its name in textbooks, its ranks, the bytes S of the whole buffer, and the root's world rank."""
+
+    op: str
+    ranks: tuple[int, ...]
+    nbytes: int
+    root: int
+
+    def matrix(self, n: int, op: str | None = None) -> np.ndarray:
+        """The textbook's bytes between n ranks; `op` asks what another collective would do with the same buffer."""
+        k = len(self.ranks)
+        own, _ = traffic_of(op or self.op, k, self.nbytes, self.ranks.index(self.root) if self.root >= 0 else 0)
+        world = np.zeros((n, n))
+        world[np.ix_(self.ranks, self.ranks)] = own
+        return world
+
+    @property
+    def algorithm(self) -> str:
+        """The textbook's way: "ring: 2S(N-1)/N from each rank"."""
+        return traffic_of(self.op, len(self.ranks), self.nbytes)[1]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a cell asked for: its collectives, the bytes of its sends, and what no textbook has a figure for."""
+
+    n: int
+    calls: tuple[Call, ...]
+    sends: np.ndarray
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether the textbook has a figure for all of it."""
+        return not self.unknown and bool(self.calls or self.sends.any())
+
+    def matrix(self, instead: dict[str, str] | None = None) -> np.ndarray:
+        """Bytes from each rank to each other; `instead` counts some collectives as others."""
+        swap = instead or {}
+        return sum((c.matrix(self.n, swap.get(c.op)) for c in self.calls), self.sends.copy())
+
+    @property
+    def name(self) -> str:
+        """What the figure is made of: "3 × all_reduce (ring: 2S(N-1)/N from each rank)"."""
+        count = Counter((c.op, c.algorithm) for c in self.calls)
+        parts = [f"{f'{k} × ' if k > 1 else ''}{op} ({how})" for (op, how), k in count.items()]
+        return "; ".join([*parts, *(["what the cell's sends carry"] if self.sends.any() else [])])
+
+
+def asked(record: Record) -> Asked:
+    """What the recorded calls of a cell asked for."""
+    calls, unknown = [], []
+    sends = np.zeros((record.n, record.n))
+    for meeting in record.meetings:
+        ops = [o for o in meeting.ops if not o.error]
+        call = _call(meeting.ranks, ops)
+        if call is None:
+            unknown.append(meeting.names[0])
+        else:
+            calls.append(call)
+    for op in (o for mine in record.ops for o in mine if o.kind == "send" and not o.error):
+        if op.bytes is None or op.peer is None:
+            unknown.append(op.op)
+        else:
+            sends[op.rank, op.peer] += op.bytes
+    if any(t.get("dropped") for t in record.told):
+        unknown.append("the calls before the last ones, of which there is no record")
+    return Asked(record.n, tuple(calls), sends, tuple(dict.fromkeys(unknown)))
+
+
+def _call(ranks: tuple[int, ...], ops: Sequence[Op]) -> Call | None:
+    names = {o.name for o in ops}
+    op = KNOWN.get(names.pop()) if len(names) == 1 else None
+    if op == "barrier":
+        return Call(op, ranks, 0, -1)
+    sizes = [o.bytes for o in ops if o.bytes is not None]
+    if op is None or not sizes or len(ops) < len(ranks) or (op != "broadcast" and len(set(sizes)) > 1):
+        return None
+    roots = {o.peer for o in ops}
+    root = roots.pop() if len(roots) == 1 else None
+    if op in ("broadcast", "reduce", "gather", "scatter") and root is None:
+        return None
+    return Call(op, ranks, max(sizes) * (len(ranks) if op in PARTS else 1), -1 if root is None else root)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two matrices agree to 1 % wherever data moves, headers left out."""
+    data = np.maximum(a, b) > SLIGHT * max(a.max(initial=0), b.max(initial=0))
+    return bool((np.abs(a - b) <= CLOSE * np.maximum(a, b))[data].all())
+
+
+def likeness(matrix: np.ndarray, asked: Asked) -> dict[str, str] | None:
+    """Which collectives must be counted as which others for the textbook to have these bytes: {} as they are.
+
+    None where no single change explains what was seen.
+    """
+    if same(matrix, asked.matrix()):
+        return {}
+    for op in dict.fromkeys(c.op for c in asked.calls):
+        for other in OPS:
+            if other != op and same(matrix, asked.matrix({op: other})):
+                return {op: other}
+    return None
+
+
+def form(matrix: np.ndarray) -> str:
+    """The form of who sends to whom, "" where it has none that has a name.
+
+    >>> form(np.array([[0, 9, 0], [0, 0, 9], [9, 0, 0]]))
+    'a ring, each rank to the next one'
+    """
+    edges = {(int(s), int(d)) for s, d in np.argwhere(matrix > SLIGHT * matrix.max(initial=0))}
+    who = sorted({r for edge in edges for r in edge})
+    n = len(who)
+    if len(edges) == 1:
+        ((src, dst),) = edges
+        return f"rank {src} to rank {dst}"
+    among = "" if n == len(matrix) else f" among ranks {', '.join(map(str, who))}"
+    for name, its in _forms(who):
+        if edges == its:
+            return name + among
+    return ""
+
+
+def _forms(who: Sequence[int]) -> Iterator[tuple[str, set[tuple[int, int]]]]:
+    """Every form that has a name, with its edges, for these ranks."""
+    n = len(who)
+    if n < 2:
+        return
+    yield "each rank to each other one", {(s, d) for s in who for d in who if s != d}
+    ring = {(who[i], who[(i + 1) % n]) for i in range(n)}
+    yield "a ring, each rank to the next one", ring
+    yield "a ring, each rank to the one before it", {(d, s) for s, d in ring}
+    for i, root in enumerate(who):
+        star = {(root, d) for d in who if d != root}
+        yield f"a star, rank {root} to each other one", star
+        yield f"a star, each other rank to rank {root}", {(d, s) for s, d in star}
+        tree = {(who[(v - (1 << v.bit_length() - 1) + i) % n], who[(v + i) % n]) for v in range(1, n)}
+        yield f"a binomial tree below rank {root}", tree

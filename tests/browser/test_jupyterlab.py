@@ -1,0 +1,134 @@
+"""The workbook in JupyterLab, as a learner meets it: menus, the Stop button, a restart, the widgets, both themes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import browse
+import pytest
+from playwright.sync_api import expect
+
+CONTRASTS = (Path(__file__).parent / "contrasts.js").read_text()
+
+pytestmark = pytest.mark.browser
+
+START = "from labkit import start\n\nlab = start(timeout=60)"
+SUM = "%%px\nx = torch.tensor([rank + 1.0])\ndist.all_reduce(x)\nprint(x.item())"
+
+
+def begin(nb: browse.Notebook) -> None:
+    """Run the first cell, which starts the lab."""
+    nb.run_cell(0)
+    assert nb.errors() == []
+
+
+def test_start_here_runs_from_the_menu_and_shows_the_ranks(opened):
+    nb = opened("00-start-here.ipynb")
+    nb.run_all()
+    assert nb.errors() == []
+    rows = nb.cells.locator("table.labkit-lab tbody tr")
+    expect(rows).to_have_count(4)
+    assert [row.split("\t")[0] for row in rows.all_inner_texts()] == ["0", "1", "2", "3"]
+    look = nb.cells.locator("table.labkit-look td.value")
+    expect(look).to_have_text(["[1.0]", "[2.0]", "[3.0]", "[4.0]"])
+    picture = nb.cells.locator("img[alt*='After']")
+    expect(picture).to_be_visible()
+    assert "10" in picture.get_attribute("alt")
+    assert picture.evaluate("image => image.complete && image.naturalWidth") > 300
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_everything_on_the_page_is_readable(opened, lab_server, shots, theme):
+    cells = [
+        START,
+        "lab",
+        "%%px\nx = torch.arange(3.0) + (rank == 2)",
+        'lab.look("x")',
+        "lab.strip()",
+        "from labkit.widgets import Predict\n\nPredict('What does rank 1 hold?', ['the sum', 'what it held'])",
+        "%%px\nif rank != 2:\n    dist.all_reduce(x)",
+        "%%px\n1 / (rank - 1)",
+    ]
+    nb = opened(lab_server.write(f"{theme}.ipynb", cells))
+    nb.theme(theme)
+    for index in range(len(cells)):
+        nb.run_cell(index)
+    expect(nb.cells.nth(4)).to_contain_text("rank 3 idle")
+    assert ["StuckError" in error for error in nb.errors()] == [True, False]
+    name = theme.replace("JupyterLab ", "").lower()
+    nb.page.screenshot(path=shots / f"everything-{name}.png")
+    contrasts = nb.page.evaluate(CONTRASTS)
+    assert len(contrasts) > 40, "the outputs have text"
+    faint = [(text, ratio) for text, ratio in contrasts if ratio < 4.5]
+    assert not faint, "WCAG asks for 4.5 at least"
+
+
+def test_stop_ends_a_cell_that_would_run_for_ever_and_the_next_one_works(opened, lab_server):
+    absent = "%%px\nif rank == 2:\n    while True:\n        pass\ndist.barrier()"
+    endless = "%%px\nwhile True:\n    pass"
+    nb = opened(lab_server.write("stop.ipynb", [START, absent, SUM, endless, SUM]))
+    begin(nb)
+    for index, said in (
+        (1, ["You stopped the cell", "ranks 0, 1, 3 wait in barrier (line 5)", "rank 2 went on computing (line 3)"]),
+        (3, ["You stopped the cell", "all variables are kept"]),
+    ):
+        nb.start_cell(index)
+        time.sleep(1.5)
+        nb.stop()
+        nb.wait_idle(10)
+        (error,) = nb.cells.nth(index).locator(browse.ERROR).all_inner_texts()
+        for words in said:
+            assert words in error
+        assert len(error.splitlines()) <= 3, "no traceback of labkit's own"
+        nb.run_cell(index + 1)
+        expect(nb.cells.nth(index + 1)).to_contain_text("ranks 0–3 │ 10.0")
+
+
+def test_a_restart_of_the_kernel_leaves_nothing_behind(opened, lab_server):
+    nb = opened(lab_server.write("restart.ipynb", [START, "%%px\nwhile True:\n    pass"]))
+    begin(nb)
+    nb.start_cell(1)
+    assert len(lab_server.processes("LABKIT_RUN")) > 4, "ranks run"
+    nb.restart()
+    deadline = time.monotonic() + 5
+    while (left := lab_server.processes("LABKIT_RUN")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+    assert list(lab_server.tmp.glob("labkit-*")) == []
+    begin(nb)
+
+
+def test_the_live_strip_follows_the_ranks(opened, lab_server):
+    busy = "%%px\nimport time\nif rank == 0:\n    time.sleep(2)\ndist.barrier()"
+    nb = opened(lab_server.write("strip.ipynb", [START, "lab.strip()", busy]))
+    begin(nb)
+    strip = nb.run_cell(1).get_by_role("img", name="rank 0:")
+    idle = [f"rank {r} idle" for r in range(4)]
+    chips = strip.locator("> span")
+    expect(chips).to_have_text(idle)
+    nb.start_cell(2)
+    expect(chips.nth(0)).to_contain_text("rank 0 computing")
+    expect(chips.nth(3)).to_contain_text("rank 3 in barrier")
+    nb.wait_idle()
+    expect(chips).to_have_text(idle)
+
+
+def test_a_prediction_is_locked_in_and_its_keys_stay_inside(opened, lab_server):
+    asked = "from labkit.widgets import Predict\n\np = Predict('Which?', ['one', 'two'])\np"
+    nb = opened(lab_server.write("predict.ipynb", [asked, "p.choice", "1 + 1"]))
+    widget = nb.run_cell(0)
+    button = widget.get_by_role("button", name="Lock it in")
+    expect(button).to_be_disabled()
+    two = widget.get_by_role("radio").nth(1)
+    two.click()
+    nb.page.keyboard.press("d")
+    nb.page.keyboard.press("d")
+    expect(nb.cells).to_have_count(3)
+    expect(button).to_be_enabled()
+    button.click()
+    expect(widget.get_by_text("Locked in: two")).to_be_visible()
+    for radio in widget.get_by_role("radio").all():
+        expect(radio).to_be_disabled()
+    expect(two).to_be_checked()
+    expect(nb.run_cell(1)).to_contain_text("'two'")

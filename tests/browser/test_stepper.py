@@ -1,0 +1,37 @@
+"""The stepper in JupyterLab: buttons, arrow keys, and no key that reaches the notebook."""
+
+from __future__ import annotations
+
+import browse
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+START = "from labkit import start\n\nlab = start(timeout=60)"
+SHIFT = """%%px
+x, y = torch.arange(2.) + 10 * rank, torch.empty(2)
+for step in range(2):
+    request = dist.isend(x, (rank + 1) % 4)
+    dist.recv(y, (rank - 1) % 4)
+    request.wait()"""
+
+
+def test_the_stepper_steps_by_button_and_arrow_and_keeps_its_keys(opened, lab_server, shots):
+    nb: browse.Notebook = opened(lab_server.write("steps.ipynb", [START, SHIFT, "lab.steps()", "1 + 1"]))
+    nb.run_cell(0)
+    nb.run_cell(1)
+    stepper = nb.run_cell(2).get_by_role("group", name="Step through the messages")
+    picture = stepper.locator("img[alt^='step']")
+    expect(picture).to_have_attribute("alt", "step 1: 0→1 [0, 1] · 1→2 [10, 11] · 2→3 [20, 21] · 3→0 [30, 31]")
+    stepper.get_by_role("button", name="one step on").click()
+    expect(stepper.get_by_text("step 2 of 2", exact=True)).to_be_visible()
+    nb.page.keyboard.press("ArrowRight")
+    expect(stepper.get_by_text("after step 2", exact=True)).to_be_visible()
+    nb.page.keyboard.press("ArrowLeft")
+    expect(stepper.get_by_text("step 2 of 2", exact=True)).to_be_visible()
+    nb.page.keyboard.press("d")
+    nb.page.keyboard.press("d")
+    expect(nb.cells).to_have_count(4)
+    nb.page.screenshot(path=shots / "stepper.png")
+    assert nb.errors() == []

@@ -1,0 +1,95 @@
+"""What runs and what is left of a lab: its processes, its listening sockets. Read from /proc, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SOON = 20.0  # seconds after which a test gives up; no test measures time
+
+
+def eventually(what: Callable[[], Any], seconds: float = SOON) -> Any:
+    """Ask again and again until the answer is true; that answer, or the last one when time is up."""
+    deadline = time.monotonic() + seconds
+    while not (answer := what()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return answer
+
+
+def carrying(text: str) -> list[psutil.Process]:
+    """The processes whose environment or command line contains the text."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+            if text.encode() in environment or any(text in word for word in process.cmdline()):
+                found.append(process)
+        except (OSError, psutil.Error):
+            continue
+    return [p for p in found if p.pid != os.getpid()]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How to find one run again after its lab has gone: its tag and its directory."""
+
+    tag: str
+    path: Path
+
+    @classmethod
+    def of(cls, address: str) -> Trace:
+        return cls(json.loads(Path(address).read_text())["tag"], Path(address).parent)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that the run started; the reaper carries no tag but the directory's name."""
+        return list({*carrying(self.tag), *carrying(str(self.path))})
+
+    def left(self) -> list[str]:
+        """What is still there, in words."""
+        said = []
+        for process in self.processes():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    said.append(f"{process.pid} {' '.join(process.cmdline())}")
+            except psutil.Error:
+                continue
+        return said + [str(self.path)] * self.path.exists()
+
+    def gone(self) -> bool:
+        return not self.left()
+
+
+def listening(process: psutil.Process) -> list[str]:
+    """The IP addresses on which a process can be reached by others."""
+    return [
+        c.laddr.ip
+        for c in process.net_connections("inet")
+        if c.laddr and (c.status == psutil.CONN_LISTEN or (c.type == socket.SOCK_DGRAM and not c.raddr))
+    ]
+
+
+def unix_listening(process: psutil.Process) -> list[str]:
+    """The names of the Unix sockets on which a process listens; one without a directory begins with @."""
+    accepting = {}
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[3], 16) & 0x10000:  # __SO_ACCEPTCON
+            accepting[fields[6]] = fields[7] if len(fields) > 7 else ""
+    names = []
+    for fd in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:
+            continue
+        inode = target.removeprefix("socket:[").removesuffix("]")
+        if target.startswith("socket:[") and inode in accepting:
+            names.append(accepting[inode])
+    return names

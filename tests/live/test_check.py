@@ -1,0 +1,377 @@
+"""A learner's function on live ranks: each verdict names what it is, and leaves the ranks well."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import labkit
+from labkit import progress
+from labkit.cluster import attempt, exercise
+from labkit.errors import LabError
+from labkit.theory import collectives, inputs
+from labkit.theory.exercise import Budget, Case
+from tests.live.notebook import Notebook
+from tests.live.processes import eventually
+
+RIGHT = "def f(x):\n    y = x.clone()\n    dist.all_reduce(y)\n    return y"
+SOME = "def f(x):\n    y = x.clone()\n"
+WELL = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, world_size, dist.get_world_size(), int(y), keep)"
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with labkit.start(4, timeout=2) as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))
+    return tmp_path
+
+
+def checked(lab, code: str, **given):
+    """The verdict on a function; whatever it is, the next cell works and variables are kept."""
+    lab.run(f"keep = 100 + rank\n{code}")
+    verdict = lab.check("f", **{"means": collectives.all_reduce, **given})
+    assert lab.run(WELL) == [f"{r} 4 4 4 {100 + r}\n" for r in range(4)]
+    html = verdict._repr_html_()
+    assert verdict.head in html
+    assert html.count("<img ") == len(re.findall(r'<img alt="[^"]+"', html))
+    return verdict
+
+
+def test_what_is_not_there_or_still_empty_is_not_attempted(lab):
+    lab.run("globals().pop('f', None)")
+    assert lab.check("f", means=collectives.all_reduce).state == "not attempted"
+    for body in ("...", "'''Doc.'''", "pass", "'''Doc.'''\n    raise NotImplementedError('later')"):
+        lab.run(f"def f(x):\n    {body}")
+        verdict = lab.check("f", means=collectives.all_reduce)
+        assert (verdict.state, verdict.right, verdict.ok) == ("not attempted", 0, False)
+
+
+def test_right_counts_the_inputs_over_two_three_and_four_ranks(lab):
+    verdict = checked(lab, RIGHT)
+    assert repr(verdict) == "✓ f: right on 24 inputs."
+    assert verdict.ok
+
+
+def test_wrong_names_the_first_input_and_rank_and_shows_both_sides(lab):
+    verdict = checked(lab, SOME + "    dist.all_reduce(y)\n    return y + (rank == 2)")
+    assert verdict.state == "wrong"
+    assert verdict.right == 8, "with two ranks it was right"
+    assert verdict.says[0] == "With 3 ranks: on rank 2 element 0 is 31, and 30 belongs there."
+    assert "rank 2 │ [20, 21, 22, 23, 24, 25] → [31, 34" in repr(verdict)
+    assert "should be: [30, 33" in repr(verdict)
+    assert "The ranks disagree" in repr(verdict)
+    assert 'alt="What f does with 3 ranks. rank 0 │' in verdict._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("    dist.all_reduce(y)", "None comes back"),
+        ("    dist.all_reduce(y)\n    return y[:-1]", "the shape is (3,), and (4,) belongs there"),
+        ("    dist.all_reduce(y)\n    return [y]", "belongs there"),
+        (
+            "    dist.all_reduce(y)\n    return y.long()",
+            "there are integers (int64), and floats (float32) belong there",
+        ),
+        ("    dist.all_reduce(y)\n    return dist", "TypeError: a module cannot leave its rank"),
+        ("    return y", "on rank 0 element 0 is 0, and 10 belongs there"),
+    ],
+)
+def test_other_wrong_results_are_told_in_words(lab, body, says):
+    assert says in repr(checked(lab, SOME + body))
+
+
+def test_an_exception_names_its_rank_and_line_and_who_waited(lab):
+    verdict = checked(
+        lab, SOME + "    if rank == 1:\n        raise ValueError('no')\n    dist.all_reduce(y)\n    return y"
+    )
+    assert verdict.state == "raises"
+    assert verdict.says == [
+        "Rank 1: ValueError: no (with 2 ranks).",
+        "Line 5 of the cell: raise ValueError('no')",
+        "Rank 0 waited in all_reduce (line 6) and was freed.",
+    ]
+    assert "all variables are kept" in repr(verdict)
+
+
+def test_a_deadlock_names_who_waits_for_whom_at_which_line(lab):
+    body = "    dist.send(y, (rank + 1) % world_size)\n    dist.recv(y, (rank - 1) % world_size)\n    return y"
+    verdict = checked(lab, SOME + body)
+    assert verdict.state == "deadlock"
+    assert verdict.says == [
+        "It hangs with 2 ranks.",
+        "Rank 0 waits for rank 1 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
+        "Rank 1 waits for rank 0 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
+    ]
+    assert "Space–time diagram" in verdict._repr_html_()
+
+
+def test_a_rank_that_went_without_the_others_is_told(lab):
+    verdict = checked(lab, SOME + "    if rank:\n        dist.all_reduce(y)\n    return y")
+    assert verdict.state == "deadlock"
+    assert "Rank 0 finished the function without it." in verdict.says
+
+
+def test_a_function_that_computes_for_ever_ends_at_the_limit(lab, monkeypatch):
+    monkeypatch.setattr(attempt, "PATIENCE", 0.5)
+    monkeypatch.setattr(lab._engines, "limit", 0.5)
+    monkeypatch.setattr(exercise, "LONG", 3.0)
+    verdict = checked(lab, "def f(x):\n    while True:\n        pass")
+    assert verdict.state == "slow"
+    assert "ranks 0, 1 went on computing" in verdict.says[0]
+
+
+def test_a_rank_that_dies_is_replaced(lab):
+    lab.run(SOME + "    import os\n    if rank == 1:\n        os._exit(3)\n    dist.all_reduce(y)\n    return y")
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.state == "raises"
+    assert "rank 1 died (exit code 3)" in verdict.says[0]
+    assert "Rank 1 was started anew" in repr(verdict)
+    assert checked(lab, RIGHT).ok
+
+
+def test_a_message_that_nobody_receives_is_a_mistake_even_where_the_result_is_right(lab):
+    body = "    if rank == 0:\n        globals()['w'] = dist.isend(y, 1)\n    dist.all_reduce(y)\n    return y"
+    verdict = checked(lab, SOME + body)
+    assert verdict.state == "wrong"
+    assert verdict.says == ["Rank 0 sends to rank 1 (line 5), and nobody receives it (with 2 ranks)."]
+
+
+def test_a_peer_that_does_not_exist_is_refused_in_a_check_and_only_there(lab):
+    verdict = checked(lab, SOME + "    dist.send(y, rank + 1)\n    return y")
+    assert verdict.state == "raises"
+    assert "Rank 1: ValueError: there is no rank 2 among 2 ranks" in verdict.says[0]
+    batch = "    ops = [dist.P2POp(dist.isend, y, rank + 1)]\n    dist.batch_isend_irecv(ops)\n    return y"
+    assert "there is no rank 2 among 2 ranks" in repr(checked(lab, SOME + batch))
+    assert lab.run("if rank < 2:\n    dist.send(y, 3) if rank == 0 else None\nif rank == 3:\n    dist.recv(y, 0)")
+
+
+def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
+    verdict = checked(lab, RIGHT, forbids=("all_reduce",))
+    assert repr(verdict) == "≈ f: right on 24 inputs, but forbidden.\nIt calls dist.all_reduce (line 4)."
+    assert checked(lab, RIGHT, forbids=("collectives",)).state == "forbidden"
+    assert checked(lab, RIGHT, forbids=("send",)).ok
+    around = """    part = y.clone()
+    for _ in range(world_size - 1):
+        got = torch.empty_like(part)
+        sending = dist.isend(part, (rank + 1) % world_size)
+        dist.recv(got, (rank - 1) % world_size)
+        sending.wait()
+        part = got
+        y += part
+    return y"""
+    budget = Budget(sent=lambda n, S: 2 * (n - 1) / n * S)
+    verdict = checked(lab, SOME + around, budget=budget)
+    assert verdict.state == "costly"
+    assert "sends 3.0 S, and 1.5 S is possible" in verdict.says[0]
+    assert checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 1)).ok
+    verdict = checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 2))
+    assert "It takes 3 steps with 4 ranks" in verdict.says[0]
+    assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
+
+
+def test_gradients_are_checked_beside_the_values(lab):
+    right = "from torch.distributed.nn.functional import all_reduce\ndef f(x):\n    return all_reduce(x.clone())"
+    assert checked(lab, right, gradients=True).ok
+    lazy = "def f(x):\n    y = x.detach().clone()\n    dist.all_reduce(y)\n    return x + (y - x.detach())"
+    assert checked(lab, lazy).ok
+    verdict = checked(lab, lazy, gradients=True)
+    assert verdict.state == "wrong"
+    assert "The values are right, the gradients are not" in verdict.says[0]
+    verdict = checked(lab, RIGHT.replace("x.clone()", "x.detach().clone()"), gradients=True)
+    assert "carries no gradient" in verdict.says[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        ("def f(x):\n    dist.destroy_process_group()\n    return x", "wrong"),
+        ("def f(x):\n    if rank:\n        dist.destroy_process_group()\n    dist.all_reduce(x)", "raises"),
+        ("def f(x):\n    raise SystemExit(1)", "raises"),
+        ("def f(x):\n    return f(x)", "raises"),
+        ("def f(x):\n    yield x", "raises"),
+        ("def f():\n    return 1", "raises"),
+        ("class f:\n    def __init__(self, x): pass", "raises"),
+        ("def f(x):\n    return x.to_sparse()", "raises"),
+        ("def f(x):\n    global rank, world_size\n    rank, world_size = 7, 9\n    return x", "wrong"),
+        ("import sys\ndef f(x):\n    sys.stdout = None\n    return x", "wrong"),
+        ("def f(x):\n    globals()['w'] = dist.irecv(x.clone(), 1 - rank)\n    return x", "wrong"),
+        ("import threading\n" + SOME + "    t = threading.Thread(target=lambda: dist.all_reduce(y))\n"
+         "    t.start()\n    t.join()\n    return y", "right"),
+    ],
+)  # fmt: skip
+def test_whatever_a_function_does_there_is_a_verdict_and_the_ranks_are_well(lab, code, state):
+    assert checked(lab, code).state == state
+    assert checked(lab, RIGHT).ok
+
+
+def test_where_gloo_ends_a_process_the_verdict_says_what_that_means(lab):
+    lab.run(SOME + "    y = torch.cat([y, y]) if rank else y\n    dist.all_reduce(y)\n    return y")
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.state == "raises"
+    assert "another length or dtype than the sender's" in repr(verdict)
+    assert lab.check("f", means=collectives.all_reduce).state == "differs", "the new process has no f"
+    assert checked(lab, RIGHT).ok
+
+
+def test_a_function_that_differs_between_ranks_is_told(lab):
+    lab.run(RIGHT)
+    lab.run(RIGHT + " * 1", ranks=[2, 3])
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.says == ["Ranks 2, 3 hold another f than rank 0. Run its cell on all ranks."]
+    lab.run("del f", ranks=[0])
+    assert lab.check("f", means=collectives.all_reduce).says[0].startswith("Only ranks 1–3 have f.")
+    lab.run("f = 3")
+    assert "no function but a value (int)" in repr(lab.check("f", means=collectives.all_reduce))
+
+
+def test_in_place_kept_inputs_options_and_no_argument(lab):
+    assert checked(lab, "def f(x):\n    dist.all_reduce(x)", in_place=True).ok
+    verdict = checked(lab, "def f(x):\n    dist.all_reduce(x)\n    return x", keeps_input=True)
+    assert "the argument is changed" in verdict.says[0]
+    code = "def f(x, root):\n    y = x.clone()\n    dist.broadcast(y, root)\n    return y"
+    assert checked(lab, code, means=collectives.broadcast, inputs=inputs.with_roots(inputs.vectors)).ok
+    assert checked(lab, "def f():\n    return rank", means=lambda xs: list(range(len(xs))), inputs=inputs.nothing).ok
+
+
+def test_lists_dicts_and_bfloat16_cross(lab):
+    def cases(n):
+        return [Case([{"a": x, "b": [x, 3]} for x in inputs.counting(n, 2)], dtype="bfloat16")]
+
+    code = "def f(s):\n    assert s['a'].dtype == torch.bfloat16\n    return [s['b'][0] + 1, s['a'], s['b'][1]]"
+    assert checked(lab, code, means=lambda xs: [[x["a"] + 1, x["a"], 3] for x in xs], inputs=cases).ok
+
+
+def test_a_harness_runs_the_function_and_its_assertion_is_the_verdict(lab):
+    harness = "def harness(fn, x):\n    assert rank == 0 or fn(x) is not None, 'it returned None'\n    return 1"
+    given = {"means": lambda xs: [1] * len(xs), "harness": harness}
+    assert checked(lab, "def f(x):\n    return x", **given).ok
+    verdict = checked(lab, "def f(x):\n    return None", **given)
+    assert (verdict.state, verdict.says[0]) == ("wrong", "Rank 1 with 2 ranks: it returned None.")
+
+
+def test_groups_of_the_function_and_of_the_learner_live_on_their_own(lab):
+    lab.run("pair = dist.new_group([0, 1])\nlater = [dist.new_group([2, 3]) for _ in range(2)]")
+    own = "def f(x):\n    groups = [dist.new_group([r]) for r in range(world_size)]\n    y = x.clone()\n"
+    assert checked(lab, own + "    dist.all_reduce(y)\n    return y").ok
+    told = lab.run("y = torch.ones(1)\nif rank < 2:\n    dist.all_reduce(y, group=pair)\nprint(int(y))")
+    assert told == ["2\n", "2\n", "1\n", "1\n"]
+    assert (
+        lab.run("g = dist.new_group([1, 3])\nif rank % 2:\n    dist.all_reduce(y, group=g)\nprint(int(y))")[3] == "3\n"
+    )
+
+
+def test_a_wrong_sum_says_what_it_is_made_of(lab):
+    """The function runs again on numbers that tell where they came from, as tokens would."""
+    body = "    dist.all_reduce(y)\n    return y + (x if rank == 1 else 0)"
+    verdict = checked(lab, SOME + body)
+    assert verdict.says[0] == "With 2 ranks: on rank 1 element 0 is 20, and 10 belongs there."
+    assert verdict.says[-1] == "Rank 1 counts rank 1 twice."
+    assert "Rank 0 lacks rank 1." in checked(lab, SOME + "    return y").says
+    assert "all_reduce" not in repr(checked(lab, SOME + "    dist.all_reduce(y)\n    return y / 2").says)
+
+
+def test_afterwards_timeline_and_steps_show_the_last_run(lab):
+    checked(lab, SOME + "    dist.all_reduce(y)\n    return y")
+    lab.run(RIGHT)
+    lab.check("f", means=collectives.all_reduce)
+    assert "all_reduce(sum)" in repr(lab.timeline())
+
+
+def test_what_a_function_prints_is_shown_where_it_is_wrong_and_only_there(lab, capfd):
+    assert "it printed" not in repr(checked(lab, RIGHT.replace("    return", "    print('noise')\n    return")))
+    verdict = checked(lab, "def f(x):\n    print('I hold', x.tolist())\n    return x")
+    assert "it printed: rank 0 │ I hold [0.0, 1.0, 2.0, 3.0]" in repr(verdict)
+
+
+def test_what_cannot_be_checked_is_a_lab_error(lab):
+    with pytest.raises(LabError, match="There is no exercise 'nonsense'"):
+        lab.check("nonsense")
+    with pytest.raises(LabError, match="needs a meaning"):
+        lab.check("f", forbids=("send",))
+    with pytest.raises(LabError, match="no option of a check"):
+        lab.check("f", means=collectives.all_reduce, colour="red")
+    with pytest.raises(LabError, match="needs 8 ranks or more"):
+        lab.check("f", means=collectives.all_reduce, ranks=(8,))
+
+
+def test_an_attempt_is_kept_before_it_runs_and_a_solution_counts(lab, place):
+    lab.run("def hello_sum(x):\n    return x")
+    verdict = lab.check("hello_sum")
+    assert (verdict.state, progress.read()["hello_sum"]["state"]) == ("wrong", "tried")
+    assert progress.last("hello_sum") == "%%px\ndef hello_sum(x):\n    return x\n"
+    assert "lab.hint" in repr(verdict)
+    lab.run(lab.solution("hello_sum").code.removeprefix("%%px\n"))
+    verdict = lab.check("hello_sum")
+    assert progress.read()["hello_sum"]["state"] == "solved"
+    assert progress.last("hello_sum") == "%%px\ndef hello_sum(x):\n    return x\n", "the learner's own is kept"
+    assert "Next: " in repr(verdict)
+    assert "● solved" in repr(lab.exercise("hello_sum"))
+    assert lab.progress().solved == 1
+
+
+def test_an_attempt_survives_a_restart_of_the_kernel(place):
+    typed = "%%px\ndef hello_sum(x):\n    return -x"
+    with Notebook(LABKIT_PROGRESS=str(place)) as notebook:
+        notebook.value("from labkit import start\nlab = start(2, timeout=20)")
+        notebook.value(typed)
+        assert notebook.run("lab.check('hello_sum')").result.startswith("✗ hello_sum: wrong.")
+        notebook.restart()
+        notebook.value("from labkit import start\nlab = start(2, timeout=20)")
+        assert "◐ tried" in notebook.value("lab.exercise('hello_sum')")
+        assert notebook.value("lab.mine('hello_sum').code") == repr(f"{typed}\n")
+
+
+def test_a_small_lab_says_which_numbers_of_ranks_it_left_out(notebook):
+    notebook.value(f"%%px\n{RIGHT}")
+    notebook.value("from labkit.theory import collectives")
+    told = notebook.value("lab.check('f', means=collectives.all_reduce)")
+    assert told == "✓ f: right on 16 inputs.\nNot run on 4 ranks: this lab has 3."
+
+
+def test_stop_ends_a_check_and_the_ranks_are_well(notebook, tmp_path):
+    notebook.value(f"%%px\ndef f(x):\n    open(f'{tmp_path}/{{rank}}', 'w').close()\n    while True: pass")
+    notebook.value("from labkit.theory import collectives")
+    running = notebook.send("lab.check('f', means=collectives.all_reduce)")
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+    notebook.interrupt()
+    cell = notebook.wait(running)
+    assert cell.status == "ok", cell.traceback
+    assert cell.result.startswith("○ f: stopped.")
+    after = notebook.run("%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), world_size)")
+    assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 3\n")
+
+
+def test_stop_ends_a_check_whose_ranks_wait(notebook, tmp_path):
+    """Rank 0 computes for ever, so that no hopeless wait ends the run before Stop does."""
+    begun = f"    open(f'{tmp_path}/{{rank}}', 'w').close()\n"
+    code = f"{begun}    while rank == 0: pass\n    dist.all_reduce(y)\n    return y"
+    notebook.value(f"%%px\n{SOME}{code}")
+    running = notebook.send("from labkit.theory import collectives\nlab.check('f', means=collectives.all_reduce)")
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+    notebook.interrupt()
+    cell = notebook.wait(running)
+    assert (cell.status, cell.result.split(".")[0]) == ("ok", "○ f: stopped")
+    after = notebook.run("%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), world_size)")
+    assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 3\n")
+
+
+def test_in_a_notebook_line_numbers_are_the_editors_and_code_comes_into_a_new_cell(notebook, place):
+    notebook.value(f"import os; os.environ['LABKIT_PROGRESS'] = {str(place)!r}")
+    notebook.value("%%px\n\ndef hello_sum(x):\n    if rank == 1:\n        raise KeyError(3)\n    return x")
+    cell = notebook.run("lab.check('hello_sum')")
+    assert "Line 5 of the cell: raise KeyError(3)" in cell.result
+    assert cell.status == "ok"
+    notebook.value("first = get_ipython().set_next_input; put = []")
+    notebook.value("get_ipython().set_next_input = put.append")
+    notebook.value("_ = lab.mine('hello_sum'), lab.solution('hello_sum')")
+    assert notebook.value("put[0]") == repr(
+        "%%px\n\ndef hello_sum(x):\n    if rank == 1:\n        raise KeyError(3)\n    return x"
+    )
+    assert notebook.value("put[1].startswith('%%px\\ndef hello_sum')") == "True"

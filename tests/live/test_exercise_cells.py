@@ -1,0 +1,39 @@
+"""A lesson with its stubs replaced by the solutions, cell by cell in a real kernel: every check says right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit import exercises
+from tests.live.notebook import Notebook
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+
+
+@pytest.mark.parametrize("lesson", ["00", "02", "06"])
+def test_a_lesson_whose_exercises_are_solved_says_so(lesson: str, tmp_path: Path):
+    answers = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
+    names = [e.name for e in exercises.every().values() if e.lesson == lesson]
+    (path,) = NOTEBOOKS.glob(f"{lesson}-*.ipynb")
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    right = {}
+    with Notebook(LABKIT_PROGRESS=str(tmp_path), LABKIT_QUIET="1") as notebook:
+        for cell in cells:
+            told = notebook.run(answers.get(cell.source, cell.source))
+            assert told.status == "ok" or "raises-exception" in cell.metadata.get("tags", ()), told.traceback
+            for name in names:
+                if cell.source == f'lab.check("{name}")':
+                    right[name] = told.result.splitlines()[0]
+                if cell.source == f'lab.exercise("{name}")':
+                    assert "not attempted yet" in told.result
+            if cell.source.startswith("lab.progress("):
+                table = told.result
+        assert list(right) == names
+        for name, head in right.items():
+            assert head.startswith(f"✓ {name}: right on "), head
+        mine = [line for line in table.splitlines() if any(name in line for name in names)]
+        assert len(mine) >= len(names)
+        assert all("solved" in line for line in mine)

@@ -1,0 +1,269 @@
+"""Every solution is right on live ranks, and every planted mistake is named for what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+import labkit
+from labkit import exercises
+from labkit.theory.exercise import Exercise, Mutant
+
+ALL = list(exercises.every().values())
+MISTAKES = [(exercise, mutant) for exercise in ALL for mutant in exercise.mutants]
+
+# Not as we solve them, and right all the same.
+OTHER_WAYS = [
+    (
+        "hello_sum",
+        """
+def hello_sum(x):
+    return comms.all_reduce(x)
+""",
+    ),
+    (
+        "hello_sum",
+        """
+def hello_sum(x):
+    everyone = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everyone, x)
+    return sum(everyone)
+""",
+    ),
+    (
+        "half_sum",
+        """
+def half_sum(x):
+    halves = [r for r in range(world_size) if (r < world_size // 2) == (rank < world_size // 2)]
+    return torch.stack(comms.all_gather(x))[halves].sum(dim=0)
+""",
+    ),
+    (
+        "swap",
+        """
+def swap(x):
+    partner, got = rank ^ 1, x.clone()
+    if partner < world_size:
+        if rank < partner:
+            dist.send(x, dst=partner)
+            dist.recv(got, src=partner)
+        else:
+            dist.recv(got, src=partner)
+            dist.send(x, dst=partner)
+    return got
+""",
+    ),
+    (
+        "ring_shift",
+        """
+def ring_shift(x):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    got = torch.zeros_like(x)
+    if rank == 0:
+        dist.recv(got, src=left)
+        dist.send(x, dst=right)
+    else:
+        dist.send(x, dst=right)
+        dist.recv(got, src=left)
+    return got
+""",
+    ),
+    (
+        "send_uneven",
+        """
+def send_uneven(x):
+    sending = [dist.isend(torch.tensor([len(x)]), dst=(rank + 1) % world_size, tag=1)]
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, src=(rank - 1) % world_size, tag=1)
+    sending.append(dist.isend(x, dst=(rank + 1) % world_size, tag=2))
+    got = torch.zeros(length.item(), dtype=x.dtype)
+    dist.recv(got, src=(rank - 1) % world_size, tag=2)
+    for work in sending:
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "repair_state_dict",
+        """
+def repair_state_dict(state):
+    return {name: comms.broadcast(state[name], src=0) for name in sorted(state, reverse=True)}
+""",
+    ),
+    (
+        "broadcast_from_scatter_all_gather",
+        """
+def broadcast_from_scatter_all_gather(x):
+    size = len(x) // world_size + 1
+    mine = x.new_zeros(size)
+    rooms = None
+    if rank == 0:
+        rooms = [x.new_zeros(size) for _ in range(world_size)]
+        for room, part in zip(rooms, x.tensor_split(world_size)):
+            room[: len(part)] = part
+    dist.scatter(mine, rooms, src=0)
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    sizes = [len(part) for part in x.tensor_split(world_size)]
+    return torch.cat([part[:s] for part, s in zip(parts, sizes)])
+""",
+    ),
+    (
+        "tree_broadcast",
+        """
+def tree_broadcast(x):
+    got, distance = x.clone(), 1
+    while 2 * distance < world_size:
+        distance *= 2
+    while distance:  # the far ones first
+        if rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.send(got, dst=rank + distance)
+        elif rank % (2 * distance) == distance:
+            dist.recv(got, src=rank - distance)
+        distance //= 2
+    return got
+""",
+    ),
+    (
+        "reduce_scatter_from_all_to_all",
+        """
+def reduce_scatter_from_all_to_all(x):
+    chunks = list(x.chunk(world_size)) if len(x) else [x] * world_size
+    got = [torch.empty_like(chunks[0]) for _ in range(world_size)]
+    dist.all_to_all(got, chunks)
+    return sum(got[1:], got[0])
+""",
+    ),
+    (
+        "average_ints",
+        """
+def average_ints(x):
+    total = x.double()
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)
+    return total
+""",
+    ),
+    (
+        "barrier_by_hand",
+        """
+def barrier_by_hand():
+    distance = 1
+    while distance < world_size:
+        token = torch.zeros(1)
+        exchange = [
+            dist.P2POp(dist.irecv, torch.zeros(1), (rank + distance) % world_size),
+            dist.P2POp(dist.isend, token, (rank - distance) % world_size),
+        ]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        distance *= 2
+""",
+    ),
+    (
+        "naive_all_reduce",
+        """
+def naive_all_reduce(x):
+    total = x.clone()
+    for other in range(world_size):
+        if other != rank:
+            sending, room = dist.isend(x, dst=other), torch.empty_like(x)
+            dist.recv(room, src=other)
+            sending.wait()
+            total += room
+    return total
+""",
+    ),
+    (
+        "ring_all_reduce",
+        """
+def ring_all_reduce(x):  # in the order of NCCL's ring, and the other way round
+    right, left = (rank - 1) % world_size, (rank + 1) % world_size
+    chunks = [chunk.clone() for chunk in x.tensor_split(world_size)]
+    for step in range(2 * (world_size - 1)):
+        out, into = (rank + step + 1) % world_size, (rank + step + 2) % world_size
+        room = torch.empty_like(chunks[into])
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, chunks[out], right), dist.P2POp(dist.irecv, room, left)])
+        for work in works:
+            work.wait()
+        chunks[into] = chunks[into] + room if step < world_size - 1 else room
+    return torch.cat(chunks)
+""",
+    ),
+    (
+        "halving_doubling",
+        """
+def halving_doubling(x):  # next neighbours first
+    def swap(out, room, partner):
+        works = [dist.irecv(room, src=partner), dist.isend(out, dst=partner)]
+        for work in works:
+            work.wait()
+        return room
+
+    parts, distance, kept = list(x.tensor_split(world_size)), 1, set(range(world_size))
+    parts = [part.clone() for part in parts]
+    while distance < world_size:
+        partner = rank ^ distance
+        give = sorted(c for c in kept if c & distance != rank & distance)
+        keep = sorted(kept - set(give))
+        room = swap(torch.cat([parts[c] for c in give]), torch.cat([parts[c] for c in keep]), partner)
+        for c, part in zip(keep, room.split([len(parts[c]) for c in keep])):
+            parts[c] += part
+        kept, distance = set(keep), distance * 2
+    while distance > 1:
+        distance //= 2
+        partner = rank ^ distance
+        mine = sorted(kept)
+        theirs = [c ^ distance for c in mine]
+        room = swap(torch.cat([parts[c] for c in mine]), torch.cat([parts[c] for c in theirs]), partner)
+        for c, part in zip(theirs, room.split([len(parts[c]) for c in theirs])):
+            parts[c] = part
+        kept |= set(theirs)
+    return torch.cat(parts)
+""",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Four ranks for all of them: what one mistake leaves behind would be the next one's misfortune."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
+        with labkit.start(4, timeout=2) as lab:
+            yield lab
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=[exercise.name for exercise in ALL])
+def test_the_solution_is_right(lab, exercise: Exercise):
+    lab.run(exercise.answer.removeprefix("%%px\n"))
+    verdict = lab.check(exercise.name)
+    assert verdict.state == "right", repr(verdict)
+    assert verdict.right == sum(len(list(exercise.inputs(n))) for n in exercise.ranks)
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=[exercise.name for exercise in ALL])
+def test_the_stub_is_not_attempted_yet(lab, exercise: Exercise):
+    lab.run(exercise.stub.removeprefix("%%px\n"))
+    assert lab.check(exercise.name).state == "not attempted"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mutant"), MISTAKES, ids=[f"{exercise.name}-{mutant.why}" for exercise, mutant in MISTAKES]
+)
+def test_the_mistake_is_named_for_what_it_is(lab, exercise: Exercise, mutant: Mutant):
+    lab.run(mutant.of(exercise))
+    verdict = lab.check(exercise.name)
+    assert verdict.state == mutant.verdict, repr(verdict)
+    assert mutant.says in repr(verdict)
+
+
+@pytest.mark.parametrize(("name", "source"), OTHER_WAYS, ids=[f"{i}-{name}" for i, (name, _) in enumerate(OTHER_WAYS)])
+def test_another_right_way_is_right(lab, name: str, source: str):
+    lab.run(source)
+    verdict = lab.check(name)
+    assert verdict.state == "right", repr(verdict)
+
+
+def test_after_all_of_them_the_ranks_are_well(lab):
+    assert lab.run("y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, world_size, int(y))") == [
+        f"{r} 4 4\n" for r in range(4)
+    ]

@@ -1,0 +1,220 @@
+"""What a learner's cell can do to the ranks, and that the next cell works: same ranks, variables kept."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit import CellError, StuckError
+
+ALIVE = """
+y = torch.ones(1)
+dist.all_reduce(y)
+print(rank, world_size, int(y), keep)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _variables(lab):
+    lab.run("keep = 100 + rank")
+
+
+def ended(lab, code, kind=CellError, ranks=None):
+    """Run a cell that must end as an error; the next one must find all ranks with their variables."""
+    with pytest.raises(kind) as caught:
+        lab.run(code, ranks)
+    assert type(caught.value) is kind
+    assert lab.run(ALIVE) == [f"{r} {lab.n} {lab.n} {100 + r}\n" for r in range(lab.n)]
+    return caught.value
+
+
+def rejoined(error):
+    return any("the process group is joined again; all variables are kept" in note for note in error.notes)
+
+
+# -- exceptions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_on_one_rank_is_the_cause_and_frees_the_others(lab):
+    error = ended(lab, "if rank == 1:\n    1 / 0\ndist.barrier()")
+    assert str(error) == "rank 1: ZeroDivisionError: division by zero"
+    assert error.traceback.startswith("This cell, line 2\n")
+    assert error.traceback.count("----> 2") == 1
+    assert error.notes[0] == "ranks 0, 2 waited in barrier (line 3) and were freed"
+    assert rejoined(error)
+
+
+def test_an_exception_on_all_ranks_is_told_once_and_breaks_no_group(lab):
+    error = ended(lab, "raise KeyError('weights')")
+    assert str(error) == "ranks 0–2: KeyError: 'weights'"
+    assert error.notes == []
+
+
+def test_different_exceptions_on_the_ranks_are_all_told(lab):
+    error = ended(lab, "if rank == 0: raise ValueError('low')\nraise TypeError('high')")
+    assert str(error) == "rank 0: ValueError: low"
+    assert error.notes == ["ranks 1, 2: TypeError: high"]
+
+
+def test_an_exception_after_a_collective_leaves_the_group_as_it_is(lab):
+    error = ended(lab, "dist.barrier()\nif rank == 2: raise RuntimeError('later')")
+    assert str(error) == "rank 2: RuntimeError: later"
+    assert error.notes == []
+
+
+def test_an_exception_before_a_collective_that_needs_no_answer_joins_the_group_anew(lab):
+    """The root of a broadcast does not wait, yet its group is one collective ahead."""
+    error = ended(lab, "if rank: raise RuntimeError('no')\nwork = dist.broadcast(torch.ones(1), 0, async_op=True)")
+    assert str(error) == "ranks 1, 2: RuntimeError: no"
+    assert rejoined(error)
+
+
+def test_a_syntax_error_is_told_once(lab):
+    error = ended(lab, "x = (1,\nfor")
+    assert re.match(r"ranks 0–2: SyntaxError: ", str(error))
+
+
+def test_an_unknown_name_is_told_once_with_its_line(lab):
+    error = ended(lab, "a = 1\nundefined_name")
+    assert str(error) == "ranks 0–2: NameError: name 'undefined_name' is not defined"
+    assert "----> 2 undefined_name" in error.traceback
+
+
+def test_an_error_in_a_function_of_an_earlier_cell_shows_both_lines(lab):
+    lab.run("def f(a):\n    return a / 0")
+    error = ended(lab, "b = 2\nf(b)")
+    assert "This cell, line 2" in error.traceback
+    assert "An earlier cell, line 2" in error.traceback
+
+
+# -- waiting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_never_joins_is_named(lab):
+    error = ended(lab, "x = torch.ones(3)\nif rank != 2:\n    dist.all_reduce(x)", StuckError)
+    assert str(error) == "ranks 0, 1 wait in all_reduce (line 3); rank 2 finished the cell without it"
+    assert rejoined(error)
+
+
+def test_a_rank_that_was_not_asked_is_named(lab):
+    error = ended(lab, "dist.barrier()", StuckError, ranks=0)
+    assert str(error) == "rank 0 waits in barrier (line 1); ranks 1, 2 never ran the cell"
+
+
+def test_a_rank_that_computes_for_longer_than_the_limit_is_named(lab):
+    error = ended(lab, "if rank == 1:\n    while True: pass\ndist.barrier()", StuckError)
+    assert str(error) == "ranks 0, 2 wait in barrier (line 3); rank 1 went on computing (line 2)"
+    assert rejoined(error)
+
+
+def test_a_rank_that_sleeps_for_longer_than_the_limit_is_named(lab):
+    error = ended(lab, "import time\nif rank == 1: time.sleep(600)\ndist.barrier()", StuckError)
+    assert str(error) == "ranks 0, 2 wait in barrier (line 3); rank 1 went on computing (line 2)"
+
+
+def test_computing_for_longer_than_the_limit_alone_is_no_fault(lab):
+    """The limit is for waiting: here all ranks compute until the lab has looked at them for longer than that."""
+    code = "import time\nuntil = time.monotonic() + 3\nwhile time.monotonic() < until: pass\nprint('done')"
+    assert lab.run(code) == ["done\n"] * 3
+
+
+def test_waiting_for_less_than_the_limit_is_no_fault(lab):
+    code = "import time\nif rank == 0: time.sleep(1.2)\ndist.barrier()\nprint('met')"
+    assert lab.run(code) == ["met\n"] * 3
+
+
+def test_a_chain_of_ranks_that_all_send_first_is_freed(lab):
+    error = ended(lab, "dist.send(torch.ones(1), (rank + 1) % world_size)", StuckError)
+    assert str(error) == "ranks 0–2 wait in send (line 1)"
+
+
+def test_ranks_that_wait_in_different_collectives_are_told_apart(lab):
+    code = "x = torch.ones(1)\nif rank == 0:\n    dist.recv(x, 1)\nelse:\n    dist.barrier()"
+    error = ended(lab, code, StuckError)
+    assert "rank 0 waits in recv (line 3)" in str(error)
+    assert "ranks 1, 2 wait in barrier (line 5)" in str(error)
+
+
+def test_an_asynchronous_operation_that_hangs_in_wait_is_freed(lab):
+    code = "work = dist.all_reduce(torch.ones(1), async_op=True) if rank else None\nif rank:\n    work.wait()"
+    error = ended(lab, code, StuckError)
+    assert str(error) == "ranks 1, 2 wait in wait (line 3); rank 0 finished the cell without it"
+
+
+def test_an_asynchronous_operation_left_hanging_does_not_spoil_the_next_cell(lab):
+    """Nobody waits for it: the cell ends well, and a heal by hand clears what it left."""
+    lab.run("if rank: work = dist.all_reduce(torch.ones(1), async_op=True)")
+    with pytest.raises(StuckError):
+        lab.run("if rank: work.wait()")
+    assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
+
+
+def test_a_sub_group_with_a_missing_rank_is_freed(lab):
+    code = """group = dist.new_group([0, 1])
+if rank == 0:
+    dist.all_reduce(torch.ones(1), group=group)"""
+    error = ended(lab, code, StuckError)
+    assert str(error) == "rank 0 waits in all_reduce (line 3); ranks 1, 2 finished the cell without it"
+    assert "sub-groups are gone with the old group: run the cell that made them again" in error.notes
+
+
+def test_a_sub_group_made_by_some_ranks_only_is_freed(lab):
+    error = ended(lab, "if rank < 2: dist.new_group([0, 1, 2])", StuckError)
+    assert "ranks 0, 1 wait in new_group (line 1)" in str(error)
+
+
+def test_a_call_of_comms_that_a_rank_misses_is_named(lab):
+    error = ended(lab, "if rank: comms.all_reduce(torch.ones(1))", StuckError)
+    assert str(error) == "ranks 1, 2 wait in comms.all_reduce (line 1); rank 0 finished the cell without it"
+
+
+def test_a_function_that_waits_is_named_with_its_own_line(lab):
+    error = ended(lab, "def f():\n    dist.barrier()\n\nif rank: f()", StuckError)
+    assert str(error) == ("ranks 1, 2 wait in barrier (line 4, in f, its line 2); rank 0 finished the cell without it")
+
+
+# -- mismatches ---------------------------------------------------------------------------------------------------
+
+
+def test_detail_mode_names_what_differs_and_its_hangs_are_freed_as_well(lab):
+    lab.run("import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'DETAIL'\ndist.set_debug_level_from_env()")
+    with pytest.raises(CellError):
+        lab.run("if rank: dist.barrier()")  # the group that is joined now is in detail mode
+    try:
+        error = ended(lab, "x = torch.ones(1)\nif rank == 2:\n    dist.barrier()\nelse:\n    dist.all_reduce(x)")
+        assert (
+            "Detected mismatch between collectives on ranks. Rank 0 is running collective: ALLREDUCE [1] Float"
+            in str(error)
+        )
+        stuck = ended(lab, "if rank == 1:\n    dist.barrier()", StuckError)
+        assert str(stuck) == "rank 1 waits in barrier (line 2); ranks 0, 2 finished the cell without it"
+        lone = "g = dist.new_group([0, 1])\nif rank == 0: dist.barrier(group=g)"
+        assert "rank 0 waits in barrier (line 2)" in str(ended(lab, lone, StuckError))
+    finally:
+        lab.run("os.environ['TORCH_DISTRIBUTED_DEBUG'] = 'OFF'\ndist.set_debug_level_from_env()")
+        with pytest.raises(StuckError):
+            lab.run("if rank: dist.barrier()")
+
+
+# -- by hand ------------------------------------------------------------------------------------------------------
+
+
+def test_healing_a_healthy_lab_by_hand_leaves_it_alone(lab, capsys):
+    lab.run("group = dist.new_group([0, 1])")
+    lab.heal()
+    assert capsys.readouterr().out == ""
+    lab.run("if rank < 2: dist.barrier(group=group)")
+
+
+def test_a_group_that_a_learner_destroyed_on_one_rank_is_joined_again_by_hand(lab, capsys):
+    lab.run("if rank == 1: dist.destroy_process_group()")
+    lab.heal()
+    assert "all variables are kept" in capsys.readouterr().out
+    assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
+
+
+def test_a_group_that_a_learner_destroyed_is_joined_again_by_hand(lab):
+    lab.run("dist.destroy_process_group()")
+    lab.heal()
+    assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]

@@ -1,0 +1,248 @@
+"""Processes that die or stand still: they are replaced under the same rank, the others keep their variables."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from labkit import CellError, LabError
+from tests.live.processes import Trace, eventually
+
+ALIVE = """
+y = torch.ones(1)
+dist.all_reduce(y)
+print(rank, world_size, int(y), globals().get('keep'))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _variables(lab):
+    lab.run("keep = 100 + rank\nimport os, signal")
+
+
+def pid(lab, rank):
+    return next(row["pid"] for row in lab.status() if row["rank"] == rank)
+
+
+def alive(lab, lost=()):
+    """All ranks are there, under their numbers; only the lost ones come without their variables."""
+    told = [f"{r} {lab.n} {lab.n} {None if r in lost else 100 + r}\n" for r in range(lab.n)]
+    assert lab.run(ALIVE) == told
+    assert [row["rank"] for row in lab.status()] == list(range(lab.n))
+    assert {row["state"] for row in lab.status()} == {"idle"}
+
+
+def ended(lab, code, lost):
+    """Run a cell that some ranks do not survive; the next one finds them replaced."""
+    with pytest.raises(CellError) as caught:
+        lab.run(code)
+    alive(lab, lost)
+    return caught.value
+
+
+def test_a_rank_killed_in_a_cell_is_named_and_replaced(lab):
+    error = ended(lab, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()", {1})
+    assert str(error) == "rank 1 died (SIGKILL)"
+    assert "rank 1 was started anew, without its variables" in error.notes
+    assert "the process group is joined again; the other ranks keep theirs" in error.notes
+
+
+def test_a_rank_killed_while_the_others_never_wait_for_it_is_replaced(lab):
+    error = ended(lab, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)", {1})
+    assert str(error) == "rank 1 died (SIGKILL)"
+
+
+def test_all_ranks_killed_in_a_cell_are_replaced(lab):
+    error = ended(lab, "os.kill(os.getpid(), signal.SIGKILL)", {0, 1, 2})
+    assert str(error) == "rank 0 died (SIGKILL), rank 1 died (SIGKILL), rank 2 died (SIGKILL)"
+
+
+def test_a_rank_killed_between_cells_is_replaced_before_the_next_one(lab, capsys):
+    os.kill(pid(lab, 2), signal.SIGKILL)
+    assert eventually(lambda: lab.status()[2]["state"] == "dead")
+    alive(lab, {2})
+    said = capsys.readouterr().out
+    assert "Rank 2 had died (SIGKILL); rank 2 was started anew, without its variables" in said
+
+
+def test_a_rank_killed_between_cells_is_replaced_by_hand(lab):
+    os.kill(pid(lab, 0), signal.SIGKILL)
+    assert eventually(lambda: lab.status()[0]["state"] == "dead")
+    lab.heal()
+    assert lab.status()[0]["state"] == "idle"
+    alive(lab, {0})
+
+
+def test_ranks_are_right_though_engine_ids_have_moved_on(lab):
+    engines = [row["engine"] for row in lab.status()]
+    ended(lab, "if rank == 0: os.kill(os.getpid(), signal.SIGKILL)", {0})
+    lab.run("import os, signal")
+    moved = [row["engine"] for row in lab.status()]
+    assert moved[0] not in engines
+    assert moved[1:] == engines[1:]
+    assert lab.run("print(rank)", ranks=[0, 2]) == ["0\n", "2\n"]
+    assert lab.pull("rank") == [0, 1, 2]
+    assert lab.run("print(os.environ['RANK'], dist.get_rank())") == ["0 0\n", "1 1\n", "2 2\n"]
+
+
+def test_a_rank_that_ends_its_process_is_named_with_its_exit_code(lab):
+    assert str(ended(lab, "if rank == 1: os._exit(3)", {1})) == "rank 1 died (exit code 3)"
+
+
+@pytest.mark.parametrize("leave", ["raise SystemExit(3)", "import sys; sys.exit(3)", "exit()", "quit()"])
+def test_leaving_politely_ends_the_cell_and_keeps_the_rank(lab, leave):
+    pids = [pid(lab, rank) for rank in range(3)]
+    with pytest.raises(CellError, match=r"rank 1: (SystemExit|LabError: exit\(\) and quit\(\) do not end a rank)"):
+        lab.run(f"if rank == 1: {leave}\ndist.barrier()")
+    alive(lab)
+    assert [pid(lab, rank) for rank in range(3)] == pids
+
+
+def test_a_rank_that_a_mismatch_aborts_is_named_and_replaced(lab):
+    """Gloo checks no shapes across ranks: one that receives more than its buffer holds ends its process."""
+    code = """
+x = torch.ones(1000 if rank == 0 else 1)
+out = [torch.empty_like(x) for _ in range(world_size)]
+dist.all_gather(out, x)
+"""
+    with pytest.raises(CellError) as caught:
+        lab.run(code)
+    assert "SIGABRT" in str(caught.value)
+    said = [line.split() for line in lab.run(ALIVE)]
+    assert [words[:3] for words in said] == [[str(r), "3", "3"] for r in range(3)]
+
+
+def test_a_rank_that_stands_still_is_ended_and_replaced(lab):
+    error = ended(lab, "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()", {2})
+    assert str(error) == "rank 2 stood still (SIGSTOP) and was ended"
+    assert "ranks 0, 1 waited in barrier (line 2) and were freed" in error.notes
+
+
+def test_a_rank_stopped_between_cells_is_ended_and_replaced_in_the_next_one(lab):
+    os.kill(pid(lab, 1), signal.SIGSTOP)
+    with pytest.raises(CellError, match=r"rank 1 stood still \(SIGSTOP\) and was ended"):
+        lab.run(ALIVE)
+    alive(lab, {1})
+
+
+def test_a_rank_stopped_between_cells_is_replaced_by_hand(lab):
+    os.kill(pid(lab, 1), signal.SIGSTOP)
+    lab.heal()
+    alive(lab, {1})
+
+
+def test_a_rank_killed_while_it_is_replaced_is_replaced_again(lab):
+    """The survivors wait for the killed one in the rendezvous; they must not wait for its time-out."""
+    lab.run(
+        "import labkit.rank.group as g, torch.distributed as d\n"
+        "real = d.init_process_group\n"
+        "def dying(*a, **k):\n"
+        "    d.init_process_group = real\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if rank == 2: d.init_process_group = dying"
+    )
+    error = ended(lab, "if rank == 0: os._exit(1)", {0, 2})
+    assert str(error) == "rank 0 died (exit code 1)"
+    assert "ranks 0, 2 were started anew, without theirs" in error.notes
+
+
+def test_the_processes_of_a_replaced_rank_end_with_it(lab):
+    lab.run("import subprocess\nchild = subprocess.Popen(['sleep', '1000']).pid")
+    children = [psutil.Process(p) for p in lab.pull("child")]
+    ended(lab, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)", {1})
+    assert eventually(lambda: not children[1].is_running())
+    assert children[0].is_running()
+
+
+def forks(lab):
+    """The fork server and everything that it forked, which looks alike from outside."""
+    alike = [p for p in Trace.of(lab.address).processes() if p.status() != psutil.STATUS_ZOMBIE]
+    return [p for p in alike if "labkit.cluster.forkserver" in p.cmdline()]
+
+
+def fork_server(lab):
+    return next(p for p in forks(lab) if p.ppid() == os.getpid())
+
+
+def controller(lab):
+    """The parent; its child monitors the engines' hearts."""
+    others = {fork_server(lab).pid, *(row["pid"] for row in lab.status())}
+    pair = [p for p in forks(lab) if p.pid not in others]
+    return next(p for p in pair if p.ppid() not in {q.pid for q in pair})
+
+
+def killed(*processes):
+    for process in processes:
+        process.kill()
+    assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes))
+
+
+def test_a_controller_killed_between_cells_is_started_anew_with_all_variables(lab, capsys):
+    killed(controller(lab))
+    alive(lab)
+    assert "The controller had died and was started anew" in capsys.readouterr().out
+
+
+def test_a_rank_replaced_after_several_controllers_gets_an_engine_of_its_own(lab):
+    for _ in range(3):
+        killed(controller(lab))
+        alive(lab)
+    ended(lab, "if rank == 0: os._exit(1)", {0})
+    engines = [row["engine"] for row in lab.status()]
+    assert len(set(engines)) == len(engines)
+
+
+def test_a_killed_heartbeat_monitor_counts_as_a_killed_controller(lab, capsys):
+    killed(controller(lab).children()[0])
+    alive(lab)
+    assert "The controller had died and was started anew" in capsys.readouterr().out
+    ended(lab, "if rank == 0: os._exit(1)", {0})
+
+
+def test_a_controller_killed_during_a_cell_ends_it_and_all_variables_are_kept(lab):
+    victim = controller(lab).pid
+    code = f"if rank == 0: os.kill({victim}, signal.SIGKILL)\nkeep = 100 + rank\nwhile True: pass"
+    with pytest.raises(CellError, match="the controller died"):
+        lab.run(code)
+    alive(lab)
+
+
+def test_a_controller_killed_while_ranks_wait_ends_the_cell_and_all_variables_are_kept(lab):
+    victim = controller(lab).pid
+    code = f"if rank == 0: os.kill({victim}, signal.SIGKILL)\nif rank: dist.barrier()"
+    with pytest.raises(CellError, match="the controller died"):
+        lab.run(code)
+    alive(lab)
+
+
+def test_a_killed_fork_server_is_not_missed_until_a_rank_dies_and_then_started_anew(lab):
+    server = fork_server(lab)
+    killed(server)
+    alive(lab)
+    error = ended(lab, "if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()", {0})
+    assert str(error) == "rank 0 died (its process ended)"  # only the killed server knew how
+    assert fork_server(lab) != server
+    assert str(ended(lab, "import os\nif rank == 0: os._exit(3)", {0})) == "rank 0 died (exit code 3)"
+
+
+def test_a_killed_fork_server_and_controller_are_both_started_anew(lab):
+    killed(fork_server(lab), controller(lab))
+    alive(lab)
+
+
+def test_a_rank_that_dies_again_and_again_while_joining_ends_in_a_clear_error(lab, monkeypatch):
+    """What heal cannot mend it says, with what to do next, and the lab can still be stopped or healed later."""
+    from labkit.cluster.engines import EngineGone, Engines
+
+    def join(self):
+        raise EngineGone(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engines, "join", join)
+        with pytest.raises(LabError, match=r"lab\.stop\(\) and start\(\)"):
+            lab._console.engines.heal()
+    lab.heal()
+    alive(lab)

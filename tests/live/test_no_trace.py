@@ -1,0 +1,175 @@
+"""However a lab or its notebook ends, no process and no file of it is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from labkit.cluster.reaper import __file__ as reaper_file
+from labkit.cluster.reaper import tagged
+from tests.live.notebook import Notebook
+from tests.live.processes import Trace, carrying, eventually
+
+AFTER = 5.0  # seconds in which everything must be gone
+START = "from labkit import start\nlab = start(2, timeout=30)\nlab.address"
+
+
+@pytest.fixture
+def notebook():
+    notebook = Notebook()
+    yield notebook
+    if notebook.manager.has_kernel:
+        notebook.close()
+
+
+def started(notebook):
+    """Start a lab there whose rank 0 has a child that nobody waits for."""
+    trace = Trace.of(notebook.value(START).strip("'"))
+    notebook.value("%px import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+    assert len([p for p in trace.processes() if p.name() == "sleep"]) == 2
+    assert trace.path.exists()
+    return trace
+
+
+def gone(trace):
+    assert eventually(trace.gone, AFTER), trace.left()
+
+
+def test_stopping_the_lab_leaves_nothing(notebook):
+    trace = started(notebook)
+    notebook.value("lab.stop()")
+    gone(trace)
+
+
+def test_the_end_of_a_with_block_leaves_nothing(notebook):
+    address = notebook.run(f"{START}\nwith lab:\n    print(lab.address)").stdout.splitlines()[-1]
+    gone(Trace("no tag is known any more", Path(address).parent))
+
+
+def test_a_with_block_left_by_an_error_leaves_nothing(notebook):
+    cell = notebook.run(f"{START}\nwith lab:\n    print(lab.address)\n    lab.run('1 / 0')")
+    assert cell.error.startswith("CellError")
+    gone(Trace("no tag is known any more", Path(cell.stdout.splitlines()[-1]).parent))
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["politely", "at once"])
+def test_shutting_the_kernel_down_leaves_nothing(notebook, now):
+    trace = started(notebook)
+    notebook.close(now)
+    gone(trace)
+
+
+def test_restarting_the_kernel_leaves_nothing_and_a_new_lab_starts(notebook):
+    trace = started(notebook)
+    notebook.restart()
+    gone(trace)
+    new = Trace.of(notebook.value(START).strip("'"))
+    assert new.path != trace.path
+
+
+def test_killing_the_kernel_leaves_nothing(notebook):
+    trace = started(notebook)
+    notebook.kill()
+    gone(trace)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if rank == 0:\n    while True: pass\ndist.barrier()",
+        "import signal; signal.pause()",
+        "import os; os.kill(os.getpid(), 19)",
+    ],
+    ids=["waiting and computing", "sleeping", "standing still"],
+)
+def test_killing_the_kernel_during_a_cell_leaves_nothing(notebook, code, tmp_path):
+    trace = started(notebook)
+    notebook.send(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n{code}")
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+    notebook.kill()
+    gone(trace)
+
+
+def test_killing_the_kernel_after_ranks_were_replaced_leaves_nothing(notebook):
+    trace = started(notebook)
+    assert "died" in notebook.run("%%px\nimport os\nif rank: os._exit(1)").error
+    notebook.kill()
+    gone(trace)
+
+
+def test_a_process_that_the_killed_owner_had_only_forked_is_ended_too(tmp_path):
+    """Between fork and exec it has its parent's environment: the reaper cannot know it yet."""
+    owner = subprocess.Popen(["sleep", "1000"])
+    folder, tag = tmp_path / "labkit-run", "LABKIT_RUN=forked-but-not-yet-executed"
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper_file, str(owner.pid), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    reaper.stdin.write(tag.encode() + b"\n")
+    reaper.stdin.close()
+    assert reaper.stdout.readline() == b"ready\n"
+    reaper.stdout.close()
+    late = subprocess.Popen(["/bin/sh", "-c", f"sleep 0.3; exec env {tag} sleep 1000"])
+    owner.kill()
+    owner.wait()
+    try:
+        assert late.wait(AFTER) != 0
+    finally:
+        late.kill()
+    assert reaper.wait(AFTER) == 0
+    assert not folder.exists()
+
+
+def run_directory():
+    return next(iter(Path(tempfile.gettempdir()).glob("labkit-*")), None)
+
+
+@pytest.mark.parametrize("file", ["", "fork.sock", "cluster.json", "log/ipengine*"])
+def test_killing_the_kernel_while_a_lab_starts_leaves_nothing(notebook, file):
+    """At its first sign, with the fork server, with the controller, with the first engine."""
+    notebook.send(START)
+    assert eventually(lambda: run_directory() and (not file or list(run_directory().glob(file))))
+    path = run_directory()
+    tags = {line for p in carrying(str(path)) for line in p.environ().values() if len(line) == 32}
+    notebook.kill()
+    for tag in tags or {str(path)}:
+        gone(Trace(tag, path))
+    assert run_directory() is None
+
+
+def test_a_start_that_was_stopped_leaves_nothing(notebook):
+    starting = notebook.send(START)
+    assert eventually(lambda: run_directory() and list(run_directory().glob("cluster.json")))
+    path = run_directory()
+    notebook.interrupt()
+    assert notebook.wait(starting).status == "error"
+    gone(Trace(str(path), path))
+    assert notebook.value("len(lab.status())" if notebook.run(START).status == "ok" else "0") == "2"
+
+
+def test_a_program_that_forgets_to_stop_its_lab_leaves_nothing():
+    code = "from labkit import start; lab = start(2); print(lab.address)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
+    path = Path(told.stdout.splitlines()[-1]).parent
+    gone(Trace(str(path), path))
+
+
+def test_a_reaper_that_was_told_no_tag_spares_everybody():
+    """Its owner may be killed between starting it and telling it; an empty tag is in every environment."""
+    assert tagged(b"") == []
+    assert os.getpid() not in tagged(b"LABKIT_RUN=none")
+
+
+def test_a_killed_reaper_is_not_missed_by_stop(notebook):
+    trace = started(notebook)
+    reaper = next(p for p in carrying(str(trace.path)) if any("reaper.py" in word for word in p.cmdline()))
+    reaper.kill()
+    notebook.value("lab.stop()")
+    gone(trace)

@@ -1,0 +1,240 @@
+"""What the ranks record of a cell, and what `lab.timeline` and `lab.steps` make of it, on four live ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+import labkit
+from labkit import CellError, LabError, StuckError
+
+RING = """
+def ring_all_reduce(x):
+    chunks = list(x.chunk(world_size))
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for step in range(world_size - 1):
+        request = dist.isend(chunks[(rank - step) % world_size], right)
+        got = torch.empty_like(chunks[0])
+        dist.recv(got, left)
+        request.wait()
+        chunks[(rank - step - 1) % world_size] += got
+    for step in range(world_size - 1):
+        request = dist.isend(chunks[(rank - step + 1) % world_size], right)
+        dist.recv(chunks[(rank - step) % world_size], left)
+        request.wait()
+
+x = torch.arange(4.) + 10 * rank
+ring_all_reduce(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with labkit.start(4, timeout=4) as lab:
+        yield lab
+
+
+def recorded(lab, code, ranks=None):
+    lab.run(code, ranks)
+    return lab.timeline().record
+
+
+def ops(record, rank):
+    return [(o.op, o.peer, o.bytes, o.line) for o in record.ops[rank]]
+
+
+COLLECTIVES = {
+    "dist.broadcast(x, src=2)": ("broadcast", 2, 16),
+    "dist.broadcast(x, 2)": ("broadcast", 2, 16),
+    "dist.broadcast(x, group_src=1)": ("broadcast", 1, 16),
+    "dist.reduce(x, dst=1)": ("reduce", 1, 16),
+    "dist.all_reduce(x, op=dist.ReduceOp.MAX)": ("all_reduce", None, 16),
+    "dist.gather(x, l if rank == 0 else None)": ("gather", 0, 16),
+    "dist.all_gather(l, x)": ("all_gather", None, 16),
+    "dist.scatter(x, l if rank == 3 else None, src=3)": ("scatter", 3, 16),
+    "dist.reduce_scatter(x, l)": ("reduce_scatter", None, 64),
+    "dist.all_to_all(l, [t.clone() for t in l])": ("all_to_all", None, 64),
+    "dist.all_to_all_single(torch.empty(4), x)": ("all_to_all_single", None, 16),
+    "dist.barrier()": ("barrier", None, None),
+    "dist.monitored_barrier()": ("monitored_barrier", None, None),
+    "dist.broadcast_object_list([rank], src=1)": ("broadcast_object_list", 1, None),
+    "dist.all_gather_object([None] * 4, rank)": ("all_gather_object", None, None),
+    "dist.gather_object(rank, [None] * 4 if rank == 2 else None, dst=2)": ("gather_object", 2, None),
+    "dist.scatter_object_list([None], [0, 1, 2, 3], src=0)": ("scatter_object_list", 0, None),
+    "comms.all_reduce(x)": ("comms.all_reduce", None, 16),
+    "comms.broadcast(rank, src=3)": ("comms.broadcast", 3, None),
+}
+
+
+@pytest.mark.parametrize("call", COLLECTIVES)
+def test_each_collective_is_recorded_once_with_its_root_and_bytes(lab, call):
+    record = recorded(lab, f"x = torch.ones(4)\nl = [torch.ones(4) for _ in range(4)]\n{call}")
+    op, root, size = COLLECTIVES[call]
+    assert [ops(record, r) for r in range(4)] == [[(op, root, size, 3)]] * 4
+    assert record.meetings[0].ranks == (0, 1, 2, 3)
+
+
+def test_the_single_forms_are_recorded_under_the_name_that_was_called(lab):
+    code = "from labkit.rank.names import all_gather_single, reduce_scatter_single\nx = torch.ones(4)\n"
+    record = recorded(lab, code + "all_gather_single(torch.empty(16), x)\nreduce_scatter_single(torch.empty(1), x)")
+    names = lab.run("print([n for n in ('all_gather_single', 'reduce_scatter_single') if hasattr(dist, n)])", 0)[0]
+    told = [o.op for o in record.ops[0]]
+    assert str(told) == names.strip() or told == ["all_gather_into_tensor", "reduce_scatter_tensor"]
+    assert [o.bytes for o in record.ops[0]] == [16, 16]
+
+
+def test_sends_and_receives_know_their_peers_lines_and_functions(lab):
+    record = recorded(
+        lab,
+        "x = torch.ones(2)\ndef hand_on(x):\n    if rank == 0:\n        dist.send(x, 1, tag=7)\n"
+        "    if rank == 1:\n        dist.recv(x, src=0, tag=7)\nhand_on(x)",
+    )
+    (send,), (recv,) = record.ops[0], record.ops[1]
+    assert (send.op, send.peer, send.tag, send.line, send.function) == ("send", 1, 7, 7, "hand_on, its line 4")
+    assert (recv.op, recv.peer, recv.dtype, recv.shape, recv.bytes) == ("recv", 0, "float32", (2,), 8)
+    assert [(m.send, m.recv) for m in record.messages] == [(send, recv)]
+    assert record.ops[2] == record.ops[3] == ()
+
+
+def test_asynchronous_ones_know_where_they_were_waited_for(lab):
+    code = (
+        "x = torch.ones(2) * rank\na = dist.isend(x, (rank + 1) % 4)\nb = dist.irecv(x.clone(), (rank - 1) % 4)\n"
+        "a.wait()\nb.wait()\nc = dist.all_reduce(x, async_op=True)\nc.wait()\nd = dist.all_reduce(x, async_op=True)"
+    )
+    record = recorded(lab, code)
+    assert [o.waited and o.waited[2] for o in record.ops[0]] == [4, 5, 7, None]
+    assert all(o.asynchronous for o in record.ops[0])
+    lab.run("d.wait()")
+
+
+def test_a_batch_is_recorded_message_by_message(lab):
+    record = recorded(
+        lab,
+        "x, y = torch.ones(2) * rank, torch.empty(2)\n"
+        "send, recv = dist.P2POp(dist.isend, x, (rank + 1) % 4), dist.P2POp(dist.irecv, y, (rank - 1) % 4)\n"
+        "for work in dist.batch_isend_irecv([send, recv]):\n    work.wait()",
+    )
+    assert [(o.op, o.peer, o.batch) for o in record.ops[1]] == [("isend", 2, True), ("irecv", 0, True)]
+    assert len(record.messages) == 4
+
+
+def test_a_receive_from_anybody_learns_who_it_was(lab):
+    code = "x = torch.ones(1)\nif rank == 3: dist.send(x, 0)\nif rank == 0: dist.recv(x)\ndist.barrier()"
+    assert recorded(lab, code).ops[0][0].peer == 3
+
+
+def test_a_sub_group_is_told_in_ranks_of_the_world(lab):
+    code = "pair = dist.new_group([1, 3])\nx = torch.ones(1)\nif rank in (1, 3): dist.broadcast(x, src=3, group=pair)"
+    record = recorded(lab, code)
+    assert [(m.ranks, m.ops[0].peer) for m in record.meetings if m.names == ["broadcast"]] == [((1, 3), 3)]
+
+
+def test_only_the_last_cell_is_remembered_and_nothing_between_cells(lab):
+    lab.run("dist.barrier()")
+    lab.run("x = torch.ones(1)\ndist.all_reduce(x)")
+    lab.look("x")
+    assert [o.op for o in lab.timeline().record.ops[0]] == ["all_reduce"]
+
+
+def test_ranks_that_had_no_part_in_the_cell_have_no_record(lab):
+    lab.run("dist.barrier()")
+    record = recorded(lab, "x = torch.ones(1)\nif rank == 1: dist.send(x, 2)\nelse: dist.recv(x, 1)", [1, 2])
+    assert [len(mine) for mine in record.ops] == [0, 1, 1, 0]
+    assert record.notes == ()
+
+
+def test_a_call_that_raises_is_recorded_and_raises_the_same(lab):
+    with pytest.raises(CellError, match="ValueError"):
+        lab.run("dist.send(torch.ones(1), dst=rank)")
+    assert [o.error for o in lab.timeline().record.ops[2]] == ["ValueError"]
+
+
+def test_torchs_own_complaints_stay_as_they_are(lab):
+    with pytest.raises(CellError, match="missing 1 required positional argument: 'tensor'"):
+        lab.run("dist.all_reduce()")
+
+
+def test_after_a_hang_the_diagram_names_who_never_came(lab):
+    with pytest.raises(StuckError):
+        lab.run("if rank != 2: dist.barrier()")
+    timeline = lab.timeline()
+    assert "rank 2 never came to barrier (line 1) of ranks 0, 1, 3" in timeline.facts
+    assert "for rank 2, which never came" in timeline.times
+
+
+def test_a_late_rank_is_waited_for(lab):
+    lab.run("import time\nx = torch.ones(1)\nif rank == 2: time.sleep(0.3)\ndist.all_reduce(x)")
+    longest = lab.timeline().record.waits[:3]
+    assert {w.op.rank for w in longest} == {0, 1, 3}
+    assert {w.for_ for w in longest} == {2}
+    assert all(0.1 < w.seconds < 2 for w in longest)
+
+
+def test_wrapped_functions_still_show_torchs_source_and_signature(lab):
+    said = lab.run(
+        "import inspect\nfrom IPython.core.oinspect import getsource\n"
+        "print('ReduceOp.SUM, group=None' in getsource(dist.all_reduce), [*inspect.signature(dist.recv).parameters])",
+        0,
+    )[0]
+    assert said == "True ['tensor', 'src', 'group', 'tag', 'group_src']\n"
+
+
+def test_a_handle_is_torchs_own_and_wait_returns_what_it_returned(lab):
+    said = lab.run("w = dist.all_reduce(torch.ones(1), async_op=True)\nprint(type(w) is dist.Work, w.wait())")
+    assert said == ["True True\n"] * 4
+
+
+def test_ddp_and_backward_leave_no_trace_in_the_results(lab):
+    code = (
+        "torch.manual_seed(0)\nmodel = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))\n"
+        "model(torch.ones(1, 2) * rank).sum().backward()\nprint(model.module.weight.grad.tolist())"
+    )
+    assert lab.run(code) == ["[[1.5, 1.5]]\n"] * 4
+
+
+def test_more_operations_than_are_kept_are_counted(lab):
+    lab.run("x = torch.ones(1)\nmine = [dist.new_group([r]) for r in range(4)][rank]\n")
+    record = recorded(lab, "for _ in range(2100): dist.all_reduce(x, group=mine)")
+    assert len(record.ops[0]) == 2000
+    assert "up to 100 earlier ones" in record.notes[0]
+
+
+def test_a_ring_all_reduce_steps_through_two_times_n_minus_one_rounds(lab):
+    lab.run(RING)
+    steps = lab.steps()
+    assert steps.count == 6
+    assert repr(steps).splitlines() == [
+        "step 1: 0→1 [0] · 1→2 [11] · 2→3 [22] · 3→0 [33]",
+        "step 2: 0→1 [36] · 1→2 [10] · 2→3 [32] · 3→0 [54]",
+        "step 3: 0→1 [56] · 1→2 [49] · 2→3 [30] · 3→0 [63]",
+        "step 4: 0→1 [64] · 1→2 [68] · 2→3 [72] · 3→0 [60]",
+        "step 5: 0→1 [60] · 1→2 [64] · 2→3 [68] · 3→0 [72]",
+        "step 6: 0→1 [72] · 1→2 [60] · 2→3 [64] · 3→0 [68]",
+        "after step 6: ranks 0–3: x = [60, 64, 68, 72]",
+    ]
+    for r in range(4):
+        left = steps.replay.contents(r, 0, 6)
+        assert [sorted(e.origin.counts.values()) for e in left] == [[1, 1, 1, 1]] * 4
+        assert [e.origin.ranks for e in left] == [[0, 1, 2, 3]] * 4
+
+
+def test_the_same_cell_has_the_same_picture_again(lab):
+    lab.run(RING)
+    first = lab.steps()._repr_html_()
+    lab.run(RING)
+    assert lab.steps()._repr_html_() == first
+
+
+def test_a_gather_by_hand_fills_the_roots_list_step_by_step(lab):
+    lab.run(
+        "x = torch.arange(2.) + 10 * rank\nif rank == 0:\n    out = [x.clone()] + [torch.empty(2) for _ in range(3)]\n"
+        "    for r in range(1, 4): dist.recv(out[r], r)\nelse:\n    dist.send(x, 0)"
+    )
+    steps = lab.steps()
+    assert repr(steps).splitlines()[:3] == ["step 1: 1→0 [10, 11]", "step 2: 2→0 [20, 21]", "step 3: 3→0 [30, 31]"]
+    assert "out[1] = [10, 11], out[2] = [20, 21], out[3] = [30, 31]" in steps.told(3)
+
+
+def test_a_cell_without_messages_has_no_steps(lab):
+    lab.run("dist.barrier()")
+    with pytest.raises(LabError, match="sent nothing from rank to rank"):
+        lab.steps()

@@ -1,0 +1,227 @@
+"""labkit.start: what it starts, what it refuses, and that each refusal ends with what to do next."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit import LabError
+from tests.live.notebook import Notebook
+from tests.live.processes import Trace, eventually
+
+SUM = "x = torch.ones(1)\ndist.all_reduce(x)\nint(x)"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs():
+    yield
+    from labkit import lab
+
+    if lab._current is not None:
+        lab._current.stop()
+
+
+# -- what it starts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 16])
+def test_so_many_ranks_are_joined(n):
+    with labkit.start(n, "gloo", timeout=30) as lab:
+        assert lab.n == n
+        assert lab.run(SUM) == [str(n)] * n
+        assert lab.pull("(rank, world_size, str(device))") == [[r, n, "cpu"] for r in range(n)]
+
+
+def test_the_ranks_have_what_the_lessons_use_and_draw_different_random_numbers():
+    with labkit.start(2) as lab:
+        lab.run("torch, dist, rank, world_size, device, comms, timed;")
+        first, second = lab.pull("torch.rand(4).tolist()")
+        assert first != second
+        lab.run("import numpy, random;")
+        assert len({tuple(x) for x in lab.pull("numpy.random.rand(4).tolist()")}) == 2
+        assert len(set(lab.pull("random.random()"))) == 2
+
+
+def test_it_says_what_it_did_and_why(capsys):
+    with labkit.start(2, "gloo") as lab:
+        assert capsys.readouterr().out == f"{lab.reason}\n"
+        assert lab.reason.startswith("2 CPU ranks with Gloo: ")
+
+
+def test_a_second_start_with_the_same_wish_returns_the_lab_and_with_another_replaces_it():
+    first = labkit.start(2)
+    assert labkit.start(2) is first
+    trace = Trace.of(first.address)
+    second = labkit.start(1)
+    assert second is not first
+    assert eventually(trace.gone, 5), trace.left()
+    with pytest.raises(LabError, match=r"was stopped\. Call lab = start\(\)"):
+        first.run("1")
+    assert second.run(SUM) == ["1"]
+
+
+def test_a_second_start_heals_the_lab():
+    first = labkit.start(2)
+    os.kill(first.status()[1]["pid"], 9)
+    assert labkit.start(2) is first
+    assert first.run(SUM) == ["2", "2"]
+
+
+def test_stopping_twice_is_no_error_and_a_stopped_lab_says_what_to_do():
+    lab = labkit.start(1)
+    lab.stop()
+    lab.stop()
+    assert "start()" in repr(lab)
+    for use in (lambda: lab.run("1"), lambda: lab.pull("rank"), lab.heal, lambda: lab.n, lab.status):
+        with pytest.raises(LabError, match=r"start\(\)"):
+            use()
+
+
+def test_the_notebooks_kernel_never_imports_torch():
+    with Notebook() as notebook:
+        notebook.value("from labkit import start\nlab = start(1)")
+        notebook.value("lab.run('x = torch.ones(3)'); lab.pull('x'); lab.look('x'); lab.status(); repr(lab)")
+        assert notebook.value("import sys; [m for m in sys.modules if m.split('.')[0] == 'torch']") == "[]"
+
+
+def test_a_lab_starts_without_a_notebook_in_any_working_folder(tmp_path):
+    code = "from labkit import start\nwith start(1) as lab: print(lab.run('import os; print(os.getcwd())'))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert str(tmp_path) in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- what it refuses ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, -1, 17, 1000, True, 2.5, "4", [2]])
+def test_a_number_of_ranks_that_is_none_is_refused(n):
+    with pytest.raises(LabError, match=r"Choose 1 to 16, such as start\(4\)\.$"):
+        labkit.start(n)
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(LabError, match=r"Choose 'gloo' \(CPUs\) or 'nccl' \(GPUs\), or leave it out\.$"):
+        labkit.start(2, backend="mpi")
+
+
+@pytest.mark.parametrize("timeout", [0, -3, None, "10", True, float("nan"), float("inf")])
+def test_a_time_to_wait_that_is_none_is_refused(timeout):
+    with pytest.raises(LabError, match=r"Give seconds, such as start\(timeout=10\)\.$"):
+        labkit.start(1, timeout=timeout)
+
+
+def test_nccl_without_gpus_is_refused_and_leaves_nothing():
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine may have GPUs")
+    with pytest.raises(LabError, match=r"torch finds no GPU here\. Call start\(\) for CPU ranks with Gloo\.$"):
+        labkit.start(2, backend="nccl")
+    assert not list(Path(tempfile.gettempdir()).glob("labkit-*"))
+
+
+def test_an_unknown_launcher_is_refused_and_leaves_nothing():
+    with pytest.raises(LabError, match="start"):
+        labkit.start(2, engines="carrier pigeons")
+    assert not list(Path(tempfile.gettempdir()).glob("labkit-*"))
+
+
+def test_a_full_disk_is_refused(monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
+    with pytest.raises(LabError, match=r"has 1 MiB left .* or set TMPDIR to .*, and start again\.$"):
+        labkit.start(1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_disk_that_is_really_full_is_refused(tmp_path, monkeypatch):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with pytest.raises(LabError, match=r"MiB left .* and start again\.$"):
+            labkit.start(1)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(monkeypatch):
+    """A file stands where the folder should be: root, too, is refused."""
+    with tempfile.NamedTemporaryFile() as file:
+        monkeypatch.setattr(tempfile, "tempdir", file.name)
+        with pytest.raises(LabError, match=r"Set TMPDIR to a directory that you may write to, and start again\.$"):
+            labkit.start(1)
+
+
+def test_a_folder_that_is_gone_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(LabError, match=r"TMPDIR"):
+        labkit.start(1)
+
+
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 90)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(LabError, match=r"Set TMPDIR to a shorter one, such as /tmp\.$"):
+        labkit.start(1)
+    assert list(deep.iterdir()) == []
+
+
+def start_with(tmp_path, package):
+    """Start a lab where `import torch` finds this text; what its error says, and whether anything is left."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(package)
+    code = "import labkit\ntry: labkit.start(1)\nexcept labkit.LabError as error: print('LabError:', error)"
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert eventually(lambda: not list(Path(tempfile.gettempdir()).glob("labkit-*")), 5)
+    return ran.stdout.strip()
+
+
+def test_no_torch_says_how_to_get_it(tmp_path):
+    said = start_with(tmp_path, "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    assert said == f"LabError: {sys.executable} has no torch. Run `make lab`, or install torch into this environment."
+
+
+def test_a_broken_torch_says_what_is_wrong_with_it(tmp_path):
+    said = start_with(tmp_path, "raise OSError('libgomp.so.1: cannot open shared object file')")
+    assert said.startswith("LabError: The ranks cannot be prepared: OSError: libgomp.so.1")
+    assert said.endswith("Mend that, then start() again.")
+
+
+def test_a_torch_that_ends_its_process_says_so(tmp_path):
+    said = start_with(tmp_path, "import os; os.abort()")
+    assert said.startswith("LabError: The fork server ended")
+
+
+# -- several of them ----------------------------------------------------------------------------------------------
+
+
+def test_two_labs_of_two_processes_do_not_disturb_each_other():
+    with Notebook() as one, Notebook() as two:
+        traces = [
+            Trace.of(n.value("from labkit import start\nlab = start(2)\nlab.address").strip("'")) for n in (one, two)
+        ]
+        assert one.run("%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nint(x)").stdout == "ranks 0, 1 │ 2\n"
+        one.kill()
+        assert eventually(traces[0].gone, 5)
+        assert two.run("%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nint(x)").stdout == "ranks 0, 1 │ 2\n"
+
+
+def test_an_address_tells_the_tag_and_the_cluster_file():
+    with labkit.start(1) as lab:
+        told = json.loads(Path(lab.address).read_text())
+        assert Path(told["path"]) == Path(lab.address).parent
+        assert Path(told["file"]).exists()

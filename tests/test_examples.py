@@ -1,0 +1,31 @@
+"""The examples in docstrings are true, wherever they need no ranks."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ON_RANKS = ("labkit.lab", "labkit.rank.clock", "labkit.rank.comms", "labkit.rank.p2p")  # tested in tests/live
+
+
+def modules() -> list[str]:
+    """Every module that has an example for the notebook's own process."""
+    files = sorted((ROOT / "labkit").rglob("*.py"))
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for file in files
+        if ">>> " in file.read_text("utf-8")
+    ]
+    return [name for name in names if name not in ON_RANKS]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_example_gives_what_it_says(module):
+    told = doctest.testmod(importlib.import_module(module))
+
+    assert told.attempted > 0
+    assert told.failed == 0

@@ -1,0 +1,138 @@
+"""Every exercise is complete: text, hints, planted mistakes, inputs whose meaning is known, clean sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit import exercises
+from labkit.theory import judge
+from labkit.theory.exercise import Exercise
+
+ROOT = Path(__file__).resolve().parent.parent
+ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms")
+VERDICTS = {"wrong", "raises", "deadlock", "slow", "forbidden", "costly", "differs"}
+
+every = pytest.mark.parametrize("exercise", exercises.every().values(), ids=lambda exercise: exercise.name)
+
+
+def test_there_are_25_exercises_and_some_in_every_lesson():
+    found = exercises.every().values()
+    assert len(found) >= 25
+    assert {e.lesson for e in found} >= {f"0{k}" for k in range(8)}
+
+
+@every
+def test_it_says_what_to_do_how_long_and_how_hard(exercise: Exercise):
+    assert exercise.title
+    assert not exercise.title.endswith(".")
+    assert len(exercise.statement) > 100
+    assert "eturn" in exercise.statement
+    assert exercise.after
+    assert 3 <= exercise.minutes <= 45
+    assert exercise.difficulty in (1, 2, 3)
+    assert len(exercise.hints) >= 2
+
+
+@every
+def test_its_texts_use_only_what_the_card_shows(exercise: Exercise):
+    """`code` and **bold**; single stars and links would be shown as they stand."""
+    for text in (exercise.statement, exercise.after, *exercise.hints):
+        plain = re.sub(r"`[^`]*`", "", text)
+        assert plain.count("**") % 2 == 0
+        assert "*" not in plain.replace("**", "")
+        assert "`" not in plain
+        assert not re.search(r"\]\(|  |^ | $", text)
+
+
+@every
+def test_at_least_three_mistakes_are_planted(exercise: Exercise):
+    assert len(exercise.mutants) >= 3
+    assert len({mutant.why for mutant in exercise.mutants}) == len(exercise.mutants)
+    for mutant in exercise.mutants:
+        source = mutant.of(exercise)
+        assert mutant.verdict in VERDICTS
+        assert exercise.name in {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+        assert source != exercise.given + exercise.solution
+    assert len({mutant.verdict for mutant in exercise.mutants}) >= 2 or exercise.lesson in ("07", "08")
+
+
+@every
+def test_its_inputs_have_a_meaning_for_every_number_of_ranks(exercise: Exercise):
+    for n in exercise.ranks:
+        cases = list(exercise.inputs(n))
+        assert len(cases) >= 3
+        assert [case.about for case in cases[1:] if not case.about] == []
+        for case in cases:
+            assert case.n == n
+            judge.check_length(list(exercise.means(list(case.xs), **case.options)), n)
+
+
+def test_the_solutions_are_clean_code(tmp_path: Path):
+    for exercise in exercises.every().values():
+        file = tmp_path / f"{exercise.name}.py"
+        file.write_text(f"{exercise.given}{exercise.solution.strip()}\n", encoding="utf-8")
+    builtins = ", ".join(f'"{name}"' for name in ON_EVERY_RANK)
+    ours = ("--no-cache", "--config", str(ROOT / "pyproject.toml"))
+    for command in (
+        ("check", "--config", f"builtins = [{builtins}]", "--ignore", "D1,B905"),
+        ("format", "--diff"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-m", "ruff", *command[:1], *ours, *command[1:], str(tmp_path)],
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@every
+def test_the_stub_is_the_solution_without_its_body(exercise: Exercise):
+    assert exercise.stub.startswith("%%px\n")
+    assert exercise.stub.endswith("\n    ...")
+    (function,) = [n for n in ast.parse(exercise.stub[5:]).body if isinstance(n, ast.FunctionDef)]
+    assert function.name == exercise.name
+    assert ast.get_docstring(function)
+    assert len(function.body) == 2
+
+
+def cells_of(lesson: str) -> list[nbformat.NotebookNode]:
+    (path,) = (ROOT / "notebooks").glob(f"{lesson}-*.ipynb")
+    return nbformat.read(path, as_version=4).cells
+
+
+@every
+def test_it_stands_in_its_lesson_as_card_stub_and_check(exercise: Exercise):
+    cells = cells_of(exercise.lesson)
+    sources = [cell.source for cell in cells]
+    at = sources.index(f'lab.exercise("{exercise.name}")')
+    assert sources[at + 1] == exercise.stub
+    assert sources[at + 2] == f'lab.check("{exercise.name}")'
+    assert all("exercise" in cell.metadata.get("tags", ()) for cell in cells[at : at + 3])
+
+
+@pytest.mark.parametrize("lesson", sorted({e.lesson for e in exercises.every().values()}))
+def test_every_exercise_cell_in_a_lesson_is_one_of_ours(lesson: str):
+    ours = [e for e in exercises.every().values() if e.lesson == lesson]
+    cells = [cell for cell in cells_of(lesson) if "exercise" in cell.metadata.get("tags", ())]
+    assert [cell.source for cell in cells if cell.cell_type == "code"] == [
+        *(
+            source
+            for exercise in ours
+            for source in (f'lab.exercise("{exercise.name}")', exercise.stub, f'lab.check("{exercise.name}")')
+        ),
+        "lab.progress()" if lesson == "00" else f'lab.progress("{lesson}")',
+    ]
+    assert "\n## Exercises\n" in "\n" + cells[0].source
+    assert f"about {sum(exercise.minutes for exercise in ours)} minutes" in cells[0].source
+
+
+def test_the_lessons_page_counts_them():
+    page = (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
+    assert f"functions to write: {len(exercises.every())} in all" in page

@@ -1,0 +1,112 @@
+"""What a flow says: where numbers came from, what is wrong, and the same in plain text, HTML and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.cluster.flow import Seen
+from labkit.errors import LabError
+from labkit.show.flow import Flow, check
+from labkit.theory.origin import Origin
+from labkit.theory.provenance import Part
+
+
+def told(values, groups=None, shape=None):
+    return {"size": len(values), "groups": groups or [len(values)], "values": values, "shape": shape}
+
+
+def seen(before, after, parts, y="y", why="", code="y = f(x)"):
+    """A run over ranks that each bring `before[r]`; `parts[r]` are the origins of what rank r got."""
+    rows = [[(i, i + 1, Part("sum" if len(o.counts) > 1 else "copy", o)) for i, o in enumerate(row)] for row in parts]
+    sources = [(r, i, i + 1) for r, values in enumerate(before) for i in range(len(values))]
+    return Seen(code, "x", y, [told(b) for b in before], [told(a) for a in after], sources, rows, why)
+
+
+BOTH = Origin(0) + Origin(1)
+SUMS = seen([[1.0], [10.0]], [[11.0], [11.0]], [[BOTH], [BOTH]])
+
+
+def test_the_plain_text_names_every_value_and_its_origins():
+    assert repr(Flow(SUMS)) == "x → y\nrank 0 │ 1 (0·0) → 11 (Σ 0,1·0)\nrank 1 │ 10 (1·0) → 11 (Σ 0,1·0)"
+
+
+def test_the_picture_carries_its_story_as_alternative_text():
+    html = Flow(SUMS)._repr_html_()
+    assert html.startswith('<img alt="Before, x: rank 0 holds [1]; rank 1 holds [10]. After, y: every rank holds [11]')
+    assert "the sum over ranks 0, 1 of element 0" in html
+    assert 'src="data:image/svg+xml;base64,' in html
+
+
+@pytest.mark.parametrize(
+    ("code", "over"),
+    [
+        ("y = x.clone()\ndist.all_reduce(y)\ny += 0", "dist.all_reduce(y)"),
+        ("y = x\n# dist.barrier() is not needed", "y = x"),
+        ("try:\n    dist.all_reduce(y)\nexcept ValueError:\n    pass", "dist.all_reduce(y)"),
+        ("if r == 0:\n    dist.send(x, 1)\nelse:\n    dist.recv(y, 0)", "dist.send(x, 1) · dist.recv(y, 0)"),
+    ],
+)
+def test_over_the_picture_stands_the_line_that_communicates(code, over):
+    picture = Flow(seen([[1.0], [10.0]], [[11.0], [11.0]], [[BOTH], [BOTH]], code=code)).svg.decode()
+    assert f">{over}</text>" in picture
+
+
+def test_what_was_meant_and_came_is_said_to_be_right():
+    flow = Flow(SUMS, means="all_reduce")
+    assert flow.mistakes == []
+    assert "This is what all_reduce means." in repr(flow)
+
+
+def test_a_missing_contribution_is_named_and_shown_beside_what_was_meant():
+    flow = Flow(seen([[1.0], [10.0]], [[1.0], [11.0]], [[Origin(0)], [BOTH]]), means="all_reduce")
+    assert flow.mistakes == ["rank 0 lacks rank 1's element 0"]
+    assert "rank 0 │ 1 (0·0) → 1 (0·0)   wanted: Σ 0,1·0" in repr(flow)
+    assert "as all_reduce means it" in flow.svg.decode()
+
+
+def test_a_contribution_counted_twice_is_marked_whatever_was_meant():
+    twice = seen([[1.0], [10.0]], [[21.0], [11.0]], [[BOTH + Origin(1)], [BOTH]])
+    assert "21 (Σ 0,1·0 2×)" in repr(Flow(twice))
+    assert "Rank 0 counts rank 1's element 0 twice." in repr(Flow(twice))
+    assert "2×" in Flow(twice).svg.decode()
+    assert Flow(twice, means="all_reduce").mistakes == ["rank 0 counts rank 1's element 0 twice"]
+
+
+def test_what_a_primitive_leaves_undefined_is_no_mistake():
+    flow = Flow(seen([[1.0], [10.0]], [[11.0], [10.0]], [[BOTH], [Origin(1)]]), means="reduce")
+    assert flow.mistakes == []
+    assert "10 (undefined)" in repr(flow)
+
+
+def test_a_rank_without_a_result_is_empty():
+    gathered = seen([[1.0], [2.0]], [[1.0, 2.0], []], [[Origin(0), Origin(1)], []])
+    assert Flow(gathered, means="gather").mistakes == []
+    assert "rank 1 │ 2 (1·0) → None" in repr(Flow(gathered))
+
+
+def test_where_the_origins_are_unknown_the_values_remain_and_the_reason_is_said():
+    flow = Flow(seen([[1.0], [2.0]], [[3.0], [3.0]], [[], []], why="It got stuck."), means="all_reduce")
+    assert repr(flow) == "x → y\nrank 0 │ 1 (0·0) → 3\nrank 1 │ 2 (1·0) → 3\nIt got stuck."
+    assert flow.mistakes == []
+    assert "It got stuck." in flow.alt
+
+
+def test_the_data_are_plain():
+    data = Flow(SUMS).data
+    assert data["before"] == [[1.0], [10.0]]
+    assert data["parts"][1] == [{"place": 0, "value": "11", "kind": "sum", "from": [[0, 0, 1], [1, 0, 1]]}]
+
+
+def test_long_rows_become_blocks_of_one_origin():
+    n, k = 4, 8
+    before = [[float(10 * r + i) for i in range(k)] for r in range(n)]
+    everything = [Origin(r, i) for r in range(n) for i in range(k)]
+    flow = Flow(seen(before, [[v for b in before for v in b]] * n, [everything] * n))
+    assert repr(flow).splitlines()[1].endswith("→ 0…7 (0·0–7)  10…17 (1·0–7)  20…27 (2·0–7)  30…37 (3·0–7)")
+
+
+def test_an_unknown_primitive_or_root_is_refused_before_anything_runs():
+    with pytest.raises(LabError, match="'median' is no primitive"):
+        check("median", 0, 4)
+    with pytest.raises(LabError, match="ranks 0 to 3"):
+        check("reduce", 4, 4)

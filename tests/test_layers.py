@@ -1,0 +1,119 @@
+"""Imports go down only, and one foreign library has one room: read from the source with `ast`."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("theory", "exercises", "rank", "cluster", "plot", "show")
+
+# What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
+# rank is in no list but its own: the cluster names it in a string, so that the notebook starts without torch.
+MAY_IMPORT = {
+    "errors": set(),
+    "theory": {"theory", "errors"},
+    "exercises": {"exercises", "theory", "errors"},
+    "rank": {"rank", "theory", "errors"},
+    "cluster": {"cluster", "theory", "errors"},
+    "plot": {"plot", "theory", "errors"},
+    "show": {"show", "cluster", "plot", "theory", "errors"},
+    "top": {"top", "show", "cluster", "plot", "exercises", "theory", "errors"},
+}
+# Who may import a library that has a room of its own.
+ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}}
+# Rooms that import these foreign libraries at most.
+ONLY = {"theory": {"numpy"}, "exercises": {"numpy"}, "errors": set(), "plot": {"numpy", "matplotlib"}}
+
+
+def room(dotted: str) -> str:
+    """The room that holds a module of labkit: `labkit.plot.axes` → plot, `labkit.lab` → top."""
+    parts = dotted.split(".")[1:]
+    return parts[0] if parts and parts[0] in (*ROOMS, "errors") else "top"
+
+
+def imports(module: str, is_package: bool, source: str) -> Iterator[tuple[int, str]]:
+    """Every import anywhere in the source, also inside functions: (line, dotted name)."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def broken(module: str, source: str, is_package: bool = False) -> list[str]:
+    """What the module imports and must not."""
+    here = room(module)
+    found = []
+    for line, name in imports(module, is_package, source):
+        library = name.split(".")[0]
+        if library == "labkit":
+            allowed = room(name) in MAY_IMPORT[here]
+        else:
+            ours = here in ROOM_OF.get(library, {here})
+            allowed = ours and (here not in ONLY or library in ONLY[here] or library in sys.stdlib_module_names)
+        if not allowed:
+            found.append(f"{module}, line {line}: {here} must not import {name}")
+    return found
+
+
+def modules() -> list[tuple[str, Path]]:
+    files = sorted((ROOT / "labkit").rglob("*.py"))
+    return [(".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), f) for f in files]
+
+
+def test_every_import_in_labkit_goes_down():
+    found = [b for name, f in modules() for b in broken(name, f.read_text(), f.name == "__init__.py")]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("labkit.theory.costs", "import torch"),
+        ("labkit.theory.costs", "def late():\n    from matplotlib import pyplot"),
+        ("labkit.theory.costs", "from labkit import cluster"),
+        ("labkit.theory.costs", "import pandas"),
+        ("labkit.plot.axes", "import ipywidgets"),
+        ("labkit.plot.axes", "from ..rank import comms"),
+        ("labkit.cluster.start", "from labkit.rank import group"),
+        ("labkit.cluster.start", "import torch.distributed as dist"),
+        ("labkit.cluster.start", "from labkit import start"),
+        ("labkit.rank.comms", "from labkit.cluster import launchers"),
+        ("labkit.rank.comms", "import ipyparallel"),
+        ("labkit.lab", "from .rank import comms"),
+        ("labkit.lab", "import ipyparallel as ipp"),
+        ("labkit.widgets", "import matplotlib.pyplot as plt"),
+        ("labkit.errors", "from labkit.theory import costs"),
+    ],
+)
+def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, source: str):
+    assert len(broken(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("labkit.theory.costs", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
+        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import costs"),
+        ("labkit.rank.comms", "import torch.distributed as dist\nfrom labkit.errors import LabError"),
+        ("labkit.lab", "from . import cluster\nfrom .look import table\nimport ipywidgets"),
+    ],
+)
+def test_an_import_that_goes_down_is_allowed(module: str, source: str):
+    assert broken(module, source) == []
+
+
+def test_the_notebook_starts_without_torch():
+    names = [name for name, _ in modules() if room(name) != "rank"]
+    code = f"import importlib, sys; [importlib.import_module(n) for n in {names}]; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert ran.stdout.strip() == "False", ran.stderr or "something outside labkit.rank brings torch in"

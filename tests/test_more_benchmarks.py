@@ -1,0 +1,131 @@
+"""The benchmarks of libraries and of the notebook suite: their tables and arguments; no test measures a time."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.ranks import Each, Ranks
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+REPORT = """<testsuites><testsuite>
+<testcase classname="notebooks.00-start" name="Cell 0" time="1.5"/>
+<testcase classname="notebooks.00-start" name="Cell 1" time="0.5"/>
+<testcase classname="notebooks.01-meet.ipynb" name="Cell 0" time="4.0">{}</testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a benchmark as `python benchmarks/libraries.py` does."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def measured(libraries) -> list[dict]:
+    def results(factor: float, ops: tuple[str, ...]) -> dict[str, list[float]]:
+        return {
+            f"{op}, {size}": [2e-3 * factor, 1e-3 * factor, 3e-3 * factor] for op in ops for size in libraries.SIZES
+        }
+
+    gloo = results(1, (*libraries.OPS, libraries.RING)) | results(0.1, (libraries.COPY,))
+    return [{"Gloo": gloo, "MPI": results(0.5, libraries.OPS)}, {"Gloo": gloo, "MPI": results(0.25, libraries.OPS)}]
+
+
+def test_every_operation_and_size_has_a_row_with_its_ratios(load):
+    libraries = load("libraries")
+    rows = libraries.rows(measured(libraries))
+    assert len(rows) == len(libraries.OPS) * len(libraries.SIZES)
+    assert rows[0] == ("all_reduce, 64 B", "1 / 2 ms", "250 / 625 µs", "100 / 200 µs", "3.00", "10.00")
+    assert {row[3] for row in libraries.ring(measured(libraries))} == {"1.00"}
+
+
+def test_a_library_that_failed_is_named_and_has_no_ratio(load):
+    libraries = load("libraries")
+    rounds = [{"Gloo": measured(libraries)[0]["Gloo"], "MPI": {}}]
+    text = libraries.section({"cores": "2"}, rounds, ["round 1, MPI: no mpiexec"])
+    assert "| all_reduce, 64 B | 1 / 2 ms | failed | 100 / 200 µs | – | 10.00 |" in text
+    assert "- failed: round 1, MPI: no mpiexec" in text
+
+
+def test_both_programs_measure_what_the_table_shows(load):
+    libraries = load("libraries")
+    gloo, mpi = ((FOLDER / "programs" / f"with_{name}.py").read_text() for name in ("gloo", "mpi"))
+    for op in libraries.OPS:
+        assert f'"{op}": lambda' in gloo
+        assert f'"{op}": lambda' in mpi
+    assert f'"{libraries.RING}": lambda' in gloo
+    assert f'"{libraries.COPY}": lambda' in gloo
+
+
+def test_a_missing_launcher_is_a_failure_in_words(load):
+    seconds, failure = load("libraries").measure(["/nowhere/mpiexec"])
+    assert seconds == {}
+    assert "/nowhere/mpiexec" in failure
+
+
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform != "linux", reason="forks ranks")
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_ring_by_hand_is_an_all_reduce(n):
+    source = (FOLDER / "programs" / "ring.py").read_text()
+    code = "exec(source, globals()); ring_all_reduce(x, torch.empty_like(x)); x.tolist()"
+    with Ranks(n) as ranks:
+        for size in (0, 1, 7, 1000):
+            wanted = [float(sum(i + r for r in range(n))) for i in range(size)]
+            setup = f"x = torch.arange({size}) * 1.0 + start\n{code.replace('; ', chr(10))}"
+            assert ranks(setup, source=source, start=Each(range(n))) == [wanted] * n
+
+
+def test_a_suites_report_has_each_notebooks_cells_and_what_failed(load):
+    notebooks = load("notebooks")
+    run = notebooks.read(REPORT.format(""), 9.0)
+    assert run == notebooks.Run(9.0, {"00-start": [1.5, 0.5], "01-meet": [4.0]})
+    failed = notebooks.read(REPORT.format("<failure/>"), 9.0)
+    assert failed.failure == "cells that fail: 1 of 01-meet, first Cell 0"
+
+
+def test_a_suites_table_has_a_row_a_notebook_and_one_for_all(load):
+    notebooks = load("notebooks")
+    runs = [notebooks.read(REPORT.format(""), 9.0), notebooks.Run(0.0, failure="no pytest")]
+    lines = notebooks.section({}, runs).splitlines()
+    assert "| 00-start | 2 | 2.00 / 2.00 / 2.00 s | 1.5 s |" in lines
+    assert any(
+        line.startswith("| **the whole suite") and line.endswith("| 3 | 9.00 / 9.00 / 9.00 s | 4.0 s |")
+        for line in lines
+    )
+    assert lines[-1] == "- failed: run 2: no pytest"
+
+
+def test_the_suite_is_run_as_make_runs_it(load):
+    flags = (FOLDER.parent / "Makefile").read_text().split("NBVAL = ")[1].splitlines()[0].split()
+    notebooks = load("notebooks")
+    assert {*notebooks.NBVAL, notebooks.SANITIZE.replace(f"{FOLDER.parent}/", "")} == set(flags)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("libraries", "--rounds=0"), ("libraries", "--ranks=1"), ("notebooks", "--rounds=0")]
+)
+def test_arguments_that_measure_nothing_are_refused(load, name, argument, capsys):
+    with pytest.raises(SystemExit):
+        load(name).arguments([argument])
+    assert argument.split("=")[0] in capsys.readouterr().err.split("error:")[1]
+
+
+@pytest.mark.parametrize("name", ["libraries", "notebooks"])
+def test_nothing_is_written_unless_asked(load, name):
+    assert load(name).arguments([]).write is False
+
+
+def test_the_committed_results_have_the_machine_and_every_row(load):
+    libraries = load("libraries")
+    section = (
+        (FOLDER / "RESULTS.md").read_text().split("<!-- libraries: begin -->")[1].split("<!-- libraries: end -->")[0]
+    )
+    for row in [*libraries.rows([]), *libraries.ring([])]:
+        assert section.count(f"| {row[0]} |") == 1 + row[0].startswith("all_reduce")
+    for fact in ("cores", "memory", "kernel", "torch", "mpich", "load before", "load after", "ranks", "commit"):
+        assert f"- {fact}: " in section

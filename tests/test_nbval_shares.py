@@ -1,0 +1,59 @@
+"""`pytest --nbval` starts one lab for all notebooks and stops it; a stand-in for labkit takes notes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+ROOT = Path(__file__).resolve().parent.parent
+STAND_IN = """
+class Lab:
+    address = "run/lab.json"
+    def stop(self):
+        open("notes", "a").write("stop ")
+
+def start(n):
+    open("notes", "a").write(f"start({n}) ")
+    return Lab()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with the workbook's conftest.py, the stand-in and two notebooks that look for the lab."""
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (tmp_path / "labkit.py").write_text(STAND_IN)
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
+    (tmp_path / "notebooks").mkdir()
+    for name in "ab":
+        cell = new_code_cell("import os\nprint(os.environ['LABKIT_SHARED'], os.environ['LABKIT_QUIET'])")
+        cell.outputs = [new_output("stream", name="stdout", text="run/lab.json 1\n")]
+        cell.execution_count = 1
+        nbformat.write(new_notebook(cells=[cell]), tmp_path / "notebooks" / f"{name}.ipynb")
+    return tmp_path
+
+
+def run(project: Path, *arguments: str) -> str:
+    """Run pytest there, and return what the stand-in noted."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    ran = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    notes = project / "notes"
+    return notes.read_text().strip() if notes.exists() else ""
+
+
+def test_two_notebooks_share_one_lab_that_is_stopped_in_the_end(project: Path):
+    assert run(project, "--nbval", "--nbval-current-env", "notebooks") == "start(4) stop"
+
+
+def test_no_lab_starts_where_no_notebook_runs(project: Path):
+    assert run(project, "--nbval", "test_plain.py") == ""
+    assert run(project, "notebooks", "test_plain.py") == ""
+    assert run(project, "--nbval", "--collect-only", "notebooks") == ""

@@ -1,0 +1,155 @@
+"""What a learner has done is kept, whatever happens to the file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from labkit import exercise, exercises, progress
+from labkit.errors import LabError
+
+NAMES = list(exercises.every())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "work"))
+    return tmp_path / "work"
+
+
+def test_nothing_is_written_before_there_is_something_to_keep(place: Path):
+    assert progress.read() == {}
+    assert repr(exercise.card(NAMES[0]))
+    assert exercise.overview().solved == 0
+    assert not place.exists()
+
+
+def test_the_file_says_what_it_holds_and_is_read_again(place: Path):
+    progress.change("ring", state="tried", checks=2)
+    progress.change("ring", hints=1)
+    told = json.loads((place / "progress.json").read_text())
+    assert "Nothing of this leaves your machine" in told["about"]
+    assert progress.read()["ring"] == {"state": "tried", "checks": 2, "hints": 1}
+
+
+def test_every_attempt_is_kept_once(place: Path):
+    for cell in ("%%px\none", "%%px\none", "%%px\ntwo", ""):
+        progress.save("ring", cell)
+    assert progress.last("ring") == "%%px\ntwo"
+    assert sorted(f.name for f in place.iterdir()) == ["ring-1.py", "ring-2.py"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"ring": 1}}', "\x00" * 40])
+def test_a_file_that_cannot_be_read_is_kept_aside_and_the_attempts_count(place: Path, capsys, text: str):
+    progress.save("ring", "%%px\none")
+    (place / "progress.json").write_text(text)
+    assert progress.read()["ring"]["state"] == "tried"
+    assert "kept as progress-broken-1.json" in capsys.readouterr().out
+    assert (place / "progress-broken-1.json").read_text() == text
+    progress.change("ring", state="solved")
+    assert progress.read()["ring"]["state"] == "solved"
+    (place / "progress.json").write_text("again")
+    progress.read()
+    assert (place / "progress-broken-2.json").read_text() == "again"
+
+
+def test_facts_of_a_later_version_stay(place: Path):
+    progress.change("ring", state="solved")
+    told = json.loads((place / "progress.json").read_text())
+    told["exercises"]["ring"] |= {"stars": 5, "state": "perfect"}
+    (place / "progress.json").write_text(json.dumps(told))
+    known = progress.change("ring", hints=2)
+    assert (known["stars"], known["state"]) == (5, "tried")
+
+
+def test_a_folder_that_takes_nothing_is_said_and_not_raised(tmp_path: Path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "file" / "below"))
+    progress.save("ring", "%%px\none")
+    progress.change("ring", state="tried")
+    assert "could not be written" in capsys.readouterr().out
+
+
+def test_without_the_variable_it_lies_beside_the_notebooks_or_else_at_home(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("LABKIT_PROGRESS", raising=False)
+    monkeypatch.setattr(progress, "HERE", tmp_path)
+    assert progress.folder() == tmp_path / "my-work"
+    monkeypatch.setattr(progress, "HERE", tmp_path / "gone")
+    assert progress.folder() == Path.home() / ".local" / "share" / "collectives-workbook"
+
+
+def test_two_notebooks_at_once_lose_nothing(place: Path):
+    def many(name: str) -> None:
+        for checks in range(20):
+            progress.change(name, checks=checks)
+
+    threads = [threading.Thread(target=many, args=(f"f{i}",)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert {name: facts["checks"] for name, facts in progress.read().items()} == dict.fromkeys(
+        ("f0", "f1", "f2", "f3"), 19
+    )
+
+
+def test_the_table_counts_what_is_solved_and_names_what_is_next(place: Path):
+    progress.change(NAMES[0], state="solved")
+    table = exercise.overview()
+    assert (table.solved, table.next.name) == (1, NAMES[1])
+    assert table.caption.startswith(f"1 of {len(NAMES)} exercises solved. Next: {NAMES[1]}")
+    assert "←&nbsp;next" in table._repr_html_()
+    lesson = table.exercises[-1].lesson
+    assert {e.lesson for e in exercise.overview(int(lesson)).exercises} == {lesson}
+    with pytest.raises(LabError, match="no exercises in lesson"):
+        exercise.overview("99")
+
+
+def test_hints_come_one_by_one_and_the_last_one_names_the_solution(place: Path):
+    name = next(n for n in NAMES if len(exercises.find(n).hints) >= 2)
+    hints = exercises.find(name).hints
+    first = repr(exercise.hint(name))
+    assert first.startswith(f"Hint 1 of {len(hints)}.")
+    assert "Hint 2" not in first
+    for _ in hints:
+        last = repr(exercise.hint(name))
+    assert f"Hint {len(hints)} of {len(hints)}." in last
+    assert "lab.solution" in last
+
+
+def test_the_solution_waits_for_an_attempt(place: Path):
+    name = NAMES[0]
+    assert "Try it first" in repr(exercise.solution(name))
+    progress.change(name, state="tried", checks=1)
+    shown = exercise.solution(name)
+    assert exercises.find(name).solution.strip() in repr(shown)
+    assert "<pre" in shown._repr_html_()
+
+
+def test_ones_own_attempt_comes_back_as_it_was_typed(place: Path):
+    assert "No attempt" in repr(exercise.mine("ring"))
+    progress.save("ring", exercise.attempt("# %%px --targets 0\ndef ring(x):\n    return x\n"))
+    assert exercise.mine("ring").code == "%%px --targets 0\ndef ring(x):\n    return x\n"
+    assert exercise.attempt("def ring(x): ...") == "%%px\ndef ring(x): ..."
+
+
+def test_an_unknown_exercise_is_answered_with_the_nearest_one(place: Path):
+    with pytest.raises(LabError, match=f"Did you mean '{NAMES[0]}'"):
+        exercise.card(NAMES[0][:-1])
+    with pytest.raises(LabError, match=r"lab\.progress\(\)"):
+        exercise.hint("qqqq")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_tells_and_draws_every_exercise(place: Path, name: str):
+    card = exercise.card(name)
+    assert card.facts.count("●") + card.facts.count("○") == 4
+    assert f"about {card.exercise.minutes} minutes" in repr(card)
+    assert "rank 1 │" in repr(card)
+    html = card._repr_html_()
+    assert html.count('<img alt="An example of') == 1
+    assert "rank 1 │" in card.alt
+    assert card.svg == exercise.card(name).svg, "equal cards have equal pictures"

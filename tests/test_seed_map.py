@@ -1,0 +1,135 @@
+"""notebooks/README.md says where each item of the workbook's five source documents is taught: the places exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]*)\)")
+LATER = re.compile(r"in a later lesson \((\d\d)\)")
+LAST = 15  # the workbook's last lesson
+ITEMS = {  # documents, and how many items of each are mapped at least: a row that gets lost is missed
+    "Synchronization Primitives in Distributed Training": 23,
+    "Essential Distributed Communication Primitives": 21,
+    "Synchronization in Distributed AI": 14,
+    "Collective Communication Operations, a book's third chapter": 32,
+    "GPU Collective Communication Operations": 40,
+}
+
+
+def headings(lines: list[str]) -> list[str]:
+    """The text of every heading, of any level; what stands in a fenced block is none."""
+    found, fenced = [], False
+    for line in lines:
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and (heading := re.match(r"#{1,6} +(.*?) *$", line)):
+            found.append(heading[1])
+    return found
+
+
+def anchors(path: Path) -> set[str]:
+    """What may follow # in a link to this file: JupyterLab's names in notebooks, those of git's sites in pages."""
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        lines = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+        return {heading.replace(" ", "-") for heading in headings(lines)}
+    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings(path.read_text("utf-8").splitlines())]
+    return {word.replace(" ", "-") for word in words}
+
+
+def broken_links(text: str, folder: Path) -> Iterator[str]:
+    """Links to a file, or to a heading in it, that is not there."""
+    for target in LINK.findall(text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = folder / (name or "README.md")
+        if not path.is_file():
+            yield f"{target}: there is no {name}"
+        elif anchor and anchor not in anchors(path):
+            yield f"{target}: {path.name} has no such heading"
+
+
+def rows(text: str) -> dict[str, list[tuple[str, str]]]:
+    """(item, where) of every row, by the document's title."""
+    sections = re.split(r"^### +(.*)$", text, flags=re.MULTILINE)[1:]
+    row = re.compile(r"^\| (?!item \|)(.*?) \|(.*)\|$", re.MULTILINE)
+    return {title: row.findall(body) for title, body in zip(sections[::2], sections[1::2], strict=True)}
+
+
+def lost_items(text: str, folder: Path) -> Iterator[str]:
+    """Items without a place, and items put off to a lesson that does not come or is there by now."""
+    for item, where in (row for found in rows(text).values() for row in found):
+        if not LINK.findall(where) and not LATER.findall(where):
+            yield f"{item}: no place"
+        for number in LATER.findall(where):
+            if int(number) > LAST:
+                yield f"{item}: there is no lesson {number}"
+            elif there := sorted(folder.glob(f"{number}-*.ipynb")):
+                yield f"{item}: {there[0].name} is there now; link the heading that teaches it"
+
+
+def test_every_place_on_the_page_exists():
+    assert list(broken_links((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
+
+
+def test_every_item_has_a_place():
+    assert list(lost_items((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
+
+
+def test_no_item_is_missing():
+    mapped = {title: len(found) for title, found in rows((NOTEBOOKS / "README.md").read_text("utf-8")).items()}
+    assert mapped.keys() == ITEMS.keys()
+    assert [title for title, count in ITEMS.items() if mapped[title] < count] == []
+
+
+def test_every_notebook_is_on_the_page():
+    linked = LINK.findall((NOTEBOOKS / "README.md").read_text("utf-8"))
+    assert [path.name for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path.name not in linked] == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One lesson with one heading, and a page."""
+    cell = nbformat.v4.new_markdown_cell("# Lesson\n\n## Broadcast: to all\n\n```python\n# no heading\n```")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "03-one.ipynb")
+    (tmp_path / "README.md").write_text("# Page\n\n## What's read, and where?\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "fault"),
+    [
+        ("03-one.ipynb#Broadcast:-to-all", ""),
+        ("#whats-read-and-where", ""),
+        ("https://example.org/#x", ""),
+        ("03-one.ipynb#Broadcast", "03-one.ipynb has no such heading"),
+        ("03-one.ipynb#no-heading", "03-one.ipynb has no such heading"),
+        ("04-two.ipynb", "there is no 04-two.ipynb"),
+        ("#nowhere", "README.md has no such heading"),
+    ],
+)
+def test_a_planted_link_is_judged(folder: Path, target: str, fault: str):
+    text = f"### A\n\n| item | where |\n|---|---|\n| x | [here]({target}) |\n"
+    assert list(broken_links(text, folder)) == ([f"{target}: {fault}"] if fault else [])
+    assert list(lost_items(text, folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "fault"),
+    [
+        ("in a later lesson (05)", ""),
+        ("somewhere", "x: no place"),
+        ("", "x: no place"),
+        ("in a later lesson (16)", "x: there is no lesson 16"),
+        ("in a later lesson (03)", "x: 03-one.ipynb is there now; link the heading that teaches it"),
+    ],
+)
+def test_a_planted_place_is_judged(folder: Path, where: str, fault: str):
+    text = f"### A\n\n| item | where |\n|---|---|\n| x | {where} |\n"
+    assert list(lost_items(text, folder)) == ([fault] if fault else [])

@@ -1,0 +1,108 @@
+"""The stepper over records written by hand, driven without a browser."""
+
+from __future__ import annotations
+
+import xml.dom.minidom
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.show.steps import Steps
+from tests.recorded import Told, told
+
+
+def chain(n=3):
+    """Rank 0's x goes to rank 1 and on to rank 2 …, in place."""
+    ranks = [Told(n) for _ in range(n)]
+    for r, rank in enumerate(ranks):
+        if r:
+            x = rank.buffer("x", [0.0, 0.0], first="recv")
+            rank.recv(r - 1, view=(x, 0, 2), landed=[3.0, 4.0])
+        else:
+            x = rank.buffer("x", [3.0, 4.0])
+        if r < n - 1:
+            rank.send(r + 1, view=(x, 0, 2))
+    return told(*ranks)
+
+
+@pytest.fixture
+def steps():
+    return Steps(chain())
+
+
+def test_the_text_lists_the_messages_of_each_step(steps):
+    assert repr(steps).splitlines() == [
+        "step 1: 0→1 [3, 4]",
+        "step 2: 1→2 [3, 4]",
+        "after step 2: ranks 0–2: x = [3, 4]",
+    ]
+
+
+def test_without_messages_it_says_what_to_do():
+    with pytest.raises(LabError, match=r"lab\.timeline\(\) draws collectives"):
+        Steps(told(Told(2).meet("barrier"), Told(2).meet("barrier")))
+
+
+def test_the_buttons_step_to_the_ends_and_no_further(steps):
+    back, on = steps.children[1].children[1:3]
+    seen = [steps.step]
+    for button in (on, on, on, back, back, back):
+        button.click()
+        seen.append(steps.step)
+    assert seen == [0, 1, 2, 2, 1, 0, 0]
+
+
+def test_each_step_has_a_picture_and_words_of_its_own(steps):
+    shown = set()
+    for step in range(3):
+        steps.go(step)
+        shown.add(steps._picture.value)
+        assert steps.told(step) in steps._picture.value.replace("&#x27;", "'")
+    assert len(shown) == 3
+
+
+def test_all_steps_have_one_size_so_that_nothing_jumps(steps):
+    assert len({steps.svg(k).split(b"viewBox", 1)[0] for k in range(3)}) == 1
+
+
+def test_the_still_picture_has_all_steps_and_the_same_bytes_every_time():
+    first, again = Steps(chain()).still, Steps(chain()).still
+    assert first == again
+    xml.dom.minidom.parseString(first)
+    assert all(words in first.decode() for words in ("step 1 of 2", "step 2 of 2", "after step 2"))
+
+
+def test_it_shows_without_a_front_end_and_carries_its_words(steps):
+    bundle = steps._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(steps)
+    assert "step 1: 0→1 [3, 4]" in bundle["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_keys_stay_in_it_and_arrows_step(steps):
+    keys = steps.children[1].children[-1].value
+    assert all(words in keys for words in ("stopPropagation", "ArrowLeft", "ArrowRight", "aria-label"))
+
+
+def test_a_message_whose_numbers_were_not_recorded_is_told_by_its_size():
+    steps = Steps(told(Told(2).send(1, shape=[1000]), Told(2).recv(0, shape=[1000])))
+    assert repr(steps).startswith("step 1: 0→1 1000 float32\n")
+    assert "at most 64 elements" in repr(steps)
+    assert b"1000 float32" in steps.svg(0)
+
+
+def test_a_message_that_nobody_took_is_told():
+    assert "0→1 1 float32 (never received)" in repr(Steps(told(Told(2).send(1), Told(2))))
+
+
+@pytest.mark.parametrize("n", [2, 8])
+def test_two_to_eight_ranks_have_a_picture(n):
+    xml.dom.minidom.parseString(Steps(chain(n)).still)
+
+
+def test_the_still_picture_of_many_steps_has_the_first_and_the_last_and_bears_its_size():
+    steps = Steps(chain(8))
+    steps.replay.steps *= 5
+    steps.count *= 5
+    assert len(steps.still) < 150_000
+    assert all(words in steps.still.decode() for words in ("step 1 of 35", "step 35 of 35", "after step 35"))

@@ -1,0 +1,173 @@
+"""What the ranks wrote, merged, shortened and told apart."""
+
+import pytest
+
+from labkit.cluster.text import Error, merge, ranks, root_cause, shorten, trim
+
+GLOO = "/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
+PEER = (
+    f"[{GLOO}/pair.cc:537] Read error [127.0.0.1]:20877: Connection reset by peer. "
+    "This is typically caused by a remote worker hanging or bugs in the application."
+)
+
+# As IPython 9 renders it on an engine, colours included where they matter.
+TRACEBACK = """\
+\x1b[31m---------------------------------------------------------------------------\x1b[39m
+\x1b[31mRuntimeError\x1b[39m                              Traceback (most recent call last)
+\x1b[36mCell\x1b[39m\x1b[36m \x1b[39m\x1b[32mIn[7]\x1b[39m\x1b[32m, line 3\x1b[39m
+      2 x = torch.ones(2)
+----> 3 step(x)
+
+Cell In[4], line 2, in step(x)
+      1 def step(x):
+----> 2     return dist.all_reduce(x, op=7)
+
+File /tmp/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:83, in wrapper(*args, **kwargs)
+     81 @functools.wraps(func)
+---> 83     return func(*args, **kwargs)
+
+File ~/.pyenv/versions/3.11.7/lib/python3.11/json/decoder.py:353, in raw_decode(self, s, idx)
+--> 353     obj, end = self.scan_once(s, idx)
+
+File /home/me/labkit/rank/comms.py:33, in all_reduce(x)
+---> 33     raise RuntimeError("no")
+
+RuntimeError: no
+
+and a second paragraph
+"""
+
+
+def test_ranks_are_named_as_one_says_them():
+    assert ranks([2]) == "rank 2"
+    assert ranks([0, 1]) == "ranks 0, 1"
+    assert ranks([3, 0, 2, 1]) == "ranks 0–3"
+    assert ranks([0, 1, 2, 5]) == "ranks 0–2, 5"
+    assert ranks([]) == "no rank"
+
+
+def test_equal_outputs_are_told_once():
+    assert merge(dict.fromkeys(range(4), "hello\n")) == "ranks 0–3 │ hello\n"
+
+
+def test_groups_stand_in_the_order_of_their_first_rank_with_their_bars_aligned():
+    assert merge({3: "b\n", 1: "b\n", 0: "a\n", 2: "c"}) == "rank 0     │ a\nranks 1, 3 │ b\nrank 2     │ c\n"
+
+
+def test_every_line_of_a_rank_carries_its_name():
+    assert merge({1: "a\n\nb\n"}) == "rank 1 │ a\nrank 1 │\nrank 1 │ b\n"
+
+
+def test_a_missing_newline_at_the_end_is_no_difference():
+    assert merge({0: "x", 1: "x\n"}) == "ranks 0, 1 │ x\n"
+
+
+def test_silent_ranks_are_not_mentioned():
+    assert merge({0: "", 1: "x"}) == "rank 1 │ x\n"
+    assert merge({0: "", 1: ""}) == ""
+
+
+def test_printing_an_empty_line_is_something_said():
+    assert merge({0: "\n"}) == "rank 0 │\n"
+
+
+def test_a_progress_bar_is_shown_in_its_last_state():
+    assert merge({0: "\r 0%\r 50%\r100%\ndone\n"}) == "rank 0 │ 100%\nrank 0 │ done\n"
+    assert merge({0: "dos line\r\n"}) == "rank 0 │ dos line\n"
+
+
+def test_colours_are_dropped():
+    assert merge({0: "\x1b[1;31mred\x1b[0m\x1b[K\n", 1: "red\n"}) == "ranks 0, 1 │ red\n"
+
+
+def test_the_rank_that_failed_is_the_cause_and_those_that_waited_for_it_are_not():
+    causes, consequences = root_cause(
+        {
+            0: Error("RuntimeError", PEER),
+            1: Error("DistBackendError", "NCCL communicator was aborted on rank 1."),
+            2: Error("ZeroDivisionError", "division by zero"),
+            3: Error("KeyboardInterrupt", ""),
+        }
+    )
+    assert [str(c) for c in causes] == ["rank 2: ZeroDivisionError: division by zero"]
+    assert consequences == {
+        0: "Connection reset by peer",
+        1: "NCCL communicator was aborted on rank 1",
+        3: "interrupted",
+    }
+
+
+def test_one_mistake_made_by_all_ranks_is_one_cause():
+    name = "name 'y' is not defined"
+    causes, consequences = root_cause({r: Error("NameError", name) for r in range(4)})
+    assert [str(c) for c in causes] == [f"ranks 0–3: NameError: {name}"]
+    assert not consequences
+
+
+def test_different_mistakes_stand_in_the_order_of_their_first_rank():
+    errors = {2: Error("KeyError", "'b'"), 0: Error("AssertionError", ""), 3: Error("AssertionError", "")}
+    assert [str(c) for c in root_cause(errors)[0]] == ["ranks 0, 3: AssertionError", "rank 2: KeyError: 'b'"]
+
+
+def test_a_learners_own_words_about_connections_stay_a_cause():
+    causes, _ = root_cause({0: Error("ValueError", "Connection closed by peer")})
+    assert causes
+
+
+def test_objects_that_differ_only_in_their_address_make_one_cause():
+    errors = {r: Error("TypeError", f"<Net at 0x7f00{r}abcde> is no tensor") for r in range(2)}
+    assert [str(c) for c in root_cause(errors)[0]] == ["ranks 0, 1: TypeError: <Net at 0x…> is no tensor"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "short"),
+    [
+        (PEER, "Connection reset by peer"),
+        (f"[{GLOO}/pair.cc:547] Connection closed by peer [127.0.0.1]:12345", "Connection closed by peer"),
+        (f"[{GLOO}/unbound_buffer.cc:78] Timed out waiting 2000ms", "Timed out waiting 2000ms"),
+        ("[../gloo/tcp/pair.cc:5] writev [::1]:4242: Broken pipe", "Broken pipe"),
+        ("invalid syntax (2060576046.py, line 1)", "invalid syntax (line 1)"),
+        ("division by zero", "division by zero"),
+        ("rank 2 holds [3] and 0xff.", "rank 2 holds [3] and 0xff."),
+    ],
+)
+def test_messages_lose_ports_addresses_and_sources(raw, short):
+    assert shorten(raw) == short
+
+
+def test_a_traceback_keeps_the_learners_frames_only():
+    assert trim(TRACEBACK) == (
+        "This cell, line 3\n      2 x = torch.ones(2)\n----> 3 step(x)\n\n"
+        "An earlier cell, line 2, in step(x)\n      1 def step(x):\n"
+        "----> 2     return dist.all_reduce(x, op=7)"
+    )
+
+
+def test_a_learners_own_file_stays_in_the_traceback():
+    frame = "Cell In[1], line 1\n----> 1 mine.f()\n\nFile ~/course/mine.py:2, in f()\n----> 2     1/0"
+    assert trim(f"{frame}\n\nZeroDivisionError: division by zero") == frame.replace("Cell In[1]", "This cell")
+
+
+def test_a_syntax_error_keeps_its_arrow_and_not_its_message():
+    raw = "  Cell In[3], line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n"
+    assert trim(raw) == "This cell, line 1\n    def f(:\n          ^"
+
+
+def test_endless_recursion_is_told_once():
+    frame = "Cell In[2], line 2, in g(n)\n----> 2     return g(n+1)"
+    raw = "\n\n".join(["Cell In[2], line 3\n----> 3 g(0)"] + [frame] * 900 + ["RecursionError: too deep"])
+    assert trim(raw).count("\n") < 10
+    assert trim(raw).endswith("… the same frame 899 more times")
+
+
+def test_an_error_raised_while_handling_another_shows_both():
+    bridge = "During handling of the above exception, another exception occurred:"
+    head = "KeyError                     Traceback (most recent call last)\nCell In[5], line 2\n----> 2 d[0]"
+    raw = f"{head}\n\nKeyError: 0\n\n{bridge}\n\n{head.replace('line 2', 'line 4')}\n\nValueError: no"
+    assert trim(raw).split("\n\n")[1:3] == ["KeyError: 0", bridge]
+    assert trim(raw).endswith("This cell, line 4\n----> 2 d[0]")
+
+
+def test_a_traceback_without_a_frame_of_the_learner_is_empty():
+    assert trim("") == ""
+    assert trim("An exception has occurred, use %tb to see the full traceback.\n\nSystemExit: 3\n") == ""

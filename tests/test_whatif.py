@@ -1,0 +1,137 @@
+"""The what-if widget, driven without a browser: what it says, what it draws, what its controls do."""
+
+from __future__ import annotations
+
+import re
+import xml.dom.minidom
+from types import SimpleNamespace
+
+import pytest
+
+import labkit
+from labkit.errors import LabError
+from labkit.theory.costs import H100, choose, flat, predict
+from labkit.theory.costs.predict import OPS
+from labkit.theory.fit import fit
+from labkit.whatif import WhatIf
+
+
+@pytest.fixture
+def w():
+    return WhatIf("all_reduce", n=8, nbytes=2**20, alpha=1e-5, beta=1e-10)
+
+
+def test_it_is_one_of_labkits_public_names():
+    assert labkit.WhatIf is WhatIf
+
+
+def test_its_numbers_are_those_of_the_textbook(w):
+    assert w.seconds == pytest.approx({k: float(t) for k, t in flat("all_reduce", 2**20, 8, 1e-5, 1e-10).items()})
+    assert list(w.seconds.values()) == sorted(w.seconds.values())
+    assert w.winner == next(iter(w.seconds))
+
+
+def test_on_a_cluster_they_are_those_of_predict_and_nccls_choice_stands_beside():
+    w = WhatIf("all_gather", n=1024, nbytes=2**27, cluster="H100")
+    assert w.seconds == pytest.approx(predict("all_gather", 2**27, 1024, H100).seconds)
+    choice = choose("all_gather", 2**27, 1024, H100)
+    assert f"NCCL, by its own model: {choice.algorithm}, {choice.protocol}" in repr(w)
+    assert "NCCL" not in repr(WhatIf("all_to_all", cluster="H100")), "NCCL's model does not know it"
+
+
+def test_a_sweep_or_a_fit_gives_alpha_and_beta():
+    line = fit([1e3, 1e6, 1e9], [4.01e-4, 1.4e-3, 1.0004])
+    for given in (line, SimpleNamespace(fit=line)):
+        w = WhatIf(fit=given)
+        assert w.seconds["ring"] == pytest.approx(14 * line.alpha + 1.75 * 2**20 * line.beta)
+
+
+def test_every_control_redraws_the_picture_and_its_words(w):
+    seen = [w._picture.value]
+    for move in (
+        {"n": 100_000}, {"nbytes": 2**30}, {"op": "broadcast"}, {"alpha": 1e-3}, {"beta": 1e-9},
+        {"cluster": "GB200"}, {"oversubscription": 4},
+    ):  # fmt: skip
+        w.go(**move)
+        seen.append(w._picture.value)
+        assert w.winner in w._picture.value
+    assert len(set(seen)) == len(seen)
+    assert w.n == 98304 or w.n == 100_000
+
+
+def test_a_hundred_thousand_ranks_are_on_the_slider(w):
+    w.go(n=100_000)
+    assert w.n == 100_000
+
+
+def test_only_the_controls_that_count_are_shown(w):
+    def hidden():
+        return [c.description for c in w._controls if c.layout.display == "none"]
+
+    assert hidden() == ["oversubscribed"]
+    w.go(cluster="A100")
+    assert hidden() == ["latency α", "bandwidth 1/β"]
+    w.go(cluster=None)
+    assert hidden() == ["oversubscribed"]
+
+
+def test_oversubscription_slows_what_leaves_a_node():
+    w = WhatIf("all_reduce", n=1024, nbytes=2**30, cluster="H100")
+    before = w.seconds["flat ring"]
+    w.go(oversubscription=4)
+    assert w.seconds["flat ring"] > 2 * before
+    assert w.cluster is not None
+    assert w.cluster.network == 100
+
+
+def test_a_cluster_of_ones_own_joins_the_list():
+    mine = H100.but(name="mine", rails=1)
+    w = WhatIf("all_reduce", n=64, cluster=mine)
+    assert w.seconds == pytest.approx(predict("all_reduce", 2**20, 64, mine).seconds)
+    assert "mine" in w._links.options
+
+
+@pytest.mark.parametrize("cluster", [None, "A100", "GB200"])
+@pytest.mark.parametrize("op", OPS)
+def test_every_picture_is_well_formed_small_and_the_same_twice(op, cluster):
+    w = WhatIf(op, n=1024, cluster=cluster)
+    first, again = w.svg, w.svg
+    assert first == again
+    assert len(first) < 60_000
+    xml.dom.minidom.parseString(first)
+    for name in w.seconds:
+        assert f"{name}: " in first.decode()
+
+
+def test_the_map_names_the_winner_where_the_cross_is(w):
+    for n, size in ((8, 2**5), (8, 2**30), (4096, 2**14)):
+        w.go(n=n, nbytes=size)
+        scene = w.scene
+        row, column = scene.ranks.index(n), abs(scene.sizes - size).argmin()
+        assert list(scene.curves)[scene.map[row][column]] == w.winner
+
+
+def test_it_shows_without_a_kernel_and_carries_its_words(w):
+    bundle = w._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(w)
+    (alt,) = re.findall(r'<img alt="([^"]*)"', bundle["text/html"])
+    assert "halving-doubling" in alt
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_keys_pressed_in_it_do_not_reach_the_notebook(w):
+    assert "stopPropagation" in w.children[0].children[-1].value
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"op": "barrier"}, {"n": 0}, {"n": "many"}, {"nbytes": -1}, {"alpha": 0}, {"cluster": "V100"}],
+)
+def test_what_it_cannot_show_is_refused_with_what_it_can(wrong):
+    with pytest.raises(LabError):
+        WhatIf(**wrong)
+
+
+def test_an_unknown_control_is_refused(w):
+    with pytest.raises(LabError, match="oversubscription"):
+        w.go(ranks=4)

@@ -1,0 +1,107 @@
+"""What `lab.wire` says and draws of counted bytes, also where nobody counts them."""
+
+from __future__ import annotations
+
+import base64
+import re
+import xml.dom.minidom
+
+import pytest
+
+from labkit.cluster.wire import Counted, flows
+from labkit.show.wire import Wire
+from labkit.theory.formulas import traffic_of
+from tests.recorded import Told, told
+
+MIB = 2**20
+
+
+def recorded(op: str, n: int, nbytes: int, **more: object) -> list[dict[str, object]]:
+    return told(*(Told(n).meet(op, bytes=nbytes, **more) for _ in range(n)))
+
+
+def wire(op: str, n: int, nbytes: int, seen: str = "", root: int = 0) -> Wire:
+    matrix = [[round(b) for b in row] for row in traffic_of(seen or op, n, nbytes, root)[0].tolist()]
+    return Wire(Counted(n, matrix), recorded(op, n, nbytes, peer=root))
+
+
+def test_the_text_is_the_matrix_and_what_it_says():
+    assert repr(wire("reduce_scatter", 3, 3 * MIB, "all_reduce")).splitlines() == [
+        "MiB from row to column  rank 0  rank 1  rank 2  sent  textbook",
+        "rank 0                       ·       ·     4.0   4.0       2.0",
+        "rank 1                     4.0       ·       ·   4.0       2.0",
+        "rank 2                       ·     4.0       ·   4.0       2.0",
+        "form: a ring, each rank to the one before it",
+        "textbook: reduce_scatter (ring: S(N-1)/N from each rank)",
+        "seen: 2.0 times the textbook's bytes",
+        "seen: what the textbook has for all_reduce of the same buffer, to 1 %: reduce_scatter ran as that",
+    ]
+
+
+def test_the_alternative_text_names_every_arrow():
+    said = wire("broadcast", 4, MIB).alt
+    assert "seen: rank 0 to rank 1 1.0 MiB, rank 0 to rank 2 1.0 MiB, rank 1 to rank 3 1.0 MiB." in said
+    assert "by the textbook: rank 0 to rank 1 1.0 MiB" in said
+
+
+def test_headers_alone_are_told_in_bytes_and_small_data_is_not_held_against_the_textbook():
+    few = wire("all_reduce", 2, 40)
+    few.matrix[0][1] += 500
+    again = Wire(Counted(2, few.matrix), recorded("all_reduce", 2, 40))
+    assert repr(again).startswith("bytes from row")
+    assert again.notes[-1] == "seen: with Gloo's headers, 48 bytes a message; take 1 MiB or more to compare"
+
+
+def test_where_nobody_counts_the_textbook_stands_alone():
+    alone = Wire(Counted(2, None, "darwin does not count bytes"), recorded("all_reduce", 2, MIB))
+    assert alone.sent is None
+    assert repr(alone).splitlines() == [
+        "by the textbook:",
+        "MiB from row to column  rank 0  rank 1  textbook",
+        "rank 0                       ·     1.0       1.0",
+        "rank 1                     1.0       ·       1.0",
+        "not counted: darwin does not count bytes",
+        "textbook: all_reduce (ring: 2S(N-1)/N from each rank)",
+    ]
+
+
+def test_a_gpu_s_own_counters_give_what_each_rank_sent():
+    counted = Counted(2, [[0, 64], [64, 0]], sent=[MIB, MIB])
+    links = Wire(counted, recorded("all_reduce", 2, MIB, enqueued=True))
+    assert links.matrix is None
+    assert links.total == 2 * MIB
+    assert "NVLink counters" in links.notes[0]
+    assert repr(links).splitlines()[2].split()[-2:] == ["1.0", "1.0"]
+    alone = Wire(Counted(2, None, "darwin does not count bytes", [MIB, MIB]), told(Told(2), Told(2)))
+    assert repr(alone).splitlines()[1].split() == ["rank", "0", "1.0"]
+
+
+def test_a_gpu_s_data_that_goes_through_tcp_is_counted_as_such():
+    matrix = [[0, MIB], [MIB, 0]]
+    wire = Wire(Counted(2, matrix, sent=[0, 0]), recorded("all_reduce", 2, MIB, enqueued=True))
+    assert wire.matrix == matrix
+    assert wire.sent == [MIB, MIB]
+
+
+def test_a_call_that_nobody_waited_for_is_said():
+    told_by = recorded("all_reduce", 2, MIB, **{"async": True})
+    assert "never waited for" in Wire(Counted(2, [[0, MIB], [MIB, 0]]), told_by).notes[-1]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("op", ["broadcast", "all_to_all"])
+def test_pictures_are_wellformed_and_equal_for_equal_data(op, n):
+    html = wire(op, n, 16 * MIB)._repr_html_()
+    assert html == wire(op, n, 16 * MIB)._repr_html_()
+    picture = base64.b64decode(re.search(r'base64,([^"]+)"', html)[1]).decode()
+    xml.dom.minidom.parseString(picture)
+    assert f"rank {n - 1}" in picture
+    assert len(picture) < 150_000
+
+
+def test_only_connections_with_a_rank_at_both_ends_count():
+    mine = {
+        "sockets": [("a 1", "b 2", 7, 3), ("a 5", "notebook 9", 99, 99), ("a 6", "a 7", 1, 1), ("a 7", "a 6", 1, 1)]
+    }
+    other = {"sockets": [("b 2", "a 1", 3, 6)]}
+    assert flows([mine, other]) == {("a 1", "b 2"): (0, 1, 7, 6), ("b 2", "a 1"): (1, 0, 3, 3)}

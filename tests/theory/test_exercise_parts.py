@@ -1,0 +1,221 @@
+"""Exercises without a cluster: inputs, the comparison of results, gradients by differences, what a run costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labkit.errors import LabError
+from labkit.theory import collectives, inputs, judge, slopes, toll, tracing
+from labkit.theory.exercise import ANY, NOTHING, Exercise, Mutant, stub
+from labkit.theory.origin import Origin
+from labkit.theory.record import read
+from tests.recorded import Told, told
+
+SOLUTION = '''def total(x, root=0):
+    """Return the sum of all ranks' x."""
+    y = x.clone()
+    dist.all_reduce(y)
+    return y
+'''
+EXERCISE = Exercise("total", "00", "Total", "Add.", collectives.all_reduce, SOLUTION, given="import math\n\n\n")
+
+
+def differs(got, want, **options) -> str:
+    found = judge.first_difference(got, want, **options)
+    return found.says if found else ""
+
+
+def floats(*values, dtype="float32"):
+    return np.array(values, dtype=dtype)
+
+
+def test_a_stub_keeps_the_signature_the_docstring_and_what_is_given():
+    assert EXERCISE.stub == (
+        '%%px\nimport math\n\n\ndef total(x, root=0):\n    """Return the sum of all ranks\' x."""\n    ...'
+    )
+    assert EXERCISE.arguments == ["x", "root"]
+    with pytest.raises(LabError, match="def other"):
+        stub(SOLUTION, "other")
+
+
+def test_a_planted_mistake_changes_one_place():
+    mutant = Mutant("returns its own", replace=("return y", "return x"))
+    assert mutant.of(EXERCISE).endswith("return x\n")
+    with pytest.raises(AssertionError):
+        Mutant("nowhere", replace=("absent", "")).of(EXERCISE)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+def test_inputs_are_deterministic_and_among_them_are_odd_empty_and_several_dtypes(n):
+    cases = inputs.vectors(n)
+    assert {case.n for case in cases} == {n}
+    sizes = [len(case.xs[0]) for case in cases]
+    assert {0, 1} <= set(sizes)
+    assert n == 1 or any(size % n for size in sizes)
+    assert {str(case.xs[0].dtype) for case in cases} == {"float32", "float64", "int64"}
+    assert any((case.xs[0] < 0).any() for case in cases if len(case.xs[0]))
+    for a, b in zip(cases, inputs.vectors(n), strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a.xs, b.xs, strict=True))
+
+
+@pytest.mark.parametrize("kind", [inputs.chunked, inputs.divisible, inputs.uneven, inputs.scalars, inputs.nothing])
+def test_every_kind_of_input_has_an_x_for_every_rank(kind):
+    assert all(len(case.xs) == 3 for case in kind(3))
+
+
+def test_the_first_difference_names_the_element_and_both_values():
+    assert differs(floats(1, 5), floats(1, 2)) == "element 1 is 5, and 2 belongs there"
+    assert differs({"a": [floats(1)]}, {"a": [floats(2)]}) == "element 0 in result['a'][0] is 1, and 2 belongs there"
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "says"),
+    [
+        (None, floats(1), "None comes back, and a tensor of shape (1,) belongs there"),
+        (floats(1, 2), floats(1, 2, 3), "the shape is (2,), and (3,) belongs there"),
+        (floats(1, 2), np.array([1, 2]), "there are floats (float32), and integers (int64) belong there"),
+        ([floats(1)], [floats(1), floats(2)], "the list has 1 entries, and 2 belong there"),
+        (floats(1, 2), [floats(1), floats(2)], "a tensor of shape (2,) comes back, and a list of 2 belongs there"),
+        ({"a": 1}, {"a": 1, "b": 2}, "the dict lacks 'b'"),
+        ("ring", "tree", "'ring' comes back, and 'tree' belongs there"),
+        (3, NOTHING, "an int comes back, and None belongs there"),
+        (floats(np.inf), floats(1), "element 0 is inf, and 1 belongs there"),
+        ("one", 1, "a str comes back, and an int belongs there"),
+    ],
+)
+def test_other_differences_are_told_in_words(got, want, says):
+    assert differs(got, want) == says
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [
+        (floats(1 + 1e-7), floats(1)),
+        (floats(np.nan, -np.inf), floats(np.nan, -np.inf)),
+        (3.0, np.array(3.0)),
+        (floats(3), 3.0),
+        ([1, floats(2).reshape(())], (1, 2.0)),
+        (floats(), floats()),
+        ("whatever", ANY),
+        (None, NOTHING),
+        ([floats(1), 7], [floats(1), ANY]),
+        ((floats(1), floats(2, 3)), [floats(1), floats(2, 3)]),
+    ],
+)
+def test_what_counts_as_the_same(got, want):
+    assert differs(got, want) == ""
+
+
+def test_tolerance_goes_by_the_coarsest_dtype_and_zero_asks_for_the_same_bits():
+    got, want = floats(1 + 1e-7), floats(1)
+    assert "belongs there" in differs(got, want, tolerance=0.0)
+    near = floats(1.004)
+    assert differs(near, want) != ""
+    assert differs(near, want, dtype="bfloat16") == ""
+
+
+def test_gradients_by_differences_agree_with_those_by_hand():
+    xs = [np.array([1.0, -2.0]), np.array([3.0, 0.5])]
+    (a,), (b,) = slopes.gradients(lambda xs: [xs[0] * xs[1]] * 2, xs, {})
+    weights = slopes.weights(2, 0) + slopes.weights(2, 1)
+    assert np.allclose(a, weights * xs[1], atol=1e-8)
+    assert np.allclose(b, weights * xs[0], atol=1e-8)
+    (once,), _ = slopes.gradients(lambda xs: [xs[0] * xs[1]] * 2, xs, {}, one=True)
+    assert np.allclose(once, slopes.weights(2, 0) * xs[1], atol=1e-8)
+
+
+def test_only_floating_point_arguments_have_gradients():
+    xs = [(np.ones(2), np.array([1, 0]), np.ones(1, dtype="float32"))]
+    (row,) = slopes.gradients(lambda xs: [xs[0][0].sum() + 3 * xs[0][2]], xs, {})
+    assert [g.round(6).tolist() for g in row] == [[1.0, 1.0], [3.0]]
+
+
+def ring(n: int, rounds: int):
+    """Everybody sends to the right at once, and again once that has come."""
+    ranks = [Told(n) for _ in range(n)]
+    for k in range(rounds):
+        for r, rank in enumerate(ranks):
+            rank.send((r + 1) % n, start=k, bytes=100).recv((r - 1) % n, start=k)
+            rank.ops[-2]["done"] = rank.ops[-1]["done"]  # an isend, waited for after the receive
+    return read(told(*ranks))
+
+
+def test_a_rings_steps_and_bytes_are_counted():
+    assert toll.steps(ring(4, 3)) == 3
+    assert toll.sent(ring(4, 3)) == [300.0] * 4
+
+
+def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_waits_or_not():
+    for waits in (True, False):
+        root = Told(4).send(1).send(2).send(3)
+        if not waits:
+            for op in root.ops:
+                op["done"] = 99
+        record = read(told(root, Told(4).recv(0), Told(4).recv(0), Told(4).recv(0)))
+        assert toll.steps(record) == 3
+
+
+def test_a_tree_takes_the_logarithm():
+    ranks = [Told(4).send(1).send(2), Told(4).recv(0).send(3), Told(4).recv(0), Told(4).recv(1)]
+    assert toll.steps(read(told(*ranks))) == 2
+
+
+def test_collectives_count_as_the_textbook_has_them():
+    ranks = [Told(4).meet("all_reduce", bytes=1000) for _ in range(4)]
+    assert toll.sent(read(told(*ranks))) == [1500.0] * 4
+    ranks = [Told(4).meet("comms.all_gather", bytes=size) for size in (0, 100, 200, 100)]
+    assert toll.sent(read(told(*ranks))) == [300.0] * 4
+
+
+def traced(case: inputs.Case, function):
+    """Where a function's results come from, told by probe numbers alone."""
+    outs = [function(probe.xs) for probe in tracing.probes(case)]
+    rows = tracing.decoded(case, outs)
+    return rows if rows and tracing.explains(case, rows, function(case.xs)) else None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_probe_numbers_tell_what_tokens_tell(n: int, dtype: str):
+    case = inputs.Case(inputs.counting(n, 2 * n, dtype))
+    wants = collectives.all_reduce(case.xs)
+    tokens = tracing.origins(collectives.all_reduce, case, wants)
+    assert tokens == [[Origin.of((r, i) for r in range(n)) for i in range(2 * n)]] * n
+    assert traced(case, collectives.all_reduce) == tokens
+
+
+def test_a_mistake_is_told_as_what_lacks_and_what_counts_twice():
+    case = inputs.Case(inputs.counting(3, 2))
+    came = traced(case, lambda xs: [xs[0] + xs[1], 2 * xs[0] + xs[1] + xs[2], xs[0] + xs[1] + xs[2]])
+    wanted = tracing.origins(collectives.all_reduce, case, collectives.all_reduce(case.xs))
+    assert tracing.told(came, wanted) == ["rank 0 lacks rank 2", "rank 1 counts rank 0 twice"]
+    shifted = traced(case, lambda xs: [xs[1], xs[2], xs[0]])
+    assert tracing.told(shifted, [[Origin(2, i) for i in range(2)], None, None]) == [
+        "rank 0 holds rank 1's numbers where rank 2's belong"
+    ]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda xs: [sum(xs) / len(xs)] * len(xs),
+        lambda xs: [np.maximum(xs[0], xs[1])] * len(xs),
+        lambda xs: [xs[0] * xs[1]] * len(xs),
+        lambda xs: [xs[0] + 1] * len(xs),
+        lambda xs: [xs[0], None],
+    ],
+)
+def test_what_does_more_than_move_and_add_is_not_explained_by_sums(function):
+    assert traced(inputs.Case(inputs.counting(2, 4)), function) is None
+
+
+def test_mixed_inputs_and_large_ones_are_not_probed():
+    for case in (
+        inputs.Case([(floats(1), np.array([1]))] * 2),
+        inputs.Case([["a"]] * 2),
+        inputs.Case(inputs.counting(4, 1000)),
+        inputs.Case(inputs.counting(2, 0)),
+        inputs.Case(inputs.counting(2, 2), dtype="bfloat16"),
+    ):
+        assert tracing.probes(case) == []
