@@ -117,8 +117,12 @@ class Lab:
             from labkit.cluster.wire import WireMagics
 
             self._magics = LabMagics(shell, self._console)
-            shell.register_magics(self._magics, FlowMagics(shell, self.flow), WireMagics(shell, self.wire))
-            shell.register_magics(LateMagics(shell, self.late))
+            shell.register_magics(
+                self._magics,
+                FlowMagics(shell, self.flow),
+                WireMagics(shell, self.wire),
+                LateMagics(shell, self.late),
+            )
         print(self.reason)
 
     # -- what a learner calls -----------------------------------------------------------------------------------

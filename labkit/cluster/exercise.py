@@ -5,14 +5,14 @@ Nothing here raises for a learner's mistake: whatever a function does comes back
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 
 from labkit.cluster import text, verdict
-from labkit.cluster.attempt import COUNT, PATIENCE, attempt
+from labkit.cluster.attempt import COUNT, PATIENCE, Attempt, attempt
 from labkit.cluster.cell import Running
 from labkit.cluster.console import Console
 from labkit.cluster.engines import EngineGone, Engines, EngineSilent
@@ -116,7 +116,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watc
         watch(right, elapsed, running)
 
     for case in (case for n in sizes for case in exercise.inputs(n)):
-        want = list(exercise.means([_own(x) for x in case.xs], **case.options))
+        want = list(exercise.means([copy.deepcopy(x) for x in case.xs], **case.options))
         judge.check_length(want, case.n)
         for mode in _modes(exercise, case):
             left = LONG - (time.monotonic() - began)
@@ -124,10 +124,8 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watc
             finding = judged(exercise, case, ran, want, mode)
             if finding is not None:
                 finding.right = right
-                ran.report.stopped |= ran.slow
-                if ran.report.cut_short:
-                    finding.healed = verdict.heal(console.engines, ran.report)
-                elif finding.wrong and not finding.slopes and not exercise.harness:
+                _heal(console, finding, ran)
+                if not ran.report.cut_short and finding.wrong and not finding.slopes and not exercise.harness:
                     _trace(console, exercise, finding, look)
                 return finding
         right += 1
@@ -150,9 +148,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     for probe in tracing.probes(case):
         ran = attempt(console, exercise, probe, "", PATIENCE, look)
         if ran.report.cut_short or ran.slow or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
-            ran.report.stopped |= ran.slow
-            if ran.report.cut_short:
-                finding.healed = verdict.heal(console.engines, ran.report)
+            _heal(console, finding, ran)
             return
         runs.append([ran.answers[r]["out"] for r in range(case.n)])
     came = tracing.decoded(case, runs) if runs else None
@@ -165,6 +161,13 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.steps() shows the learner's numbers
 
 
+def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
+    """Bring the ranks back where this attempt did not end by itself."""
+    ran.report.stopped |= ran.slow
+    if ran.report.cut_short:
+        finding.healed = verdict.heal(console.engines, ran.report)
+
+
 def _modes(exercise: Exercise, case: Case) -> list[str]:
     """Once for the values, and once more for the gradients where they can be checked."""
     given = [a for x in case.xs for a in arrays(x)]
@@ -172,12 +175,3 @@ def _modes(exercise: Exercise, case: Case) -> list[str]:
     if not exercise.gradients or not floats or sum(a.size for a in given) > SMALL:
         return [""]
     return ["", "one" if exercise.gradients == "one" else "all"]
-
-
-def _own(x: Any) -> Any:
-    """A copy, since a meaning may work in place."""
-    if isinstance(x, np.ndarray):
-        return x.copy()
-    if isinstance(x, dict):
-        return {k: _own(v) for k, v in x.items()}
-    return type(x)(_own(v) for v in x) if isinstance(x, (list, tuple)) else x
