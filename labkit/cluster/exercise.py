@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from labkit.cluster import text, verdict
 from labkit.cluster.attempt import COUNT, PATIENCE, Attempt, attempt
 from labkit.cluster.cell import Running
