@@ -1,9 +1,9 @@
 """Do labkit's clocks say what a bare loop says? `timed` and `lab.sweep` against torch alone, turn by turn.
 
 All time the same operation on the same ranks with the same number of calls, and believe the slowest rank. They take
-turns repetition by repetition, in random order, and are compared turn by turn, so that a busy second hits all of them.
-The bare loop runs twice a turn, against itself: what that ratio is off 1 is this machine's noise, not a clock's error.
-`python benchmarks/clock.py --write` takes about ten minutes.
+turns in random order, so that a busy second hits all of them, and each is believed by its median: on a shared machine
+one repetition is off by a third, a thousand of them are by a per cent or two. The bare loop takes part twice, against
+itself: what that ratio is off 1 is the machine's noise, not a clock's error. With --write it takes ten minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ WAYS: dict[str, tuple[str, float | None]] = {  # against the bare loop: its name
     "again": ("the bare loop again", None),
 }
 
-Told = dict[str, list[list[float] | None]]  # one sample a turn, in microseconds, by `key`
+REPEAT = 31  # repetitions in a turn, as many as `timed` makes
+
+Told = dict[str, list[list[float] | None]]  # all samples as one round, in microseconds, by `key`
 
 
 def key(n: int, op: str, size: int, who: str) -> str:
@@ -55,7 +57,7 @@ def measure(n: int, rounds: int) -> Told:
     scratch = Path(tempfile.mkdtemp(prefix="bench-"))
     told: Told = {}
     try:
-        command = [sys.executable, PROGRAM, *map(str, (n, rounds)), json.dumps(CASES)]
+        command = [sys.executable, PROGRAM, *map(str, (n, rounds, REPEAT)), json.dumps(CASES)]
         with Program(command, scratch, LIMIT) as program:
             for op, size in CASES:
                 told |= {key(n, op, size, who): samples for who, samples in program.hear().items()}
@@ -67,7 +69,7 @@ def measure(n: int, rounds: int) -> Told:
 
 
 def rows(told: Told, failures: Sequence[str]) -> list[Row]:
-    """One row a case and clock, each held to the bare loop of the same turns."""
+    """One row a case and clock, each held to the bare loop that it took turns with."""
     return [
         Row(
             f"{what}: {op}, {SIZES[size]}, {n} ranks",
@@ -86,7 +88,7 @@ def rows(told: Told, failures: Sequence[str]) -> list[Row]:
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    return options.parser(__doc__, 301, "of one turn a way").parse_args(argv)
+    return options.parser(__doc__, 41, f"of one turn a way, {REPEAT} repetitions each").parse_args(argv)
 
 
 def main() -> int:
@@ -104,9 +106,9 @@ def main() -> int:
                 failures.append(f"{n} ranks: {failure}")
         facts["load after"] = machine.load()
         facts["method"] = (
-            f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, a barrier, as many calls as "
-            "fill 12 ms, the slowest rank; min / median / max over the rounds; a ratio is the median of the rounds' "
-            "ratios; Gloo on loopback, 1 thread a rank"
+            f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, then {REPEAT} times a barrier "
+            "and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio is that "
+            "of the medians; Gloo on loopback, 1 thread a rank"
         )
         section = table.render("Labkit's clocks and a bare loop: `benchmarks/clock.py`", facts, rows(told, failures))
         print(section)

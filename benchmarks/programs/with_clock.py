@@ -1,12 +1,12 @@
-"""labkit's clocks against a bare loop, turn by turn on the same ranks: `with_clock.py ranks rounds cases`."""
+"""labkit's clocks against a bare loop, turn by turn on the same ranks: `with_clock.py ranks rounds repeat cases`."""
 
 import json
 import sys
 
 from labkit import start
 
-RANKS, ROUNDS = map(int, sys.argv[1:3])
-CASES = json.loads(sys.argv[3])  # [op, bytes], …
+RANKS, ROUNDS, REPEAT = map(int, sys.argv[1:4])
+CASES = json.loads(sys.argv[4])  # [op, bytes], …
 CELL = """
 import random
 import time
@@ -17,40 +17,42 @@ def plain(function):  # torch's own, without labkit's recorder around it
 
 barrier, all_reduce, broadcast = plain(dist.barrier), plain(dist.all_reduce), plain(dist.broadcast)
 
-def bare(call, calls):
+def bare(call, calls, repeat):
     for _ in range(3):
         call()
-    barrier()
-    began = time.perf_counter()
-    for _ in range(calls):
-        call()
-    took = (time.perf_counter() - began) / calls
+    took = []
+    for _ in range(repeat):
+        barrier()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        took.append((time.perf_counter() - began) / calls)
     barrier()
     slowest = torch.tensor(took, dtype=torch.float64)
     all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.item()
+    return slowest.tolist()
 
-def compared(op, size, rounds):
+def compared(op, size, rounds, repeat):
     x = torch.empty(size // 4).fill_(0)
     ours = {"all_reduce": lambda: dist.all_reduce(x), "broadcast": lambda: dist.broadcast(x, 0)}[op]
     its = {"all_reduce": lambda: all_reduce(x), "broadcast": lambda: broadcast(x, 0)}[op]
     calls = timed(ours, warmup=10, repeat=1).calls
     ways = {
-        "timed": lambda: timed(ours, repeat=1, calls=calls).median,
-        "bare": lambda: bare(its, calls),
-        "again": lambda: bare(its, calls),
-        "sweep": lambda: sweep.row(op, size // 4, "float32", 1, calls)[0].median,
+        "timed": lambda: timed(ours, repeat=repeat, calls=calls).slowest,
+        "sweep": lambda: sweep.row(op, size // 4, "float32", repeat, calls)[0].slowest,
+        "bare": lambda: bare(its, calls, repeat),
+        "again": lambda: bare(its, calls, repeat),
     }
     names, told = list(ways), {name: [] for name in ways}
     shuffled = random.Random(size)  # the same order on all ranks, and no way always behind the same one
     for _ in range(rounds):
         for name in shuffled.sample(names, len(names)):
-            told[name].append([1e6 * ways[name]()])
-    return told
+            told[name] += [1e6 * seconds for seconds in ways[name]()]
+    return {name: [samples] for name, samples in told.items()}
 """
 
 with start(RANKS, "gloo", timeout=60) as lab:
     lab.run(CELL)
     for op, size in CASES:
-        lab.run(f"told = compared({op!r}, {size}, {ROUNDS})")
+        lab.run(f"told = compared({op!r}, {size}, {ROUNDS}, {REPEAT})")
         print("@ " + json.dumps(lab.pull("told")[0]), flush=True)
