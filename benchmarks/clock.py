@@ -3,7 +3,7 @@
 All time the same operation on the same ranks with the same number of calls, and believe the slowest rank. They take
 turns in random order, so that a busy second hits all of them, and each is believed by its median: on a shared machine
 one repetition is off by a third, a thousand of them are by a per cent or two. The bare loop takes part twice, against
-itself: what that ratio is off 1 is the machine's noise, not a clock's error. With --write it takes ten minutes.
+itself: what that ratio is off 1 is the machine's noise, not a clock's error. It takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAYS: dict[str, tuple[str, float | None]] = {  # against the bare loop: its name
     "again": ("the bare loop again", None),
 }
 
-REPEAT = 31  # repetitions in a turn, as many as `timed` makes
+REPEAT = 8  # repetitions in a turn: short turns, since a machine's moods last for seconds
 
 Told = dict[str, list[list[float] | None]]  # all samples as one round, in microseconds, by `key`
 
@@ -88,7 +88,7 @@ def rows(told: Told, failures: Sequence[str]) -> list[Row]:
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    return options.parser(__doc__, 41, f"of one turn a way, {REPEAT} repetitions each").parse_args(argv)
+    return options.parser(__doc__, 161, f"of one turn a way, {REPEAT} repetitions each").parse_args(argv)
 
 
 def main() -> int:
@@ -106,8 +106,8 @@ def main() -> int:
                 failures.append(f"{n} ranks: {failure}")
         facts["load after"] = machine.load()
         facts["method"] = (
-            f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, then {REPEAT} times a barrier "
-            "and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio is that "
+            f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, then {REPEAT} times a "
+            "barrier and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio is that "
             "of the medians; Gloo on loopback, 1 thread a rank"
         )
         section = table.render("Labkit's clocks and a bare loop: `benchmarks/clock.py`", facts, rows(told, failures))
