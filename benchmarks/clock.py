@@ -107,8 +107,8 @@ def main() -> int:
         facts["load after"] = machine.load()
         facts["method"] = (
             f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, then {REPEAT} times a "
-            "barrier and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio is that "
-            "of the medians; Gloo on loopback, 1 thread a rank"
+            "barrier and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio "
+            "is that of the medians; Gloo on loopback, 1 thread a rank"
         )
         section = table.render("Labkit's clocks and a bare loop: `benchmarks/clock.py`", facts, rows(told, failures))
         print(section)

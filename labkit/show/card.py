@@ -97,4 +97,6 @@ class Note:
 
     def _repr_html_(self) -> str:
         code = f"<pre style='margin: 6px 0'>{escape(self.code.rstrip())}</pre>" if self.code else ""
+        if code:  # folded, since it stands in the next cell too where a notebook listens
+            code = f"<details><summary>The code</summary>{code}</details>"
         return f"<div class='labkit-note'>{markdown.html(self.text)}{code}</div>"
