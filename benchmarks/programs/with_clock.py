@@ -10,38 +10,34 @@ CASES = json.loads(sys.argv[4])  # [op, bytes], …
 CELL = """
 import random
 import time
-from labkit.rank import sweep
-
-def plain(function):  # torch's own, without labkit's recorder around it
-    return function.__wrapped__ if hasattr(function, "recorded") else function
-
-barrier, all_reduce, broadcast = plain(dist.barrier), plain(dist.all_reduce), plain(dist.broadcast)
+from labkit.rank import recorder, sweep
 
 def bare(call, calls, repeat):
-    for _ in range(3):
-        call()
-    took = []
-    for _ in range(repeat):
-        barrier()
-        began = time.perf_counter()
-        for _ in range(calls):
+    with recorder.paused():  # torch's own functions, in their own places
+        assert not any(hasattr(f, "recorded") for f in (dist.barrier, dist.all_reduce, dist.broadcast, dist.Work.wait))
+        for _ in range(3):
             call()
-        took.append((time.perf_counter() - began) / calls)
-    barrier()
-    slowest = torch.tensor(took, dtype=torch.float64)
-    all_reduce(slowest, op=dist.ReduceOp.MAX)
+        took = []
+        for _ in range(repeat):
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            took.append((time.perf_counter() - began) / calls)
+        dist.barrier()
+        slowest = torch.tensor(took, dtype=torch.float64)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return slowest.tolist()
 
 def compared(op, size, rounds, repeat):
     x = torch.empty(size // 4).fill_(0)
-    ours = {"all_reduce": lambda: dist.all_reduce(x), "broadcast": lambda: dist.broadcast(x, 0)}[op]
-    its = {"all_reduce": lambda: all_reduce(x), "broadcast": lambda: broadcast(x, 0)}[op]
-    calls = timed(ours, warmup=10, repeat=1).calls
+    call = {"all_reduce": lambda: dist.all_reduce(x), "broadcast": lambda: dist.broadcast(x, 0)}[op]
+    calls = timed(call, warmup=10, repeat=1).calls
     ways = {
-        "timed": lambda: timed(ours, repeat=repeat, calls=calls).slowest,
+        "timed": lambda: timed(call, repeat=repeat, calls=calls).slowest,
         "sweep": lambda: sweep.row(op, size // 4, "float32", repeat, calls)[0].slowest,
-        "bare": lambda: bare(its, calls, repeat),
-        "again": lambda: bare(its, calls, repeat),
+        "bare": lambda: bare(call, calls, repeat),
+        "again": lambda: bare(call, calls, repeat),
     }
     names, told = list(ways), {name: [] for name in ways}
     shuffled = random.Random(size)  # the same order on all ranks, and no way always behind the same one

@@ -36,13 +36,31 @@ def observe(console: Console, late: int, code: str, seconds: float = SECONDS) ->
     found = []
     for line, source in statements(code):
         come = COME.format(late=late, seconds=seconds)
-        above = come + "\n" * max(1, line - 1)  # an error names the learner's line; %%late leaves us the first one
-        console.collect(console.send(above + source, range(engines.n)))
+        console.collect(console.send(_behind(come, line, source), range(engines.n)))
         told = engines.ask("records", range(engines.n), 5.0)
         record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
         if any(record.ops):
             found.append(Lateness(" ".join(source.split()), _states(record, late)))
     return found
+
+
+def _behind(come: str, line: int, source: str) -> str:
+    """The statement behind a call of ours, on the line where the learner wrote it, which an error names.
+
+    >>> _behind("come()", 3, "x = 1")
+    'come()\\n\\nx = 1'
+    >>> _behind("come()", 1, "x = 1")
+    'come(); x = 1'
+
+    A `for`, `if`, `def` … bears nothing before it: in the first line it moves down by one. %%late has none there.
+    """
+    if line > 1:
+        return come + "\n" * (line - 1) + source
+    try:
+        ast.parse(f"{come}; {source}")
+    except SyntaxError:
+        return f"{come}\n{source}"
+    return f"{come}; {source}"
 
 
 def statements(code: str) -> list[tuple[int, str]]:

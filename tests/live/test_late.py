@@ -44,10 +44,11 @@ class TestOnRanks:
         lab.late(0, "n += 1\ndist.all_reduce(n)")
         assert lab.pull("n.item()") == [6.0] * 3
 
-    def test_an_error_names_the_line_and_the_ranks_are_well_afterwards(self, lab):
+    @pytest.mark.parametrize(("code", "line"), [("# %%late 1\ndist.barrier()\n1 / 0", 3), ("1 / 0", 1)])
+    def test_an_error_names_the_line_and_the_ranks_are_well_afterwards(self, lab, code, line):
         with pytest.raises(CellError, match="ZeroDivisionError") as raised:
-            lab.late(1, "# %%late 1\ndist.barrier()\n1 / 0")
-        assert "line 3" in raised.value.traceback
+            lab.late(1, code)
+        assert f"line {line}" in raised.value.traceback
         assert lab.late(1, "dist.barrier()").waiting("barrier") == [0, 2]
 
     def test_a_rank_or_a_time_that_cannot_be_is_refused(self, lab):

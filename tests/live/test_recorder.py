@@ -238,3 +238,31 @@ def test_a_cell_without_messages_has_no_steps(lab):
     lab.run("dist.barrier()")
     with pytest.raises(LabError, match="sent nothing from rank to rank"):
         lab.steps()
+
+
+def test_what_timed_measures_is_torch_with_nothing_around_it(lab):
+    lab.run("""
+def ours():
+    functions = (dist.barrier, dist.distributed_c10d.barrier, comms.barrier, dist.Work.wait)
+    return [hasattr(f, "recorded") for f in functions]
+
+def fails():
+    1 / 0
+
+seen = []
+timed(lambda: seen.append(ours()), repeat=1, calls=1)
+seen.append(ours())
+try:
+    timed(fails, repeat=1)
+except ZeroDivisionError:
+    seen.append(ours())
+dist.barrier()
+""")
+    assert lab.pull("seen[0]") == [[False] * 4] * 4
+    assert lab.pull("seen[-2:]") == [[[True] * 4] * 2] * 4
+    assert [[o.op for o in ops] for ops in lab.timeline().record.ops] == [["barrier"]] * 4
+
+
+def test_a_stop_in_the_wrong_moment_costs_no_later_cell_its_record(lab):
+    lab.run("from labkit.rank import recorder\nrecorder._put(ours=False)")
+    assert recorded(lab, "dist.barrier()").ops[0][0].op == "barrier"
