@@ -5,8 +5,9 @@ The Python functions of `torch.distributed` are wrapped once a process, torch's 
 starts inside C++ (DDP's own bucket all-reduces, NCCL's kernels) is not. A call within a call (the broadcast under
 `broadcast_object_list`, everything under `comms`) counts as its outermost one.
 
-A record costs a rank alone 4 to 20 µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small broadcast
-and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are `perf_counter_ns`, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
+A record costs a rank alone 4 to 20 µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small
+broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
+`perf_counter_ns`, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
 """
 
 from __future__ import annotations
