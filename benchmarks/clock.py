@@ -62,7 +62,7 @@ def measure(n: int, rounds: int) -> Told:
             for op, size in CASES:
                 told |= {key(n, op, size, who): samples for who, samples in program.hear().items()}
                 print(f"{n} ranks, {op} of {SIZES[size]}: done", file=sys.stderr, flush=True)
-            program.popen.wait(10)
+            program.rest()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return told

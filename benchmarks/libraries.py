@@ -45,7 +45,9 @@ def measure(command: list[str]) -> tuple[Seconds, str]:
     scratch = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
         with Program(command, scratch, LIMIT) as program:
-            return program.hear(), ""
+            told = program.hear()
+            program.rest()  # until it has ended by itself: MPI takes its shared memory away then
+            return told, ""
     except (Failed, OSError) as failure:  # OSError: there is no mpiexec
         return {}, str(failure)
     finally:
