@@ -127,7 +127,8 @@ def _put(ours: bool) -> None:
 def begin(info: Any = None) -> None:
     """A cell starts: forget the last one."""
     global _count
-    _put(ours=True)  # also where a Stop came just as `paused` ended
+    _inside.call = False
+    _put(ours=True)  # both stand already, unless a Stop came just as `paused` or a call ended
     _records.clear()
     _nth.clear()
     _works.clear()
