@@ -1,9 +1,9 @@
 """Do labkit's clocks say what a bare loop says? `timed` and `lab.sweep` against torch alone, turn by turn.
 
 All time the same operation on the same ranks with the same number of calls, and believe the slowest rank. They take
-turns in random order, so that a busy second hits all of them, and each is believed by its median: on a shared machine
-one repetition is off by a third, a thousand of them are by a per cent or two. The bare loop takes part twice, against
-itself: what that ratio is off 1 is the machine's noise, not a clock's error. It takes a quarter of an hour.
+turns in random order, so that a busy second hits all of them, and each is believed by the median of its repetitions: on
+a shared machine a single one may be off by a third. The bare loop takes part twice, against itself: what that ratio is
+off 1 is the machine's noise, not a clock's error. It takes 15 to 20 minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ WAYS: dict[str, tuple[str, float | None]] = {  # against the bare loop: its name
     "sweep": ("`lab.sweep`", WITHIN),
     "again": ("the bare loop again", None),
 }
-
 REPEAT = 8  # repetitions in a turn: short turns, since a machine's moods last for seconds
 
 Told = dict[str, list[list[float] | None]]  # all samples as one round, in microseconds, by `key`
