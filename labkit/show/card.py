@@ -96,7 +96,7 @@ class Note:
         return "\n\n".join(filter(None, [markdown.plain(self.text), self.code.rstrip()]))
 
     def _repr_html_(self) -> str:
-        code = f"<pre style='margin: 6px 0'>{escape(self.code.rstrip())}</pre>" if self.code else ""
-        if code:  # folded, since it stands in the next cell too where a notebook listens
-            code = f"<details><summary>The code</summary>{code}</details>"
-        return f"<div class='labkit-note'>{markdown.html(self.text)}{code}</div>"
+        code = f"<pre style='margin: 6px 0'>{escape(self.code.rstrip())}</pre>"
+        # Folded: where a notebook listens, the next cell has it too.
+        folded = f"<details><summary>The code</summary>{code}</details>" if self.code else ""
+        return f"<div class='labkit-note'>{markdown.html(self.text)}{folded}</div>"
