@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 
 from labkit import exercises, progress
-from labkit.cluster import exercise as engine
+from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.errors import LabError
+from labkit.grading import inputs
+from labkit.grading.exercise import Exercise
 from labkit.show.card import Card, Note
 from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
-from labkit.theory import collectives, inputs
-from labkit.theory.exercise import Exercise
+from labkit.theory import collectives
 
 if TYPE_CHECKING:
     from labkit.cluster.cell import Running

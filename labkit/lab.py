@@ -11,7 +11,7 @@ from IPython.core.getipython import get_ipython
 
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
-from labkit.cluster.line import QUIET
+from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
 from labkit.errors import LabError
 from labkit.show.look import Look
@@ -305,7 +305,7 @@ class Lab:
         >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
 
         The function takes what a rank brings and returns what it ends with. With `means` go the options of
-        `labkit.theory.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
+        `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
         Nothing is raised for a mistake, and the ranks are well afterwards.
         """
         from labkit import exercise
@@ -451,7 +451,7 @@ def _crosses(name: str, value: Any) -> None:
 
 def _all_have(expression: str, errors: dict[int, str]) -> None:
     if errors:
-        from labkit.cluster.text import ranks
+        from labkit.words import ranks
 
         raise LabError(
             f"{ranks(errors)}: {next(iter(errors.values()))}. "

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from labkit.cluster.sweep import Measured, Row
 from labkit.errors import LabError
 from labkit.show.sweep import Sweep, rate
+from labkit.theory.measured import Measured, Row
 from labkit.theory.samples import Timing
 
 

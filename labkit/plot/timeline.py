@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.plot.svg import CARD, FAINT, INK, card
 from labkit.plot.tiles import WRONG, color
 from labkit.theory.record import Meeting, Op, Record
+from labkit.words import seconds
 
 # Okabe and Ito's colours; the legend's words, and the labels on the bars, say the same.
 KINDS = {"send": ("#0072B2", "sends"), "recv": ("#E69F00", "receives"), "collective": ("#009E73", "collectives")}
@@ -45,12 +46,6 @@ class Scale:
         """The unit of the axis, and how many of it a second has."""
         span = self.end - self.start
         return ("s", 1.0) if span >= 2 else ("ms", 1e3) if span >= 2e-3 else ("µs", 1e6)
-
-
-def seconds(s: float) -> str:
-    """A time in a unit that suits it."""
-    unit, per_second = ("s", 1.0) if s >= 1 else ("ms", 1e3) if s >= 1e-3 else ("µs", 1e6)
-    return f"{s * per_second:.3g} {unit}"
 
 
 def axes(record: Record) -> Axes:

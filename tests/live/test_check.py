@@ -8,10 +8,11 @@ import pytest
 
 import labkit
 from labkit import progress
-from labkit.cluster import attempt, exercise
+from labkit.cluster import attempt
 from labkit.errors import LabError
-from labkit.theory import collectives, inputs
-from labkit.theory.exercise import Budget, Case
+from labkit.grading import inputs
+from labkit.grading.exercise import Budget, Case
+from labkit.theory import collectives
 from tests.live.notebook import Notebook
 from tests.live.processes import eventually
 
@@ -121,7 +122,7 @@ def test_a_rank_that_went_without_the_others_is_told(lab):
 def test_a_function_that_computes_for_ever_ends_at_the_limit(lab, monkeypatch):
     monkeypatch.setattr(attempt, "PATIENCE", 0.5)
     monkeypatch.setattr(lab._engines, "limit", 0.5)
-    monkeypatch.setattr(exercise, "LONG", 3.0)
+    monkeypatch.setattr(check, "LONG", 3.0)
     verdict = checked(lab, "def f(x):\n    while True:\n        pass")
     assert verdict.state == "slow"
     assert "ranks 0, 1 went on computing" in verdict.says[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.cluster.text import ANSI
+from labkit.outcome.text import ANSI
 from tests.live.ranks import Ranks
 
 

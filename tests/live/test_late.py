@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.cluster.late import Lateness, statements
 from labkit.errors import CellError, LabError
 from labkit.show.late import Late
+from labkit.theory.lateness import Lateness, statements
 
 EVERYONE = ["dist.barrier()", "dist.all_reduce(x)", "dist.all_gather(parts, part)", "dist.all_to_all_single(y, x)"]
 
