@@ -8,7 +8,7 @@ import pytest
 
 import labkit
 from labkit import progress
-from labkit.cluster import attempt
+from labkit.cluster import attempt, check
 from labkit.errors import LabError
 from labkit.grading import inputs
 from labkit.grading.exercise import Budget, Case
