@@ -42,7 +42,7 @@ from torch.distributed import distributed_c10d
 
 from labkit.rank import comms, wire
 from labkit.rank.snapshots import Snapshots
-from labkit.rank.witness import Noted, Tally
+from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Log, Op
 
@@ -261,7 +261,7 @@ def _recording(
         begun = _begun(op, kind, given(what), other, given)
         if begun is None:
             return function(*args, **kwargs)
-        record, group, spans = begun
+        record, group, name, span = begun
         if reduces:
             record.reduce = _reduction(given("op"))
         record.asynchronous = asynchronous or bool(given("async_op"))
@@ -278,7 +278,7 @@ def _recording(
         finally:
             _inside.call = False
             _inside.whole = None
-            tally.done(group, spans)
+            tally.done(group, name, span)
         record.left = time.perf_counter()
         _done(record, result)
         return result
@@ -348,10 +348,11 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
 # -- records ------------------------------------------------------------------------------------------------------
 
 
-def _begun(
-    op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]
-) -> tuple[Op, Any, list[list[float]]] | None:
-    """What is known of a call before it runs, its group, and the tally's spans; None: not this rank's, or malformed."""
+def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]) -> tuple[Op, Any, str, Span] | None:
+    """What is known of a call before it runs; its group and the group's name; its span in the tally.
+
+    None where it is not this rank's call, or where torch will say what is wrong with it.
+    """
     try:
         group = given("group")
         if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -360,7 +361,7 @@ def _begun(
         name = group.group_name
         ranks = _cell.tally.ranks.get(name)
         if ranks is None:
-            ranks = _cell.tally.ranks[name] = tuple(dist.get_process_group_ranks(group))
+            ranks = _cell.tally.know(group, name)
         peer = given(other) if other else None
         if peer is None and other and (inside := given(f"group_{other}")) is not None:
             peer = ranks[inside] if inside in range(len(ranks)) else inside
@@ -368,10 +369,10 @@ def _begun(
             peer = 0  # the root that torch and comms take where none is named
         dtype, shape, size = _facts(what)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return None  # torch itself says what is wrong
+        return None
     if _peers is not None and kind != "collective" and isinstance(peer, int) and peer not in range(_peers):
         raise ValueError(f"there is no rank {peer} among {_peers} ranks")
-    spans = _cell.tally.begun(group, name)
+    span = _cell.tally.begun(group, name)
     line, function = _where()
     nth = 0
     if kind == "collective":
@@ -400,7 +401,7 @@ def _begun(
         record.batch = True
     _cell.ops.append(record)
     _cell.made += 1
-    return record, group, spans
+    return record, group, name, span
 
 
 def _done(record: Op, result: Any) -> None:

@@ -31,7 +31,7 @@ class Noted:
     op: str
     group: str
     number: int
-    backend: int  # its place in `counts`
+    backend: int  # its place in the group's counts
     entered: float
     dtype: str | None
     shape: tuple[int, ...] | None
@@ -39,20 +39,36 @@ class Noted:
     frames: list[dict[str, Any]]  # of the Python stack, the innermost first
 
 
-def counts(group: Any) -> tuple[int, ...]:
-    """How many calls each backend of a group has counted: of the one, or of Gloo and NCCL beside each other."""
+Counts = tuple[int, ...]  # of each backend of a group: of its one, or of Gloo's and NCCL's
+
+
+def _counts(group: Any, mixed: bool) -> Counts:
+    """How many calls each backend of a group has counted."""
     try:
-        if _is_mixed(group):
-            devices = (torch.device("cpu"), torch.device("cuda"))
-            return tuple(group._get_backend(d)._get_sequence_number_for_group() for d in devices)
-        return (group._get_sequence_number_for_group(),)
+        if not mixed:
+            return (group._get_sequence_number_for_group(),)
+        devices = (torch.device("cpu"), torch.device("cuda"))
+        return tuple(group._get_backend(d)._get_sequence_number_for_group() for d in devices)
     except RuntimeError:  # a backend that does not count
         return ()
 
 
-def _is_mixed(group: Any) -> bool:
-    config = distributed_c10d._world.pg_backend_config.get(group, "")
-    return "nccl" in config and "gloo" in config
+@dataclass(slots=True)
+class Span:
+    """Calls of a group that are recorded: those behind its first counts, up to its last; None while one runs."""
+
+    first: Counts
+    last: Counts | None = None
+
+    def has(self, backend: int, number: int) -> bool:
+        """Whether a call under this number is among them."""
+        began = backend < len(self.first) and self.first[backend] < number
+        return began and (self.last is None or number <= self.last[backend])
+
+    def many(self, backend: int, until: int) -> int:
+        """How many calls of a backend are among them, which has counted so many by now."""
+        last = until if self.last is None else min(self.last[backend], until)
+        return last - self.first[backend] if backend < len(self.first) else 0
 
 
 class Tally:
@@ -60,38 +76,44 @@ class Tally:
 
     def __init__(self) -> None:
         self.ranks: dict[str, tuple[int, ...]] = {}  # of every group that is known by its name
-        self._mixed: set[str] = set()
+        self._mixed: set[str] = set()  # groups with Gloo and NCCL
+        self._spans: dict[str, list[Span]] = {}
         self._began = self._now()
-        self._ended: dict[tuple[str, int], int] | None = None
-        self._recorded: dict[tuple[str, int], list[list[float]]] = {}  # spans of numbers: (after, up to]
+        self._ended: dict[str, Counts] | None = None
         self._left = False
 
-    def _now(self) -> dict[tuple[str, int], int]:
-        """What every backend of every group has counted."""
-        found: dict[tuple[str, int], int] = {}
+    def know(self, group: Any, name: str) -> tuple[int, ...]:
+        """The ranks of a group, which is from now on known by its name."""
+        config = distributed_c10d._world.pg_backend_config.get(group, "")
+        if "nccl" in config and "gloo" in config:
+            self._mixed.add(name)
+        ranks = self.ranks[name] = tuple(dist.get_process_group_ranks(group))
+        return ranks
+
+    def _now(self) -> dict[str, Counts]:
+        """What every group has counted."""
+        found: dict[str, Counts] = {}
         for group in list(distributed_c10d._world.pg_map):
             name = group.group_name
-            self.ranks[name] = tuple(dist.get_process_group_ranks(group))
-            if _is_mixed(group):
-                self._mixed.add(name)
-            found.update({(name, i): number for i, number in enumerate(counts(group))})
+            self.know(group, name)
+            found[name] = _counts(group, name in self._mixed)
         return found
 
-    def begun(self, group: Any, name: str) -> list[list[float]]:
+    def begun(self, group: Any, name: str) -> Span:
         """From here on what a group counts is recorded, until `done` is given what this returns."""
-        spans = []
-        for i, first in enumerate(counts(group)):
-            known = self._recorded.setdefault((name, i), [])
-            if not known or known[-1][1] != first:
-                known.append([first, math.inf])
-            known[-1][1] = math.inf
-            spans.append(known[-1])
-        return spans
+        first = _counts(group, name in self._mixed)
+        spans = self._spans.get(name)
+        if spans is None:
+            spans = self._spans[name] = []
+        elif spans[-1].last == first:
+            spans[-1].last = None
+            return spans[-1]
+        spans.append(Span(first))
+        return spans[-1]
 
-    def done(self, group: Any, spans: list[list[float]]) -> None:
+    def done(self, group: Any, name: str, span: Span) -> None:
         """What the group counts from here on is not recorded any more."""
-        for span, last in zip(spans, counts(group), strict=False):
-            span[1] = last
+        span.last = _counts(group, name in self._mixed) or None
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -100,8 +122,8 @@ class Tally:
         try:
             yield
         finally:
-            for key, number in self._now().items():
-                self._recorded.setdefault(key, []).append([before.get(key, 0), number])
+            for name, last in self._now().items():
+                self._spans.setdefault(name, []).append(Span(before.get(name, (0,) * len(last)), last))
 
     def leave(self) -> None:
         """A group is about to go, and its counts with it."""
@@ -115,27 +137,20 @@ class Tally:
 
     def missing(self, since: float, until: float) -> tuple[list[Noted], int]:
         """What the flight recorder has of calls that were not recorded, and how many nobody has noted."""
-        lacking = self._lacking()
+        ended = self._now() if self._ended is None else self._ended
+        lacking = sum(self._lacking(name, i, last[i]) for name, last in ended.items() for i in range(len(last)))
         if not lacking and not self._left:
             return [], 0
-        found = [
-            one
-            for one in noted(since, until, self._mixed)
-            if one.group in self.ranks and not self._has((one.group, one.backend), one.number)
-        ]
+        found = [one for one in noted(since, until, self._mixed) if one.group in self.ranks and not self._has(one)]
         return found, max(0, lacking - len({(one.group, one.backend, one.number) for one in found}))
 
-    def _lacking(self) -> int:
-        """How many calls were counted and not recorded."""
-        ended = self._now() if self._ended is None else self._ended
-        total = 0
-        for key, number in ended.items():
-            recorded = sum(min(last, number) - first for first, last in self._recorded.get(key, []))
-            total += max(0, number - self._began.get(key, 0) - int(recorded))
-        return total
+    def _lacking(self, name: str, backend: int, until: int) -> int:
+        """How many calls a group's backend has counted and nobody recorded."""
+        began = self._began[name][backend] if name in self._began else 0
+        return max(0, until - began - sum(span.many(backend, until) for span in self._spans.get(name, ())))
 
-    def _has(self, key: tuple[str, int], number: int) -> bool:
-        return any(first < number <= last for first, last in self._recorded.get(key, []))
+    def _has(self, one: Noted) -> bool:
+        return any(span.has(one.backend, one.number) for span in self._spans.get(one.group, ()))
 
 
 def noted(since: float, until: float, mixed: Collection[str] = ()) -> Iterator[Noted]:
