@@ -374,10 +374,6 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         raise ValueError(f"there is no rank {peer} among {_peers} ranks")
     span = _cell.tally.begun(group, name)
     line, function = _where()
-    nth = 0
-    if kind == "collective":
-        nth = _cell.nth[ranks] = _cell.nth.get(ranks, -1) + 1
-    tensor = what[0] if isinstance(what, list) and len(what) == 1 else what
     record = Op(
         rank=_cell.rank,
         issued=next(_cell.order),
@@ -385,16 +381,21 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         kind=kind,
         ranks=ranks,
         peer=peer,
-        tag=given("tag") or 0,
-        nth=nth,
         dtype=dtype,
         shape=shape,
         bytes=size,
         line=line,
         function=function,
-        enqueued=isinstance(tensor, Tensor) and tensor.is_cuda,
-        view=_snapshots.before(tensor, line, kind) if kind != "collective" and isinstance(tensor, Tensor) else None,
     )
+    tensor = what[0] if shape is not None and not isinstance(what, Tensor) else what
+    if isinstance(tensor, Tensor) and tensor.is_cuda:
+        record.enqueued = True
+    if kind == "collective":
+        record.nth = _cell.nth[ranks] = _cell.nth.get(ranks, -1) + 1
+    else:
+        record.tag = given("tag") or 0
+        if isinstance(tensor, Tensor):
+            record.view = _snapshots.before(tensor, line, kind)
     batch = getattr(_inside, "batch", None)
     if batch is not None:
         batch.append(record)
