@@ -31,7 +31,7 @@ Means = Callable[..., Sequence[Any]]
 class Function:
     """A function of torch.distributed: its names, the newest first, and the argument that tells what travels.
 
-    `since` has the torch that first had the newest name; all others are in every torch from 2.11 to 2.15.
+    `since` is the torch that first had the newest name; the older ones are in every torch from 2.11 to 2.15.
     """
 
     names: tuple[str, ...]
@@ -93,8 +93,13 @@ class Primitive:
 
     @property
     def from_root(self) -> bool:
-        """Whether the root's data goes out."""
+        """Whether only the root brings something."""
         return self.rooted and self.other == "src"
+
+    @property
+    def to_root(self) -> bool:
+        """Whether only the root gets something."""
+        return self.rooted and self.other == "dst"
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -110,7 +115,7 @@ class Primitive:
         others = set(ranks) - {rank}
         if self.from_root:
             return others & {root}
-        return set() if self.rooted and rank != root else others
+        return set() if self.to_root and rank != root else others
 
     def traffic(self, n: int, nbytes: float, root: int = 0) -> np.ndarray:
         """The textbook's bytes from each rank to each other one, `matrix[src, dst]`; `nbytes` is S.
@@ -155,7 +160,8 @@ _GATHER = Primitive(
     "gather", "collective", PART, PARTS, "dst", comms="x", meaning=collectives.gather, busbw=SHARE,
     functions=(
         Function(("gather",), "tensor"),
-        Function(("gather_single", "gather_into_tensor"), "tensor", (2, 15)),
+        Function(("gather_single",), "tensor", (2, 15)),
+        Function(("gather_into_tensor",), "tensor", (2, 15)),
     ),
     textbook=("each rank sends S/N to the root", routes.to_root),
 )  # fmt: skip
@@ -249,6 +255,8 @@ PRIMITIVES: dict[str, Primitive] = {
 }  # fmt: skip
 MEANINGS = tuple(name for name, p in PRIMITIVES.items() if p.kind == "collective" and p.gets and not p.objects)
 TEXTBOOK = tuple(name for name, p in PRIMITIVES.items() if p.textbook and not p.objects)
+OBJECTS = tuple(name for name, p in PRIMITIVES.items() if p.objects and p.kind == "collective")
+MESSAGES = tuple(name for p in (_SEND, _RECV) for f in p.functions for name in f.names)
 
 _BY_SPELLING = {spelling.strip("_"): p for p in PRIMITIVES.values() for spelling in p.spellings}
 _HOW = re.compile(r"(_(coalesced|autograd|inplace|out|oop))+$")  # says how a call is made, and not what it does
