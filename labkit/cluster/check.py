@@ -21,7 +21,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
-from labkit.grading.limits import remarks
+from labkit.grading.limits import STATES, remarks
 from labkit.words import ranks
 
 LONG = 60.0  # seconds that a whole check may take
@@ -108,7 +108,7 @@ def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
 
 
 def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watch) -> Finding:
-    """Every input on every number of ranks, until one goes wrong; then what is right but forbidden or too costly."""
+    """Every input on every number of ranks, until one goes wrong; then what is right, and yet not as it should be."""
     began = time.monotonic()
     right = 0
     found: list[Finding] = []
@@ -132,7 +132,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watc
                 return finding
         right += 1
         found += remarks(exercise, case, ran)
-    for state in ("forbidden", "costly"):
+    for state in STATES:
         if worst := [f for f in found if f.state == state]:
             worst[-1].right = right
             return worst[-1]

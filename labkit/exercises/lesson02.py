@@ -144,7 +144,7 @@ def ring_shift(x):
         x = got
     return x
 """,
-            verdict="forbidden",
+            verdict="not as asked",
             says="may only send to the next rank",
         ),
         Mutant(
@@ -158,7 +158,7 @@ def ring_shift(x):
             work.wait()
     return got
 """,
-            verdict="costly",
+            verdict="not as asked",
             says="sends 3 messages",
         ),
         Mutant(
@@ -250,7 +250,7 @@ def send_uneven(x):
         everyone.append(got)
     return everyone[0]
 """,
-            verdict="forbidden",
+            verdict="not as asked",
             says="may only send to the next rank",
         ),
     ),
@@ -312,7 +312,7 @@ def prefix_sum(x):
         work.wait()
     return total
 """,
-            verdict="costly",
+            verdict="not as asked",
             says="and 1 is enough",
         ),
         Mutant(

@@ -183,7 +183,7 @@ def repair_gather_losses(loss):
         total += other
     return total / world_size
 """,
-            verdict="forbidden",
+            verdict="not as asked",
             says="gather does it",
         ),
         Mutant(
@@ -248,7 +248,7 @@ def repair_reduce(loss):
                 "    total /= 2\n    dist.reduce(total, dst=0)\n    again = loss.detach() / 2\n"
                 "    dist.reduce(again, dst=0)\n    total += again\n",
             ),
-            verdict="forbidden",
+            verdict="not as asked",
             says="2 times",
         ),
         Mutant("forgets to divide", replace=("total / world_size", "total")),
@@ -413,7 +413,7 @@ def broadcast_from_scatter_all_gather(x):
         got.append(mine)
     return torch.cat(got)
 """,
-            verdict="forbidden",
+            verdict="not as asked",
             says="2 times",
         ),
         Mutant(

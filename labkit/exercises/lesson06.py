@@ -169,7 +169,7 @@ def ring_reduce_scatter(x):
         into += room
     return chunks[rank]
 """,
-            verdict="forbidden",
+            verdict="not as asked",
             says="may only send to the next rank",
         ),
         Mutant(
@@ -258,7 +258,7 @@ def ring_all_gather(x):
             work.wait()
     return parts
 """,
-            verdict="forbidden",
+            verdict="not as asked",
             says="may only send to the next rank",
         ),
         Mutant(
@@ -336,12 +336,7 @@ RING_ALL_REDUCE = Exercise(
             source=ROTATES_THE_WHOLE.format(name="ring_all_reduce"),
             verdict="costly",
         ),
-        Mutant(
-            "lets rank 0 do it all",
-            source=NAIVE.replace("naive_all_reduce", "ring_all_reduce"),
-            verdict="forbidden",
-            says="may only send to the next rank",
-        ),
+        Mutant("lets rank 0 do it all", source=NAIVE.replace("naive_all_reduce", "ring_all_reduce"), verdict="costly"),
         Mutant(
             "turns the ring the other way",
             source=RING.replace(
@@ -350,7 +345,7 @@ RING_ALL_REDUCE = Exercise(
             .replace("rank - step - 1", "rank + step + 1")
             .replace("pass_on(rank - step, room)", "pass_on(rank + step, room)")
             .replace("pass_on(rank + 1 - step, chunks[(rank - step)", "pass_on(rank - 1 + step, chunks[(rank + step)"),
-            verdict="forbidden",
+            verdict="not as asked",
             says="may only send to the next rank",
         ),
         Mutant(

@@ -104,7 +104,7 @@ def distributed_mean(x):
     dist.all_reduce(count)
     return total / count
 """,
-            verdict="costly",
+            verdict="not as asked",
             says="makes 2 calls",
         ),
         Mutant(
@@ -113,13 +113,13 @@ def distributed_mean(x):
                 "    dist.all_reduce(stats)\n",
                 "    stats = stats.float()\n    dist.all_reduce(stats)\n    stats = stats.double()\n",
             ),
-            verdict="forbidden",
+            verdict="not as asked",
             says="float32 to dist.all_reduce",
         ),
         Mutant(
             "returns float32",
             replace=("return stats[:-1] / stats[-1]", "return (stats[:-1] / stats[-1]).float()"),
-            verdict="forbidden",
+            verdict="not as asked",
             says="returns float32",
         ),
         Mutant(
@@ -215,7 +215,7 @@ def distributed_variance(x):
         Mutant(
             "returns float32",
             replace=("** 2).sum() / counts.sum()", "** 2).sum().float() / counts.sum().float()"),
-            verdict="forbidden",
+            verdict="not as asked",
             says="returns float32",
         ),
         Mutant(

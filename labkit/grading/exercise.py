@@ -37,8 +37,8 @@ class Mutant:
     """A planted mistake that the check must name for what it is.
 
     `replace` is what to change in the solution, once: (old, new); or `source` is a whole function of its own.
-    `verdict` is the state that the check ends in ("wrong", "raises", "deadlock", "slow", "forbidden", "costly" or
-    "differs"), `says` a part of the verdict's words.
+    `verdict` is the state that the check ends in ("wrong", "raises", "deadlock", "slow", "forbidden", "costly",
+    "not as asked" or "differs"), `says` a part of the verdict's words.
     """
 
     why: str

@@ -13,6 +13,7 @@ from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record
 from labkit.words import listed
 
+STATES = ("forbidden", "costly", "not as asked")  # of a function that is right, what weighs most first
 WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of an element, of dtypes that a case names
 
 
@@ -23,7 +24,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
         return []
     dtypes = [attempt.answers.get(r, {}).get("dtype", "") for r in range(case.n)]
     sentences = [("forbidden", _forbidden(exercise, record))]
-    sentences += [(p.state, _in(case, p.broken(record, dtypes))) for p in exercise.promises]
+    sentences += [("not as asked", _in(case, p.broken(record, dtypes))) for p in exercise.promises]
     budget = exercise.budget
     if budget and budget.sent:
         sentences.append(("costly", _bytes(case, record, budget.sent)))

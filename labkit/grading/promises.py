@@ -19,17 +19,13 @@ NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 
 
 class Promise(Protocol):
-    """`broken` says in a sentence who breaks it and where; "" where it is kept. `state` is the verdict then.
-
-    `dtypes[r]` is the dtype of the tensor that rank r returned, "" where it returned something else.
-    """
-
-    @property
-    def state(self) -> str:
-        """ "forbidden" or "costly"."""
+    """Something that a run keeps or breaks."""
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
-        """The first rank that breaks it, in a sentence."""
+        """Who breaks it and where, in a sentence; "" where it is kept.
+
+        `dtypes[r]` is the dtype of the tensor that rank r returned, "" where it returned something else.
+        """
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class OnlyTo:
     """A rank sends only to the one `step` further on in the circle of the group's ranks."""
 
     step: int
-    state: str = "forbidden"
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 1 sends to rank 0 (line 5), and only to the next rank it may." """
@@ -53,7 +48,6 @@ class Messages:
     """A rank sends so many messages at most; `most` is a number, or a function of the number of ranks."""
 
     most: int | Callable[[int], float]
-    state: str = "costly"
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 0 sends 3 messages (line 4, line 5), and 1 is enough." """
@@ -70,7 +64,6 @@ class Calls:
     """A rank makes so many calls that communicate at most."""
 
     most: int
-    state: str = "costly"
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 0 calls dist.all_reduce twice (line 4, line 5), and 1 call is enough." """
@@ -87,7 +80,6 @@ class Once:
     """A rank communicates by these functions only, in any of torch's spellings, and by each of them once at most."""
 
     names: tuple[str, ...]
-    state: str = "forbidden"
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 0 calls dist.reduce twice (line 4, line 5); reduce and broadcast do it, once each." """
@@ -110,7 +102,6 @@ class Travels:
     """What the ranks send or reduce has this dtype."""
 
     dtype: str
-    state: str = "forbidden"
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 0 brings float32 to dist.all_reduce (line 4), and float64 is asked for." """
@@ -125,7 +116,6 @@ class Returns:
     """Every rank returns a tensor of this dtype."""
 
     dtype: str
-    state: str = "forbidden"
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 0 returns float32, and float64 is asked for." """

@@ -12,6 +12,7 @@ import numpy as np
 from labkit.grading import judge
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
+from labkit.grading.limits import STATES
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
@@ -33,18 +34,19 @@ HEADS = {
     "slow": "Too slow",
     "forbidden": "Right on {} inputs, but forbidden",
     "costly": "Right on {} inputs, but costly",
+    "not as asked": "Right on {} inputs, but not as asked",
     "differs": "Not the same on all ranks",
     "stopped": "Stopped",
 }
-SIGNS = {"right": "✓", "not attempted": "○", "stopped": "○", "forbidden": "≈", "costly": "≈"}  # ✗ for the others
+SIGNS = {"right": "✓", "not attempted": "○", "stopped": "○", **dict.fromkeys(STATES, "≈")}  # ✗ for the others
 BORDERS = {"✓": "#009E73", "○": "#999999", "≈": "#E69F00", "✗": "#D55E00"}
 
 
 class Verdict:
     """How a function did: it displays itself as a sentence, with a picture where one helps.
 
-    `state` is "not attempted", "right", "wrong", "raises", "deadlock", "slow", "forbidden", "costly", "differs" or
-    "stopped"; `ok` is whether it is right; `right` counts the inputs that were; `says` are the sentences.
+    `state` is "not attempted", "right", "wrong", "raises", "deadlock", "slow", "forbidden", "costly", "not as asked",
+    "differs" or "stopped"; `ok` is whether it is right; `right` counts the inputs that were; `says` are the sentences.
     """
 
     def __init__(self, exercise: Exercise, finding: Finding, next_: str = "") -> None:
@@ -58,7 +60,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the function is right, within its budget, and calls nothing that it may not."""
+        """Whether the function is right, within its budget, and does it as the card asks."""
         return self.state == "right"
 
     @property

@@ -139,5 +139,5 @@ def test_the_wire_counts_where_it_is_counted():
 def test_a_promise_broken_in_a_check_names_the_input():
     ranks = [Told(2).send(1, line=4).send(1, line=5), Told(2).recv(0).recv(0)]
     assert limits(ranks, promises=(Messages(1),)) == [
-        ("costly", "Rank 0 sends 2 messages (line 4; line 5), and 1 is enough (with 2 ranks).")
+        ("not as asked", "Rank 0 sends 2 messages (line 4; line 5), and 1 is enough (with 2 ranks).")
     ]
