@@ -21,7 +21,7 @@ is named by `cluster` as a string that engines import, so that the notebook's ke
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import CellError, LabError, StuckError
+from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
     from labkit.lab import Lab, start
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from labkit.whatif import WhatIf
     from labkit.widgets import Predict
 
-__all__ = ["CellError", "Lab", "LabError", "Predict", "StuckError", "WhatIf", "draw", "start"]
+__all__ = ["CellError", "Lab", "LabError", "Predict", "StoppedError", "StuckError", "WhatIf", "draw", "start"]
 
 
 def __getattr__(name: str) -> Any:
