@@ -57,7 +57,7 @@ def attach() -> None:
 
 
 def _control_thread(kernel: Any) -> None:
-    """Listen to the control channel on a thread, as later engines do; those of ipyparallel 8 hear it between two cells."""
+    """Listen to the control channel on a thread, as later engines do: those of ipyparallel 8 hear it between cells."""
     from ipykernel.control import ControlThread
     from tornado.queues import Queue
     from zmq.eventloop.zmqstream import ZMQStream
