@@ -66,7 +66,7 @@ def _control_thread(kernel: Any) -> None:
     stream.stop_on_recv()
     stream.io_loop.remove_handler(stream.socket)
     kernel.control_thread = thread = ControlThread(daemon=True)
-    thread.left = kernel.control_queue  # the main thread's loop waits there for ever, and would complain if it went
+    kernel.left_queue = kernel.control_queue  # the main thread's loop waits there for ever, and complains if it goes
     kernel.control_queue = Queue()
     kernel.control_stream = ZMQStream(stream.socket, thread.io_loop)
     kernel.control_stream.on_recv(kernel.dispatch_control, copy=False)
