@@ -172,7 +172,7 @@ def test_a_late_rank_is_waited_for(lab):
 def test_wrapped_functions_still_show_torchs_source_and_signature(lab):
     said = lab.run(
         "import inspect\nfrom IPython.core.oinspect import getsource\n"
-        "print('ReduceOp.SUM, group=None' in getsource(dist.all_reduce), [*inspect.signature(dist.recv).parameters])",
+        "print('def all_reduce(' in getsource(dist.all_reduce), [*inspect.signature(dist.recv).parameters])",
         0,
     )[0]
     assert said == "True ['tensor', 'src', 'group', 'tag', 'group_src']\n"
