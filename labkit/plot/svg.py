@@ -45,8 +45,8 @@ def card(width: float, height: float) -> Axes:
 
 def svg(ax: Axes) -> bytes:
     """The figure of these axes as SVG; nothing is clipped."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None, "axes of a figure"
+    figure = ax.figure
+    assert isinstance(figure, Figure), "axes of a figure of their own"
     for artist in ax.get_children():
         artist.set_clip_on(False)
     out = io.BytesIO()

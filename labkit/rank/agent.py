@@ -59,7 +59,6 @@ def attach() -> None:
 def _control_thread(kernel: Any) -> None:
     """Listen to the control channel on a thread, as later engines do: those of ipyparallel 8 hear it between cells."""
     from ipykernel.control import ControlThread
-    from tornado.queues import Queue
     from zmq.eventloop.zmqstream import ZMQStream
 
     stream = kernel.control_stream
@@ -67,7 +66,7 @@ def _control_thread(kernel: Any) -> None:
     stream.io_loop.remove_handler(stream.socket)
     kernel.control_thread = thread = ControlThread(daemon=True)
     kernel.left_queue = kernel.control_queue  # the main thread's loop waits there for ever, and complains if it goes
-    kernel.control_queue = Queue()
+    kernel.control_queue = type(kernel.left_queue)()
     kernel.control_stream = ZMQStream(stream.socket, thread.io_loop)
     kernel.control_stream.on_recv(kernel.dispatch_control, copy=False)
     thread.io_loop.add_callback(kernel.poll_control_queue)
