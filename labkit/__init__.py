@@ -8,6 +8,7 @@
       exercises/   the exercises with their solutions and planted mistakes, one module a lesson
       widgets.py   ipywidgets controls over plain values
       whatif.py    what collectives would cost elsewhere, under sliders
+      no_ranks.py  what %%px says before start()
       errors.py    what can go wrong for a learner, each ending with what to do next
       show/        values that show themselves: a look, a flow, a timeline, steps, a schedule
       plot/        their pictures: matplotlib only, axes in, axes out
@@ -21,6 +22,7 @@ is named by `cluster` as a string that engines import, so that the notebook's ke
 
 from typing import TYPE_CHECKING, Any
 
+from labkit import no_ranks
 from labkit.errors import CellError, LabError, StuckError
 
 if TYPE_CHECKING:
@@ -51,3 +53,6 @@ def __getattr__(name: str) -> Any:
 
         return WhatIf
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+no_ranks.explain("There are no ranks yet. Run lab = start() first.")

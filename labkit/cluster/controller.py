@@ -12,7 +12,6 @@ import zmq
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import HeartMonitor
 from ipyparallel.controller.hub import Hub
-from tornado.ioloop import PeriodicCallback
 from traitlets import Instance
 from zmq.eventloop.zmqstream import ZMQStream
 
@@ -26,7 +25,11 @@ class Hearts(HeartMonitor):
         self.ping_stream.on_recv(self.ask)
         self.pong_stream.on_recv(self.handle_pong)
         self.tic = time.monotonic()
-        PeriodicCallback(self.beat, self.period).start()
+        self.beat()
+
+    def beat(self) -> None:
+        super().beat()
+        self.loop.call_later(self.period / 1000, self.beat)
 
     def ask(self, _: Any = None) -> None:
         """Repeat the last ping: an engine has subscribed to them. This counts no other heart as missed."""

@@ -106,13 +106,18 @@ class _Forked(BaseLauncher):
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self.join()
+        if self.server is not None:
+            self.server.terminate()
+            os.unlink(os.path.join(self.profile_dir, "fork.sock"))
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the connection to the fork server; collect a server that was started here and is ending."""
         if self.client is not None:
             self.client.close()
             self.client = None
         if self.server is not None:
-            self.server.terminate()
             self.server.wait()
-            os.unlink(os.path.join(self.profile_dir, "fork.sock"))
 
     @classmethod
     def from_dict(cls, d: dict[str, Any], **kwargs: Any) -> Any:
@@ -167,6 +172,6 @@ class ForkEngineSetLauncher(_Forked, EngineLauncher):
         self.connect().ask("preload")
         self.fork(n)
 
-    def died(self) -> list[str]:
-        """The logs of the engines that have ended."""
-        return [log for log, process in zip(self.logs, self.held, strict=True) if not process.runs()]
+    def died(self) -> dict[int, str]:
+        """The engines that have ended: pid → log."""
+        return {p.pid: log for p, log in zip(self.held, self.logs, strict=True) if not p.runs()}

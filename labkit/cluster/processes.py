@@ -174,19 +174,15 @@ class Processes:
             self.client.close(linger=0)
         while self._reaper is not None:
             self._reaper.terminate()
-            while self._reaper.poll() is None:
-                if self._server is not None:
-                    self._server.poll()  # collect it, or the reaper would wait for its zombie
-                time.sleep(0.005)
-            killed = self._reaper.returncode < 0  # by somebody, before it had done its work
+            killed = self._reaper.wait() < 0  # by somebody, before it had done its work
             self._reaper = start_reaper(self.run) if killed else None
         if self._server is not None:
             self._server.wait()
             self._server = None
         if hasattr(self, "cluster"):
             for launcher in (self.cluster.controller, *self.cluster.engines.values()):
-                if (server := getattr(launcher, "server", None)) is not None:
-                    server.wait()
+                if hasattr(launcher, "leave"):
+                    launcher.leave()
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -196,9 +192,10 @@ class Processes:
         launcher = self.cluster.engines[self.cluster.start_engines_sync(n)]
         deadline = time.monotonic() + STARTING
         while len(new := sorted(set(self.client.ids) - before)) < n:
-            if died := _died(launcher):
+            for pid, log in _died(launcher).items():
                 raise LabError(
-                    f"An engine ended while it started:\n{_last_lines(died[0])}\nMend that, then run start() again."
+                    f"An engine ended while it started ({self.how_ended(pid)}):\n{_last_lines(log)}\n"
+                    "Mend that, then run start() again."
                 )
             if time.monotonic() > deadline:
                 raise LabError(
@@ -295,12 +292,12 @@ class Processes:
         file.write_text(json.dumps(known))
 
 
-def _died(launcher: Any) -> list[str]:
-    """The logs of the engines that have ended, as far as their launcher knows."""
+def _died(launcher: Any) -> dict[int, str]:
+    """The engines that have ended, pid → log, as far as their launcher knows."""
     if hasattr(launcher, "died"):
-        return list(launcher.died())
-    local = getattr(launcher, "launchers", {})
-    return [e.output_file for e in list(local.values()) if getattr(e, "process", None) and not e.process.is_running()]
+        return dict(launcher.died())
+    each = [e for e in list(getattr(launcher, "launchers", {}).values()) if getattr(e, "process", None)]
+    return {e.process.pid: e.output_file for e in each if not e.process.is_running()}
 
 
 def _last_lines(log: str, n: int = 8) -> str:
