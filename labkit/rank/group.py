@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import MeetingStore
 
 RENDEZVOUS = timedelta(seconds=20)  # how long a rank waits for the others to join
@@ -137,9 +138,11 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
         before = _connected_sockets()
+        may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
         try:
             return make_group(*args, **kwargs)
         finally:
+            may_oversleep(0)
             _noted.update(_connected_sockets() - before)
 
     return noted
