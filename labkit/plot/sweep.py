@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
-from labkit.plot.svg import FAINT, INK, card
+from labkit.plot.sheet import sheet, write
+from labkit.plot.svg import FAINT, GRID
 
 WIDE, HIGH = 19.0, 9.4
 TOP, BOTTOM, WIDTH = 2.5, 8.05, 7.3  # of a panel
 LEFTS = (1.65, 11.1)
 MEASURED, FITTED, COPIED = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's
-GRID = "#e4e4de"
 ROOM = 1.5  # beyond the least and the largest value, as a factor
 
 
@@ -35,7 +35,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Panel:
-    """Two logarithmic scales: where a size and a value lie, in units of the card."""
+    """Two logarithmic scales: where a size and a value lie, in units of the sheet."""
 
     left: float
     sizes: tuple[float, float]
@@ -52,12 +52,12 @@ class Panel:
 
 def axes() -> Axes:
     """Axes that are large enough."""
-    return card(WIDE, HIGH)
+    return sheet(WIDE, HIGH)
 
 
 def draw(ax: Axes, curves: Curves) -> Axes:
     """Draw two panels on axes as `axes` makes them."""
-    _text(ax, 0.5, 0.62, curves.title, 10, INK, "left")
+    write(ax, 0.5, 0.62, curves.title, 10, align="left")
     sizes = list(curves.sizes)
     fine = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
     fitted = [curves.alpha + curves.beta * s for s in fine]
@@ -75,7 +75,7 @@ def draw(ax: Axes, curves: Curves) -> Axes:
     right = _panel(ax, 1, sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], _rate)
     _line(ax, right, sizes, curves.copy, COPIED, ":")
     for size, copy in zip(sizes, curves.copy, strict=True):
-        ax.add_patch(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
+        ax.add_artist(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
     _line(ax, right, fine, rates, FITTED, "--")
     _dots(ax, right, sizes, curves.busbw)
     _legend(ax, right, 0, "o", MEASURED, "bus bandwidth; dashed: from α and β")
@@ -95,12 +95,12 @@ def _panel(ax: Axes, nth: int, sizes: Sequence[float], values: Sequence[float], 
     for k in range(first, last + 1, max(1, math.ceil((last - first) / 6))):
         x = panel.x(2.0**k)
         ax.plot([x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
-        _text(ax, x, BOTTOM + 0.3, _bytes(2.0**k), 7.5, FAINT)
+        write(ax, x, BOTTOM + 0.3, _bytes(2.0**k), 7.5, FAINT)
     for value in _marks(*panel.values):
         y = panel.y(value)
         ax.plot([panel.left, panel.left + WIDTH], [y, y], color=GRID, linewidth=0.7, zorder=0)
-        _text(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
-    _text(ax, panel.left + WIDTH / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
+        write(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
+    write(ax, panel.left + WIDTH / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
     return panel
 
 
@@ -120,22 +120,18 @@ def _line(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float
 
 def _dots(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float]) -> None:
     for size, value in zip(sizes, values, strict=True):
-        ax.add_patch(Circle((panel.x(size), panel.y(value)), 0.09, facecolor=MEASURED, edgecolor="none", zorder=5))
+        ax.add_artist(Circle((panel.x(size), panel.y(value)), 0.09, facecolor=MEASURED, edgecolor="none", zorder=5))
 
 
 def _legend(ax: Axes, panel: Panel, row: int, mark: str, paint: str, words: str) -> None:
     x, y = panel.left, 1.35 + 0.5 * row
     if mark == "o":
-        ax.add_patch(Circle((x + 0.3, y), 0.09, facecolor=paint, edgecolor="none"))
+        ax.add_artist(Circle((x + 0.3, y), 0.09, facecolor=paint, edgecolor="none"))
     else:
         ax.plot([x, x + 0.6], [y, y], color=paint, linewidth=1.5, linestyle=mark)
     if mark == ":":
-        ax.add_patch(Rectangle((x + 0.23, y - 0.07), 0.14, 0.14, facecolor=paint))
-    _text(ax, x + 0.8, y, words, 8, INK, "left")
-
-
-def _text(ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: str = "center") -> None:
-    ax.text(x, y, text, size=points, color=ink, ha=align, va="center_baseline", zorder=8, parse_math=False)
+        ax.add_artist(Rectangle((x + 0.23, y - 0.07), 0.14, 0.14, facecolor=paint))
+    write(ax, x + 0.8, y, words, 8, align="left")
 
 
 def _bytes(size: float) -> str:
