@@ -7,9 +7,9 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
+from labkit import words
 from labkit.errors import LabError
 from labkit.plot import svg, whatif
-from labkit.plot.whatif import said_bytes, said_seconds
 from labkit.theory.costs import flat, nccl
 from labkit.theory.costs.machine import CLUSTERS, Cluster
 from labkit.theory.costs.predict import OPS, times
@@ -74,10 +74,10 @@ class WhatIf(ipywidgets.VBox):
         chosen = ONE if cluster is None else self._clusters[_one_of("cluster", cluster, list(self._clusters))].name
         self._links = ipywidgets.Dropdown(options=names, value=chosen, description="links", **look)
         self._n = pick("ranks N", [(f"{r:,}", r) for r in RANKS], _near(RANKS, n))
-        self._size = pick("size S", [(said_bytes(s), s) for s in SIZES], _near(SIZES, nbytes))
+        self._size = pick("size S", [(words.nbytes(s), s) for s in SIZES], _near(SIZES, nbytes))
         alphas = sorted({*(m * 1e-6 for m in MICROSECONDS), float(alpha)})
         betas = sorted({*(1e-9 / g for g in GIGABYTES), float(beta)}, reverse=True)
-        self._alpha = pick("latency α", [(said_seconds(a), a) for a in alphas], float(alpha))
+        self._alpha = pick("latency α", [(words.seconds(a), a) for a in alphas], float(alpha))
         self._beta = pick("bandwidth 1/β", [(f"{1e-9 / b:.3g} GB/s", b) for b in betas], float(beta))
         self._over = pick("oversubscribed", [(f"{o:g}:1", o) for o in OVER], 1.0)
         self._picture = ipywidgets.HTML()
@@ -163,14 +163,14 @@ class WhatIf(ipywidgets.VBox):
         """The links in words."""
         if self.cluster is not None:
             return repr(self.cluster)
-        return f"every pair of ranks: α = {said_seconds(self._alpha.value)}, 1/β = {1e-9 / self._beta.value:.3g} GB/s"
+        return f"every pair of ranks: α = {words.seconds(self._alpha.value)}, 1/β = {1e-9 / self._beta.value:.3g} GB/s"
 
     def __repr__(self) -> str:
-        lines = [f"{self.op} of {said_bytes(self.nbytes)} on {self.n:,} ranks; {self.links}"]
-        lines += [f"{name:<46}{said_seconds(t):>10}" for name, t in self.seconds.items()]
+        lines = [f"{self.op} of {words.nbytes(self.nbytes)} on {self.n:,} ranks; {self.links}"]
+        lines += [f"{name:<46}{words.seconds(t):>10}" for name, t in self.seconds.items()]
         if choice := self._nccl():
             how = f"{choice.algorithm}, {choice.protocol}"
-            lines.append(f"{'NCCL, by its own model: ' + how:<46}{said_seconds(choice.seconds):>10}")
+            lines.append(f"{'NCCL, by its own model: ' + how:<46}{words.seconds(choice.seconds):>10}")
         return "\n".join(lines)
 
     # -- how it shows itself ----------------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ class WhatIf(ipywidgets.VBox):
         curves = self._times(FINE, self.n)
         grid = np.stack(list(self._times(FINE, np.array(MAP_RANKS)[:, None]).values()))
         now, fastest = self.seconds, self.winner
-        legend = [f"{name}: {said_seconds(now[name])}{'  ◀ the fastest' * (name == fastest)}" for name in curves]
+        legend = [f"{name}: {words.seconds(now[name])}{'  ◀ the fastest' * (name == fastest)}" for name in curves]
         extra = None
         if (choice := self._nccl()) is not None and self.cluster is not None:
             every = np.min(list(nccl.times(self.op, FINE, self.n, self.cluster).values()), axis=0)
-            how = f"NCCL's own model: {said_seconds(choice.seconds)}, {choice.algorithm} with {choice.protocol}"
+            how = f"NCCL's own model: {words.seconds(choice.seconds)}, {choice.algorithm} with {choice.protocol}"
             extra = (how, every)
-        title = f"{self.op} of {said_bytes(self.nbytes)} on {self.n:,} ranks"
+        title = f"{self.op} of {words.nbytes(self.nbytes)} on {self.n:,} ranks"
         here = (self.nbytes, self.n)
         return whatif.Scene(title, self.links, FINE, MAP_RANKS, curves, grid.argmin(0), here, legend, extra)
 

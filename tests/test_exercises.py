@@ -12,8 +12,8 @@ import nbformat
 import pytest
 
 from labkit import exercises
-from labkit.theory import judge
-from labkit.theory.exercise import Exercise
+from labkit.grading import judge
+from labkit.grading.exercise import Exercise
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms")

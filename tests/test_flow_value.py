@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.cluster.flow import Seen
 from labkit.errors import LabError
 from labkit.show.flow import Flow, check
 from labkit.theory.origin import Origin
+from labkit.theory.probing import Seen
 from labkit.theory.provenance import Part
 
 

@@ -11,30 +11,42 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("theory", "exercises", "rank", "cluster", "plot", "show")
+FLOOR = ("errors", "words")
+ROOMS = ("theory", "outcome", "grading", "exercises", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
 # rank is in no list but its own: the cluster names it in a string, so that the notebook starts without torch.
 MAY_IMPORT = {
+    "words": set(),
     "errors": set(),
-    "theory": {"theory", "errors"},
-    "exercises": {"exercises", "theory", "errors"},
-    "rank": {"rank", "theory", "errors"},
-    "cluster": {"cluster", "theory", "errors"},
-    "plot": {"plot", "theory", "errors"},
-    "show": {"show", "cluster", "plot", "theory", "errors"},
-    "top": {"top", "show", "cluster", "plot", "exercises", "theory", "errors"},
+    "theory": {"theory", *FLOOR},
+    "outcome": {"outcome", "theory", *FLOOR},
+    "grading": {"grading", "outcome", "theory", *FLOOR},
+    "exercises": {"exercises", "grading", "theory", *FLOOR},
+    "rank": {"rank", "grading", "theory", *FLOOR},
+    "cluster": {"cluster", "grading", "outcome", "theory", *FLOOR},
+    "plot": {"plot", "theory", *FLOOR},
+    "show": {"show", "plot", "grading", "outcome", "theory", *FLOOR},
+    "top": {"top", "show", "cluster", "plot", "exercises", "grading", "outcome", "theory", *FLOOR},
 }
 # Who may import a library that has a room of its own.
 ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}}
 # Rooms that import these foreign libraries at most.
-ONLY = {"theory": {"numpy"}, "exercises": {"numpy"}, "errors": set(), "plot": {"numpy", "matplotlib"}}
+ONLY = {
+    "words": set(),
+    "errors": set(),
+    "theory": {"numpy"},
+    "outcome": set(),
+    "grading": {"numpy"},
+    "exercises": {"numpy"},
+    "plot": {"numpy", "matplotlib"},
+}
 
 
 def room(dotted: str) -> str:
     """The room that holds a module of labkit: `labkit.plot.axes` → plot, `labkit.lab` → top."""
     parts = dotted.split(".")[1:]
-    return parts[0] if parts and parts[0] in (*ROOMS, "errors") else "top"
+    return parts[0] if parts and parts[0] in (*ROOMS, *FLOOR) else "top"
 
 
 def imports(module: str, is_package: bool, source: str) -> Iterator[tuple[int, str]]:
@@ -75,6 +87,25 @@ def test_every_import_in_labkit_goes_down():
     assert not found, "\n".join(found)
 
 
+def arrows() -> list[str]:
+    """What each room imports, as the architecture's picture says it; errors and words, under everything, left out."""
+    drawn: dict[str, set[str]] = {}
+    for name, file in modules():
+        here = drawn.setdefault(room(name), set())
+        for _, imported in imports(name, file.name == "__init__.py", file.read_text()):
+            if imported.split(".")[0] == "labkit":
+                here.add(room(imported))
+    above = [name for name in ("top", *reversed(ROOMS)) if drawn.get(name)]
+    lines = [f"{name} → {', '.join(r for r in above if r in drawn[name] - {name})}" for name in above]
+    return [line for line in lines if not line.endswith("→ ")]
+
+
+@pytest.mark.parametrize("place", ["README.md", "labkit/__init__.py"])
+def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
+    lines = [" ".join(line.split()) for line in (ROOT / place).read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if " → " in line and line.split(" → ")[0] in ("top", *ROOMS)] == arrows()
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
@@ -93,6 +124,9 @@ def test_every_import_in_labkit_goes_down():
         ("labkit.lab", "import ipyparallel as ipp"),
         ("labkit.widgets", "import matplotlib.pyplot as plt"),
         ("labkit.errors", "from labkit.theory import costs"),
+        ("labkit.words", "from labkit.errors import LabError"),
+        ("labkit.show.look", "from labkit.cluster import engines"),
+        ("labkit.outcome.text", "from labkit.grading import judge"),
     ],
 )
 def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, source: str):

@@ -8,9 +8,9 @@ import xml.dom.minidom
 
 import pytest
 
-from labkit.cluster.wire import Counted, flows
 from labkit.show.wire import Wire
 from labkit.theory.formulas import traffic_of
+from labkit.theory.traffic import Counted, flows
 from tests.recorded import Told, told
 
 MIB = 2**20

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-from labkit.cluster.cell import CellReport, Running, explain, wait_out
+from labkit.cluster.cell import Running, explain, wait_out
 from labkit.cluster.console import Console
 from labkit.cluster.processes import call_by_name
-from labkit.theory.exercise import Exercise
-from labkit.theory.inputs import Case
-from labkit.theory.record import Record, read
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise
+from labkit.grading.inputs import Case
 
 PATIENCE = 10.0  # seconds that one run may compute, at least
 COUNT = itertools.count(1000, 1000)  # groups that a function makes are numbered from a fresh number on, on all ranks
-
-
-@dataclass
-class Attempt:
-    """One run: the answers by rank, and the report where it did not end well by itself."""
-
-    answers: dict[int, dict[str, Any]]
-    report: CellReport
-    slow: bool = False
-
-    @property
-    def records(self) -> list[dict[str, Any] | None]:
-        """What each rank that took part has recorded; None where it does not answer."""
-        return [self.answers.get(r.rank, {}).get("told") for r in self.report.ranks]
-
-    @property
-    def record(self) -> Record | None:
-        """The run's operations, where every rank has told them."""
-        return read(self.records) if all(self.records) else None
 
 
 def attempt(
@@ -67,7 +46,7 @@ def attempt(
         if elapsed > each:
             raise TimeoutError
 
-    path = "labkit.rank.exercise.run"
+    path = "labkit.rank.function.run"
     running = Running(
         engines, engines.view(range(n)).apply_async(call_by_name, path, exercise.name, n, next(COUNT), calls)
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.cluster.engines import Engines
+from labkit.outcome.outcome import Outcome, RankOutcome
 
 LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
 SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
@@ -16,41 +16,6 @@ STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that cannot answer: its rank is in a C call that keeps the interpreter
 NOT_RUN = "a cell sent earlier with --noblock failed and took this one with it. Run this cell again"
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
-
-
-@dataclass
-class RankReport:
-    """What one rank made of a cell."""
-
-    rank: int
-    stdout: str = ""
-    stderr: str = ""
-    value: str = ""  # the plain text of a trailing expression
-    displays: list[dict[str, Any]] = field(default_factory=list)  # rich outputs: figures, HTML
-    ename: str = ""
-    evalue: str = ""
-    traceback: str = ""
-
-
-@dataclass
-class CellReport:
-    """What became of a cell: the ranks' reports, and why it was ended if it was."""
-
-    ranks: list[RankReport]
-    dead: dict[int, str] = field(default_factory=dict)  # rank → "SIGKILL"
-    waiting: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → where it was when it was freed
-    elsewhere: dict[int, str] = field(default_factory=dict)  # rank → what it did instead
-    stopped: bool = False  # by the learner
-    lost: bool = False  # the controller died: nobody knows what the ranks made of the cell
-
-    @property
-    def errors(self) -> dict[int, RankReport]:
-        return {r.rank: r for r in self.ranks if r.ename}
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether ranks were freed or lost, so that the group must be joined anew."""
-        return bool(self.dead or self.waiting or self.stopped or self.lost)
 
 
 class Running:
@@ -128,7 +93,7 @@ class Running:
                 for r in self.pending():
                     self.engines.kill(r)
 
-    def report(self, **fate: Any) -> CellReport:
+    def report(self, **fate: Any) -> Outcome:
         """Collect what every rank printed, returned or raised; a living rank's output arrives just after its reply."""
         for r in self.replies:
             if getattr(self.error(r), "ename", "") == "EngineError":  # ipyparallel may know before the kernel does
@@ -136,15 +101,15 @@ class Running:
         dead = {r: how for r, how in self.engines.dead().items() if r in self.replies}
         self.result.wait_for_output(0.1 if dead else 1.0)
         reports = [self._rank_report(r, reply, r in dead) for r, reply in self.replies.items()]
-        return CellReport(reports, dead=dead, **fate)
+        return Outcome(reports, dead=dead, **fate)
 
-    def _rank_report(self, rank: int, reply: Any, dead: bool) -> RankReport:
+    def _rank_report(self, rank: int, reply: Any, dead: bool) -> RankOutcome:
         said = reply.output.metadata
         result = said["execute_result"] or {}
         error = None if dead else self.error(rank)
         if error is not None and type(error).__name__ == "TaskAborted":  # the engine emptied its queue unread
-            return RankReport(rank, ename="NotRun", evalue=NOT_RUN)
-        return RankReport(
+            return RankOutcome(rank, ename="NotRun", evalue=NOT_RUN)
+        return RankOutcome(
             rank,
             stdout=said["stdout"] or "",
             stderr=said["stderr"] or "",
@@ -156,7 +121,7 @@ class Running:
         )
 
 
-def wait_out(running: Running, watch: Callable[[float, Running], None], signal: str | int | None = None) -> CellReport:
+def wait_out(running: Running, watch: Callable[[float, Running], None], signal: str | int | None = None) -> Outcome:
     """Wait for a cell to its end, or free its ranks when it cannot end; `watch` is called now and then meanwhile.
 
     Stop (KeyboardInterrupt) ends the cell as well; the report says so. The group is not healed here.

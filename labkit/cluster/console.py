@@ -8,11 +8,15 @@ from typing import Any
 
 from IPython.display import publish_display_data
 
-from labkit.cluster import text, verdict
-from labkit.cluster.cell import CellReport, Running, wait_out
+from labkit.cluster.cell import Running, wait_out
 from labkit.cluster.engines import Engines
-from labkit.cluster.line import Line
+from labkit.cluster.healing import heal
+from labkit.cluster.live_line import Line
 from labkit.errors import LabError, StoppedError
+from labkit.outcome.outcome import Outcome
+from labkit.outcome.sentences import judge
+from labkit.outcome.text import merge
+from labkit.words import sentence
 
 
 class Console:
@@ -23,7 +27,7 @@ class Console:
         self.unhealed = False  # Stop was pressed while healing
         self.ran: list[int] = []  # the ranks that the last cell was sent to
 
-    def run(self, code: str, ranks: Sequence[int]) -> CellReport:
+    def run(self, code: str, ranks: Sequence[int]) -> Outcome:
         """Run `code`, show its output, heal what it broke, and raise its error if it has one."""
         return self.collect(self.send(code, ranks))
 
@@ -35,7 +39,7 @@ class Console:
 
     def collect(
         self, result: Any, progress_after: float = 2.0, by_rank: bool = False, signal: str | int | None = None
-    ) -> CellReport:
+    ) -> Outcome:
         """Wait for a cell that was sent, show its output, heal what it broke, raise its error if it has one."""
         progress = Progress(progress_after)
         try:
@@ -52,12 +56,12 @@ class Console:
         self.finish(report)
         return report
 
-    def finish(self, report: CellReport) -> None:
+    def finish(self, report: Outcome) -> None:
         """Heal after a cell and raise the error that it ended with."""
-        error = verdict.judge(report)
+        error = judge(report)
         if error is not None:
             try:
-                error.notes += verdict.heal(self.engines, report)
+                error.notes += heal(self.engines, report)
             except KeyboardInterrupt:  # a second Stop
                 self.unhealed = True
                 error.notes.append("healing was stopped; the next cell, or lab.heal(), does it")
@@ -76,9 +80,9 @@ class Console:
             engines.ask("abort", range(engines.n), 1.0)
         if waiting:
             engines.ask("interrupt", waiting, 1.0)
-        report = CellReport([], dead=engines.dead(), waiting=waiting, stopped=self.unhealed)
-        if notes := verdict.heal(engines, report):
-            print(verdict.sentence(notes))
+        report = Outcome([], dead=engines.dead(), waiting=waiting, stopped=self.unhealed)
+        if notes := heal(engines, report):
+            print(sentence(notes))
         self.unhealed = False
 
     def recover(self) -> None:
@@ -86,22 +90,22 @@ class Console:
         if self.engines.stopped:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")
         if self.engines.lost():
-            print(verdict.sentence(self.engines.restore()))
+            print(sentence(self.engines.restore()))
         elif self.unhealed:
             self.heal()
         elif dead := self.engines.dead():
             died = ", ".join(f"rank {r} had died ({how})" for r, how in sorted(dead.items()))
-            notes = verdict.heal(self.engines, CellReport([], dead=dead))
-            print(verdict.sentence([died, *notes]))
+            notes = heal(self.engines, Outcome([], dead=dead))
+            print(sentence([died, *notes]))
 
 
-def show(report: CellReport, by_rank: bool = False) -> None:
+def show(report: Outcome, by_rank: bool = False) -> None:
     """Print the ranks' output in rank order, equal ones once; rich outputs follow, each under its rank."""
     out = {r.rank: _joined(r.stdout, r.value) for r in report.ranks}
     err = {r.rank: r.stderr for r in report.ranks}
     for stream, texts in ((sys.stdout, out), (sys.stderr, err)):
         for group in [{r: t} for r, t in texts.items()] if by_rank else [texts]:
-            if merged := text.merge(group):
+            if merged := merge(group):
                 stream.write(merged)
     sys.stdout.flush()
     for r in report.ranks:
@@ -126,7 +130,7 @@ class Progress(Line):
         if self.after < 0 or elapsed < self.after:
             return
         said = {r: f"{doing(running.where.get(r))}{_last_line(reply)}" for r, reply in running.replies.items()}
-        self.write(f"{elapsed:.0f} s\n{text.merge(said)}")
+        self.write(f"{elapsed:.0f} s\n{merge(said)}")
 
 
 def doing(where: dict[str, Any] | None) -> str:

@@ -5,44 +5,26 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from labkit.cluster import text, verdict
 from labkit.cluster.cell import Running, wait_out
 from labkit.cluster.console import Console
+from labkit.cluster.healing import heal
 from labkit.cluster.processes import call_by_name
 from labkit.errors import LabError, StoppedError
-from labkit.theory import provenance
-from labkit.theory.provenance import ADD, FAMILIES, Part, Response
-from labkit.theory.values import split
+from labkit.outcome.sentences import judge
+from labkit.theory import probing, provenance
+from labkit.theory.probing import Seen
+from labkit.theory.provenance import ADD, FAMILIES, Part
+from labkit.words import ranks
 
-MOST = 8  # ranks, and elements a rank, up to which every element is probed on its own
 PATIENCE = 15.0  # seconds that all the probes of a cell may take
 NOT_DRAWN = "Where the numbers came from is not drawn"
 LINE = re.compile(r"^(?P<what>.*?)(?:\s+--means[ =](?P<means>\w+))?(?:\s+--root[ =](?P<root>\d+))?\s*$")
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a cell did to a value: `before[r]` and `after[r]` as `labkit.rank.probe.told` has them.
-
-    `sources[j]` is (rank, start, stop): the stretch of rank's x that was changed as one. `parts[r]` are stretches
-    (start, stop, part) of rank r's result, empty where `why` says that nobody knows where its numbers came from.
-    """
-
-    code: str
-    x: str
-    y: str
-    before: list[dict[str, Any]]
-    after: list[dict[str, Any]]
-    sources: list[tuple[int, int, int]]
-    parts: list[list[tuple[int, int, Part]]]
-    why: str = ""
 
 
 class Unknown(Exception):
@@ -63,7 +45,7 @@ def observe(console: Console, code: str, x: str, y: str) -> Seen:
         after = list(engines.call("labkit.rank.probe.outcome", dict.fromkeys(everyone, (y,)), 60).values())
         if all("error" in a for a in after):
             _need(y, after, f"Name what the cell leaves: %%flow {x} -> result.")
-        sources, why = _sources(before), ""
+        sources, why = probing.sources(before), ""
         parts: list[list[tuple[int, int, Part]]] = [[] for _ in everyone]
         try:
             parts = _parts(console, y, before, after, sources, seconds)
@@ -78,22 +60,7 @@ def observe(console: Console, code: str, x: str, y: str) -> Seen:
 def _need(name: str, values: list[dict[str, Any]], remedy: str) -> None:
     lacking = {r: v["error"] for r, v in enumerate(values) if "error" in v}
     if lacking:
-        raise LabError(f"{text.ranks(lacking)}: {next(iter(lacking.values()))}. {remedy}")
-
-
-def _sources(before: Sequence[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """Element by element where that can be drawn; else a rank's x in as many blocks as ranks, or whole."""
-    n = len(before)
-    fine = n <= MOST and all(b["size"] <= MOST for b in before)
-    sources = []
-    for r, b in enumerate(before):
-        size = b["size"]
-        blocks = size if fine else min(size, n) if n <= MOST else min(size, 1)
-        start = 0
-        for block in split(range(size), blocks) if blocks else []:
-            sources.append((r, start, start + len(block)))
-            start += len(block)
-    return sources
+        raise LabError(f"{ranks(lacking)}: {next(iter(lacking.values()))}. {remedy}")
 
 
 def _parts(
@@ -114,53 +81,19 @@ def _parts(
     if slowest * runs > PATIENCE:
         raise Unknown(f"{NOT_DRAWN}: that takes {runs} more runs of this cell, and one took {slowest:.1f} s.")
     if changed := [r for r, o in enumerate(once) if not o["steady"]]:
-        raise Unknown(f"{NOT_DRAWN}: run again, the cell left other ones on {text.ranks(changed)}.")
+        raise Unknown(f"{NOT_DRAWN}: run again, the cell left other ones on {ranks(changed)}.")
     fine = all(stop - start == 1 for _, start, stop in sources)
     large = any(a["size"] > 64 for a in after)
     families: list[tuple[int, int]] = list(FAMILIES) if large else [ADD]
     while True:
         answers = _ask(console, "labkit.rank.probe.respond", (y, families, sources), 2.0 + 10 * slowest * runs)
         parts = [
-            _read(answer, families, sources, after[r], _values(sources, before) if fine else None, n)
+            probing.read(answer, families, sources, after[r], probing.values(sources, before) if fine else None, n)
             for r, answer in enumerate(answers)
         ]
         if len(families) == len(FAMILIES) or all(part is not None for row in parts for _, _, part in row):
             return [[(a, b, part or provenance.OWN) for a, b, part in row] for row in parts]
         families = list(FAMILIES)
-
-
-def _values(sources: list[tuple[int, int, int]], before: list[dict[str, Any]]) -> dict[tuple[int, int], float] | None:
-    values = {(r, start): before[r]["values"][start] for r, start, _ in sources}
-    return values if all(isinstance(v, (int, float)) for v in values.values()) else None
-
-
-def _read(
-    answer: dict[str, Any],
-    families: list[tuple[int, int]],
-    sources: list[tuple[int, int, int]],
-    after: dict[str, Any],
-    values: dict[tuple[int, int], float] | None,
-    n: int,
-) -> list[tuple[int, int, Part | None]]:
-    names, counted = [], dict.fromkeys(range(n), 0)
-    for r, _, _ in sources:
-        names.append((r, counted[r]))
-        counted[r] += 1
-    stops = [*answer["starts"][1:], after["size"]][: len(answer["starts"])]
-    row = []
-    for i, (start, stop) in enumerate(zip(answer["starts"], stops, strict=True)):
-        responses = {
-            family: Response(
-                answer["rest"][f][i],
-                {s: answer["changes"][f][j][i] for j, s in enumerate(names)},
-                answer["changes"][f][-1][i],
-            )
-            for f, family in enumerate(families)
-        }
-        value = after["values"][start] if values is not None and start < len(after["values"]) else None
-        value = value if isinstance(value, (int, float)) else None
-        row.append((start, stop, provenance.read(responses, n, value, values if value is not None else None)))
-    return row
 
 
 def _ask(console: Console, path: str, args: tuple[Any, ...], patience: float) -> list[dict[str, Any]]:
@@ -171,15 +104,15 @@ def _ask(console: Console, path: str, args: tuple[Any, ...], patience: float) ->
         report = wait_out(running, lambda elapsed, _: _hurry(elapsed, patience))
     except TimeoutError:
         running.free()
-        verdict.heal(engines, running.report(stopped=True))
+        heal(engines, running.report(stopped=True))
         raise Unknown(f"{NOT_DRAWN}: run again on other numbers, the cell takes more than ten times as long.") from None
     answers = {r: reply.result() for r, reply in running.replies.items() if reply.done() and not running.error(r)}
     for rank in report.ranks:
         rank.ename, rank.evalue = answers.get(rank.rank, {}).get("error", (rank.ename, rank.evalue))
-    error = verdict.judge(report)
+    error = judge(report)
     if error is None:
         return [answers[r] for r in range(engines.n)]
-    verdict.heal(engines, report)
+    heal(engines, report)
     if isinstance(error, StoppedError):
         raise Unknown(f"{NOT_DRAWN}: you stopped it.")
     refused = [e.evalue for e in report.errors.values() if e.ename == "Refused"]

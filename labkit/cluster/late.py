@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -12,21 +11,14 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 
 from labkit.cluster.console import Console
 from labkit.errors import LabError
-from labkit.theory.record import Record, read
+from labkit.theory.lateness import Lateness, statements, states
+from labkit.theory.record import read
 
 SECONDS = 0.25  # that the rank comes late: far more than ranks differ by themselves, also on a busy machine
 COME = "__import__('labkit.rank.late', fromlist=['come']).come({late}, {seconds})"
 
 
-@dataclass(frozen=True)
-class Lateness:
-    """One statement: `states[r]` is "late", "waits", "goes on", or "" where rank r has no part in it."""
-
-    call: str
-    states: tuple[str, ...]
-
-
-def observe(console: Console, late: int, code: str, seconds: float = SECONDS) -> list[Lateness]:
+def observe(console: Console, code: str, late: int, seconds: float = SECONDS) -> list[Lateness]:
     """Run each statement of the code on all ranks, `late` so many seconds after the others; those that communicate."""
     engines = console.engines
     if isinstance(late, bool) or late not in range(engines.n):
@@ -40,7 +32,7 @@ def observe(console: Console, late: int, code: str, seconds: float = SECONDS) ->
         told = engines.ask("records", range(engines.n), 5.0)
         record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
         if any(record.ops):
-            found.append(Lateness(" ".join(source.split()), _states(record, late)))
+            found.append(Lateness(" ".join(source.split()), states(record, late)))
     return found
 
 
@@ -63,49 +55,11 @@ def _behind(come: str, line: int, source: str) -> str:
     return f"{come}; {source}"
 
 
-def statements(code: str) -> list[tuple[int, str]]:
-    """The code's statements with their lines; all of it as one where it is no Python, so that its error is told.
-
-    >>> statements("a = 1\\nif a:\\n    b = 2")
-    [(1, 'a = 1'), (2, 'if a:\\n    b = 2')]
-    """
-    try:
-        nodes = ast.parse(code).body
-    except SyntaxError:
-        return [(1, code)]
-    lines = code.splitlines()
-    spans: list[tuple[int, int]] = []
-    for node in nodes:
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-        if spans and first <= spans[-1][1]:  # behind a semicolon
-            spans[-1] = (spans[-1][0], node.end_lineno or first)
-        else:
-            spans.append((first, node.end_lineno or first))
-    return [(first, "\n".join(lines[first - 1 : last])) for first, last in spans]
-
-
-def _states(record: Record, late: int) -> tuple[str, ...]:
-    """Who was still in the call when the late rank came to it, and who had left."""
-    came = min((op.entered for op in record.ops[late]), default=None)
-    states = []
-    for r, mine in enumerate(record.ops):
-        ends = [op.ended if op.ended is not None else op.left for op in mine]
-        if not mine:
-            states.append("")
-        elif r == late:
-            states.append("late")
-        elif came is not None and any(end is None or end >= came for end in ends):
-            states.append("waits")
-        else:
-            states.append("goes on")
-    return tuple(states)
-
-
 @magics_class
 class LateMagics(Magics):
-    """`%%late` over the function that shows: `late(rank, code)`."""
+    """`%%late` over the function that shows: `late(code, rank)`."""
 
-    def __init__(self, shell: Any, late: Callable[[int, str], Any]) -> None:
+    def __init__(self, shell: Any, late: Callable[[str, int], Any]) -> None:
         super().__init__(shell)
         self._late = late
 
@@ -117,4 +71,4 @@ class LateMagics(Magics):
         """
         if not line.strip().isdigit():
             raise UsageError("Say which rank comes late: %%late 1.")
-        return self._late(int(line), f"# %%late {line}\n{cell}")  # line numbers are the editor's
+        return self._late(f"# %%late {line}\n{cell}", int(line))  # line numbers are the editor's

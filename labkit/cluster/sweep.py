@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.cluster.cell import Running, wait_out
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
-from labkit.cluster.line import Line
+from labkit.cluster.live_line import Line
 from labkit.cluster.processes import call_by_name
 from labkit.errors import CellError, LabError, StoppedError
 from labkit.theory import timing
-from labkit.theory.samples import Timing, in_bytes, said
+from labkit.theory.measured import Measured, Row
+from labkit.words import nbytes, seconds
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 OPS = (*timing.CONVENTIONS, "barrier")
@@ -22,68 +22,6 @@ SIZES = tuple(4**k for k in range(3, 13))  # 64 B to 16 MiB: of 4 bytes a ring h
 PASSES = 3  # over all sizes: a busy second then hits some repetitions of each size and not one size alone
 COPIES = 5  # buffers of the size that a rank may hold at a time
 NAMES = {"gloo": "Gloo", "nccl": "NCCL", "gloo + nccl": "NCCL"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One size: times in seconds a call, bandwidths in GB/s (10⁹ bytes a second); `nbytes` is nccl-tests' S.
-
-    A barrier has no bytes, and None for all bandwidths. `right` says that the result was checked and was right.
-    """
-
-    op: str
-    n: int
-    nbytes: int
-    timing: Timing
-    copied: Timing | None
-    right: bool
-
-    def and_(self, later: Row) -> Row:
-        """With the repetitions of a later pass."""
-        copied = self.copied and later.copied and self.copied.and_(later.copied)
-        return replace(self, timing=self.timing.and_(later.timing), copied=copied, right=self.right and later.right)
-
-    @property
-    def median(self) -> float:
-        """The median repetition's slowest rank, in seconds a call."""
-        return self.timing.median
-
-    @property
-    def min(self) -> float:
-        """The fastest repetition's slowest rank, in seconds a call."""
-        return self.timing.min
-
-    @property
-    def p90(self) -> float:
-        """A tenth of the repetitions took longer, in seconds a call."""
-        return self.timing.p90
-
-    @property
-    def algbw(self) -> float | None:
-        """S over the median time, in GB/s."""
-        return timing.algbw(self.nbytes, self.median) if self.nbytes else None
-
-    @property
-    def busbw(self) -> float | None:
-        """algbw times nccl-tests' factor for this operation and number of ranks, in GB/s."""
-        return timing.busbw(self.op, self.n, self.nbytes, self.median) if self.nbytes else None
-
-    @property
-    def copy(self) -> float | None:
-        """What each rank copies in its own memory, as many bytes and all ranks at once, in GB/s."""
-        return timing.algbw(self.nbytes, self.copied.median) if self.copied else None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The rows of a sweep, what was measured on what, and why there are no more rows where some are missing."""
-
-    op: str
-    n: int
-    dtype: str
-    where: str
-    rows: list[Row]
-    note: str = ""
 
 
 def measure(
@@ -192,5 +130,5 @@ class Bar(Line):
     def show(self, done: int, rows: Sequence[Row], size: int) -> None:
         full = round(20 * done / self.steps)
         last = rows[(done - 1) % len(rows)] if rows else None
-        seen = f" · {in_bytes(last.nbytes)} took {said(last.median)}" if last else ""
-        self.write(f"{self.op} {'█' * full}{'░' * (20 - full)} now {in_bytes(size)}{seen}")
+        seen = f" · {nbytes(last.nbytes)} took {seconds(last.median)}" if last else ""
+        self.write(f"{self.op} {'█' * full}{'░' * (20 - full)} now {nbytes(size)}{seen}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, magics_class
@@ -12,22 +11,9 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.errors import LabError
+from labkit.theory.traffic import Counted, flows
 
 PATIENCE = 2.0  # seconds in which what was sent must have arrived
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What a cell sent: `matrix[src][dst]` in bytes, or None with `why`.
-
-    `sent[r]` is what rank r's GPU sent over NVLink, where that is counted. `notes` say what the figures lack.
-    """
-
-    n: int
-    matrix: list[list[int]] | None
-    why: str = ""
-    sent: list[int] | None = None
-    notes: tuple[str, ...] = ()
 
 
 def count(console: Console, code: str) -> Counted:
@@ -70,19 +56,6 @@ def _settled(engines: Engines) -> tuple[list[dict[str, Any]], bool]:
         if (not late and now == last) or time.monotonic() > deadline:
             return told, late
         last = now
-
-
-def flows(told: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int, int, int]]:
-    """Connections that have a rank at both ends: (address, address) → (src, dst, bytes sent, bytes received).
-
-    One direction each; the addresses tell which socket of one rank is the other end of which of another.
-    """
-    ends = {(local, peer): (r, s, got) for r, t in enumerate(told) for local, peer, s, got in t["sockets"]}
-    return {
-        (local, peer): (r, ends[peer, local][0], sent, ends[peer, local][2])
-        for (local, peer), (r, sent, _) in ends.items()
-        if (peer, local) in ends and ends[peer, local][0] != r
-    }
 
 
 @magics_class

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import cache
 
 from labkit.errors import LabError
-from labkit.theory.exercise import Exercise
+from labkit.grading.exercise import Exercise
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from labkit.grading.exercise import Exercise, Mutant
 from labkit.theory import collectives
-from labkit.theory.exercise import Exercise, Mutant
 
 HELLO_SUM = Exercise(
     name="hello_sum",

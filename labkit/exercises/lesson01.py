@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.inputs import Case, vectors
 from labkit.theory import collectives
-from labkit.theory.exercise import Exercise, Mutant
-from labkit.theory.inputs import Case, vectors
 
 
 def _sum_of_halves(xs: Sequence[Any]) -> list[Any]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from labkit.theory.exercise import Exercise, Mutant
-from labkit.theory.inputs import uneven
+from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.inputs import uneven
 
 
 def _partners(xs: Sequence[Any]) -> list[Any]:

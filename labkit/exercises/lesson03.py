@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.inputs import Case, draws, vectors
 from labkit.theory import collectives
-from labkit.theory.exercise import Budget, Exercise, Mutant
-from labkit.theory.inputs import Case, draws, vectors
 
 OBJECTS = ("broadcast_object_list", "scatter_object_list", "gather_object", "all_gather_object")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.inputs import Case, counting, divisible, draws, uneven
 from labkit.theory import collectives
-from labkit.theory.exercise import Exercise, Mutant
-from labkit.theory.inputs import Case, counting, divisible, draws, uneven
 
 OBJECTS = ("broadcast_object_list", "scatter_object_list", "gather_object", "all_gather_object")
 P2P = ("send", "isend", "recv", "irecv")

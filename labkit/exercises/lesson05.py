@@ -6,8 +6,8 @@ from math import ceil, log2
 
 import numpy as np
 
-from labkit.theory.exercise import Budget, Exercise, Mutant
-from labkit.theory.inputs import Case
+from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.inputs import Case
 
 
 def _late(n: int) -> list[Case]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import log2
 from typing import Any
 
+from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.inputs import counting, vectors
 from labkit.theory import collectives
-from labkit.theory.exercise import Budget, Exercise, Mutant
-from labkit.theory.inputs import counting, vectors
 
 
 def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:

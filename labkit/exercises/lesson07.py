@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.theory.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.inputs import Case
 from labkit.theory.fit import fit
-from labkit.theory.inputs import Case
 from labkit.theory.timing import busbw
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.theory.exercise import Budget, Case, Exercise, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Mutant
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
 A_FEW = Budget(sent=lambda n, S: 64.0 * n)

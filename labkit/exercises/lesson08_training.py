@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson08 import everywhere, normal
-from labkit.theory.exercise import Budget, Case, Exercise, Mutant
-from labkit.theory.inputs import counting
+from labkit.grading.exercise import Budget, Case, Exercise, Mutant
+from labkit.grading.inputs import counting
 
 # -- batch norm with its gradient ---------------------------------------------------------------------------------
 

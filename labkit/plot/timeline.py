@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.plot.sheet import chip, extent, sheet, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE, WRONG
 from labkit.theory.record import Meeting, Op, Record
+from labkit.words import seconds
 
 # Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
 KINDS = {"send": ("#56606b", "sends"), "recv": ("#b4bec8", "receives"), "collective": ("#868c94", "collectives")}
@@ -46,12 +47,6 @@ class Scale:
         """The unit of the axis, and how many of it a second has."""
         span = self.end - self.start
         return ("s", 1.0) if span >= 2 else ("ms", 1e3) if span >= 2e-3 else ("µs", 1e6)
-
-
-def seconds(s: float) -> str:
-    """A time in a unit that suits it."""
-    unit, per_second = ("s", 1.0) if s >= 0.9995 else ("ms", 1e3) if s >= 0.9995e-3 else ("µs", 1e6)
-    return f"{s * per_second:.3g} {unit}"
 
 
 def axes(record: Record) -> Axes:

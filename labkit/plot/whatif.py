@@ -17,6 +17,7 @@ from matplotlib.path import Path
 from labkit.plot import sheet
 from labkit.plot.sheet import color, on, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
+from labkit.words import nbytes, seconds
 
 WIDE = 19.6
 TOP, BOTTOM, WIDTH = 2.4, 8.55, 7.4  # of a panel
@@ -80,7 +81,7 @@ def _curves(ax: Axes, scene: Scene) -> None:
     decades = round(math.log10(high / low))
     for k in range(0, decades + 1, max(1, decades // 6)):
         _line(ax, [LEFTS[0], LEFTS[0] + WIDTH], [y(low * 10**k)] * 2, color=GRID, linewidth=0.7, zorder=0)
-        write(ax, LEFTS[0] - 0.15, y(low * 10**k), said_seconds(low * 10**k), 7.5, FAINT, "right")
+        write(ax, LEFTS[0] - 0.15, y(low * 10**k), seconds(low * 10**k), 7.5, FAINT, "right")
     order = sorted(range(len(scene.curves)), key=lambda i: -list(scene.curves.values())[i][-1])
     for i, curve in enumerate(scene.curves.values()):
         ys = [y(t) for t in curve]
@@ -166,7 +167,7 @@ def _sizes(ax: Axes, nth: int, sizes: npt.NDArray[np.float64]) -> None:
             _line(ax, [x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
         else:
             _line(ax, [x, x], [BOTTOM, BOTTOM + 0.1], color=FAINT, linewidth=0.7, zorder=0)
-        write(ax, x, BOTTOM + 0.33, said_bytes(2.0**k), 7.5, FAINT)
+        write(ax, x, BOTTOM + 0.33, nbytes(2.0**k), 7.5, FAINT)
     write(ax, LEFTS[nth] + WIDTH / 2, BOTTOM + 0.85, "size S (logarithmic)", 8, FAINT)
 
 
@@ -185,20 +186,3 @@ def _line(ax: Axes, xs: Sequence[float], ys: Sequence[float], **look: Any) -> No
 def _badge(ax: Axes, x: float, y: float, i: int) -> None:
     ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=5))
     write(ax, x, y + 0.01, "ABCDEFGHIJ"[i], 7, on(i))
-
-
-def said_bytes(size: float) -> str:
-    """A size in bytes with the unit that fits it: 8 B, 4 KiB, 1 GiB."""
-    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= many:
-            return f"{size / many:.3g} {unit}"
-    return f"{size:.3g} B"
-
-
-def said_seconds(seconds: float) -> str:
-    """Seconds with three digits and the unit that fits them."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9999 * size:
-            value = seconds / size
-            return f"{value:,.0f} {unit}" if value >= 999.5 else f"{value:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from labkit.errors import LabError
 from labkit.rank.objects import Parcel, exchange
 from labkit.rank.ops import LINEAR, OPS, misfit
+from labkit.words import ranks as said_ranks
 
 ALIKE = ("kind", "device", "dtype")  # what must agree even where shapes may differ
 EQUAL = (*ALIKE, "shape")
@@ -99,7 +100,7 @@ def agree(
     blamed = [(rank, c.complaint) for rank, c in zip(ranks, agreed.cards, strict=True) if c.complaint]
     if blamed:
         who = [rank for rank, complaint in blamed if complaint == blamed[0][1]]
-        raise LabError(f"{call} on {_names(who)}: {blamed[0][1]}")
+        raise LabError(f"{call} on {said_ranks(who)}: {blamed[0][1]}")
     bringing = [(rank, c) for rank, c in zip(ranks, agreed.cards, strict=True) if c.kind != "nothing"]
     for attribute in same if bringing else ():
         if attribute != "shape" or bringing[0][1].kind == "tensor":
@@ -164,11 +165,5 @@ def _compare(attribute: str, cards: Sequence[Card], ranks: Sequence[int]) -> Non
         bringing.setdefault(said, []).append(rank)
     verb = "call" if attribute == "call" else "bring"
     minority_first = sorted(bringing.items(), key=lambda item: len(item[1]))
-    parts = [f"{_names(who)} {verb}{'s' * (len(who) == 1)} {said}" for said, who in minority_first]
+    parts = [f"{said_ranks(who)} {verb}{'s' * (len(who) == 1)} {said}" for said, who in minority_first]
     raise LabError(f"Ranks disagree on the {attribute}: {', '.join(parts)}. {REMEDY[attribute]}")
-
-
-def _names(ranks: Sequence[int]) -> str:
-    """rank 2; ranks 0, 1 and 3"""
-    *most, last = map(str, ranks)
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"

@@ -6,13 +6,13 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from labkit.grading.exercise import Exercise
+from labkit.grading.inputs import Case
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.show import markdown, meaning
 from labkit.show.verdict import written
-from labkit.theory.exercise import Exercise
-from labkit.theory.inputs import Case
 
 STATES = {"not attempted": "○ not attempted yet", "tried": "◐ tried", "solved": "● solved"}
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from labkit.cluster.flow import Seen
 from labkit.errors import LabError
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
-from labkit.show.story import by_rank, listed, story
+from labkit.show.spoken import by_rank, listed, story
 from labkit.show.tiles import BLOCK, WIDE, coarse, flat, from_part, grouped, short, wanted_tiles
 from labkit.theory import mistakes
 from labkit.theory.origin import Origin
+from labkit.theory.probing import Seen
 from labkit.theory.provenance import Part
 
 COMPARED = 4096  # elements up to which a result is held against what was meant

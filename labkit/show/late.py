@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.cluster import text
-from labkit.cluster.late import Lateness
 from labkit.plot import late as picture
 from labkit.plot import svg
+from labkit.theory.lateness import Lateness
+from labkit.words import ranks
 
 WORDS = {"": "–", "late": "late", "waits": "waits", "goes on": "goes on"}
 
@@ -51,8 +51,8 @@ class Late:
         for row in self.rows:
             waits = [r for r, s in enumerate(row.states) if s == "waits"]
             free = [r for r, s in enumerate(row.states) if s == "goes on"]
-            parts = [f"{text.ranks(waits)} {'waits' if len(waits) == 1 else 'wait'}"] * bool(waits)
-            parts += [f"{text.ranks(free)} {'goes' if len(free) == 1 else 'go'} on"] * bool(free)
+            parts = [f"{ranks(waits)} {'waits' if len(waits) == 1 else 'wait'}"] * bool(waits)
+            parts += [f"{ranks(free)} {'goes' if len(free) == 1 else 'go'} on"] * bool(free)
             told.append(f"{row.call}: {', '.join(parts) or 'nobody else has a part in it'}")
         return f"Rank {self.rank} comes late. {'. '.join(told)}."
 

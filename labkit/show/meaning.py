@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from labkit.grading import judge, tracing
+from labkit.grading.inputs import Case
 from labkit.plot.tiles import Tile
 from labkit.show.tiles import from_part, grouped, short
-from labkit.theory import judge, tracing
-from labkit.theory.inputs import Case
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from labkit.grading.exercise import Exercise
 from labkit.show.card import STATES
 from labkit.show.table import cell, row, table
-from labkit.theory.exercise import Exercise
 
 SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
 

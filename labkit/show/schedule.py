@@ -10,7 +10,7 @@ from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.theory import schedules
 from labkit.theory.origin import Origin
-from labkit.theory.schedules import Schedule, words
+from labkit.theory.schedules import Schedule, text
 
 MOST = 16  # ranks that are drawn
 CELLS = 900  # of all panels; where there are more, only the arrows are drawn
@@ -59,7 +59,7 @@ class Drawn:
         cells = s.op != "all_to_all" and s.n * s.chunks * (min(len(s.steps), PANELS) + 1) <= CELLS
         states = self._states() if cells else [[[]] * s.n] * (len(s.steps) + 1)
         panels = [
-            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, words.carried(s, a)) for a in step])
+            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, text.carried(s, a)) for a in step])
             for k, step in enumerate(s.steps)
         ]
         if len(panels) > PANELS:
@@ -67,7 +67,7 @@ class Drawn:
         if cells:
             panels.append(plot.Panel("in the end", states[-1]))
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
-        return plot.Picture(words.title(s), s.n, panels, trees, self._notes(cells, bool(trees)))
+        return plot.Picture(text.title(s), s.n, panels, trees, self._notes(cells, bool(trees)))
 
     def _states(self) -> list[list[list[plot.Cell]]]:
         """Who is in each chunk of each rank, before every step and in the end."""

@@ -1,4 +1,4 @@
-"""What `lab.steps` shows: the messages of the last cell, round by round. No torch, no cluster."""
+"""What `lab.last.steps` shows: the messages of the last cell, round by round. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.cluster import text
 from labkit.errors import LabError
 from labkit.plot import steps as plot
 from labkit.plot import svg
@@ -17,6 +16,7 @@ from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
 from labkit.theory.record import Message, Op, Record, read
 from labkit.theory.replay import Element, Replay
+from labkit.words import ranks
 
 MOST = 12  # chunks of a buffer that are drawn; more are drawn as one
 FEW = 8  # numbers of a message that are told
@@ -52,7 +52,7 @@ class Steps(ipywidgets.VBox):
         if not self.record.messages:
             raise LabError(
                 "The last cell sent nothing from rank to rank. Run one with send, recv, isend or irecv first; "
-                "lab.timeline() draws collectives."
+                "lab.last.timeline() draws collectives."
             )
         self.replay = Replay(self.record)
         self._slots = _aligned(self.replay)
@@ -125,7 +125,7 @@ class Steps(ipywidgets.VBox):
         groups: dict[str, list[int]] = {}
         for r, words in said.items():
             groups.setdefault(words, []).append(r)
-        return [f"{text.ranks(who)}: {words}" for words, who in groups.items()]
+        return [f"{ranks(who)}: {words}" for words, who in groups.items()]
 
     def _slots_of(self) -> list[list[Any]]:
         return [list(slots) for slots in self.replay.slots]
@@ -247,7 +247,7 @@ def _tile(elements: Sequence[Element]) -> Tile:
             times = max(k for (s, _), k in origin.counts.items() if s == r)
             shares[r] = max(shares.get(r, 0), times)
     several = max(shares.values(), default=0) > 1
-    who = text.ranks(shares).split(" ", 1)[1]
+    who = ranks(shares).split(" ", 1)[1]
     label = f"of {who}" if len(shares) < 2 else f"Σ {who}"
     badge = f"{max(shares.values())}×" if several else ""
     return Tile(said, label, tuple(sorted(shares.items())), badge=badge, width=plot.WIDTH)

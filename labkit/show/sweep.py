@@ -6,15 +6,15 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from labkit.cluster.sweep import Measured, Row
 from labkit.errors import LabError
 from labkit.plot import svg
 from labkit.plot import sweep as picture
-from labkit.plot.sweep import Curves
+from labkit.plot.sweep import Curves, rate
 from labkit.show.table import cell, row, table
 from labkit.theory import timing
 from labkit.theory.fit import Fit, fit
-from labkit.theory.samples import in_bytes, said
+from labkit.theory.measured import Measured, Row
+from labkit.words import nbytes, seconds
 
 COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy")
 NEAR = 1.1  # `at` takes the row whose size is off by less than this factor
@@ -97,7 +97,7 @@ class Sweep:
     @property
     def alt(self) -> str:
         """The picture in words."""
-        told = [f"{in_bytes(r.nbytes)}: {said(r.median)}, {rate(r.busbw)}" for r in self.rows if r.busbw]
+        told = [f"{nbytes(r.nbytes)}: {seconds(r.median)}, {rate(r.busbw)}" for r in self.rows if r.busbw]
         return f"{self._title}. Time and bus bandwidth over sizes. {'; '.join(told)}. {' '.join(self._notes)}"
 
     @property
@@ -109,11 +109,11 @@ class Sweep:
         return f"{self.op}, {self.dtype}: {self.where}" if self.op != "barrier" else f"{self.op}: {self.where}"
 
     def _cells(self, r: Row) -> list[str]:
-        times = [said(t) for t in (r.median, r.min, r.p90)]
+        times = [seconds(t) for t in (r.median, r.min, r.p90)]
         if self.op == "barrier":
             return ["–", *times]
         wrong = "" if r.right else " ✗"
-        return [in_bytes(r.nbytes) + wrong, *times, *(rate(b) for b in (r.algbw, r.busbw, r.copy) if b)]
+        return [nbytes(r.nbytes) + wrong, *times, *(rate(b) for b in (r.algbw, r.busbw, r.copy) if b)]
 
     @property
     def _notes(self) -> list[str]:
@@ -122,12 +122,12 @@ class Sweep:
             line = self.fit
             per_byte = f"1/β = {rate(line.bandwidth)}" if line.beta else "β = 0"
             notes.append(
-                f"Fitted T = α + β · S: α = {said(line.alpha)}, {per_byte}; off by {100 * line.worst:.0f} % at most."
+                f"Fitted T = α + β · S: α = {seconds(line.alpha)}, {per_byte}; off by {100 * line.worst:.0f} % at most."
             )
         if self.op != "barrier":
             what, factor, _ = timing.CONVENTIONS[self.op]
             notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes a second (nccl-tests).")
-        wrong = [in_bytes(r.nbytes) for r in self.rows if not r.right]
+        wrong = [nbytes(r.nbytes) for r in self.rows if not r.right]
         notes.append("Every result was checked and is right." if not wrong else f"✗ Wrong results: {', '.join(wrong)}.")
         return notes
 
@@ -143,15 +143,3 @@ class Sweep:
             beta=line.beta,
             factor=timing.busbw_factor(self.op, self.n),
         )
-
-
-def rate(gbs: float) -> str:
-    """A bandwidth, given in GB/s, in the decimal unit that fits.
-
-    >>> rate(0.0025), rate(12.34)
-    ('2.5 MB/s', '12.3 GB/s')
-    """
-    for unit, size in (("GB/s", 1.0), ("MB/s", 1e-3)):
-        if gbs >= 0.9995 * size:  # 999.6 MB/s read better as 1 GB/s
-            return f"{gbs / size:.3g} {unit}"
-    return f"{gbs * 1e6:.3g} kB/s"

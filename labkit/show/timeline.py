@@ -1,4 +1,4 @@
-"""What `lab.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
+"""What `lab.last.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from labkit.cluster import text
+from labkit.outcome.text import merge
 from labkit.plot import svg, timeline
-from labkit.plot.timeline import seconds
 from labkit.theory.record import Meeting, Op, Record, Wait, read
+from labkit.words import ranks, seconds
 
 TOLD = 8  # waits in words; the picture shows the others
 NOTABLE = 0.02  # of the whole time; shorter waits are not told
@@ -32,7 +32,7 @@ class Timeline:
             r: "\n".join(described(op, self.record.n) for op in mine) or "nothing"
             for r, mine in enumerate(self.record.ops)
         }
-        return "\n".join([*text.merge(said).splitlines(), *self._oddities()])
+        return "\n".join([*merge(said).splitlines(), *self._oddities()])
 
     @cached_property
     def times(self) -> str:
@@ -65,7 +65,7 @@ class Timeline:
         for meeting in self.record.meetings:
             absent = set(meeting.ranks) - {o.rank for o in meeting.ops}
             if absent:
-                lines.append(f"{text.ranks(absent)} never came to {_calls(meeting)}")
+                lines.append(f"{ranks(absent)} never came to {_calls(meeting)}")
             elif len(meeting.names) > 1:
                 lines.append(f"ranks called different operations: {_calls(meeting)}")
         return lines
@@ -97,7 +97,7 @@ def described(op: Op, n: int) -> str:
     elif op.peer is not None:
         what += f" root {op.peer}"
     size = "" if op.bytes is None else f"{op.bytes} byte{'s' * (op.bytes != 1)}"
-    group = "" if arrow or len(op.ranks) == n else f"in the group of {text.ranks(op.ranks)}"
+    group = "" if arrow or len(op.ranks) == n else f"in the group of {ranks(op.ranks)}"
     batch = "in a batch" if op.batch else ""
     wait = ""
     if op.asynchronous:
@@ -119,7 +119,7 @@ def _where(op: Op) -> str:
 
 def _told(waits: list[Wait]) -> str:
     """Waits of ranks in one operation for one rank."""
-    who, place, other = text.ranks({w.op.rank for w in waits}), _where(waits[0].op), f"rank {waits[0].for_}"
+    who, place, other = ranks({w.op.rank for w in waits}), _where(waits[0].op), f"rank {waits[0].for_}"
     return {
         "waited": f"{who} waited {_long(waits)} for {other} in {place}",
         "stayed": f"{who} stayed {_long(waits)} in {place}, until {other} came, whose data is not needed there",
@@ -136,4 +136,4 @@ def _calls(meeting: Meeting) -> str:
     by_call: dict[str, list[int]] = {}
     for op in meeting.ops:
         by_call.setdefault(_where(op), []).append(op.rank)
-    return "; ".join(f"{call} of {text.ranks(who)}" for call, who in by_call.items())
+    return "; ".join(f"{call} of {ranks(who)}" for call, who in by_call.items())

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.cluster.finding import Finding, setting
+from labkit.grading import judge
+from labkit.grading.exercise import Exercise
+from labkit.grading.finding import Finding, setting
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
@@ -17,8 +19,6 @@ from labkit.plot.tiles import Tile
 from labkit.show import markdown, meaning
 from labkit.show.tiles import from_part
 from labkit.show.timeline import Timeline
-from labkit.theory import judge
-from labkit.theory.exercise import Exercise
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from labkit.cluster.wire import Counted
 from labkit.plot import svg
 from labkit.plot import wire as picture
 from labkit.theory import traffic
 from labkit.theory.record import read
+from labkit.theory.traffic import Counted
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 HEADED = 2**18  # bytes from rank to rank: of fewer, Gloo's headers, 48 bytes a message, may be over 1 %

@@ -13,6 +13,7 @@ from labkit.errors import LabError
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.values import split
+from labkit.words import listed, ranks
 
 CHUNKED = ("scatter", "reduce_scatter", "all_to_all")
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
@@ -75,7 +76,7 @@ def mistakes(
         if should is not None:
             for said in _told(aligned(came, should), should, noun):
                 told.setdefault(said, []).append(r)
-    sentences = [f"{_ranks(rs)} {_plural(said, len(rs))}" for said, rs in told.items()]
+    sentences = [f"{ranks(rs)} {_plural(said, len(rs))}" for said, rs in told.items()]
     rest = len(sentences) - TOLD
     return sentences[:TOLD] + ([f"and {rest} more mistake{'s' * (rest > 1)}"] if rest > 0 else [])
 
@@ -138,17 +139,10 @@ def _sources(which: set[tuple[int, int]], noun: str, whole: set[tuple[int, int]]
             parts.append(f"rank {r}")
         else:
             parts.append(f"rank {r}'s {noun}{'s' * (len(mine) > 1)} {', '.join(map(str, mine))}")
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    return listed(parts)
 
 
-def _plural(said: str, ranks: int) -> str:
+def _plural(said: str, count: int) -> str:
     verb, rest = said.split(" ", 1)
     many = {"lacks": "lack", "counts": "count", "holds": "hold"}
-    return f"{many[verb] if ranks > 1 else verb} {rest}"
-
-
-def _ranks(which: list[int]) -> str:
-    if len(which) == 1:
-        return f"rank {which[0]}"
-    run = len(which) > 2 and which == list(range(which[0], which[-1] + 1))
-    return f"ranks {which[0]}–{which[-1]}" if run else f"ranks {', '.join(map(str, which))}"
+    return f"{many[verb] if count > 1 else verb} {rest}"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from labkit.words import seconds
+
 NOTABLE = 0.1  # of a repetition: a rank that starts so much later than the first one is told
 
 
@@ -87,33 +89,9 @@ class Timing:
         late = ""
         if self.arrivals and max(self.late) > NOTABLE * self.median * self.calls:
             last = int(np.argmax(self.late))
-            late = f"; rank {last} came {said(max(self.late))} late, then a call took {said(self.transfer)}"
+            late = f"; rank {last} came {seconds(max(self.late))} late, then a call took {seconds(self.transfer)}"
         return (
-            f"median {said(self.median)} (min {said(self.min)}, p90 {said(self.p90)}), "
+            f"median {seconds(self.median)} (min {seconds(self.min)}, p90 {seconds(self.p90)}), "
             f"slowest rank of each of {len(self.samples)} repeats of {self.calls} call{many}, "
             f"{len(self.samples[0])} ranks, {self.backend} on {self.device}{late}"
         )
-
-
-def said(seconds: float) -> str:
-    """Seconds with three digits and the unit that fits them.
-
-    >>> said(4.12e-4), said(2.5)
-    ('412 µs', '2.5 s')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-def in_bytes(size: float) -> str:
-    """A number of bytes in the unit that fits.
-
-    >>> in_bytes(12), in_bytes(1536), in_bytes(2**24)
-    ('12 B', '1.5 KiB', '16 MiB')
-    """
-    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= many:
-            return f"{size / many:.4g} {unit}"
-    return f"{size:.4g} B"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,33 @@ KNOWN = {
     "monitored_barrier": "barrier",
 }
 PARTS = ("gather", "all_gather", "scatter")  # one rank's share is recorded; the whole is what S stands for
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a cell sent: `matrix[src][dst]` in bytes, or None with `why`.
+
+    `sent[r]` is what rank r's GPU sent over NVLink, where that is counted. `notes` say what the figures lack.
+    """
+
+    n: int
+    matrix: list[list[int]] | None
+    why: str = ""
+    sent: list[int] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def flows(told: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int, int, int]]:
+    """Connections that have a rank at both ends: (address, address) → (src, dst, bytes sent, bytes received).
+
+    One direction each; the addresses tell which socket of one rank is the other end of which of another.
+    """
+    ends = {(local, peer): (r, s, got) for r, t in enumerate(told) for local, peer, s, got in t["sockets"]}
+    return {
+        (local, peer): (r, ends[peer, local][0], sent, ends[peer, local][2])
+        for (local, peer), (r, sent, _) in ends.items()
+        if (peer, local) in ends and ends[peer, local][0] != r
+    }
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 import labkit
 from labkit import exercises
-from labkit.theory.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Mutant
 
 ALL = list(exercises.every().values())
 MISTAKES = [(exercise, mutant) for exercise in ALL for mutant in exercise.mutants]

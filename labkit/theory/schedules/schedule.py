@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.theory.schedules import words
+from labkit.theory.schedules import text
 from labkit.theory.values import Op, combine, copy, join, split
 
 
@@ -51,7 +51,7 @@ class Schedule:
     root: int = 0
 
     def __repr__(self) -> str:
-        return words.text(self)
+        return text.text(self)
 
     def run(self, xs: Sequence[Any], op: Op = "SUM") -> list[Any]:
         """What every rank holds in the end, in the form of `theory.collectives`: `xs[r]` is what rank r brings.

@@ -10,17 +10,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.cluster import text, verdict
-from labkit.cluster.attempt import COUNT, PATIENCE, Attempt, attempt
+from labkit.cluster.attempt import COUNT, PATIENCE, attempt
 from labkit.cluster.cell import Running
 from labkit.cluster.console import Console
 from labkit.cluster.engines import EngineGone, Engines, EngineSilent
-from labkit.cluster.finding import Finding, judged
-from labkit.cluster.remarks import remarks
+from labkit.cluster.healing import heal
 from labkit.errors import LabError
-from labkit.theory import judge, tracing
-from labkit.theory.exercise import Exercise
-from labkit.theory.inputs import Case, arrays
+from labkit.grading import judge, tracing
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise
+from labkit.grading.finding import Finding, judged
+from labkit.grading.inputs import Case, arrays
+from labkit.grading.limits import remarks
+from labkit.words import ranks
 
 LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
@@ -42,7 +44,7 @@ def check(console: Console, exercise: Exercise, saw: Callable[[str], None], watc
         least = min(exercise.ranks)
         raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
     everyone = range(engines.n)
-    seen = engines.call("labkit.rank.exercise.describe", dict.fromkeys(everyone, (exercise.name,)), 10)
+    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(everyone, (exercise.name,)), 10)
     if finding := _unready(exercise.name, seen):
         return finding
     saw(seen[0]["cell"])
@@ -74,7 +76,7 @@ def _with_groups(engines: Engines, do: str, *args: Any) -> None:
     """Make the sub-groups, or let them go; ranks that cannot are healed first."""
     for _ in range(2):
         try:
-            engines.call(f"labkit.rank.exercise.{do}", dict.fromkeys(range(engines.n), args), 10)
+            engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10)
             return
         except (EngineGone, EngineSilent):
             engines.ask("abort", range(engines.n), 1.0)
@@ -96,11 +98,11 @@ def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
     if has := states["function"] if len(states) > 1 else []:
         have = "has" if len(has) == 1 else "have"
         everywhere = "Run its cell on all ranks, with %%px and no --targets."
-        return Finding("differs", [f"Only {text.ranks(has)} {have} {name}. {everywhere}"])
+        return Finding("differs", [f"Only {ranks(has)} {have} {name}. {everywhere}"])
     odd = [r for r, what in seen.items() if what["source"] != seen[0]["source"]]
     if odd:
         hold = "holds" if len(odd) == 1 else "hold"
-        who = text.ranks(odd).capitalize()
+        who = ranks(odd).capitalize()
         return Finding("differs", [f"{who} {hold} another {name} than rank 0. Run its cell on all ranks."])
     return None
 
@@ -165,7 +167,7 @@ def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
     ran.report.stopped |= ran.slow
     if ran.report.cut_short:
-        finding.healed = verdict.heal(console.engines, ran.report)
+        finding.healed = heal(console.engines, ran.report)
 
 
 def _modes(exercise: Exercise, case: Case) -> list[str]:

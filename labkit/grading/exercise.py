@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.theory.inputs import Case, vectors
-from labkit.theory.judge import ANY, NOTHING
+from labkit.grading.inputs import Case, vectors
+from labkit.grading.judge import ANY, NOTHING
 
 __all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Mutant", "stub"]
 
@@ -72,7 +72,7 @@ class Exercise:
         hints: in steps, from a nudge to nearly the answer.
         given: source that stands before the function in the stub, such as imports.
         minutes, difficulty: how long it should take, and 1 to 3.
-        inputs: `inputs(n)` makes the cases for n ranks, the simplest first; see `labkit.theory.inputs`.
+        inputs: `inputs(n)` makes the cases for n ranks, the simplest first; see `labkit.grading.inputs`.
         ranks: how many ranks it is run on, as far as the lab has them.
         forbids: functions of `torch.distributed` that it may not call; "collectives" stands for all of them.
         budget: what it may cost.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from labkit.cluster.attempt import Attempt
-from labkit.cluster.finding import Finding, setting
-from labkit.theory import toll
-from labkit.theory.exercise import Exercise
-from labkit.theory.inputs import Case, arrays
+from labkit.grading import spent
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise
+from labkit.grading.finding import Finding, setting
+from labkit.grading.inputs import Case, arrays
 from labkit.theory.record import Record
 
 WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of an element, of dtypes that a case names
@@ -22,8 +22,8 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
     said = [("forbidden", _forbidden(exercise, record))]
     budget = exercise.budget
     if budget and budget.sent:
-        said.append(("costly", _bytes(case, max(toll.sent(record)), budget.sent)))
-    if budget and budget.steps and (steps := toll.steps(record)) > (enough := budget.steps(case.n)):
+        said.append(("costly", _bytes(case, max(spent.sent(record)), budget.sent)))
+    if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
         said.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
     return [Finding(state, [says], case=case, told=attempt.records) for state, says in said if says]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.cluster.text import Error, merge, ranks, root_cause, shorten, trim
+from labkit.outcome.text import Error, merge, ranks, root_cause, shorten, trim
 
 GLOO = "/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
 PEER = (

@@ -25,9 +25,9 @@ import torch.distributed as dist
 from IPython.utils.capture import capture_output
 from torch.distributed import distributed_c10d
 
+from labkit.grading import gradients
 from labkit.rank import agent, recorder
 from labkit.rank.copies import shell
-from labkit.theory import slopes
 
 PRINTED = 2000  # characters of what a function prints that are told
 
@@ -171,7 +171,7 @@ def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
     if not isinstance(out, torch.Tensor) or not out.requires_grad:
         raise TypeError("the result carries no gradient: nothing connects it with x in autograd")
     shared = loss == "one"
-    weights = torch.from_numpy(slopes.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
+    weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()
     return [None if a.grad is None else agent.plain(a.grad) for a in leaves]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from labkit.words import count, spans
 
 if TYPE_CHECKING:
     from labkit.theory.schedules.schedule import Schedule, Send
@@ -14,7 +14,7 @@ LINES = 24  # steps that are told; of more the first and the last ones
 
 def title(s: Schedule) -> str:
     """Its ranks, chunks and steps, and what the ranks send of a buffer of S bytes."""
-    ranks, chunks, steps = (_count(k, what) for k, what in ((s.n, "rank"), (s.chunks, "chunk"), (len(s.steps), "step")))
+    ranks, chunks, steps = (count(k, what) for k, what in ((s.n, "rank"), (s.chunks, "chunk"), (len(s.steps), "step")))
     sent = sorted({round(b, 9) for b in s.sent()})
     told = f"a rank sends {sent[0]:.4g} S to {sent[-1]:.4g} S" if len(sent) > 1 else f"each rank sends {sent[0]:.4g} S"
     return f"{s.name}, {s.op} on {ranks}: {chunks}, {steps}, {told}"
@@ -39,19 +39,3 @@ def carried(s: Schedule, send: Send) -> str:
         src, dst = divmod(send.chunks[0], s.n)
         return f"({src}→{dst})" if (src, dst) != (send.src, send.dst) else "its own"
     return f"{'+' if send.reduce else '='}{spans(send.chunks)}"
-
-
-def spans(chunks: Sequence[int]) -> str:
-    """Numbers in short.
-
-    >>> spans((7, 0, 1, 2, 3))
-    '0–3,7'
-    """
-    order = sorted(chunks)
-    starts = [order[0], *(b for a, b in pairwise(order) if b > a + 1)]
-    ends = [*(a for a, b in pairwise(order) if b > a + 1), order[-1]]
-    return ",".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
-
-
-def _count(k: int, what: str) -> str:
-    return f"{k} {what}{'' if k == 1 else 's'}"

@@ -6,8 +6,9 @@ Pure: strings in, strings out, no ipyparallel.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+
+from labkit.words import alike, ranks
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 
@@ -50,25 +51,6 @@ class Cause:
         return f"{ranks(self.ranks)}: {named(self.ename, self.evalue)}"
 
 
-def ranks(which: Iterable[int]) -> str:
-    """Name ranks the way one says them.
-
-    >>> ranks([2]), ranks([0, 2]), ranks([0, 1, 2, 5])
-    ('rank 2', 'ranks 0, 2', 'ranks 0–2, 5')
-    """
-    runs: list[list[int]] = []
-    for r in sorted(set(which)):
-        if runs and r == runs[-1][-1] + 1:
-            runs[-1].append(r)
-        else:
-            runs.append([r])
-    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    if not parts:
-        return "no rank"
-    one = len(runs) == 1 and len(runs[0]) == 1
-    return f"{'rank' if one else 'ranks'} {', '.join(parts)}"
-
-
 def merge(texts: dict[int, str]) -> str:
     """One text out of the ranks' texts: in rank order, equal ones told once, every line behind its ranks.
 
@@ -76,10 +58,7 @@ def merge(texts: dict[int, str]) -> str:
     ranks 0, 1 │ hi
     rank 2     │ ho
     """
-    groups: dict[str, list[int]] = {}
-    for r in sorted(texts):
-        if texts[r]:
-            groups.setdefault(plain(texts[r]), []).append(r)
+    groups = alike({r: plain(text) for r, text in texts.items() if text})
     labels = {said: ranks(who) for said, who in groups.items()}
     width = max(map(len, labels.values()), default=0)
     lines = [f"{labels[said]:<{width}} │ {line}" for said in groups for line in said.split("\n")]

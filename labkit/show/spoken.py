@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from labkit.cluster.text import ranks
 from labkit.plot.tiles import Tile
 from labkit.show.tiles import flat, short
 from labkit.theory.provenance import Part
+from labkit.words import ranks
 
 WORDS = {"sum": "sum", "mean": "mean", "product": "product", "mix": "mixture", "max": "maximum", "min": "minimum"}
 

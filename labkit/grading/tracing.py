@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.theory import judge, mistakes
-from labkit.theory.inputs import Case
+from labkit.grading import judge
+from labkit.grading.inputs import Case
+from labkit.theory import mistakes
 from labkit.theory.origin import INT64, Origin, merge, passes
 
 BITS = {"int64": INT64, "float64": 53, "int32": 30, "float32": 24}  # that a sum may take and stay exact

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.cluster import text, verdict
-from labkit.cluster.attempt import Attempt
-from labkit.theory import judge, slopes
-from labkit.theory.exercise import Exercise
-from labkit.theory.inputs import Case, arrays
+from labkit.grading import gradients, judge
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise
+from labkit.grading.inputs import Case, arrays
+from labkit.outcome import text
+from labkit.outcome.sentences import waited
+from labkit.outcome.text import merge
 from labkit.theory.origin import Origin
+from labkit.words import alike, ranks
 
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
 WHY = "Gloo ends a process like this when other bytes come than it expects: another length or dtype than the sender's."
@@ -56,7 +59,7 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
     for r in range(case.n):
         printed = attempt.answers.get(r, {}).get("printed", "")
         if printed and not finding.printed:
-            finding.printed = text.merge({r: printed})
+            finding.printed = merge({r: printed})
     return finding
 
 
@@ -80,14 +83,14 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         cause = causes[0]
         at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
         if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
-            return Finding("wrong", [f"{text.ranks(cause.ranks).capitalize()} {there}: {cause.evalue}."], **base)
+            return Finding("wrong", [f"{ranks(cause.ranks).capitalize()} {there}: {cause.evalue}."], **base)
         line = f"Line {at['line']} of the cell: {at['source']}" if at.get("line") else ""
         others = [f"{_flat(c)}." for c in causes[1:]]
         says = [f"{_flat(cause)} ({there}).", line, *others]
         says += _waited(attempt)
         return Finding("raises", [s[0].upper() + s[1:] for s in says if s], **base)
     if attempt.slow:
-        doing = "; ".join([*_waits(attempt), *(f"{text.ranks(rs)} {w}" for w, rs in _groups(report.elsewhere))])
+        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in _groups(report.elsewhere))])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
     if report.dead:
         died = ", ".join(f"rank {r} died ({how})" for r, how in report.dead.items())
@@ -97,7 +100,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     if report.waiting or consequences:
         says = [f"It hangs {there}.", *(f"{w[0].upper()}{w[1:]}." for w in _waits(attempt))]
         says += [
-            f"{text.ranks(rs).capitalize()} {what.replace('the cell', 'the function')}."
+            f"{ranks(rs).capitalize()} {what.replace('the cell', 'the function')}."
             for what, rs in _groups(report.elsewhere)
         ]
         return Finding("deadlock", says, **base)
@@ -109,11 +112,11 @@ def _flat(cause: text.Cause) -> str:
 
 
 def _waited(attempt: Attempt) -> list[str]:
-    return [f"{w[0].upper()}{w[1:]}." for w in verdict._waited(attempt.report)]
+    return [f"{w[0].upper()}{w[1:]}." for w in waited(attempt.report)]
 
 
 def _groups(what: dict[int, str]) -> list[tuple[str, list[int]]]:
-    return list(verdict._group(what).items())
+    return list(alike(what).items())
 
 
 def _waits(attempt: Attempt) -> list[str]:
@@ -129,7 +132,7 @@ def _waits(attempt: Attempt) -> list[str]:
             for_ = f" for rank {last['peer']} to send" if last["peer"] is not None else " for anybody to send"
         inside = f" (in {w['function']})" if w.get("function") else ""
         said.setdefault(f"{for_} in {w['op']}, line {w['line']}{inside}: {w['source']}", []).append(r)
-    return [f"{text.ranks(rs)} {'waits' if len(rs) == 1 else 'wait'}{what}" for what, rs in said.items()]
+    return [f"{ranks(rs)} {'waits' if len(rs) == 1 else 'wait'}{what}" for what, rs in said.items()]
 
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:
@@ -153,10 +156,10 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
         says = next(iter(finding.wrong.values())).says
         alike = [r for r, d in finding.wrong.items() if d.says == says]
         there = f", {case.about}" if case.about else ""
-        finding.says = [f"With {case.n} ranks{there}: on {text.ranks(alike)} {says}."]
+        finding.says = [f"With {case.n} ranks{there}: on {ranks(alike)} {says}."]
         others = sorted(set(range(case.n)) - set(finding.wrong))
         if others:
-            finding.says.append(f"{text.ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
+            finding.says.append(f"{ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
         equal = all(judge.first_difference(w, finding.want[0]) is None for w in finding.want)
         if equal and any(judge.first_difference(o, finding.outs[0]) for o in finding.outs):
             finding.says.append("The ranks disagree, and all of them should end with the same.")
@@ -176,7 +179,7 @@ def _leftover(attempt: Attempt, finding: Finding) -> None:
 
 
 def _slopes(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding, mode: str) -> None:
-    expected = slopes.gradients(exercise.means, case.xs, case.options, one=mode == "one")
+    expected = gradients.gradients(exercise.means, case.xs, case.options, one=mode == "one")
     names = [_floating(exercise, x) for x in case.xs]
     for r, grads in enumerate(expected):
         for i, want in enumerate(grads):

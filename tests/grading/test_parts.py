@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.theory import collectives, inputs, judge, slopes, toll, tracing
-from labkit.theory.exercise import ANY, NOTHING, Exercise, Mutant, stub
+from labkit.grading import gradients, inputs, judge, spent, tracing
+from labkit.grading.exercise import ANY, NOTHING, Exercise, Mutant, stub
+from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.record import read
 from tests.recorded import Told, told
@@ -117,17 +118,17 @@ def test_tolerance_goes_by_the_coarsest_dtype_and_zero_asks_for_the_same_bits():
 
 def test_gradients_by_differences_agree_with_those_by_hand():
     xs = [np.array([1.0, -2.0]), np.array([3.0, 0.5])]
-    (a,), (b,) = slopes.gradients(lambda xs: [xs[0] * xs[1]] * 2, xs, {})
-    weights = slopes.weights(2, 0) + slopes.weights(2, 1)
+    (a,), (b,) = gradients.gradients(lambda xs: [xs[0] * xs[1]] * 2, xs, {})
+    weights = gradients.weights(2, 0) + gradients.weights(2, 1)
     assert np.allclose(a, weights * xs[1], atol=1e-8)
     assert np.allclose(b, weights * xs[0], atol=1e-8)
-    (once,), _ = slopes.gradients(lambda xs: [xs[0] * xs[1]] * 2, xs, {}, one=True)
-    assert np.allclose(once, slopes.weights(2, 0) * xs[1], atol=1e-8)
+    (once,), _ = gradients.gradients(lambda xs: [xs[0] * xs[1]] * 2, xs, {}, one=True)
+    assert np.allclose(once, gradients.weights(2, 0) * xs[1], atol=1e-8)
 
 
 def test_only_floating_point_arguments_have_gradients():
     xs = [(np.ones(2), np.array([1, 0]), np.ones(1, dtype="float32"))]
-    (row,) = slopes.gradients(lambda xs: [xs[0][0].sum() + 3 * xs[0][2]], xs, {})
+    (row,) = gradients.gradients(lambda xs: [xs[0][0].sum() + 3 * xs[0][2]], xs, {})
     assert [g.round(6).tolist() for g in row] == [[1.0, 1.0], [3.0]]
 
 
@@ -142,8 +143,8 @@ def ring(n: int, rounds: int):
 
 
 def test_a_rings_steps_and_bytes_are_counted():
-    assert toll.steps(ring(4, 3)) == 3
-    assert toll.sent(ring(4, 3)) == [300.0] * 4
+    assert spent.steps(ring(4, 3)) == 3
+    assert spent.sent(ring(4, 3)) == [300.0] * 4
 
 
 def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_waits_or_not():
@@ -153,19 +154,19 @@ def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_wai
             for op in root.ops:
                 op["done"] = 99
         record = read(told(root, Told(4).recv(0), Told(4).recv(0), Told(4).recv(0)))
-        assert toll.steps(record) == 3
+        assert spent.steps(record) == 3
 
 
 def test_a_tree_takes_the_logarithm():
     ranks = [Told(4).send(1).send(2), Told(4).recv(0).send(3), Told(4).recv(0), Told(4).recv(1)]
-    assert toll.steps(read(told(*ranks))) == 2
+    assert spent.steps(read(told(*ranks))) == 2
 
 
 def test_collectives_count_as_the_textbook_has_them():
     ranks = [Told(4).meet("all_reduce", bytes=1000) for _ in range(4)]
-    assert toll.sent(read(told(*ranks))) == [1500.0] * 4
+    assert spent.sent(read(told(*ranks))) == [1500.0] * 4
     ranks = [Told(4).meet("comms.all_gather", bytes=size) for size in (0, 100, 200, 100)]
-    assert toll.sent(read(told(*ranks))) == [300.0] * 4
+    assert spent.sent(read(told(*ranks))) == [300.0] * 4
 
 
 def traced(case: inputs.Case, function):

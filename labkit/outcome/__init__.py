@@ -1,0 +1,1 @@
+"""What became of a cell, told in sentences: plain data in, text out; no cluster."""
