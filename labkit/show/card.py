@@ -70,7 +70,7 @@ class Card:
         columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
         arrows = {(s, r) for r, row in enumerate(columns[1]) for group in row for t in group for s, _ in t.shares}
         drawing = Drawing(["before", "after"], columns, sorted(arrows), code=self._call)
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+        return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property
     def _call(self) -> str:
