@@ -8,6 +8,7 @@ import socket
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,11 @@ from labkit.rank.store import MeetingStore
 
 RENDEZVOUS = timedelta(seconds=20)  # how long a rank waits for the others to join
 
+ESTABLISHED = 1  # the first byte of `struct tcp_info`
+
 _store: MeetingStore | None = None
+_joined_at = 0  # nanoseconds since 1970, as the next
+_aborted_at: int | None = None
 _noted: set[tuple[int, int]] = set()  # (file descriptor, inode) of the sockets that connect this rank to others
 
 
@@ -30,8 +35,9 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank.
     Returns the facts that the lab's table shows.
     """
-    global _store
+    global _store, _joined_at
     leave()
+    _joined_at = time.time_ns()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     device = choose_device(rank, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
@@ -54,7 +60,7 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
 
 def leave() -> None:
     """Free every call that waits in the group, then forget the group and its sub-groups."""
-    abort()
+    _shut()
     if dist.is_initialized():
         dist.destroy_process_group()
     distributed_c10d._world.group_count = 0  # a failed attempt counts, and ranks meet under the count's name
@@ -77,6 +83,13 @@ def abort() -> None:
     process, and the engine's own connection to the notebook must live. On NCCL the communicator is aborted.
     A rank that still looks for the others, in `new_group` say, is freed through the store where they meet.
     """
+    global _aborted_at
+    if not aborted():
+        _aborted_at = time.time_ns()
+    _shut()
+
+
+def _shut() -> None:
     if _store is not None:
         _store.abort()
     for fd, inode in list(_noted):
@@ -94,6 +107,30 @@ def abort() -> None:
 def aborted() -> bool:
     """Whether `abort` has come since this rank joined."""
     return _store is None or _store.aborted
+
+
+def times() -> tuple[int, int | None]:
+    """When this rank last joined a group, and when the lab last broke one off (None: never); in ns since 1970."""
+    return _joined_at, _aborted_at
+
+
+def broken() -> bool | None:
+    """Whether a connection to another rank has gone down; None where there is none that can be asked.
+
+    Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
+    """
+    if sys.platform != "linux" or not _noted:
+        return None
+    for fd, inode in list(_noted):
+        try:
+            if os.fstat(fd).st_ino != inode:
+                return True
+            with socket.socket(fileno=os.dup(fd)) as s:
+                if s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != ESTABLISHED:
+                    return True
+        except OSError:
+            return True
+    return False
 
 
 def moved() -> int:
