@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed import distributed_c10d
 
 from labkit.errors import LabError
-from labkit.rank import comms, describe, ended, frames, group, recorder
+from labkit.rank import comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
 
 MAIN = threading.main_thread().ident or 0
@@ -66,14 +66,19 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
     recorder.install(_shell())
     ended.install(_shell())
     facts = group.join(rank, world_size, backend, store, limit)
-    _shell().user_ns.update(
-        torch=torch,
-        dist=dist,
-        rank=rank,
-        world_size=world_size,
-        device=torch.device(facts["device"]),
-        comms=comms,
-        timed=timed,
+    _note_sequence()
+    device = torch.device(facts["device"])
+    given.give(
+        _shell(),
+        {
+            "torch": torch,
+            "dist": dist,
+            "rank": rank,
+            "world_size": world_size,
+            "device": device,
+            "comms": comms,
+            "timed": timed,
+        },
     )
     return {**facts, **memory()}
 
@@ -163,11 +168,11 @@ def memory() -> dict[str, Any]:
 
 
 def sequence() -> int:
-    """How many operations this rank has started in the world group."""
-    if not dist.is_initialized():
+    """How many operations this rank has started in the world group; -1 where it is in none that can say."""
+    try:
+        return int(cast(Any, dist.group.WORLD)._get_sequence_number_for_group()) if dist.is_initialized() else -1
+    except RuntimeError:
         return -1
-    world: Any = distributed_c10d._get_default_group()
-    return int(world._get_sequence_number_for_group())
 
 
 _at_cell_start = 0
@@ -180,9 +185,9 @@ def _note_sequence(_: Any = None) -> None:
 
 def groups() -> dict[str, int]:
     """How many operations of the world group the last cell has started here, how many groups there are, and
-    whether this rank is in a group that works: a learner may have left it, the lab may have broken it off."""
-    joined = dist.is_initialized() and not group.aborted()
-    return {"steps": sequence() - _at_cell_start, "groups": len(distributed_c10d._world.pg_map), "joined": joined}
+    whether this rank is in the group that the lab joined, and it works: see `group.joined`."""
+    started = sequence() - _at_cell_start
+    return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
 def interrupt() -> None:
