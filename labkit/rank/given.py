@@ -44,3 +44,8 @@ def _same(value: Any, space: dict[str, Any], name: str) -> bool:
     if isinstance(value, torch.device) and isinstance(held, (str, torch.device)):
         return str(held) == str(value)
     return held is value or (type(held) is int and type(value) is int and held == value)
+
+
+def is_given(name: str) -> bool:
+    """Whether a name is one of those that the lab gave."""
+    return name in _given
