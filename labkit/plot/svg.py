@@ -20,6 +20,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import GraphicsContextBase, RendererBase
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Affine2D, Transform
