@@ -6,7 +6,6 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -219,7 +218,7 @@ def interrupt() -> None:
 
 def end() -> bool:
     """End this process, as no signal from another host can; the answer leaves first."""
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    threading.Timer(0.1, signal.raise_signal, (signal.SIGKILL,)).start()
     return True
 
 
