@@ -18,8 +18,6 @@ from labkit.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
 
-Means = str | Callable[..., Sequence[Any]]  # a primitive's name, or a function of what all ranks bring
-
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.show.flow import Flow
     from labkit.show.last import Last
@@ -29,6 +27,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
     from labkit.task import Task
+    from labkit.theory.primitives import Means
     from labkit.widgets import Strip
 
 MOST = 16  # ranks on a CPU: more than that no laptop bears
@@ -165,14 +164,15 @@ class Lab:
             list(engines.call("labkit.rank.agent.look", dict.fromkeys(range(engines.n), (expression,)), 60).values()),
         )
 
-    def flow(self, code: str, x: str, y: str | None = None, means: Means | None = None, root: int = 0) -> Flow:
+    def flow(self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0) -> Flow:
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
 
         >>> lab.flow("dist.all_reduce(x)", "x")
         >>> lab.flow("y = ring(x)", "x", "y", means="all_reduce")  # marks what an all-reduce would have done
 
         The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
-        what moves in `y` came from there. `root` is that of the primitive that is meant.
+        what moves in `y` came from there. `means` is a primitive's name or any function, as in `lab.check`; `root` is
+        that of the primitive that is meant.
         """
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
@@ -287,11 +287,11 @@ class Lab:
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
-    def check(self, name: str, means: Means | None = None, **options: Any) -> Verdict:
+    def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
 
         >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
-        >>> lab.check("my_sum", means=collectives.all_reduce)          # any function
+        >>> lab.check("my_sum", means="all_reduce")                    # any function
         >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
 
         The function takes what a rank brings and returns what it ends with. `means` is the name of a primitive or a

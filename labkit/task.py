@@ -16,12 +16,10 @@ from labkit.grading.exercise import Exercise
 from labkit.show.card import Card, Note
 from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
-from labkit.theory import collectives
+from labkit.theory.primitives import meaning, meant
 
 if TYPE_CHECKING:
     from labkit.cluster.cell import Running
-
-CHUNKS = (collectives.scatter, collectives.reduce_scatter, collectives.all_to_all)
 
 
 class Task:
@@ -136,10 +134,9 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
     if unknown:
         usual = "inputs, forbids, budget, tolerance, gradients or in_place"
         raise LabError(f"{sorted(unknown)[0]!r} is no option of a check. Use {usual}.")
-    kind = inputs.chunked if means in CHUNKS else inputs.vectors
-    return Exercise(
-        name=name, lesson="", title="", statement="", means=means, solution="", **{"inputs": kind, **options}
-    )
+    primitive = meant(means)
+    options = {"inputs": inputs.chunked if primitive and primitive.chunked else inputs.vectors, **options}
+    return Exercise(name=name, lesson="", title="", statement="", means=meaning(means), solution="", **options)
 
 
 def attempt(cell: str) -> str:

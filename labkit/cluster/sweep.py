@@ -14,10 +14,11 @@ from labkit.cluster.processes import call_by_name
 from labkit.errors import CellError, LabError, StoppedError
 from labkit.theory import timing
 from labkit.theory.measured import Measured, Row
+from labkit.theory.primitives import PRIMITIVES
 from labkit.words import nbytes, seconds
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
-OPS = (*timing.CONVENTIONS, "barrier")
+OPS = (*timing.OPS, "barrier")
 SIZES = tuple(4**k for k in range(3, 13))  # 64 B to 16 MiB: of 4 bytes a ring has chunks for one rank only
 PASSES = 3  # over all sizes: a busy second then hits some repetitions of each size and not one size alone
 COPIES = 5  # buffers of the size that a rank may hold at a time
@@ -92,7 +93,7 @@ def _checked(
     if not sizes or not all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sizes):
         raise LabError(f"sizes={sizes!r}: give whole numbers of bytes above zero, such as sizes=[1024, 2**20].")
     _fits(engines, max(sizes), len(chosen))
-    step = len(chosen) if op not in ("all_reduce", "broadcast", "reduce", "send_recv") else 1
+    step = len(chosen) if PRIMITIVES[op].cut else 1
     return sorted({max(1, s // (step * DTYPES[dtype])) * step for s in sizes})
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from labkit.grading.exercise import Budget, Exercise, Mutant
 from labkit.grading.inputs import Case, draws, vectors
 from labkit.theory import collectives
-
-OBJECTS = ("broadcast_object_list", "scatter_object_list", "gather_object", "all_gather_object")
+from labkit.theory.primitives import OBJECTS
 
 
 def _states(n: int) -> list[Case]:

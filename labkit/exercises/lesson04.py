@@ -10,9 +10,7 @@ import numpy as np
 from labkit.grading.exercise import Exercise, Mutant
 from labkit.grading.inputs import Case, counting, divisible, draws, uneven
 from labkit.theory import collectives
-
-OBJECTS = ("broadcast_object_list", "scatter_object_list", "gather_object", "all_gather_object")
-P2P = ("send", "isend", "recv", "irecv")
+from labkit.theory.primitives import MESSAGES, OBJECTS
 
 
 def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
@@ -42,7 +40,16 @@ ALL_REDUCE_BY_HAND = Exercise(
     minutes=5,
     difficulty=1,
     means=collectives.all_reduce,
-    forbids=("all_reduce", "all_gather", "gather", "reduce_scatter", "all_to_all", "all_to_all_single", *P2P, *OBJECTS),
+    forbids=(
+        "all_reduce",
+        "all_gather",
+        "gather",
+        "reduce_scatter",
+        "all_to_all",
+        "all_to_all_single",
+        *MESSAGES,
+        *OBJECTS,
+    ),
     keeps_input=True,
     solution='''
 def all_reduce_by_hand(x):
@@ -107,7 +114,7 @@ REDUCE_SCATTER_FROM_ALL_TO_ALL = Exercise(
         "all_gather",
         "all_gather_single",
         "all_gather_into_tensor",
-        *P2P,
+        *MESSAGES,
         *OBJECTS,
     ),
     keeps_input=True,
@@ -162,7 +169,7 @@ ALL_GATHER_UNEVEN = Exercise(
     difficulty=2,
     means=collectives.all_gather,
     inputs=uneven,
-    forbids=(*OBJECTS, *P2P),
+    forbids=(*OBJECTS, *MESSAGES),
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""

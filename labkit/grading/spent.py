@@ -5,10 +5,8 @@ Sends are counted as they were recorded; a collective counts as its textbook's f
 
 from __future__ import annotations
 
-from labkit.theory.formulas import OPS, traffic_of
+from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record, rounds
-
-WHOLE = ("all_gather", "gather", "scatter")  # whose record has one rank's part, and S is all ranks'
 
 
 def sent(record: Record) -> list[float]:
@@ -20,23 +18,15 @@ def sent(record: Record) -> list[float]:
                 total[op.rank] += op.bytes or 0
     for meeting in record.meetings:
         first = meeting.ops[0]
-        name = _textbook(first.op)
+        primitive = find(first.op)
         brought = [op.bytes or 0 for op in meeting.ops]
-        if name and any(brought):
+        if primitive and primitive.textbook and any(brought):
             n = len(meeting.ranks)
-            size = sum(brought) * n / len(brought) if name in WHOLE else max(brought)
+            size = sum(brought) * n / len(brought) if primitive.partial else max(brought)
             root = meeting.ranks.index(first.peer) if first.peer in meeting.ranks else 0
-            for r, row in zip(meeting.ranks, traffic_of(name, n, size, root)[0], strict=True):
+            for r, row in zip(meeting.ranks, primitive.traffic(n, size, root), strict=True):
                 total[r] += float(row.sum())
     return total
-
-
-def _textbook(op: str) -> str:
-    """The collective that a function of torch is: "all_gather_into_tensor" → "all_gather"."""
-    name = op.removeprefix("comms.")
-    for end in ("_into_tensor", "_tensor", "_single", "_coalesced"):
-        name = name.removesuffix(end)
-    return name if name in OPS else ""
 
 
 def steps(record: Record) -> int:

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from labkit.errors import LabError
 from labkit.rank import comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
+from labkit.rank.names import add_newest
 
 MAIN = threading.main_thread().ident or 0
 
@@ -82,6 +83,7 @@ def stay() -> None:
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
     """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
     attach()
+    add_newest()
     recorder.install(_shell())
     ended.install(_shell())
     facts = group.join(rank, world_size, backend, store, limit)

@@ -32,54 +32,10 @@ from torch.distributed import distributed_c10d
 
 from labkit.rank import comms
 from labkit.rank.snapshots import Snapshots
+from labkit.theory.primitives import PRIMITIVES
 
 LIMIT = 2000  # operations of one cell that are kept: the last ones
 MAIN = threading.main_thread().ident or 0
-
-# op → (kind, the argument that tells what travels, the argument that names the other rank or the root)
-RECORDED: dict[str, tuple[str, str, str]] = {
-    "send": ("send", "tensor", "dst"),
-    "isend": ("send", "tensor", "dst"),
-    "recv": ("recv", "tensor", "src"),
-    "irecv": ("recv", "tensor", "src"),
-    "send_object_list": ("send", "", "dst"),
-    "recv_object_list": ("recv", "", "src"),
-    "broadcast": ("collective", "tensor", "src"),
-    "reduce": ("collective", "tensor", "dst"),
-    "all_reduce": ("collective", "tensor", ""),
-    "all_reduce_coalesced": ("collective", "tensors", ""),
-    "gather": ("collective", "tensor", "dst"),
-    "all_gather": ("collective", "tensor", ""),
-    "all_gather_coalesced": ("collective", "input_tensor_list", ""),
-    "all_gather_single": ("collective", "input_tensor", ""),
-    "all_gather_into_tensor": ("collective", "input_tensor", ""),
-    "scatter": ("collective", "tensor", "src"),
-    "reduce_scatter": ("collective", "input_list", ""),
-    "reduce_scatter_single": ("collective", "input", ""),
-    "reduce_scatter_tensor": ("collective", "input", ""),
-    "all_to_all": ("collective", "input_tensor_list", ""),
-    "all_to_all_single": ("collective", "input", ""),
-    "barrier": ("collective", "", ""),
-    "monitored_barrier": ("collective", "", ""),
-    "broadcast_object_list": ("collective", "", "src"),
-    "scatter_object_list": ("collective", "", "src"),
-    "gather_object": ("collective", "", "dst"),
-    "all_gather_object": ("collective", "", ""),
-}
-ROOT_0 = ("broadcast", "scatter", "gather", "broadcast_object_list", "scatter_object_list", "gather_object")
-IN_COMMS = {
-    "send": ("send", "x", "dst"),
-    "recv": ("recv", "", "src"),
-    "barrier": ("collective", "", ""),
-    "broadcast": ("collective", "x", "src"),
-    "reduce": ("collective", "x", "dst"),
-    "all_reduce": ("collective", "x", ""),
-    "gather": ("collective", "x", "dst"),
-    "all_gather": ("collective", "x", ""),
-    "scatter": ("collective", "", "src"),
-    "reduce_scatter": ("collective", "xs", ""),
-    "all_to_all": ("collective", "xs", ""),
-}
 
 _records: deque[dict[str, Any]] = deque(maxlen=LIMIT)
 _snapshots = Snapshots()
@@ -94,12 +50,13 @@ _cell: dict[str, Any] = {"on": False, "began": 0, "made": 0, "space": {}, "peers
 def install(shell: Any) -> None:
     """Wrap torch's functions, once, and let every cell of this engine begin with an empty record."""
     if not hasattr(dist.send, "recorded"):
-        for name, facts in RECORDED.items():
-            if hasattr(dist, name):
-                _wrap(name, _recording(getattr(dist, name), name, *facts), distributed_c10d, dist)
+        for p in PRIMITIVES.values():
+            for name, what in ((name, f.data) for f in p.functions for name in f.names if hasattr(dist, name)):
+                _wrap(name, _recording(getattr(dist, name), name, p.kind, what, p.other), distributed_c10d, dist)
+            if p.comms is not None:
+                ours = getattr(comms, p.name)
+                _wrap(p.name, _recording(ours, f"comms.{p.name}", p.kind, p.comms, p.other), comms)
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
-        for name, facts in IN_COMMS.items():
-            _wrap(name, _recording(getattr(comms, name), f"comms.{name}", *facts), comms)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         _put(ours=True)
     _cell["space"] = shell.user_ns
@@ -279,8 +236,8 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         peer = given(other) if other else None
         if peer is None and (inside := given(f"group_{other}")) is not None:
             peer = ranks[inside] if inside in range(len(ranks)) else inside
-        if peer is None and op.removeprefix("comms.") in ROOT_0:
-            peer = 0
+        if peer is None and other and kind == "collective":
+            peer = 0  # the root that torch and comms take where none is named
         dtype, shape, size = _facts(what)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return None  # torch itself says what is wrong

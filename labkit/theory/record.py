@@ -10,9 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-# Whose data a rank needs before it can leave: everyone's, or only the root's, or the root everyone's.
-FROM_ROOT = ("broadcast", "scatter", "broadcast_object_list", "scatter_object_list")
-TO_ROOT = ("reduce", "gather", "gather_object")
+from labkit.theory.primitives import find
 
 
 @dataclass(frozen=True)
@@ -212,16 +210,14 @@ def _messages(ops: Sequence[Sequence[Op]]) -> Iterable[Message]:
 
 def _family(op: Op) -> str:
     """Only calls of one kind meet: a tensor's, an object list's, those of comms."""
-    return "comms" if op.op.startswith("comms.") else "objects" if "object" in op.op else ""
+    primitive = find(op.op)
+    return "comms" if op.op.startswith("comms.") else "objects" if primitive and primitive.objects else ""
 
 
 def _waits(op: Op, meeting: Meeting) -> list[Wait]:
     """The waits of one rank in a collective, one after the other."""
-    needed = set(op.ranks) - {op.rank}
-    if op.name in FROM_ROOT:
-        needed &= {op.peer}
-    elif op.name in TO_ROOT and op.rank != op.peer:
-        needed = set()
+    primitive = find(op.op)
+    needed = primitive.needs(op.rank, op.peer, op.ranks) if primitive else set(op.ranks) - {op.rank}
     others = {o.rank: o for o in meeting.ops if o.rank != op.rank}
     if absent := needed - set(others):
         return _vain(op, absent)

@@ -9,7 +9,6 @@ from labkit.errors import CellError, LabError
 from labkit.theory.mistakes import expected
 
 X = "x = torch.arange(4.) + 10 * rank"
-NAMES = "from labkit.rank.names import all_gather_single, reduce_scatter_single"
 ROOM = "parts = [torch.zeros(4) for _ in range(world_size)]"
 RING = """
 def pass_on(out, n):
@@ -33,7 +32,7 @@ def ring(x, forget=0, twice=False, shift=0):
 @pytest.fixture(scope="module")
 def lab():
     with labkit.start(4) as four:
-        four.run(NAMES + RING)
+        four.run(RING)
         yield four
 
 
@@ -53,9 +52,9 @@ def lab():
         ("reduce", 3, X, "dist.reduce(x, dst=3)", "x", "x"),
         ("all_reduce", 0, X, "dist.all_reduce(x)", "x", "x"),
         ("all_gather", 0, X + f"\n{ROOM}", "dist.all_gather(parts, x)", "x", "parts"),
-        ("all_gather", 0, X, "y = torch.zeros(16)\nall_gather_single(y, x)", "x", "y"),
+        ("all_gather", 0, X, "y = torch.zeros(16)\ndist.all_gather_single(y, x)", "x", "y"),
         ("reduce_scatter", 0, X, "y = torch.zeros(1)\ndist.reduce_scatter(y, list(x.chunk(4)))", "x", "y"),
-        ("reduce_scatter", 0, X, "y = torch.zeros(1)\nreduce_scatter_single(y, x)", "x", "y"),
+        ("reduce_scatter", 0, X, "y = torch.zeros(1)\ndist.reduce_scatter_single(y, x)", "x", "y"),
         ("all_to_all", 0, X, "y = torch.zeros(4)\ndist.all_to_all_single(y, x)", "x", "y"),
         ("all_reduce", 0, X, "y = ring(x)", "x", "y"),
     ],
