@@ -84,7 +84,7 @@ def test_a_gpu_s_data_that_goes_through_tcp_is_counted_as_such():
 
 
 def test_a_call_that_nobody_waited_for_is_said():
-    told_by = recorded("all_reduce", 2, MIB, **{"async": True})
+    told_by = recorded("all_reduce", 2, MIB, asynchronous=True)
     assert "never waited for" in Wire(Counted(2, [[0, MIB], [MIB, 0]]), told_by).notes[-1]
 
 

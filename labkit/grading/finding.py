@@ -13,6 +13,7 @@ from labkit.outcome import text
 from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
 from labkit.theory.origin import Origin
+from labkit.theory.record import read
 from labkit.words import alike, ranks
 
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
@@ -122,14 +123,14 @@ def _groups(what: dict[int, str]) -> list[tuple[str, list[int]]]:
 def _waits(attempt: Attempt) -> list[str]:
     """Who waits for whom, at which line."""
     said: dict[str, list[int]] = {}
+    record = read(attempt.records)
     for r, w in sorted(attempt.report.waiting.items()):
-        told = attempt.answers.get(r, {}).get("told")
-        last = next((op for op in reversed(told["ops"] if told else []) if op["error"] or op["left"] is None), None)
+        last = next((op for op in reversed(record.ops[r]) if op.error or op.left is None), None)
         for_ = ""
-        if last is not None and last["kind"] == "send":
-            for_ = f" for rank {last['peer']} to receive"
-        elif last is not None and last["kind"] == "recv":
-            for_ = f" for rank {last['peer']} to send" if last["peer"] is not None else " for anybody to send"
+        if last is not None and last.kind == "send":
+            for_ = f" for rank {last.peer} to receive"
+        elif last is not None and last.kind == "recv":
+            for_ = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
         inside = f" (in {w['function']})" if w.get("function") else ""
         said.setdefault(f"{for_} in {w['op']}, line {w['line']}{inside}: {w['source']}", []).append(r)
     return [f"{ranks(rs)} {'waits' if len(rs) == 1 else 'wait'}{what}" for what, rs in said.items()]

@@ -61,6 +61,6 @@ def steps(record: Record) -> int:
     return max(sending + taking, default=0)
 
 
-def _issued(record: Record, i: int) -> int:
+def _issued(record: Record, i: int) -> float:
     message = record.messages[i]
     return min(op.issued for op in (message.send, message.recv) if op is not None)

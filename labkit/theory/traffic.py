@@ -113,7 +113,7 @@ def asked(record: Record) -> Asked:
             unknown.append(op.op)
         else:
             sends[op.rank, op.peer] += op.bytes
-    if any(t.get("dropped") for t in record.told):
+    if any(log.dropped for log in record.logs):
         unknown.append("the calls before the last ones, of which there is no record")
     return Asked(record.n, tuple(calls), sends, tuple(dict.fromkeys(unknown)))
 
