@@ -5,9 +5,11 @@ Nothing here raises for a learner's mistake: whatever a function does comes back
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.cluster.attempt import COUNT, PATIENCE, attempt
@@ -18,11 +20,12 @@ from labkit.cluster.healing import heal
 from labkit.errors import LabError
 from labkit.grading import judge, tracing
 from labkit.grading.attempt import Attempt
+from labkit.grading.evidence import LastWords, last_words
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.limits import remarks
-from labkit.words import ranks
+from labkit.words import ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
@@ -48,9 +51,10 @@ def check(console: Console, exercise: Exercise, saw: Callable[[str], None], watc
     if finding := _unready(exercise.name, seen):
         return finding
     saw(seen[0]["cell"])
-    _with_groups(engines, "gather", sizes, max(60.0, 10 * engines.limit))
+    folder = engines.processes.run.path
+    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), str(folder))
     try:
-        finding = _all(console, exercise, sizes, watch)
+        finding = _all(console, exercise, sizes, folder, watch)
         if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
             finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
         if groups == 1:  # only the check's own have gone
@@ -60,20 +64,20 @@ def check(console: Console, exercise: Exercise, saw: Callable[[str], None], watc
         console.unhealed = True
         return Finding("stopped", ["You stopped the check."])
     finally:
-        _with_groups(engines, "part", next(COUNT))
+        _everywhere(engines, "finish", next(COUNT))
         _joined(engines)
 
 
 def _joined(engines: Engines) -> int:
     """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
-    told = [t or {"joined": False, "groups": 1} for t in engines.ask("groups", range(engines.n), 1.0).values()]
-    if not all(t["joined"] for t in told):
+    answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
+    if not all(a["joined"] for a in answers):
         engines.heal()
-    return max(t["groups"] for t in told)
+    return max(a["groups"] for a in answers)
 
 
-def _with_groups(engines: Engines, do: str, *args: Any) -> None:
-    """Make the sub-groups, or let them go; ranks that cannot are healed first."""
+def _everywhere(engines: Engines, do: str, *args: Any) -> None:
+    """Begin on all ranks, or finish; ranks that cannot are healed first."""
     for _ in range(2):
         try:
             engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10)
@@ -107,7 +111,7 @@ def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
     return None
 
 
-def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watch) -> Finding:
+def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Path, watch: Watch) -> Finding:
     """Every input on every number of ranks, until one goes wrong; then what is right but forbidden or too costly."""
     began = time.monotonic()
     right = 0
@@ -123,11 +127,12 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watc
         for mode in _modes(exercise, case):
             left = LONG - (time.monotonic() - began)
             ran = attempt(console, exercise, case, mode, left, look)
+            ran.last_words = _last_words(folder, ran)
             finding = judged(exercise, case, ran, want, mode)
             if finding is not None:
                 finding.right = right
                 _heal(console, finding, ran)
-                if not ran.report.cut_short and finding.wrong and not finding.slopes and not exercise.harness:
+                if not ran.report.cut_short and finding.wrong and not finding.gradient and not exercise.harness:
                     _trace(console, exercise, finding, look)
                 return finding
         right += 1
@@ -158,9 +163,19 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
         return
     finding.origins = came
     if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
-        told = tracing.told(came, [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)])
-        finding.says += [f"{t[0].upper()}{t[1:]}." for t in told]
+        meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
+        finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
     attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.steps() shows the learner's numbers
+
+
+def _last_words(folder: Path, ran: Attempt) -> dict[int, LastWords]:
+    """Where the processes were that crashed in this run, as far as they could still write it down."""
+    words: dict[int, LastWords] = {}
+    for r in ran.report.dead:
+        with contextlib.suppress(OSError):
+            if found := last_words((folder / f"last-words-{r}").read_text(errors="replace")):
+                words[r] = found
+    return words
 
 
 def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
