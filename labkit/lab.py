@@ -17,16 +17,17 @@ from labkit.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
 
+Means = str | Callable[..., Sequence[Any]]  # a primitive's name, or a function of what all ranks bring
+
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
-    from labkit.show.card import Card, Note
     from labkit.show.flow import Flow
+    from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
-    from labkit.show.steps import Steps
     from labkit.show.sweep import Sweep
-    from labkit.show.timeline import Timeline
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
+    from labkit.task import Task
     from labkit.widgets import Strip
 
 MOST = 16  # ranks on a CPU: more than that no laptop bears
@@ -160,7 +161,7 @@ class Lab:
             list(engines.call("labkit.rank.agent.look", dict.fromkeys(range(engines.n), (expression,)), 60).values()),
         )
 
-    def flow(self, code: str, x: str, y: str | None = None, means: str | None = None, root: int = 0) -> Flow:
+    def flow(self, code: str, x: str, y: str | None = None, means: Means | None = None, root: int = 0) -> Flow:
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
 
         >>> lab.flow("dist.all_reduce(x)", "x")
@@ -239,33 +240,18 @@ class Lab:
             for m in engines.members
         ]
 
-    def timeline(self) -> Timeline:
-        """Draw what the ranks did in the last cell: who called what and when, messages, and who waited for whom.
+    @property
+    def last(self) -> Last:
+        """What the last cell did on the ranks, also after an error: `lab.last.timeline()`, `lab.last.steps()`."""
+        from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
-        >>> lab.timeline()
+        self._live()
+        return Last(self._records())
 
-        Also after a cell that ended with an error. See `labkit.show.timeline.Timeline`.
-        """
-        from labkit.show.timeline import Timeline  # matplotlib is loaded when there is something to draw
-
-        return Timeline(self._records())
-
-    def steps(self) -> Steps:
-        """Step through the messages of the last cell, round by round: who sends which chunk to whom.
-
-        >>> lab.steps()
-
-        Tensors of up to 64 elements on CPUs are shown with their numbers. Raises `LabError` where the cell sent
-        nothing from rank to rank.
-        """
-        from labkit.show.steps import Steps
-
-        return Steps(self._records())
-
-    def late(self, rank: int, code: str, seconds: float = 0.25) -> Late:
+    def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
 
-        >>> lab.late(1, "dist.barrier()\\ndist.broadcast(x, src=0)")
+        >>> lab.late("dist.barrier()\\ndist.broadcast(x, src=0)", rank=1)
 
         Each statement runs once, on your variables. Raises `CellError` as a `%%px` cell does.
         """
@@ -273,7 +259,7 @@ class Lab:
         from labkit.show.late import Late
 
         self._live()
-        return Late(rank, self.n, observe(self._console, rank, code, seconds))
+        return Late(rank, self.n, observe(self._console, code, rank, seconds))
 
     def sweep(
         self,
@@ -297,51 +283,39 @@ class Lab:
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
-    def check(self, name: str, **means: Any) -> Verdict:
+    def check(self, name: str, means: Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
 
         >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
         >>> lab.check("my_sum", means=collectives.all_reduce)          # any function
         >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
 
-        The function takes what a rank brings and returns what it ends with. With `means` go the options of
+        The function takes what a rank brings and returns what it ends with. `means` is the name of a primitive or a
+        function such as those of `labkit.theory.collectives`. With it go the options of
         `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
         Nothing is raised for a mistake, and the ranks are well afterwards.
         """
-        from labkit import exercise
+        from labkit import task
 
         self._live()
-        return exercise.check(self._console, name, **means)
+        return task.check(self._console, name, means, **options)
 
-    def exercise(self, name: str) -> Card:
-        """What an exercise asks, drawn on an example, how long it takes, and how you stand."""
-        from labkit import exercise
+    def exercise(self, name: str) -> Task:
+        """What an exercise asks, drawn on an example, how long it takes, and how you stand.
 
-        return exercise.card(name)
+        >>> lab.exercise("ring_shift")
+        >>> lab.exercise("ring_shift").hint()     # also .check(), .solution() once you have tried, .mine()
+        """
+        from labkit.task import Task
 
-    def hint(self, name: str) -> Note:
-        """The next hint of an exercise; call it again for one more."""
-        from labkit import exercise
-
-        return exercise.hint(name)
-
-    def solution(self, name: str) -> Note:
-        """One way to solve an exercise, in a new cell. Check an attempt of your own first."""
-        from labkit import exercise
-
-        return exercise.solution(name)
-
-    def mine(self, name: str) -> Note:
-        """Bring back your last attempt at an exercise, in a new cell: every check keeps one on this machine."""
-        from labkit import exercise
-
-        return exercise.mine(name)
+        self._live()
+        return Task(self._console, name)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
-        from labkit import exercise
+        from labkit import task
 
-        return exercise.overview(lesson)
+        return task.overview(lesson)
 
     def strip(self) -> Strip:
         """A live strip: each rank idle, computing, inside a collective, or dead."""

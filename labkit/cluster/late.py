@@ -18,7 +18,7 @@ SECONDS = 0.25  # that the rank comes late: far more than ranks differ by themse
 COME = "__import__('labkit.rank.late', fromlist=['come']).come({late}, {seconds})"
 
 
-def observe(console: Console, late: int, code: str, seconds: float = SECONDS) -> list[Lateness]:
+def observe(console: Console, code: str, late: int, seconds: float = SECONDS) -> list[Lateness]:
     """Run each statement of the code on all ranks, `late` so many seconds after the others; those that communicate."""
     engines = console.engines
     if isinstance(late, bool) or late not in range(engines.n):
@@ -57,9 +57,9 @@ def _behind(come: str, line: int, source: str) -> str:
 
 @magics_class
 class LateMagics(Magics):
-    """`%%late` over the function that shows: `late(rank, code)`."""
+    """`%%late` over the function that shows: `late(code, rank)`."""
 
-    def __init__(self, shell: Any, late: Callable[[int, str], Any]) -> None:
+    def __init__(self, shell: Any, late: Callable[[str, int], Any]) -> None:
         super().__init__(shell)
         self._late = late
 
@@ -71,4 +71,4 @@ class LateMagics(Magics):
         """
         if not line.strip().isdigit():
             raise UsageError("Say which rank comes late: %%late 1.")
-        return self._late(int(line), f"# %%late {line}\n{cell}")  # line numbers are the editor's
+        return self._late(f"# %%late {line}\n{cell}", int(line))  # line numbers are the editor's

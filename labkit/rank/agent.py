@@ -38,6 +38,8 @@ def _shell() -> InteractiveShell:
 def attach() -> None:
     """Answer `labkit_request` messages on the engine's control channel."""
     kernel = _shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
+    if kernel.control_thread is None:
+        _control_thread(kernel)
     _shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
 
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -52,6 +54,24 @@ def attach() -> None:
     _shell().set_hook("show_in_pager", show, 0)
     if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
         _shell().events.register("pre_run_cell", _note_sequence)
+
+
+def _control_thread(kernel: Any) -> None:
+    """Listen to the control channel on a thread, as later engines do: those of ipyparallel 8 hear it between cells."""
+    from ipykernel.control import ControlThread
+    from tornado.queues import Queue
+    from zmq.eventloop.zmqstream import ZMQStream
+
+    stream = kernel.control_stream
+    stream.stop_on_recv()
+    stream.io_loop.remove_handler(stream.socket)
+    kernel.control_thread = thread = ControlThread(daemon=True)
+    kernel.left_queue = kernel.control_queue  # the main thread's loop waits there for ever, and complains if it goes
+    kernel.control_queue = Queue()
+    kernel.control_stream = ZMQStream(stream.socket, thread.io_loop)
+    kernel.control_stream.on_recv(kernel.dispatch_control, copy=False)
+    thread.io_loop.add_callback(kernel.poll_control_queue)
+    thread.start()
 
 
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:

@@ -44,7 +44,8 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
         timeout=RENDEZVOUS,  # it also bounds the rendezvous, hence not `limit`
         device_id=device if device.type == "cuda" else None,
     )
-    distributed_c10d._set_pg_timeout(timedelta(seconds=limit), None)
+    set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
+    set_timeout(timedelta(seconds=limit), None)
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),

@@ -1,4 +1,4 @@
-"""What `lab.steps` shows: the messages of the last cell, round by round. No torch, no cluster."""
+"""What `lab.last.steps` shows: the messages of the last cell, round by round. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Steps(ipywidgets.VBox):
         if not self.record.messages:
             raise LabError(
                 "The last cell sent nothing from rank to rank. Run one with send, recv, isend or irecv first; "
-                "lab.timeline() draws collectives."
+                "lab.last.timeline() draws collectives."
             )
         self.replay = Replay(self.record)
         self._slots = _aligned(self.replay)

@@ -282,7 +282,7 @@ def test_afterwards_timeline_and_steps_show_the_last_run(lab):
     checked(lab, SOME + "    dist.all_reduce(y)\n    return y")
     lab.run(RIGHT)
     lab.check("f", means=collectives.all_reduce)
-    assert "all_reduce(sum)" in repr(lab.timeline())
+    assert "all_reduce(sum)" in repr(lab.last.timeline())
 
 
 def test_what_a_function_prints_is_shown_where_it_is_wrong_and_only_there(lab, capfd):
@@ -307,8 +307,8 @@ def test_an_attempt_is_kept_before_it_runs_and_a_solution_counts(lab, place):
     verdict = lab.check("hello_sum")
     assert (verdict.state, progress.read()["hello_sum"]["state"]) == ("wrong", "tried")
     assert progress.last("hello_sum") == "%%px\ndef hello_sum(x):\n    return x\n"
-    assert "lab.hint" in repr(verdict)
-    lab.run(lab.solution("hello_sum").code.removeprefix("%%px\n"))
+    assert ".hint()" in repr(verdict)
+    lab.run(lab.exercise("hello_sum").solution().code.removeprefix("%%px\n"))
     verdict = lab.check("hello_sum")
     assert progress.read()["hello_sum"]["state"] == "solved"
     assert progress.last("hello_sum") == "%%px\ndef hello_sum(x):\n    return x\n", "the learner's own is kept"
@@ -326,7 +326,7 @@ def test_an_attempt_survives_a_restart_of_the_kernel(place):
         notebook.restart()
         notebook.value("from labkit import start\nlab = start(2, timeout=20)")
         assert "◐ tried" in notebook.value("lab.exercise('hello_sum')")
-        assert notebook.value("lab.mine('hello_sum').code") == repr(f"{typed}\n")
+        assert notebook.value("lab.exercise('hello_sum').mine().code") == repr(f"{typed}\n")
 
 
 def test_a_small_lab_says_which_numbers_of_ranks_it_left_out(notebook):
@@ -371,7 +371,7 @@ def test_in_a_notebook_line_numbers_are_the_editors_and_code_comes_into_a_new_ce
     assert cell.status == "ok"
     notebook.value("first = get_ipython().set_next_input; put = []")
     notebook.value("get_ipython().set_next_input = put.append")
-    notebook.value("_ = lab.mine('hello_sum'), lab.solution('hello_sum')")
+    notebook.value("_ = lab.exercise('hello_sum').mine(), lab.exercise('hello_sum').solution()")
     assert notebook.value("put[0]") == repr(
         "%%px\n\ndef hello_sum(x):\n    if rank == 1:\n        raise KeyError(3)\n    return x"
     )

@@ -37,6 +37,12 @@ flat.tolist(), mine.tolist()
     assert outs == [([0, 0, 1, 1, 2, 2], [6 * r, 6 * r + 3]) for r in range(3)]
 
 
+def test_a_rank_joins_without_a_warning(tmp_path):
+    code = "from labkit.rank import group\ngroup.join(rank, world_size, 'gloo', meeting, 5.0)['backend']"
+    with Ranks(2) as two:
+        assert two(code, meeting=str(tmp_path / "store")) == ["gloo"] * 2
+
+
 def test_a_scaled_sum_is_made_in_both_spellings_and_refused_by_gloo(monkeypatch):
     code = """
 from labkit.rank import names
