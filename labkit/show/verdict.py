@@ -26,6 +26,7 @@ SHOWN = meaning.MOST  # elements of a row
 
 HEADS = {
     "not attempted": "Not attempted yet",
+    "elsewhere": "Not on the ranks",
     "right": "Right on {} inputs",
     "wrong": "Wrong",
     "raises": "It raises",
@@ -36,15 +37,24 @@ HEADS = {
     "differs": "Not the same on all ranks",
     "stopped": "Stopped",
 }
-SIGNS = {"right": "✓", "not attempted": "○", "stopped": "○", "forbidden": "≈", "costly": "≈"}  # ✗ for the others
+SIGNS = {
+    "right": "✓",
+    "not attempted": "○",
+    "elsewhere": "○",
+    "stopped": "○",
+    "forbidden": "≈",
+    "costly": "≈",
+}  # ✗ for the others
+WRONG = "✗"  # the other states
 BORDERS = {"✓": "#009E73", "○": "#999999", "≈": "#E69F00", "✗": "#D55E00"}
 
 
 class Verdict:
     """How a function did: it displays itself as a sentence, with a picture where one helps.
 
-    `state` is "not attempted", "right", "wrong", "raises", "deadlock", "slow", "forbidden", "costly", "differs" or
-    "stopped"; `ok` is whether it is right; `right` counts the inputs that were; `says` are the sentences.
+    `state` is "not attempted", "elsewhere" (not on the ranks, but in the notebook), "right", "wrong", "raises",
+    "deadlock", "slow", "forbidden", "costly", "differs" or "stopped"; `ok` is whether it is right; `right` counts the
+    inputs that were; `says` are the sentences.
     """
 
     def __init__(self, exercise: Exercise, finding: Finding, next_: str = "") -> None:
@@ -82,7 +92,7 @@ class Verdict:
         return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *map(markdown.plain, self._next)])
 
     def _repr_html_(self) -> str:
-        colour = BORDERS[SIGNS.get(self.state, "✗")]
+        colour = BORDERS[SIGNS.get(self.state, WRONG)]
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
         printed = self._finding.printed
         shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
