@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
+from labkit import no_ranks
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import QUIET
@@ -104,6 +105,9 @@ class Lab:
             say, done = _progress()
             try:
                 self._engines = Engines.start(timeout, engines or _default_launcher(), choose, say)
+            except BaseException as error:
+                no_ranks.explain(no_ranks.after(error), instead=True)
+                raise
             finally:
                 done()
         self.running = True

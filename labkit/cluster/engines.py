@@ -5,8 +5,6 @@ A rank is a position in `members`; the engine's id is ipyparallel's own business
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
 from labkit.errors import LabError
 
@@ -22,7 +21,10 @@ JOINING = 30.0  # seconds in which all ranks must have joined
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes."""
+    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes.
+
+    `freeable` tells whether a call that waits for other ranks can be ended without ending the process.
+    """
 
     rank: int
     engine: int
@@ -30,6 +32,7 @@ class Member:
     host: str
     device: str
     backend: str
+    freeable: bool
     memory: int
 
 
@@ -44,7 +47,7 @@ class Engines:
         self.stopped = False
         self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
         self._ids: list[int] = []
-        self._pidfds: dict[int, int] = {}
+        self._held: dict[int, Process] = {}  # the ranks on this host; others are only reached through their agents
         self._ended: dict[int, str] = {}
         self._store: Path | None = None
 
@@ -81,9 +84,7 @@ class Engines:
     def stop(self) -> None:
         """End every process of the run and remove its files; of a shared run only this notebook's engines."""
         self.stopped = True
-        for fd in self._pidfds.values():
-            os.close(fd)
-        self._pidfds.clear()
+        self._held.clear()
         if not self.processes.owner:
             self.processes.end(self._ids)
         self.processes.stop()
@@ -141,23 +142,24 @@ class Engines:
 
     def dead(self) -> dict[int, str]:
         """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
-        waiting = {fd: r for r, fd in self._pidfds.items() if r not in self._ended}
-        if waiting:
-            poll = select.poll()
-            for fd in waiting:
-                poll.register(fd, select.POLLIN)
-            for fd, _ in poll.poll(0):
-                self._ended[waiting[fd]] = self.processes.how_ended(self.members[waiting[fd]].pid)
+        for r, process in self._held.items():
+            if r not in self._ended and not process.runs():
+                self._ended[r] = self.processes.how_ended(process.pid)
         for r, eid in enumerate(self._ids):
-            if r not in self._pidfds and eid not in self.client.ids:
+            if r not in self._held and eid not in self.client.ids:
                 self._ended.setdefault(r, "no heartbeat")
         return dict(self._ended)
 
     def signal(self, ranks: Iterable[int], sig: str | int) -> None:
-        """Send a signal, by name or number, to the processes of these ranks."""
+        """Send a signal, by name or number, to the processes of these ranks; LabError for those on other hosts."""
         number = sig if isinstance(sig, int) else signal.Signals[sig]
+        ranks = list(ranks)
         for r in ranks:
-            os.kill(self.members[r].pid, number)
+            if r in self._held:
+                self._held[r].send(number)
+        if far := [r for r in ranks if r not in self._held]:
+            where = ", ".join(f"rank {r} runs on {self.members[r].host}" for r in far)
+            raise LabError(f"{where}: no signal is sent there from here. Call lab.heal(), or lab.stop() and start().")
 
     def lost(self) -> bool:
         """Whether the controller has died: the ranks may live, but nothing reaches them."""
@@ -200,31 +202,32 @@ class Engines:
                 self.processes.forget(self._ids[r])
             for r, eid in zip(gone, self.processes.new_engines(len(gone)), strict=True):
                 self._ids[r] = eid
-                fd = self._pidfds.pop(r, None)
-                if fd is not None:
-                    os.close(fd)
+                self._held.pop(r, None)
                 self._ended.pop(r, None)
         return gone
 
     def is_stopped(self, rank: int) -> bool:
-        """Whether the process of a rank stands still (SIGSTOP): it will never answer by itself."""
-        import psutil
-
-        try:
-            return psutil.Process(self.members[rank].pid).status() == psutil.STATUS_STOPPED
-        except psutil.Error:
-            return False
+        """Whether the process of a rank on this host stands still (SIGSTOP): it will never answer by itself."""
+        return rank in self._held and self._held[rank].stands_still()
 
     def kill(self, rank: int) -> None:
-        """End a rank that neither answers nor lets itself be interrupted."""
-        os.kill(self.members[rank].pid, 9)
-        self.await_end(rank)
+        """End a rank that neither answers nor lets itself be interrupted; on another host, by its agent."""
+        if rank in self._held:
+            self._held[rank].send(signal.SIGKILL)
+            self.await_end(rank)
+        elif self.ask("end", [rank], 1.0)[rank]:
+            self._ended[rank] = "SIGKILL"
+        else:
+            m = self.members[rank]
+            raise LabError(
+                f"rank {rank} does not answer and cannot be ended from here: it is process {m.pid} on {m.host}. "
+                "End it there, then call lab.stop() and start() for new ranks."
+            )
 
     def await_end(self, rank: int) -> None:
         """Wait until the process of a rank that is ending has ended, at most five seconds."""
-        fd = self._pidfds.get(rank)
-        if fd is not None:
-            select.select([fd], [], [], 5)
+        if rank in self._held:
+            self._held[rank].wait(5)
 
     def join(self) -> None:
         """Let all ranks leave whatever group they were in and join a new one; refresh `members`."""
@@ -236,8 +239,8 @@ class Engines:
         self._store = Path(store)
         self.members = [Member(rank=r, engine=self._ids[r], **facts[r]) for r in range(self.n)]
         for m in self.members:
-            if m.rank not in self._pidfds and m.host == os.uname().nodename and hasattr(os, "pidfd_open"):
-                self._pidfds[m.rank] = os.pidfd_open(m.pid)
+            if m.rank not in self._held and (process := self.processes.hold(m.pid, m.host)):
+                self._held[m.rank] = process
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""

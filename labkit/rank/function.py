@@ -20,7 +20,7 @@ import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
 from labkit.grading import gradients
-from labkit.rank import agent, recorder, subworld
+from labkit.rank import agent, frames, recorder, subworld
 from labkit.rank.copies import shell
 from labkit.rank.subworld import Gate
 
@@ -162,6 +162,6 @@ def made(value: Any, dtype: str, device: torch.device) -> Any:
 def _place(error: BaseException) -> dict[str, Any]:
     """The learner's innermost line that an error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if agent._is_cell(frame.filename):
+        if frames.is_cell(frame.filename):
             return {"line": frame.lineno, "function": frame.name, "source": (frame.line or "").strip()}
     return {"line": None, "function": "", "source": ""}

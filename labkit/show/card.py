@@ -1,4 +1,4 @@
-"""An exercise on a card, its hints, and code to take over: what `lab.exercise`, `lab.hint` and `lab.mine` show."""
+"""An exercise on a card, its hints, and code to take over: what an exercise of the lab and its actions show."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Card:
         columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
         arrows = {(s, r) for r, row in enumerate(columns[1]) for group in row for t in group for s, _ in t.shares}
         drawing = Drawing(["before", "after"], columns, sorted(arrows), meaning.shapes(case.xs), code=self._call)
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+        return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property
     def _call(self) -> str:

@@ -100,7 +100,7 @@ def words(value: Any) -> str:
     ('1e+08', '2', 'ring')
     """
     if isinstance(value, str):
-        return value[:6]
+        return value if len(value) <= 12 else f"{value[:11]}…"
     if isinstance(value, float) and len(short(value)) > 6:
         return f"{value:.2g}"
     return short(value)

@@ -12,7 +12,7 @@ import ipywidgets
 from labkit.errors import LabError
 from labkit.plot import steps as plot
 from labkit.plot import svg
-from labkit.plot.tiles import Tile
+from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
 from labkit.theory.record import Message, Op, Record, read
 from labkit.theory.replay import Element, Replay
@@ -234,9 +234,9 @@ def _tile(elements: Sequence[Element]) -> Tile:
     """A chunk as one tile."""
     if all(e.value is None for e in elements):
         return Tile("", kind="empty", width=plot.WIDTH)
-    said = ", ".join(map(_value, elements))
-    if len(said) > 18:
-        said = f"{_value(elements[0])} … {_value(elements[-1])}"
+    values = list(map(_value, elements))
+    ways = (", ".join(values), f"{values[0]} … {values[-1]}", f"{len(values)} numbers")
+    said = next((way for way in ways if needed(Tile(way)) <= plot.WIDTH), "")
     origins = [e.origin for e in elements]
     if any(o is None for o in origins):
         return Tile(said, kind="plain", width=plot.WIDTH)

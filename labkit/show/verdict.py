@@ -125,7 +125,7 @@ class Verdict:
             return None
         drawing = _drawing(self._exercise, f)
         alt = " ".join([f"What {self.name} does {setting(f.case)}.", *self._rows])
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing)), alt
+        return svg.svg(picture.draw(picture.axes(drawing), drawing)), alt
 
 
 def _drawing(exercise: Exercise, f: Finding) -> Drawing:
