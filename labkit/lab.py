@@ -115,6 +115,7 @@ class Lab:
         self._strip: Strip | None = None
         shell = get_ipython()
         if shell is not None:
+            from labkit.cluster import forgotten
             from labkit.cluster.flow import FlowMagics
             from labkit.cluster.late import LateMagics
             from labkit.cluster.magic import LabMagics
@@ -127,6 +128,7 @@ class Lab:
                 WireMagics(shell, self.wire),
                 LateMagics(shell, self.late),
             )
+            forgotten.watch(shell, self._engines)
         print(self.reason)
 
     # -- what a learner calls -----------------------------------------------------------------------------------

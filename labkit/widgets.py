@@ -113,14 +113,14 @@ class Predict(ipywidgets.VBox):
     def lock(self, option: Any) -> None:
         """Lock an option in, as the button does; it cannot be changed afterwards."""
         if str(option) not in self.options:
-            raise LabError(f"{option!r} is no option. Choose one of: {', '.join(self.options)}.")
+            raise LabError("\n".join([f"{option!r} is no option. Choose one of these:", *map(repr, self.options)]))
         if self._choice is not None or self._answer is not None:
             raise LabError("This prediction is closed. Run its cell again to make a new one.")
         self._choice = str(option)
         self._close(f"Locked in: <b>{escape(self._choice)}</b>")
 
-    def reveal(self, answer: Any, why: str = "") -> Verdict:
-        """Hold the prediction against the answer, which is one of the options: a verdict in one sentence."""
+    def reveal(self, answer: Any, why: str = "") -> Answer:
+        """Hold the prediction against the answer, which is one of the options: right or wrong in one sentence."""
         assert str(answer) in self.options, f"{answer!r} is none of the options"
         self._answer = str(answer)
         if self._choice is None:
@@ -130,7 +130,7 @@ class Predict(ipywidgets.VBox):
         else:
             said = f"✗ You predicted: {self._choice}. The answer: {answer}."
         self._close(escape(said))
-        return Verdict(f"{said} {why}".strip())
+        return Answer(f"{said} {why}".strip())
 
     def _picked(self, change: dict[str, Any]) -> None:
         self._button.disabled = change["new"] is None or self._choice is not None
@@ -153,7 +153,7 @@ class Predict(ipywidgets.VBox):
         return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": static}
 
 
-class Verdict(str):
+class Answer(str):
     """A sentence that a cell can end in: it shows itself without quotes."""
 
     def __repr__(self) -> str:

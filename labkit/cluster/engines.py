@@ -45,6 +45,7 @@ class Engines:
         self.members: list[Member] = []
         self.backend = "gloo"
         self.stopped = False
+        self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
         self._ids: list[int] = []
         self._held: dict[int, Process] = {}  # the ranks on this host; others are only reached through their agents
         self._ended: dict[int, str] = {}
@@ -195,6 +196,7 @@ class Engines:
     def replace(self) -> list[int]:
         """Start a new engine for each dead rank, under the same rank; the group is joined separately."""
         gone = sorted(self.dead())
+        self.anew |= set(gone)
         if gone:
             for r in gone:
                 self.processes.forget(self._ids[r])

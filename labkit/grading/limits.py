@@ -25,7 +25,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
         said.append(("costly", _bytes(case, max(spent.sent(record)), budget.sent)))
     if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
         said.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
-    return [Finding(state, [says], case=case, told=attempt.records) for state, says in said if says]
+    return [Finding(state, [says], case=case, records=attempt.records) for state, says in said if says]
 
 
 def _forbidden(exercise: Exercise, record: Record) -> str:

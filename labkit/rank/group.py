@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 from torch.distributed import distributed_c10d
 
 from labkit.rank.slack import DROWSY, may_oversleep
