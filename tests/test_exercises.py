@@ -10,10 +10,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from labkit.exercise import wanted
 
 from labkit import exercises
 from labkit.errors import LabError
-from labkit.exercise import wanted
 from labkit.grading import inputs, judge
 from labkit.grading.exercise import Exercise
 from labkit.theory import collectives
