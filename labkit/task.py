@@ -19,7 +19,7 @@ from labkit.show.verdict import Verdict
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.cluster.cell import Running
+    from labkit.cluster.run import Running
 
 CHUNKS = (collectives.scatter, collectives.reduce_scatter, collectives.all_to_all)
 

@@ -31,7 +31,7 @@ CONTROLLER_ARGS = [
     "--HeartMonitor.period=100",  # an engine is known after its second heartbeat; 50 would double the idle CPU
     "--HeartMonitor.max_heartmonitor_misses=100",
 ]
-MAGICS = ("labkit.cluster.magic", "labkit.cluster.flow")  # what the notebook needs once there are ranks
+MAGICS = ("labkit.cluster.magic",)  # what the notebook needs once there are ranks
 RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
@@ -213,9 +213,19 @@ class Processes:
             for e in far:
                 sent[e][-1].wait(0.1)
 
+    def execute(self, code: str, engines: list[int]) -> Any:
+        """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
+        from ipyparallel import AsyncResult
+
+        content = {"code": code, "silent": False, "user_expressions": {}, "stop_on_error": False}
+        sent = [self._shell(e, "execute_request", content) for e in engines]
+        return AsyncResult(self.client, sent, fname="%px", targets=engines, owner=True)
+
     def call(self, engine: int, path: str, args: tuple[Any, ...]) -> Any:
-        """Send the call of a function of `labkit.rank`, by name; ipyparallel's AsyncResult."""
-        return self.client[engine].apply_async(call_by_name, path, *args)
+        """Send the call of a function of `labkit.rank`, by name; ipyparallel's future of what it returns."""
+        client = self.client
+        ident = client._engines[engine].encode()
+        return client.send_apply_request(client._mux_stream, call_by_name, [path, *args], ident=ident)
 
     def ask(self, do: str, engines: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time."""
@@ -231,6 +241,11 @@ class Processes:
         known = [e for e in engines if e in self.client._engines]
         for heard in [self._control(e, "shutdown_request", {"restart": False}) for e in known]:
             heard.wait(max(0.0, deadline - time.monotonic()))
+
+    def _shell(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
+        client = self.client
+        ident = client._engines[engine].encode()
+        return client._send(client._mux_stream, kind, content=content, ident=ident, metadata={}, track_outstanding=True)
 
     def _control(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
         uuid = self.client._engines[engine]

@@ -11,11 +11,13 @@ from labkit.theory.record import Record, read
 
 @dataclass
 class Attempt:
-    """One run: the answers by rank, and the report where it did not end well by itself."""
+    """One run: what became of it, and what each rank that finished answered."""
 
-    answers: dict[int, dict[str, Any]]
     report: Outcome
-    slow: bool = False
+
+    @property
+    def answers(self) -> dict[int, dict[str, Any]]:
+        return {r.rank: r.answer for r in self.report.ranks if r.answer is not None}
 
     @property
     def records(self) -> list[dict[str, Any] | None]:

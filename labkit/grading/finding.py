@@ -73,12 +73,11 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     report = attempt.report
     there = setting(case)
     base: dict[str, Any] = {"case": case, "told": attempt.records}
-    if report.stopped:
+    if report.ended == "stopped":
         return Finding("stopped", ["You stopped the check."], **base)
-    if report.lost:
+    if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
-    errors = {r: text.Error(e.ename, e.evalue) for r, e in report.errors.items()}
-    causes, consequences = text.root_cause(errors)
+    causes, consequences = text.root_cause(report.errors)
     if causes:
         cause = causes[0]
         at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
@@ -89,7 +88,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         says = [f"{_flat(cause)} ({there}).", line, *others]
         says += _waited(attempt)
         return Finding("raises", [s[0].upper() + s[1:] for s in says if s], **base)
-    if attempt.slow:
+    if report.ended == "slow":
         doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in _groups(report.elsewhere))])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
     if report.dead:
@@ -97,7 +96,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         crashed = any(how in CRASHES for how in report.dead.values())
         says = [f"W{there[1:]}: {died}.", *_waited(attempt), *[WHY] * crashed]
         return Finding("raises", says, **base)
-    if report.waiting or consequences:
+    if report.ended == "stuck" or consequences:
         says = [f"It hangs {there}.", *(f"{w[0].upper()}{w[1:]}." for w in _waits(attempt))]
         says += [
             f"{ranks(rs).capitalize()} {what.replace('the cell', 'the function')}."

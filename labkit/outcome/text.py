@@ -6,8 +6,10 @@ Pure: strings in, strings out, no ipyparallel.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from labkit.outcome.outcome import RankOutcome
 from labkit.words import alike, ranks
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -27,15 +29,6 @@ FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[^]]*\]), TensorDtypes=(\w+))?"
     r".*?(?=, but Rank|\.?\s*Collectives differ|$)"
 )
-
-
-@dataclass(frozen=True)
-class Error:
-    """An exception as a rank reports it: its type's name, its message, and IPython's rendered traceback."""
-
-    ename: str
-    evalue: str
-    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def plain(text: str) -> str:
     return "\n".join(next((s for s in reversed(line.split("\r")) if s), "") for line in lines)
 
 
-def root_cause(errors: dict[int, Error]) -> tuple[list[Cause], dict[int, str]]:
+def root_cause(errors: Mapping[int, RankOutcome]) -> tuple[list[Cause], dict[int, str]]:
     """Tell causes from consequences.
 
     Returns the causes in the order of their first rank, equal ones merged, and for every other rank what it

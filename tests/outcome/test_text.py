@@ -2,7 +2,8 @@
 
 import pytest
 
-from labkit.outcome.text import Error, merge, ranks, root_cause, shorten, trim
+from labkit.outcome.outcome import RankOutcome
+from labkit.outcome.text import merge, ranks, root_cause, shorten, trim
 
 GLOO = "/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
 PEER = (
@@ -30,12 +31,16 @@ File ~/.pyenv/versions/3.11.7/lib/python3.11/json/decoder.py:353, in raw_decode(
 --> 353     obj, end = self.scan_once(s, idx)
 
 File /home/me/labkit/rank/comms.py:33, in all_reduce(x)
----> 33     raise RuntimeError("no")
+---> 33     raise Runtimeraised("no")
 
 RuntimeError: no
 
 and a second paragraph
 """
+
+
+def raised(ename, evalue):
+    return RankOutcome(0, ename=ename, evalue=evalue)
 
 
 def test_ranks_are_named_as_one_says_them():
@@ -83,10 +88,10 @@ def test_colours_are_dropped():
 def test_the_rank_that_failed_is_the_cause_and_those_that_waited_for_it_are_not():
     causes, consequences = root_cause(
         {
-            0: Error("RuntimeError", PEER),
-            1: Error("DistBackendError", "NCCL communicator was aborted on rank 1."),
-            2: Error("ZeroDivisionError", "division by zero"),
-            3: Error("KeyboardInterrupt", ""),
+            0: raised("RuntimeError", PEER),
+            1: raised("DistBackendError", "NCCL communicator was aborted on rank 1."),
+            2: raised("ZeroDivisionError", "division by zero"),
+            3: raised("KeyboardInterrupt", ""),
         }
     )
     assert [str(c) for c in causes] == ["rank 2: ZeroDivisionError: division by zero"]
@@ -99,23 +104,23 @@ def test_the_rank_that_failed_is_the_cause_and_those_that_waited_for_it_are_not(
 
 def test_one_mistake_made_by_all_ranks_is_one_cause():
     name = "name 'y' is not defined"
-    causes, consequences = root_cause({r: Error("NameError", name) for r in range(4)})
+    causes, consequences = root_cause({r: raised("NameError", name) for r in range(4)})
     assert [str(c) for c in causes] == [f"ranks 0–3: NameError: {name}"]
     assert not consequences
 
 
 def test_different_mistakes_stand_in_the_order_of_their_first_rank():
-    errors = {2: Error("KeyError", "'b'"), 0: Error("AssertionError", ""), 3: Error("AssertionError", "")}
+    errors = {2: raised("KeyError", "'b'"), 0: raised("AssertionError", ""), 3: raised("AssertionError", "")}
     assert [str(c) for c in root_cause(errors)[0]] == ["ranks 0, 3: AssertionError", "rank 2: KeyError: 'b'"]
 
 
 def test_a_learners_own_words_about_connections_stay_a_cause():
-    causes, _ = root_cause({0: Error("ValueError", "Connection closed by peer")})
+    causes, _ = root_cause({0: raised("ValueError", "Connection closed by peer")})
     assert causes
 
 
 def test_objects_that_differ_only_in_their_address_make_one_cause():
-    errors = {r: Error("TypeError", f"<Net at 0x7f00{r}abcde> is no tensor") for r in range(2)}
+    errors = {r: raised("TypeError", f"<Net at 0x7f00{r}abcde> is no tensor") for r in range(2)}
     assert [str(c) for c in root_cause(errors)[0]] == ["ranks 0, 1: TypeError: <Net at 0x…> is no tensor"]
 
 
