@@ -87,16 +87,15 @@ class LabMagics(ParallelMagics):
         progress_after: float | None = None,
         signal_on_interrupt: str | int | None = None,
     ) -> Any:
-        result = self.console.send(cell, self.view.targets)
-        result._fname = "%px"
-        self.last_result = result
-        if save_name:
-            self.shell.user_ns[save_name] = result
-        if not (self.view.block if block is None else block):
-            return result
-        wait = self.progress_after_seconds if progress_after is None else progress_after
-        self.console.collect(result, 0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
-        return None
+        with STOP:
+            result = self.last_result = self.console.send(cell, self.view.targets)
+            if save_name:
+                self.shell.user_ns[save_name] = result
+            if not (self.view.block if block is None else block) and not STOP.wished:
+                return result
+            wait = self.progress_after_seconds if progress_after is None else progress_after
+            self.console.collect(result, 0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
+            return None
 
 
 @magics_class

@@ -18,6 +18,7 @@ TICK = 0.05  # seconds between two looks at the Stop button and at the controlle
 LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
 SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
+PAUSE = 0.3  # seconds between two ways of freeing a rank
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that cannot answer: its rank is in a C call that keeps the interpreter
@@ -116,14 +117,20 @@ class Running:
         for r, w in self.where.items():
             if w == STOPPED:
                 engines.kill(r)
-        waiting = any(w["state"] == "collective" for w in self.where.values())
-        for how in ("abort", "interrupt") if waiting else ("interrupt", "abort"):
-            engines.ask(how, range(engines.n) if how == "abort" else self.pending(), ANSWER)
-            if self.wait(0.3):
+        broken = any(w["state"] == "collective" for w in self.where.values())
+        interrupted: set[int] = set()
+        began = time.monotonic()
+        while True:
+            if broken:
+                engines.ask("abort", range(engines.n), ANSWER)
+            if broken and self.wait(PAUSE):
                 return
-        deadline = time.monotonic() + FREEING
-        while not self.wait(TICK):
-            if time.monotonic() > deadline:
+            heard = engines.ask("interrupt", set(self.pending()) - interrupted, ANSWER)
+            interrupted |= {r for r, heeded in heard.items() if heeded}  # the others had not begun yet
+            if self.wait(PAUSE):
+                return
+            broken = True
+            if time.monotonic() - began > FREEING:
                 for r in self.pending():
                     engines.kill(r)
 

@@ -211,10 +211,12 @@ def groups() -> dict[str, int]:
     return {"steps": sequence() - _at_cell_start, "groups": len(distributed_c10d._world.pg_map), "joined": joined}
 
 
-def interrupt() -> None:
-    """Raise KeyboardInterrupt in the learner's cell; an idle engine ignores it."""
-    if where()["state"] != "idle":
+def interrupt() -> bool:
+    """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
+    busy = where()["state"] != "idle"
+    if busy:
         signal.pthread_kill(MAIN, signal.SIGINT)
+    return busy
 
 
 ACTIONS = {
