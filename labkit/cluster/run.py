@@ -119,18 +119,19 @@ class Running:
                 engines.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
         interrupted: set[int] = set()
-        began = time.monotonic()
+        deadline = math.inf
         while True:
             if broken:
                 engines.ask("abort", range(engines.n), ANSWER)
-            if broken and self.wait(PAUSE):
-                return
+                if self.wait(PAUSE):
+                    return
             heard = engines.ask("interrupt", set(self.pending()) - interrupted, ANSWER)
             interrupted |= {r for r, heeded in heard.items() if heeded}  # the others had not begun yet
+            deadline = min(deadline, time.monotonic() + FREEING)
             if self.wait(PAUSE):
                 return
             broken = True
-            if time.monotonic() - began > FREEING:
+            if time.monotonic() > deadline:
                 for r in self.pending():
                     engines.kill(r)
 
