@@ -26,7 +26,10 @@ JOINING = 30.0  # seconds in which all ranks must have joined
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes."""
+    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes.
+
+    `freeable` tells whether a call that waits for other ranks can be ended without ending the process.
+    """
 
     rank: int
     engine: int
@@ -34,6 +37,7 @@ class Member:
     host: str
     device: str
     backend: str
+    freeable: bool
     memory: int
 
 

@@ -6,13 +6,11 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 
 from __future__ import annotations
 
-import linecache
-import re
 import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -21,12 +19,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed import distributed_c10d
 
 from labkit.errors import LabError
-from labkit.rank import comms, describe, group, p2p, recorder
+from labkit.rank import comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
 
 MAIN = threading.main_thread().ident or 0
-COMMS = (comms.__file__, p2p.__file__)
-WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 
 
 def _shell() -> InteractiveShell:
@@ -88,15 +84,21 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
     """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
     attach()
     recorder.install(_shell())
+    ended.install(_shell())
     facts = group.join(rank, world_size, backend, store, limit)
-    _shell().user_ns.update(
-        torch=torch,
-        dist=dist,
-        rank=rank,
-        world_size=world_size,
-        device=torch.device(facts["device"]),
-        comms=comms,
-        timed=timed,
+    _note_sequence()
+    device = torch.device(facts["device"])
+    given.give(
+        _shell(),
+        {
+            "torch": torch,
+            "dist": dist,
+            "rank": rank,
+            "world_size": world_size,
+            "device": device,
+            "comms": comms,
+            "timed": timed,
+        },
     )
     return {**facts, **memory()}
 
@@ -139,42 +141,40 @@ def ready() -> None:
 
 def where() -> dict[str, Any]:
     """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
-    frames = []
+    stack = []
     frame: FrameType | None = sys._current_frames().get(MAIN)
     while frame is not None:
         if frame.f_code.co_filename != recorder.__file__:  # it stands between the cell and torch
-            frames.append(frame)
+            stack.append(frame)
         frame = frame.f_back
-    cells = [i for i, f in enumerate(frames) if _is_cell(f.f_code.co_filename)]
+    cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]
     if not cells:
-        called = any(f.f_code.co_name == "call_by_name" for f in frames)  # a function of labkit, by the notebook
+        called = any(f.f_code.co_name == "call_by_name" for f in stack)  # a function of labkit, by the notebook
         return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
-    inner, outer = frames[cells[0]], frames[cells[-1]]
-    source = linecache.getline(inner.f_code.co_filename, inner.f_lineno).strip()
-    op = _operation(frames[: cells[0]])
-    if op is None and cells[0] == 0 and WAITING.search(source):
+    inner, outer = stack[cells[0]], stack[cells[-1]]
+    op = frames.operation(stack[: cells[0]])
+    if op is None and cells[0] == 0 and frames.waits(inner):
         op = "wait"
+    if op is None and frames.in_backward(stack[0]) and _sleeps():
+        op = "backward"
     return {
         "state": "computing" if op is None else "collective",
         "op": op,
         "line": outer.f_lineno,
         "function": None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}",
-        "source": source,
+        "source": frames.source(inner),
         "sequence": sequence(),
         "moved": group.moved(),
     }
 
 
-def _is_cell(filename: str) -> bool:
-    return "ipykernel_" in filename or filename.startswith("<ipython-input")
-
-
-def _operation(below: list[FrameType]) -> str | None:
-    """What the cell called: the outermost function of torch.distributed or of comms above the innermost frame."""
-    torch_s = distributed_c10d.__file__
-    names = [(f.f_code.co_filename, f.f_code.co_name) for f in below if not f.f_code.co_name.startswith("_")]
-    called = [n if f == torch_s else f"comms.{n}" for f, n in names if f == torch_s or f in COMMS]
-    return called[-1] if called else None
+def _sleeps() -> bool:
+    """Whether the main thread sleeps, as it does when C++ waits for another rank; only Linux tells."""
+    try:
+        with open("/proc/self/stat") as f:  # the main thread's state, not that of the one which asks
+            return f.read().rpartition(")")[2].split()[0] == "S"
+    except OSError:
+        return False
 
 
 def memory() -> dict[str, Any]:
@@ -189,11 +189,11 @@ def memory() -> dict[str, Any]:
 
 
 def sequence() -> int:
-    """How many operations this rank has started in the world group."""
-    if not dist.is_initialized():
+    """How many operations this rank has started in the world group; -1 where it is in none that can say."""
+    try:
+        return int(cast(Any, dist.group.WORLD)._get_sequence_number_for_group()) if dist.is_initialized() else -1
+    except RuntimeError:
         return -1
-    world: Any = distributed_c10d._get_default_group()
-    return int(world._get_sequence_number_for_group())
 
 
 _at_cell_start = 0
@@ -206,15 +206,16 @@ def _note_sequence(_: Any = None) -> None:
 
 def groups() -> dict[str, int]:
     """How many operations of the world group the last cell has started here, how many groups there are, and
-    whether this rank is in a group that works: a learner may have left it, the lab may have broken it off."""
-    joined = dist.is_initialized() and not group.aborted()
-    return {"steps": sequence() - _at_cell_start, "groups": len(distributed_c10d._world.pg_map), "joined": joined}
+    whether this rank is in the group that the lab joined, and it works: see `group.joined`."""
+    started = sequence() - _at_cell_start
+    return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
 def interrupt() -> bool:
     """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
     busy = where()["state"] != "idle"
     if busy:
+        ended.interrupted()
         signal.pthread_kill(MAIN, signal.SIGINT)
     return busy
 
@@ -225,5 +226,6 @@ ACTIONS = {
     "interrupt": interrupt,
     "memory": memory,
     "groups": groups,
+    "ended": ended.last,
     "records": recorder.records,
 }

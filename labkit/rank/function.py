@@ -26,7 +26,7 @@ from IPython.utils.capture import capture_output
 from torch.distributed import distributed_c10d
 
 from labkit.grading import gradients
-from labkit.rank import agent, recorder
+from labkit.rank import agent, frames, recorder
 from labkit.rank.copies import shell
 
 PRINTED = 2000  # characters of what a function prints that are told
@@ -192,6 +192,6 @@ def made(value: Any, dtype: str, device: torch.device) -> Any:
 def _place(error: BaseException) -> dict[str, Any]:
     """The learner's innermost line that an error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if agent._is_cell(frame.filename):
+        if frames.is_cell(frame.filename):
             return {"line": frame.lineno, "function": frame.name, "source": (frame.line or "").strip()}
     return {"line": None, "function": "", "source": ""}

@@ -40,7 +40,7 @@ def read() -> dict[str, Any]:
 def sockets() -> list[tuple[str, str, int, int]]:
     """Every connected TCP socket of this process with its counters."""
     told = []
-    for fd, _ in sorted(group._connected_sockets()):
+    for fd, _ in sorted(group.connected_sockets()):
         try:
             with socket.socket(fileno=os.dup(fd)) as s:
                 info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
