@@ -32,8 +32,5 @@ def attempt(console: Console, exercise: Exercise, case: Case, mode: str, patienc
     args = dict.fromkeys(console.ran, (exercise.name, case.n, next(COUNT), calls))
     limit = min(patience, max(PATIENCE, engines.limit + 5.0))
     report = engines.call("labkit.rank.function.run", args, limit, watch)
-    for rank in report.ranks:
-        if error := (rank.answer or {}).get("error"):
-            rank.ename, rank.evalue = error[:2]
     report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < case.n}
     return Attempt(report)

@@ -25,7 +25,8 @@ class Console:
 
     def __init__(self, engines: Engines) -> None:
         self.engines = engines
-        self.unhealed = False  # the ranks may be in a cell still, or without their group
+        self.unhealed = False  # the ranks may be in a cell still
+        self.apart: list[int] = []  # the ranks that the last cell left without the lab's group
         self.ran: list[int] = []  # the ranks that the last cell was sent to
 
     @STOP
@@ -36,7 +37,8 @@ class Console:
     @STOP
     def send(self, code: str, ranks: Sequence[int]) -> Any:
         """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult."""
-        self.recover()
+        if "init_process_group" not in code:  # a learner may leave the group to make one by hand
+            self.recover()
         self.ran = list(ranks)
         return self.engines.execute(code, ranks)
 
@@ -52,6 +54,7 @@ class Console:
         finally:
             progress.clear()
         self.unhealed = False
+        self.apart = [r.rank for r in outcome.ranks if r.apart]
         show(outcome, by_rank)
         self.finish(outcome)
         return outcome
@@ -80,20 +83,24 @@ class Console:
         """By hand: free whoever waits, replace whoever died, join all again; a healthy lab is left alone."""
         if notes := heal(self.engines, self.ran, free=True):
             print(sentence(notes))
-        self.unhealed = False
+        self.unhealed, self.apart = False, []
 
     def recover(self) -> None:
         """Before a cell: bring back what died since the last one, and say so."""
         engines = self.engines
         if engines.stopped:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")
-        if not (engines.lost() or self.unhealed or engines.dead()):
+        if not (engines.lost() or self.unhealed or self.apart or engines.dead()):
             return
-        died = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
+        found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
+        if self.apart:
+            found.append(
+                f"{ranks(self.apart)} {'was' if len(self.apart) == 1 else 'were'} no longer in the lab's group"
+            )
         notes = heal(engines, self.ran, free=self.unhealed)
-        self.unhealed = False
+        self.unhealed, self.apart = False, []
         if notes:
-            print(sentence([*died, *notes]))
+            print(sentence([*found, *notes]))
 
 
 def show(outcome: Outcome, by_rank: bool = False) -> None:

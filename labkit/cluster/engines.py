@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
 
+CELLS = 500  # whose definitions a rank that is started anew is given
 JOINING = 30.0  # seconds in which all ranks must have joined
 
 
@@ -50,6 +52,7 @@ class Engines:
         self.members: list[Member] = []
         self.backend = "gloo"
         self.stopped = False
+        self.cells: deque[tuple[str, list[int]]] = deque(maxlen=CELLS)  # that were sent, each with its ranks
         self._ids: list[int] = []
         self._pidfds: dict[int, int] = {}
         self._ended: dict[int, str] = {}
@@ -112,6 +115,7 @@ class Engines:
 
     def execute(self, code: str, ranks: Sequence[int]) -> Any:
         """Send a cell to these ranks; ipyparallel's AsyncResult."""
+        self.cells.append((code, list(ranks)))
         return self.processes.execute(code, self.ids(ranks))
 
     def running(self, result: Any) -> Running:

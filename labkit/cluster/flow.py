@@ -88,8 +88,6 @@ def _ask(console: Console, path: str, args: tuple[Any, ...], limit: float) -> li
     """Run something on all ranks that may hang, raise or take too long: then free and heal, and say why."""
     engines = console.engines
     outcome = engines.call(path, dict.fromkeys(range(engines.n), args), limit)
-    for rank in outcome.ranks:
-        rank.ename, rank.evalue = (rank.answer or {}).get("error", (rank.ename, rank.evalue))
     try:
         console.finish(outcome)
     except StoppedError:

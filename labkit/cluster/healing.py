@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from labkit.cluster.engines import Engines
 from labkit.cluster.run import ANSWER
-from labkit.words import ranks
+from labkit.words import alike, listed, ranks
+
+REPLAYING = 30.0  # seconds in which the definitions of earlier cells must be made again
+MANY = 8  # names that are shown one by one
 
 
 def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
@@ -30,11 +33,34 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
     if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
         return []
     replaced = engines.heal()
-    if replaced:
-        what = "was started anew, without its variables" if len(replaced) == 1 else "were started anew, without theirs"
-        notes.append(f"{ranks(replaced)} {what}")
-    kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep theirs")
+    anew = alike(_given_back(engines, replaced)) if replaced else {}
+    notes += [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
+    kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep their variables")
     notes.append(f"the process group is joined again{kept}")
     if any(g["groups"] > 1 for g in groups.values()):
         notes.append("sub-groups are gone with the old group: run the cell that made them again")
     return notes
+
+
+def _given_back(engines: Engines, replaced: Sequence[int]) -> dict[int, str]:
+    """Let replaced ranks have the definitions of the cells that ran on them; what became of each rank."""
+    cells = {r: ([code for code, ran in engines.cells if r in ran],) for r in replaced}
+    outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
+    if outcome.ended:
+        engines.heal()
+    return {r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced}
+
+
+def _anew(back: list[str], lost: list[str]) -> str:
+    """What a rank that was started anew has and lacks, in words.
+
+    >>> _anew(["step", "Model"], ["x"])
+    'started anew, with step and Model again, without variables (x is lost)'
+    """
+    again = f", with {_named(back)} again" if back else ""
+    gone = f" ({_named(lost)} {'is' if len(lost) == 1 else 'are'} lost)" if lost else ""
+    return f"started anew{again}, without variables{gone}"
+
+
+def _named(names: list[str]) -> str:
+    return listed(names if len(names) <= MANY else [*names[: MANY - 1], f"{len(names) - MANY + 1} more"])

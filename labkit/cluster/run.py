@@ -34,6 +34,7 @@ class Running:
         self.replies = replies
         self.prints = prints  # its output is wanted as well
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
+        self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
 
     def pending(self) -> list[int]:
@@ -111,7 +112,7 @@ class Running:
         Where nobody waits the group lives on, but for a rank that does not hear the interrupt.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
-        engines = self.engines
+        engines, self.freed = self.engines, time.time_ns()
         if signal not in (None, 0, "SIGINT"):
             engines.signal(self.pending(), signal)
         for r, w in self.where.items():
@@ -143,24 +144,44 @@ class Running:
         dead = {r: how for r, how in self.engines.dead().items() if r in self.replies}
         if self.prints:
             concurrent.futures.wait([reply.output for reply in self.replies.values()], 0.1 if dead else 1.0)
-        return Outcome([self._of(r, r in dead) for r in self.replies], ended, dead, **fate)
+        outcome = Outcome([self._of(r, r in dead) for r in self.replies], ended, dead, **fate)
+        self._trace(outcome)
+        return outcome
 
     def _of(self, rank: int, dead: bool) -> RankOutcome:
         reply = self.replies[rank]
         output = reply.output.metadata
         result = output["execute_result"] or {}
         error = None if dead else self.error(rank)
+        answer = reply.result() if reply.done() and not error and not dead else None
+        group = getattr(answer, "_content", {}).get("user_expressions", {}).get("group", {})
         return RankOutcome(
             rank,
             stdout=output["stdout"] or "",
             stderr=output["stderr"] or "",
             value=(result.get("data") or {}).get("text/plain", ""),
             displays=[o["data"] for o in output["outputs"]],
-            answer=reply.result() if reply.done() and not error and not dead else None,
+            answer=answer,
             ename=_name(error) if error else "",
             evalue=str(getattr(error, "evalue", error)) if error else "",
             traceback=getattr(error, "traceback", "") or "" if error else "",
+            apart=group.get("data", {}).get("text/plain") == "False",
         )
+
+    def _trace(self, outcome: Outcome) -> None:
+        """Note of every error when it was raised and by whom, as the rank recorded it."""
+        raised = list(outcome.errors)
+        told = self.engines.ask("ended", raised, ANSWER) if raised and outcome.ended != "lost" else {}
+        for r in outcome.ranks:
+            if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
+                r.ename, r.evalue = r.answer["error"][:2]
+                end = r.answer["ended"]
+            else:
+                end = told.get(r.rank)
+                if not end or end["request"] != self.replies[r.rank].msg_id:
+                    continue
+            r.at = end["at"]
+            r.raised = "lab" if end["raised"] == "operation" and r.at > self.freed else end["raised"]
 
 
 def run(running: Running, limit: float = math.inf, watch: Watch = lambda *_: None, signal: Any = None) -> Outcome:

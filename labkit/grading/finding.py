@@ -77,7 +77,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("stopped", ["You stopped the check."], **base)
     if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
-    causes, consequences = text.root_cause(report.errors)
+    causes, consequences = text.root_cause(report)
     if causes:
         cause = causes[0]
         at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]

@@ -19,8 +19,9 @@ class RankOutcome:
     ename: str = ""
     evalue: str = ""
     traceback: str = ""
-    raised: str = ""  # by the "learner", out of an "operation" between ranks, or by the "lab" that freed the rank
+    raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
     at: int = 0  # when, in nanoseconds on a clock that the ranks of a host share
+    apart: bool = False  # it ended well, and outside of the lab's process group
 
 
 @dataclass

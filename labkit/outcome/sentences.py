@@ -19,7 +19,7 @@ def judge(outcome: Outcome) -> CellError | None:
     if outcome.ended == "stopped":
         where = _where(outcome)
         return StoppedError(f"You stopped the cell{' while ' + where if outcome.waiting else ''}.")
-    causes, consequences = text.root_cause(outcome.errors)
+    causes, consequences = text.root_cause(outcome)
     if causes:
         cause = causes[0]
         return CellError(str(cause), text.trim(cause.traceback), [*map(str, causes[1:]), *waited(outcome)])

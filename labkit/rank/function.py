@@ -26,7 +26,7 @@ from IPython.utils.capture import capture_output
 from torch.distributed import distributed_c10d
 
 from labkit.grading import gradients
-from labkit.rank import agent, frames, recorder
+from labkit.rank import agent, ended, frames, recorder
 from labkit.rank.copies import shell
 
 PRINTED = 2000  # characters of what a function prints that are told
@@ -132,6 +132,7 @@ def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[
                 _call(name, calls[dist.get_rank()], answer)
             except BaseException as error:
                 answer["error"] = (type(error).__name__, str(error), _place(error))
+                answer["ended"] = ended.of(error)
             finally:
                 recorder.end()
                 answer["told"] = recorder.records()
