@@ -48,6 +48,7 @@ def attach() -> None:
         kernel.session.send(stream, "labkit_reply", reply, parent=parent, ident=ident)
 
     kernel.control_handlers["labkit_request"] = labkit_request
+    kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
     _shell().set_hook("show_in_pager", show, 0)
     if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
         _shell().events.register("pre_run_cell", _note_sequence)
@@ -68,6 +69,21 @@ def _control_thread(kernel: Any) -> None:
     kernel.control_stream.on_recv(kernel.dispatch_control, copy=False)
     thread.io_loop.add_callback(kernel.poll_control_queue)
     thread.start()
+
+
+def _sigint(signum: int, frame: FrameType | None) -> None:
+    """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
+    if _runs(frame):
+        signal.default_int_handler(signum, frame)
+
+
+def _runs(frame: FrameType | None) -> bool:
+    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
+    while frame is not None and not frames.is_cell(frame.f_code.co_filename):
+        if frame.f_code.co_name == "call_by_name":
+            break
+        frame = frame.f_back
+    return frame is not None
 
 
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
@@ -151,7 +167,8 @@ def where() -> dict[str, Any]:
         frame = frame.f_back
     cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]
     if not cells:
-        return {"state": "idle", "op": None, "line": None, "function": None, "source": ""}
+        called = _runs(stack[0] if stack else None)
+        return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
     inner, outer = stack[cells[0]], stack[cells[-1]]
     op = frames.operation(stack[: cells[0]])
     if op is None and cells[0] == 0 and frames.waits(inner):
@@ -212,11 +229,13 @@ def groups() -> dict[str, int]:
     return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
-def interrupt() -> None:
-    """Raise KeyboardInterrupt in the learner's cell; an idle engine ignores it."""
-    if where()["state"] != "idle":
+def interrupt() -> bool:
+    """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
+    busy = where()["state"] != "idle"
+    if busy:
         ended.interrupted()
         signal.pthread_kill(MAIN, signal.SIGINT)
+    return busy
 
 
 def end() -> bool:
