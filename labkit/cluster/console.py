@@ -94,9 +94,7 @@ class Console:
             return
         found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
         if self.apart:
-            found.append(
-                f"{ranks(self.apart)} {'was' if len(self.apart) == 1 else 'were'} no longer in the lab's group"
-            )
+            found.append(f"{ranks(self.apart)} had left the lab's process group")
         notes = heal(engines, self.ran, free=self.unhealed)
         self.unhealed, self.apart = False, []
         if notes:

@@ -18,7 +18,7 @@ ALIVE = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep == 100 
 
 def stopped(notebook, folder, code):
     """Run a cell that never ends, press Stop once all ranks are in it, and run another one."""
-    notebook.value("%px keep = 100 + rank")
+    notebook.value("%px keep = int(torch.tensor(100 + rank))")
     running = notebook.send(f"%%px\nopen(f'{folder}/{{rank}}', 'w').close()\n{code}")
     assert eventually(lambda: len(list(folder.iterdir())) == 3)
     notebook.interrupt()
@@ -54,7 +54,7 @@ while rank == 1:
     try: time.sleep(600)
     except KeyboardInterrupt: pass
 dist.barrier()"""
-    notebook.value("%px keep = 100 + rank")
+    notebook.value("%px keep = int(torch.tensor(100 + rank))")
     running = notebook.send(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n{code}")
     assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
     notebook.interrupt()
@@ -63,7 +63,7 @@ dist.barrier()"""
 
 
 def test_stop_in_the_notebooks_own_cell_leaves_the_ranks_alone(notebook):
-    notebook.value("%px keep = 100 + rank")
+    notebook.value("%px keep = int(torch.tensor(100 + rank))")
     running = notebook.send("print('begun', flush=True)\nimport time\ntime.sleep(600)")
     assert eventually(lambda: notebook.client.get_iopub_msg(timeout=20)["content"].get("text") == "begun\n")
     notebook.interrupt()
@@ -118,7 +118,7 @@ def test_stop_pressed_one_to_ten_times_at_any_moments_ends_the_cell_as_an_error_
     what = random.choice(list(CELLS))
     span = random.choice([0.02, 0.2, 1.0])
     moments = sorted(random.uniform(0, span) for _ in range(random.randint(1, 10)))
-    watched.value("%px keep = 100 + rank")
+    watched.value("%px keep = int(torch.tensor(100 + rank))")
     watched.value("heard.clear()")
     running = watched.send(CELL.format(CELLS[what].format(soon=random.uniform(0, 2 * span))))
     watched.until_begun(running)
