@@ -16,13 +16,10 @@ from labkit.grading.exercise import Exercise
 from labkit.show.card import Card, Note
 from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
-from labkit.theory import collectives
-from labkit.theory.mistakes import MEANINGS
+from labkit.theory.primitives import meaning, meant
 
 if TYPE_CHECKING:
-    from labkit.cluster.cell import Running
-
-CHUNKS = (collectives.scatter, collectives.reduce_scatter, collectives.all_to_all)
+    from labkit.cluster.run import Running
 
 
 class Task:
@@ -145,14 +142,9 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
     if unknown:
         usual = "inputs, forbids, budget, tolerance, gradients or in_place"
         raise LabError(f"{sorted(unknown)[0]!r} is no option of a check. Use {usual}.")
-    if isinstance(means, str):
-        if means not in MEANINGS:
-            raise LabError(f"means={means!r} is no primitive. Use a function, or one of {', '.join(MEANINGS)}.")
-        means = getattr(collectives, means)
-    kind = inputs.chunked if means in CHUNKS else inputs.vectors
-    return Exercise(
-        name=name, lesson="", title="", statement="", means=means, solution="", **{"inputs": kind, **options}
-    )
+    primitive = meant(means)
+    options = {"inputs": inputs.chunked if primitive and primitive.chunked else inputs.vectors, **options}
+    return Exercise(name=name, lesson="", title="", statement="", means=meaning(means), solution="", **options)
 
 
 def overview(lesson: str | int | None = None) -> ProgressTable:

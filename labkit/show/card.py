@@ -32,7 +32,7 @@ class Card:
         return f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)} · about {e.minutes} minutes · {STATES[self.state]}"
 
     def __repr__(self) -> str:
-        statement, next_ = (markdown.plain(text).strip() for text in (self.exercise.statement, self._next))
+        statement, next_ = (text.strip() for text in (self.exercise.statement, self._next))
         return "\n".join([f"Exercise: {self.exercise.title}", self.facts, statement, *self._example, next_])
 
     def _repr_html_(self) -> str:
@@ -93,7 +93,7 @@ class Note:
         self.code = code
 
     def __repr__(self) -> str:
-        return "\n\n".join(filter(None, [markdown.plain(self.text), self.code.rstrip()]))
+        return "\n\n".join(filter(None, [self.text, self.code.rstrip()]))
 
     def _repr_html_(self) -> str:
         code = f"<pre style='margin: 6px 0'>{escape(self.code.rstrip())}</pre>"

@@ -125,7 +125,7 @@ class Sweep:
                 f"Fitted T = α + β · S: α = {seconds(line.alpha)}, {per_byte}; off by {100 * line.worst:.0f} % at most."
             )
         if self.op != "barrier":
-            what, factor, _ = timing.CONVENTIONS[self.op]
+            what, factor = timing.convention(self.op)
             notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes a second (nccl-tests).")
         wrong = [nbytes(r.nbytes) for r in self.rows if not r.right]
         notes.append("Every result was checked and is right." if not wrong else f"✗ Wrong results: {', '.join(wrong)}.")

@@ -89,14 +89,14 @@ class Verdict:
 
     def __repr__(self) -> str:
         printed = [f"it printed: {line}" for line in self._finding.printed.splitlines()]
-        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *map(markdown.plain, self._next)])
+        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *self._next])
 
     def _repr_html_(self) -> str:
         colour = BORDERS[SIGNS.get(self.state, WRONG)]
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
         printed = self._finding.printed
         shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
-        nexts = "".join(f"<div style='margin-top: 6px'>{markdown.inline(line)}</div>" for line in self._next)
+        nexts = "".join(map(markdown.html, self._next))
         image = f"<div style='margin-top: 6px'>{svg.img(*self._picture)}</div>" if self._picture else ""
         return (
             f"<div class='labkit-verdict' style='border-left: 4px solid {colour}; padding: 2px 12px'>"

@@ -138,7 +138,7 @@ def ring(n: int, rounds: int):
     for k in range(rounds):
         for r, rank in enumerate(ranks):
             rank.send((r + 1) % n, start=k, bytes=100).recv((r - 1) % n, start=k)
-            rank.ops[-2]["done"] = rank.ops[-1]["done"]  # an isend, waited for after the receive
+            rank.log.ops[-2].done = rank.log.ops[-1].done  # an isend, waited for after the receive
     return read(told(*ranks))
 
 
@@ -151,8 +151,8 @@ def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_wai
     for waits in (True, False):
         root = Told(4).send(1).send(2).send(3)
         if not waits:
-            for op in root.ops:
-                op["done"] = 99
+            for op in root.log.ops:
+                op.done = 99
         record = read(told(root, Told(4).recv(0), Told(4).recv(0), Told(4).recv(0)))
         assert spent.steps(record) == 3
 
