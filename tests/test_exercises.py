@@ -10,12 +10,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from labkit.exercise import wanted
 
 from labkit import exercises
 from labkit.errors import LabError
 from labkit.grading import inputs, judge
 from labkit.grading.exercise import Exercise
+from labkit.task import wanted
 from labkit.theory import collectives
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -144,7 +144,7 @@ def test_ones_solution_comes_back_whatever_was_tried_after_it(place: Path):
     assert progress.mine(name) == ("%%px\nworse", False)
     progress.change(name, state="solved", solved=2)
     assert progress.mine(name) == ("%%px\nright", True)
-    assert repr(task.Task(None, name).mine()).startswith(f"Your solution of {name}.")
+    assert repr(task.Task(None, name).mine()).startswith(f"Your solution of `{name}`.")
     (place / f"{name}-2.py").unlink()
     assert progress.mine(name) == ("%%px\nworse", False), "a solution that was deleted is not brought back"
 

@@ -18,7 +18,7 @@ ASPECTS: Sequence[tuple[str, Callable[[Op], str], str]] = (
     ("name", lambda op: "" if op.peer is None else f"rank {op.peer}", " as the root of {}"),
     ("ask", lambda op: f"for {op.reduce}" if op.reduce else "", " in {}"),
     ("bring", lambda op: op.dtype or "", " to {}"),
-    ("bring", lambda op: "" if op.op.startswith(("comms.", "all_to_all")) else _size(op), " to {}"),
+    ("bring", lambda op: _size(op) if _equal(op) else "", " to {}"),
 )
 
 
@@ -69,7 +69,7 @@ def with_others(record: Record, died: Collection[int], but: Collection[int] = ()
 
 def place(op: Op) -> str:
     """Where a call stands in the cell: " (line 8)"."""
-    return "" if op.line is None else f" (line {op.line}{f', in {op.function}' if op.function else ''})"
+    return f" ({op.place})" if op.place else ""
 
 
 def _together(ops: Iterable[Op], says: Callable[[Op], str]) -> list[str]:
@@ -90,7 +90,7 @@ def _disagreement(meeting: Meeting) -> str:
     "Rank 0 brings 2 elements to all_reduce (line 4), and the others bring 3."
     """
     first = {op.rank: op for op in meeting.ops}
-    for verb, what, tail in ASPECTS:
+    for verb, what, tail in ASPECTS if meeting.mixed else ASPECTS[1:]:
         values = {r: what(op) for r, op in first.items()}
         groups = sorted(alike(values).items(), key=lambda group: len(group[1]))
         if len(groups) == 1 or "" in values.values():
@@ -133,6 +133,12 @@ def _other_tags(messages: Iterable[Message]) -> list[str]:
     ]
 
 
+def _equal(op: Op) -> bool:
+    """Whether all ranks must bring equally much: torch's own all-to-all may be uneven, and comms asks first."""
+    uneven = op.primitive is None or op.primitive.name == "all_to_all"
+    return not (uneven or op.witnessed or op.op.startswith("comms."))
+
+
 def _size(op: Op) -> str:
     """How much a call carries: "2 elements"; a list of tensors in bytes."""
     if op.shape is not None:
@@ -148,13 +154,11 @@ class LastWords:
     """
 
     op: str | None
-    line: int
-    function: str
+    place: str
     own: bool
 
     def __str__(self) -> str:
-        inside = f", in {self.function}" if self.function else ""
-        return f"in {self.op} (line {self.line}{inside})" if self.op else f"in line {self.line}{inside}"
+        return f"in {self.op} ({self.place})" if self.op else f"in {self.place}"
 
 
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
@@ -172,7 +176,7 @@ def last_words(stacks: str) -> LastWords | None:
             called = [name for file, _, name in frames[: cells[0]] if TORCH_OR_COMMS.search(file)]
             public = [name for name in called if not name.startswith("_")]
             waits = any(file.endswith("labkit/rank/recorder.py") and name == "wait" for file, _, name in frames)
-            function = "" if cells[0] == cells[-1] else f"{name}, its line {inner}"
+            place = f"line {inner}" + (f" of {name}, called in line {outer}" if cells[0] != cells[-1] else "")
             op = public[-1] if public else "wait" if waits else None
-            return LastWords(op, int(outer), function, thread.startswith("Current thread"))
+            return LastWords(op, place, thread.startswith("Current thread"))
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from labkit.grading import evidence
@@ -14,7 +16,7 @@ def against(*ranks: Told, finished=()) -> list[str]:
 
 
 def failed(rank: Told) -> Told:
-    rank.ops[-1]["error"] = "RuntimeError"
+    rank.log.ops[-1].error = "RuntimeError"
     return rank
 
 
@@ -72,7 +74,7 @@ def test_a_receive_that_does_not_fit_its_send_is_told_with_both_lines():
 
 def test_only_of_a_rank_that_reached_the_end_is_a_handle_never_waited_for():
     rank = Told(2).send(1, line=6)
-    rank.ops[-1].update({"op": "isend", "async": True, "done": None})
+    rank.log.ops[-1] = replace(rank.log.ops[-1], op="isend", asynchronous=True, done=None)
     assert against(rank, Told(2), finished=[1]) == []
     assert against(rank, Told(2), finished=[0, 1]) == ["Rank 0 started isend (line 6) and never waited for it."]
 
@@ -104,7 +106,7 @@ Extension modules: zmq.backend.cython._zmq (total: 1)
 
 def test_a_stack_that_was_written_at_the_end_names_the_call_and_the_line():
     words = evidence.last_words(GLOO)
-    assert str(words) == "in recv (line 7, in exchange, its line 5)"
+    assert str(words) == "in recv (line 5 of exchange, called in line 7)"
     assert not words.own
     lines = GLOO.splitlines(keepends=True)
     assert str(evidence.last_words("".join(line for line in lines if "distributed" not in line))).startswith("in wait")

@@ -182,9 +182,9 @@ EVEN = "    y = y[:2] if rank == 0 else y\n"
             "Rank 0 brings 2 elements to all_reduce (line 5), and rank 1 brings 4.",
         ),
         (
-            "    dist.isend(y, 1) if rank == 0 else dist.recv(y, 0)\n",
+            "    if rank == 0:\n        dist.isend(y, 1)\n    dist.barrier()\n    dist.recv(y, 0) if rank else None\n",
             "deadlock",
-            "Rank 0 started isend (line 4) and never waited for it.",
+            "Rank 0 started isend (line 5) and never waited for it.",
         ),
         (
             "    dist.broadcast(y, rank)\n",
