@@ -14,6 +14,7 @@ from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
@@ -116,18 +117,11 @@ class Lab:
         shell = get_ipython()
         if shell is not None:
             from labkit.cluster import forgotten
-            from labkit.cluster.flow import FlowMagics
-            from labkit.cluster.late import LateMagics
-            from labkit.cluster.magic import LabMagics
-            from labkit.cluster.wire import WireMagics
+            from labkit.cluster.magic import LabMagics, PictureMagics
 
+            STOP.watch(shell)
             self._magics = LabMagics(shell, self._console)
-            shell.register_magics(
-                self._magics,
-                FlowMagics(shell, self.flow),
-                WireMagics(shell, self.wire),
-                LateMagics(shell, self.late),
-            )
+            shell.register_magics(self._magics, PictureMagics(shell, self.flow, self.wire, self.late))
             forgotten.watch(shell, self._engines)
         print(self.reason)
 
@@ -160,11 +154,8 @@ class Lab:
 
         Ranks that lack the name are told apart from ranks on which the expression raises.
         """
-        engines = self._ready()
-        return Look(
-            expression,
-            list(engines.call("labkit.rank.agent.look", dict.fromkeys(range(engines.n), (expression,)), 60).values()),
-        )
+        self._live()
+        return Look(expression, self._console.call("labkit.rank.agent.look", expression))
 
     def flow(self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0) -> Flow:
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
@@ -211,10 +202,10 @@ class Lab:
 
         Raises `LabError` where a rank lacks it.
         """
-        engines = self._ready()
-        pulled = engines.call("labkit.rank.agent.pull", dict.fromkeys(range(engines.n), (expression,)), 60)
-        _all_have(expression, {r: error for r, (error, _) in pulled.items() if error})
-        return [pulled[r][1] for r in range(engines.n)]
+        self._live()
+        pulled = self._console.call("labkit.rank.agent.pull", expression)
+        _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+        return [value for _, value in pulled]
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
@@ -223,8 +214,8 @@ class Lab:
         """
         for name, value in values.items():
             _crosses(name, value)
-        engines = self._ready()
-        engines.call("labkit.rank.agent.push", dict.fromkeys(range(engines.n), (values,)), 60)
+        self._live()
+        self._console.call("labkit.rank.agent.push", values)
 
     def status(self) -> list[dict[str, Any]]:
         """What each rank does now, one dict a rank.
@@ -380,11 +371,6 @@ class Lab:
         engines, ran = self._live(), self._console.ran
         told = engines.ask("records", ran, 5.0)
         return [told[r] if isinstance(told.get(r), dict) else None if r in ran else {} for r in range(engines.n)]
-
-    def _ready(self) -> Engines:
-        self._live()
-        self._console.recover()
-        return self._live()
 
 
 def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, str]:

@@ -19,7 +19,7 @@ from labkit.show.verdict import Verdict
 from labkit.theory.primitives import meaning, meant
 
 if TYPE_CHECKING:
-    from labkit.cluster.cell import Running
+    from labkit.cluster.run import Running
 
 
 class Task:

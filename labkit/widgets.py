@@ -23,12 +23,10 @@ STATES = {
     "dead": ("#D55E00", '<path d="M3 3 L13 13 M13 3 L3 13" stroke-width="3"/>', "dead"),
 }
 
-# A focused control sits inside the notebook, whose shortcuts would hear its keys ("d d" deletes the cell).
-# ipywidgets cannot stop them; an image that fails to load can, since its handler runs on the page.
-DEAF = (
-    '<img alt="" src="data:," style="display: none" onerror="this.closest(\'.widget-box\')'
-    ".addEventListener('keydown', event => event.stopPropagation())\">"
-)
+# Keys stay in the box that this stands in: the notebook's shortcuts would hear them ("d d" deletes the cell, also from
+# a focused button). JupyterLab's own attribute for that, data-lm-suppress-shortcuts, counts on the focused element alone,
+# not on what is around it, and ipywidgets lets nobody set it. A style has a handler that runs once it is on the page.
+DEAF = """<style onload="this.closest('.widget-box').onkeydown = event => event.stopPropagation()"></style>"""
 
 
 class Strip(ipywidgets.HTML):

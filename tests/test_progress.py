@@ -113,7 +113,7 @@ def test_hints_come_one_by_one_and_the_last_one_names_the_solution(place: Path):
     name = next(n for n in NAMES if len(exercises.find(n).hints) >= 2)
     hints = exercises.find(name).hints
     first = repr(task.Task(None, name).hint())
-    assert first.startswith(f"Hint 1 of {len(hints)}.")
+    assert first.startswith(f"**Hint 1 of {len(hints)}.")
     assert "Hint 2" not in first
     for _ in hints:
         last = repr(task.Task(None, name).hint())

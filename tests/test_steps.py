@@ -83,7 +83,7 @@ def test_it_shows_without_a_front_end_and_carries_its_words(steps):
 
 def test_keys_stay_in_it_and_arrows_step(steps):
     keys = steps.children[1].children[-1].value
-    assert all(words in keys for words in ("stopPropagation", "ArrowLeft", "ArrowRight", "aria-label"))
+    assert all(words in keys for words in ("stopPropagation", "ArrowLeft", "ArrowRight", "ariaLabel"))
 
 
 def test_a_message_whose_numbers_were_not_recorded_is_told_by_its_size():

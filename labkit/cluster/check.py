@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit.cluster.attempt import COUNT, PATIENCE, attempt
-from labkit.cluster.cell import Running
 from labkit.cluster.console import Console
-from labkit.cluster.engines import EngineGone, Engines, EngineSilent
+from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
-from labkit.errors import LabError
+from labkit.cluster.run import Running
+from labkit.cluster.stop import STOP
+from labkit.errors import LabError, StoppedError
 from labkit.grading import judge, tracing, typed
 from labkit.grading.attempt import Attempt
 from labkit.grading.evidence import LastWords, last_words
@@ -34,6 +35,7 @@ SMALL = 64  # elements of all arguments up to which gradients are checked
 Watch = Callable[[int, float, Running], None]
 
 
+@STOP
 def check(
     console: Console,
     exercise: Exercise,
@@ -55,8 +57,7 @@ def check(
     if not sizes:
         least = min(exercise.ranks)
         raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
-    everyone = range(engines.n)
-    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(everyone, (exercise.name,)), 10)
+    seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
     on_ranks = typed.as_typed(next((what["cell"] for what in seen.values() if what["cell"]), ""))
     if misplaced := typed.misplaced(cells, exercise.name, on_ranks):
         return Finding("elsewhere", [misplaced])
@@ -75,8 +76,7 @@ def check(
         if groups == 1:  # only the check's own have gone
             finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
         return finding
-    except KeyboardInterrupt:  # between two runs; within one it is the run's own end
-        console.unhealed = True
+    except StoppedError:  # between two runs; within one it is the run's own end
         return Finding("stopped", ["You stopped the check."])
     finally:
         _everywhere(engines, "finish", next(COUNT))
@@ -94,12 +94,9 @@ def _joined(engines: Engines) -> int:
 def _everywhere(engines: Engines, do: str, *args: Any) -> None:
     """Begin on all ranks, or finish; ranks that cannot are healed first."""
     for _ in range(2):
-        try:
-            engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10)
+        if engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10).well:
             return
-        except (EngineGone, EngineSilent):
-            engines.ask("abort", range(engines.n), 1.0)
-            engines.heal()
+        engines.heal()
 
 
 def _unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -> Finding | None:
@@ -187,7 +184,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     runs = []
     for probe in tracing.probes(case):
         ran = attempt(console, exercise, probe, "", PATIENCE, look)
-        if ran.report.cut_short or ran.slow or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
+        if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
             _heal(console, finding, ran)
             return
         runs.append([ran.answers[r]["out"] for r in range(case.n)])
@@ -208,7 +205,7 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
     if not found:
         return []
     name = found[1]
-    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), 10)
+    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), 10).answers
     lack = [r for r, what in seen.items() if what["state"] == "missing"]
     if len(lack) in (0, engines.n):
         return []
@@ -230,9 +227,8 @@ def _last_words(folder: Path, ran: Attempt) -> dict[int, LastWords]:
 
 def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
-    ran.report.stopped |= ran.slow
     if ran.report.cut_short:
-        finding.healed = heal(console.engines, ran.report)
+        finding.healed = heal(console.engines, console.ran)
 
 
 def _modes(exercise: Exercise, case: Case) -> list[str]:

@@ -32,8 +32,9 @@ CONTROLLER_ARGS = [
     "--HeartMonitor.period=1000",  # how soon the end of an engine on another host is noticed: after ten misses
     "--HeartMonitor.max_heartmonitor_misses=10",
 ]
-MAGICS = ("labkit.cluster.magic", "labkit.cluster.flow")  # what the notebook needs once there are ranks
+MAGICS = ("labkit.cluster.magic",)  # what the notebook needs once there are ranks
 RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
+JOINED = "__import__('labkit.rank.group', fromlist=['joined']).joined()"  # asked where a cell has ended well
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
     "--IPEngine.max_heartbeat_misses=0",  # the reaper ends engines, a busy controller must not
@@ -216,9 +217,19 @@ class Processes:
             for e in far:
                 sent[e][-1].wait(0.1)
 
+    def execute(self, code: str, engines: list[int]) -> Any:
+        """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
+        from ipyparallel import AsyncResult
+
+        content = {"code": code, "silent": False, "user_expressions": {"group": JOINED}, "stop_on_error": False}
+        sent = [self._shell(e, "execute_request", content) for e in engines]
+        return AsyncResult(self.client, sent, fname="%px", targets=engines, owner=True)
+
     def call(self, engine: int, path: str, args: tuple[Any, ...]) -> Any:
-        """Send the call of a function of `labkit.rank`, by name; ipyparallel's AsyncResult."""
-        return self.client[engine].apply_async(call_by_name, path, *args)
+        """Send the call of a function of `labkit.rank`, by name; ipyparallel's future of what it returns."""
+        client = self.client
+        ident = client._engines[engine].encode()
+        return client.send_apply_request(client._mux_stream, call_by_name, [path, *args], ident=ident)
 
     def ask(self, do: str, engines: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time."""
@@ -234,6 +245,11 @@ class Processes:
         known = [e for e in engines if e in self.client._engines]
         for heard in [self._control(e, "shutdown_request", {"restart": False}) for e in known]:
             heard.wait(max(0.0, deadline - time.monotonic()))
+
+    def _shell(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
+        client = self.client
+        ident = client._engines[engine].encode()
+        return client._send(client._mux_stream, kind, content=content, ident=ident, metadata={}, track_outstanding=True)
 
     def _control(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
         uuid = self.client._engines[engine]

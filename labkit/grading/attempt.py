@@ -12,12 +12,14 @@ from labkit.theory.record import Record, read
 
 @dataclass
 class Attempt:
-    """One run: the answers by rank, the report where it did not end well by itself, and where processes crashed."""
+    """One run: what became of it, what each rank that finished answered, and where processes crashed."""
 
-    answers: dict[int, dict[str, Any]]
     report: Outcome
-    slow: bool = False
     last_words: dict[int, LastWords] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> dict[int, dict[str, Any]]:
+        return {r.rank: r.answer for r in self.report.ranks if r.answer is not None}
 
     @property
     def records(self) -> list[dict[str, Any] | None]:

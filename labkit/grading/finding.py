@@ -76,24 +76,23 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     report = attempt.report
     there = setting(case)
     base: dict[str, Any] = {"case": case, "records": attempt.records}
-    if report.stopped:
+    if report.ended == "stopped":
         return Finding("stopped", ["You stopped the check."], **base)
-    if report.lost:
+    if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
-    if attempt.slow:
+    if report.ended == "slow":
         doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
-    errors = {r: text.Error(e.ename, e.evalue) for r, e in report.errors.items()}
-    causes, consequences = text.root_cause(errors)
+    causes, consequences = text.root_cause(report)
     unfit = _contradictions(attempt)
     alone = evidence.with_themselves(read(attempt.records))
-    if alone and not report.waiting:  # torch raises, in words that say nothing of it
+    if alone and report.ended != "stuck":  # torch raises, in words that say nothing of it
         return Finding("raises", [f"{alone[0][:-1]}, {there}.", *unfit[1:]], **base)
     if causes:
         return _raises(exercise, attempt, there, causes, unfit, base)
     if report.dead:
         return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
-    if report.waiting or consequences:
+    if report.ended == "stuck" or consequences:
         says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
         says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(_instead(attempt)).items()]
         return Finding("deadlock", says, **base)

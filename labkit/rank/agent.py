@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed import distributed_c10d
 
 from labkit.errors import LabError
-from labkit.rank import comms, describe, ended, frames, given, group, recorder
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
 from labkit.rank.names import add_newest
 
@@ -48,6 +48,7 @@ def attach() -> None:
         kernel.session.send(stream, "labkit_reply", reply, parent=parent, ident=ident)
 
     kernel.control_handlers["labkit_request"] = labkit_request
+    kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
     _shell().set_hook("show_in_pager", show, 0)
     if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
         _shell().events.register("pre_run_cell", _note_sequence)
@@ -70,6 +71,21 @@ def _control_thread(kernel: Any) -> None:
     thread.start()
 
 
+def _sigint(signum: int, frame: FrameType | None) -> None:
+    """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
+    if _runs(frame):
+        signal.default_int_handler(signum, frame)
+
+
+def _runs(frame: FrameType | None) -> bool:
+    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
+    while frame is not None and not frames.is_cell(frame.f_code.co_filename):
+        if frame.f_code.co_name == "call_by_name":
+            break
+        frame = frame.f_back
+    return frame is not None
+
+
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
     """Print what `timed?` and `timed??` have to say: an engine has no pager."""
     print(data["text/plain"] if isinstance(data, dict) else data)
@@ -84,6 +100,7 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
     """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
     attach()
     add_newest()
+    anysource.install()
     recorder.install(_shell())
     ended.install(_shell())
     facts = group.join(rank, world_size, backend, store, limit)
@@ -145,12 +162,13 @@ def where() -> dict[str, Any]:
     stack = []
     frame: FrameType | None = sys._current_frames().get(MAIN)
     while frame is not None:
-        if frame.f_code.co_filename != recorder.__file__:  # it stands between the cell and torch
+        if not frames.stands_between(frame):
             stack.append(frame)
         frame = frame.f_back
     cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]
     if not cells:
-        return {"state": "idle", "op": None, "line": None, "function": None, "source": ""}
+        called = _runs(stack[0] if stack else None)
+        return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
     inner, outer = stack[cells[0]], stack[cells[-1]]
     op = frames.operation(stack[: cells[0]])
     if op is None and cells[0] == 0 and frames.waits(inner):
@@ -211,11 +229,13 @@ def groups() -> dict[str, int]:
     return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
-def interrupt() -> None:
-    """Raise KeyboardInterrupt in the learner's cell; an idle engine ignores it."""
-    if where()["state"] != "idle":
+def interrupt() -> bool:
+    """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
+    busy = where()["state"] != "idle"
+    if busy:
         ended.interrupted()
         signal.pthread_kill(MAIN, signal.SIGINT)
+    return busy
 
 
 def end() -> bool:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
 from labkit.grading import gradients
-from labkit.rank import agent, frames, recorder, subworld
+from labkit.rank import agent, ended, frames, recorder, subworld
 from labkit.rank.copies import shell
 from labkit.rank.subworld import Gate
 
@@ -102,6 +102,7 @@ def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[
                         _call(name, calls[dist.get_rank()], answer)
                 except BaseException as error:
                     answer["error"] = (type(error).__name__, str(error), _place(error))
+                    answer["ended"] = ended.of(error)
                 finally:
                     recorder.end()
                     answer["record"] = recorder.records()

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from labkit.rank import comms, wire
+from labkit.rank import comms, objects, p2p, wire
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
@@ -55,6 +55,9 @@ P2P = {
     "recv": ("recv", "src", {"group": 0, "tensors": 1, "group_src": 2, "tag": 3}),
     "recv_anysource": ("recv", "src", {"group": 0, "tensors": 1, "tag": 2}),
 }
+
+# Where comms' own functions tell one another what will come: no part of what travels.
+HEADERS = {objects.exchange.__code__, p2p.send.__code__, p2p.recv.__code__}
 
 
 @dataclass
@@ -252,8 +255,8 @@ def _recording(
             return None if i is None else args[i] if i < len(args) else kwargs.get(name)
 
         if getattr(_inside, "call", False):
-            whole = getattr(_inside, "whole", None)
-            if whole is not None and places is None and (size := _facts(given(what))[2]):
+            whole = None if places else getattr(_inside, "whole", None)
+            if whole is not None and sys._getframe(1).f_code not in HEADERS and (size := _facts(given(what))[2]):
                 whole.bytes = size + (whole.bytes or 0)  # an object's are those of what carries it
             return function(*args, **kwargs)
         if not _cell.on:

@@ -23,21 +23,17 @@ FEW = 8  # numbers of a message that are told
 BOXES = ("inbox", "outbox")  # what a line makes, sends or receives, and lets go
 PANELS, TILES = 12, 400  # rounds, and tiles, that the still picture has at most
 
-# Keys stay in the stepper (the notebook's shortcuts would hear them: "d d" deletes the cell), and arrows step.
-# ipywidgets cannot do that; an image that fails to load can, since its handler runs on the page.
-KEYS = (
-    (
-        '<img alt="" src="data:," style="display: none" onerror="const box = this.closest(\'.labkit-steps\');'
-        "box.setAttribute('role', 'group'); box.setAttribute('aria-label', 'Step through the messages');"
-        "box.querySelectorAll('button').forEach(b => b.setAttribute('aria-label', b.title || b.innerText));"
-        "box.addEventListener('keydown', event => {{ event.stopPropagation();"
-        "const way = {{ArrowLeft: '.labkit-back', ArrowRight: '.labkit-on'}}[event.key];"
-        "if (way && !event.target.closest('.widget-slider')) {{ event.preventDefault();"
-        'box.querySelector(way).click(); }} }})">'
-    )
-    .replace("{{", "{")
-    .replace("}}", "}")
-)
+# As `labkit.widgets.DEAF` does, it keeps keys from the notebook; and arrows step.
+KEYS = """<style onload="
+    const box = this.closest('.labkit-steps');
+    box.role = 'group';
+    box.ariaLabel = 'Step through the messages';
+    for (const button of box.querySelectorAll('button')) button.ariaLabel = button.title;
+    box.onkeydown = event => {
+        event.stopPropagation();
+        const way = {ArrowLeft: '.labkit-back', ArrowRight: '.labkit-on'}[event.key];
+        if (way && !event.target.closest('.widget-slider')) box.querySelector(way).click();
+    }"></style>"""
 
 
 class Steps(ipywidgets.VBox):

@@ -80,6 +80,14 @@ class Op:
         return self.op if "." in self.op else f"dist.{self.op}"
 
     @property
+    def place(self) -> str:
+        """Where in the cell: "line 2", "line 4 of ring, called in line 9"; "" where that is not known."""
+        if self.function:
+            name, _, line = self.function.partition(", its line ")
+            return f"line {line} of {name}, called in line {self.line}"
+        return f"line {self.line}" if self.line else ""
+
+    @property
     def primitive(self) -> Primitive | None:
         """Which primitive it is, whatever it is called."""
         return find(self.op)

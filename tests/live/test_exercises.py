@@ -176,11 +176,11 @@ def naive_all_reduce(x):
     (
         "ring_all_reduce",
         """
-def ring_all_reduce(x):  # in the order of NCCL's ring, and the other way round
-    right, left = (rank - 1) % world_size, (rank + 1) % world_size
+def ring_all_reduce(x):  # in the order of NCCL's ring
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = [chunk.clone() for chunk in x.tensor_split(world_size)]
     for step in range(2 * (world_size - 1)):
-        out, into = (rank + step + 1) % world_size, (rank + step + 2) % world_size
+        out, into = (rank - step - 1) % world_size, (rank - step - 2) % world_size
         room = torch.empty_like(chunks[into])
         works = dist.batch_isend_irecv([dist.P2POp(dist.isend, chunks[out], right), dist.P2POp(dist.irecv, room, left)])
         for work in works:

@@ -62,6 +62,7 @@ COLLECTIVES = {
     "dist.gather_object(rank, [None] * 4 if rank == 2 else None, dst=2)": ("gather_object", 2, None),
     "dist.scatter_object_list([None], [0, 1, 2, 3], src=0)": ("scatter_object_list", 0, None),
     "comms.all_reduce(x)": ("comms.all_reduce", None, 16),
+    "comms.reduce(x)": ("comms.reduce", 0, 16),
     "comms.broadcast(rank, src=3)": ("comms.broadcast", 3, None),
 }
 

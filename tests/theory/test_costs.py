@@ -70,6 +70,11 @@ def test_a_pipeline_is_as_fast_as_the_best_number_of_pieces(n, nbytes):
         assert best <= got * 1.1
 
 
+def test_two_ranks_have_nobody_to_pass_pieces_on_to():
+    for op in ("broadcast", "reduce"):
+        assert float(seconds(op, "ring", 2, 1e9, A, B)) == pytest.approx(A + 1e9 * B)
+
+
 def test_n_cancels_out_of_the_rings_bytes_and_not_out_of_its_latency():
     few, many = (seconds("all_reduce", "ring", n, np.array([0, 1e9]), A, B) for n in (64, 6400))
     assert many[1] - many[0] == pytest.approx(few[1] - few[0], rel=0.02)
