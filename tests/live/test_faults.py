@@ -36,6 +36,7 @@ def rejoined(error):
 # -- exceptions ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_an_exception_on_one_rank_is_the_cause_and_frees_the_others(lab):
     error = ended(lab, "if rank == 1:\n    1 / 0\ndist.barrier()")
     assert str(error) == "rank 1: ZeroDivisionError: division by zero"
@@ -91,6 +92,7 @@ def test_an_error_in_a_function_of_an_earlier_cell_shows_both_lines(lab):
 # -- waiting ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_rank_that_never_joins_is_named(lab):
     error = ended(lab, "x = torch.ones(3)\nif rank != 2:\n    dist.all_reduce(x)", StuckError)
     assert str(error) == "ranks 0, 1 wait in all_reduce (line 3); rank 2 finished the cell without it"
@@ -214,6 +216,7 @@ def test_a_group_that_a_learner_destroyed_on_one_rank_is_joined_again_by_hand(la
     assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
 
 
+@pytest.mark.smoke
 def test_a_group_that_a_learner_destroyed_is_joined_again_before_the_next_cell_which_says_so(lab, capsys):
     lab.run("if rank: dist.destroy_process_group()")
     assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]

@@ -6,6 +6,7 @@ import pytest
 
 import labkit
 from labkit import CellError, LabError, StuckError
+from tests.live.versions import GLOO_ALL_TO_ALL
 
 RING = """
 def ring_all_reduce(x):
@@ -66,7 +67,9 @@ COLLECTIVES = {
 }
 
 
-@pytest.mark.parametrize("call", COLLECTIVES)
+@pytest.mark.parametrize(
+    "call", [pytest.param(c, marks=GLOO_ALL_TO_ALL if "all_to_all(" in c else ()) for c in COLLECTIVES]
+)
 def test_each_collective_is_recorded_once_with_its_root_and_bytes(lab, call):
     record = recorded(lab, f"x = torch.ones(4)\nl = [torch.ones(4) for _ in range(4)]\n{call}")
     op, root, size = COLLECTIVES[call]

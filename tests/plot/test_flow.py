@@ -35,6 +35,7 @@ def test_every_size_that_a_learner_uses_is_below_60_kilobytes(n, k):
     assert len(drawn(drawing(n, k))) < 60_000
 
 
+@pytest.mark.slow
 def test_equal_data_give_equal_bytes_in_another_process():
     code = (
         "import hashlib; from tests.plot.test_flow import drawing, drawn;"

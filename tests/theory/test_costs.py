@@ -93,6 +93,7 @@ def test_gloos_reduce_scatter_costs_as_much_as_its_all_reduce():
     assert seconds("reduce_scatter", "as an all-reduce", 4, 1e6, A, B) == seconds("all_reduce", "ring", 4, 1e6, A, B)
 
 
+@pytest.mark.slow
 @given(st.integers(3, 300), st.floats(1e-7, 1e-3), st.floats(1e-12, 1e-8))
 def test_at_the_crossover_both_take_equally_long(n, alpha, beta):
     at = crossover("all_reduce", "ring", "recursive doubling", n, alpha, beta)
