@@ -24,8 +24,9 @@ STATES = {
 }
 
 # Keys stay in the box that this stands in: the notebook's shortcuts would hear them ("d d" deletes the cell, also from
-# a focused button). JupyterLab's own attribute for that, data-lm-suppress-shortcuts, counts on the focused element alone,
-# not on what is around it, and ipywidgets lets nobody set it. A style has a handler that runs once it is on the page.
+# a focused button). JupyterLab's own attribute for that, data-lm-suppress-shortcuts, counts on the focused element
+# alone, not on what is around it, and ipywidgets lets nobody set it. A style has a handler that runs once it is on the
+# page.
 DEAF = """<style onload="this.closest('.widget-box').onkeydown = event => event.stopPropagation()"></style>"""
 
 
