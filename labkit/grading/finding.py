@@ -88,7 +88,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     alone = evidence.with_themselves(read(attempt.records))
     if alone and report.ended != "stuck":  # torch raises, in words that say nothing of it
         return Finding("raises", [f"{alone[0][:-1]}, {there}.", *unfit[1:]], **base)
-    if causes:
+    if causes and not alone:
         return _raises(exercise, attempt, there, causes, unfit, base)
     if report.dead:
         return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)

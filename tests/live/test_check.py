@@ -306,7 +306,7 @@ STANDING = """{
     "stop": str(__import__("signal").getsignal(2)),
     "stdout": str(type(__import__("sys").stdout)),
     "dying": __import__("faulthandler").is_enabled(),
-    "peers": __import__("labkit.rank.recorder", fromlist=["_"])._cell["peers"],
+    "peers": __import__("labkit.rank.recorder", fromlist=["_"])._peers,
     "defaults": str(__import__("torch.distributed.nn.functional", fromlist=["_"]).all_reduce.__defaults__),
     "random": torch.rand(1).item(),
 }"""
@@ -386,7 +386,7 @@ def test_a_meaning_may_be_named(lab):
     assert checked(lab, RIGHT, means="all_reduce").ok
     chunks = "def f(xs):\n    return comms.reduce_scatter(xs)"
     assert checked(lab, chunks, means="reduce_scatter").ok
-    with pytest.raises(LabError, match="means='all_redcue' is no primitive"):
+    with pytest.raises(LabError, match="'all_redcue' is no primitive"):
         lab.check("f", means="all_redcue")
 
 

@@ -30,7 +30,7 @@ def standing(space):
     """What must be as it was before."""
     world = distributed_c10d._world
     groups = (world.default_pg, set(world.pg_map), set(world.pg_names), set(world.pg_group_ranks))
-    return (*groups, dict(os.environ), dict(space), signal.getsignal(signal.SIGINT), recorder._cell["peers"])
+    return (*groups, dict(os.environ), dict(space), signal.getsignal(signal.SIGINT), recorder._peers)
 
 
 def test_meanwhile_the_sub_group_is_the_world_and_afterwards_it_is_not(space):
