@@ -336,7 +336,12 @@ RING_ALL_REDUCE = Exercise(
             source=ROTATES_THE_WHOLE.format(name="ring_all_reduce"),
             verdict="costly",
         ),
-        Mutant("lets rank 0 do it all", source=NAIVE.replace("naive_all_reduce", "ring_all_reduce"), verdict="costly"),
+        Mutant(
+            "lets rank 0 do it all",
+            source=NAIVE.replace("naive_all_reduce", "ring_all_reduce"),
+            verdict="forbidden",
+            says="may only send to the next rank",
+        ),
         Mutant(
             "turns the ring the other way",
             source=RING.replace(

@@ -64,13 +64,10 @@ def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) ->
     carried, wire = max(spent.sent(record)), spent.wired(record)
     if not size or max(carried, wire or 0.0) <= enough:
         return ""
-    if carried > enough:
-        figure, why = carried, " Counted by its calls: nobody counts the bytes on the wire here." * (wire is None)
-    else:
-        figure, why = (
-            wire or 0.0,
-            f" So the wire has it; by the textbook its calls would take {_share(carried / size)}.",
-        )
+    figure, why = carried, " Counted by its calls: nobody counts the bytes on the wire here." * (wire is None)
+    if carried <= enough:
+        figure = wire or 0.0
+        why = f" That is counted on the wire; by the textbook its calls take {_share(carried / size)}."
     says = f"Its busiest rank sends {_share(figure / size)}, and {_share(allowed / size)} is possible"
     return f"{says} ({setting(case)}; S: the {size} bytes of a rank's input).{why}"
 

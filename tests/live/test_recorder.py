@@ -57,13 +57,22 @@ COLLECTIVES = {
     "dist.all_to_all_single(torch.empty(4), x)": ("all_to_all_single", None, 16),
     "dist.barrier()": ("barrier", None, None),
     "dist.monitored_barrier()": ("monitored_barrier", None, None),
-    "dist.broadcast_object_list([rank], src=1)": ("broadcast_object_list", 1, None),
-    "dist.all_gather_object([None] * 4, rank)": ("all_gather_object", None, None),
-    "dist.gather_object(rank, [None] * 4 if rank == 2 else None, dst=2)": ("gather_object", 2, None),
-    "dist.scatter_object_list([None], [0, 1, 2, 3], src=0)": ("scatter_object_list", 0, None),
+    # an object's bytes are those of what carries it: its pickle (5 bytes) and the sizes before it (8 each)
+    "dist.broadcast_object_list([rank], src=1)": ("broadcast_object_list", 1, 5 + 8),
+    "dist.all_gather_object([None] * 4, rank)": ("all_gather_object", None, 5 + 8),
+    "dist.gather_object(rank, [None] * 4 if rank == 2 else None, dst=2)": ("gather_object", 2, 5 + 8),
+    "dist.scatter_object_list([None], [0, 1, 2, 3], src=0)": ("scatter_object_list", 0, 5 + 2 * 8),
     "comms.all_reduce(x)": ("comms.all_reduce", None, 16),
     "comms.reduce(x)": ("comms.reduce", 0, 16),
-    "comms.broadcast(rank, src=3)": ("comms.broadcast", 3, None),
+    "comms.broadcast(rank, src=3)": ("comms.broadcast", 3, 5),
+    # what passes by torch's Python functions: the process group notes no root
+    "dist.group.WORLD.allreduce(x).wait()": ("ProcessGroup.all_reduce", None, 16),
+    "dist.group.WORLD.allreduce([x.double()]).wait()": ("ProcessGroup.all_reduce", None, 32),
+    "dist.group.WORLD.broadcast(x, 2).wait()": ("ProcessGroup.broadcast", None, 16),
+    "dist.group.WORLD.barrier().wait()": ("ProcessGroup.barrier", None, None),
+    "funcol.all_reduce(x, 'sum', dist.group.WORLD) + 1": ("funcol.all_reduce", None, 16),
+    "funcol.broadcast(x, 3, dist.group.WORLD) + 1": ("funcol.broadcast", None, 16),
+    "funcol.all_to_all_single(x, None, None, dist.group.WORLD) + 1": ("funcol.all_to_all_single", None, 16),
 }
 
 
@@ -71,7 +80,8 @@ COLLECTIVES = {
     "call", [pytest.param(c, marks=GLOO_ALL_TO_ALL if "all_to_all(" in c else ()) for c in COLLECTIVES]
 )
 def test_each_collective_is_recorded_once_with_its_root_and_bytes(lab, call):
-    record = recorded(lab, f"x = torch.ones(4)\nl = [torch.ones(4) for _ in range(4)]\n{call}")
+    before = "import torch.distributed._functional_collectives as funcol; x = torch.ones(4)\n"
+    record = recorded(lab, f"{before}l = [torch.ones(4) for _ in range(4)]\n{call}")
     op, root, size = COLLECTIVES[call]
     assert [ops(record, r) for r in range(4)] == [[(op, root, size, 3)]] * 4
     assert record.meetings[0].ranks == (0, 1, 2, 3)
@@ -137,6 +147,107 @@ def test_only_the_last_cell_is_remembered_and_nothing_between_cells(lab):
     lab.run("x = torch.ones(1)\ndist.all_reduce(x)")
     lab.look("x")
     assert [o.op for o in lab.last.timeline().record.ops[0]] == ["all_reduce"]
+
+
+BELOW = "import torch.distributed._functional_collectives as funcol\nx, world = torch.ones(4), dist.group.WORLD\n"
+
+
+def test_what_is_seen_by_two_witnesses_is_one_operation(lab):
+    calls = "dist.all_reduce(x)\nfuncol.all_reduce(x, 'sum', world) + 1\nworld.allreduce(x).wait()\ndist.barrier()"
+    record = recorded(lab, BELOW + calls)
+    assert [(o.op, o.line, o.witnessed) for o in record.ops[1]] == [
+        ("all_reduce", 3, False),
+        ("funcol.all_reduce", 4, True),
+        ("ProcessGroup.all_reduce", 5, True),
+        ("barrier", 6, False),
+    ]
+    assert [(m.nth, len(m.ops), m.mixed) for m in record.meetings] == [(k, 4, False) for k in range(4)]
+    assert record.notes == ()
+
+
+def test_a_functional_reduce_scatter_is_called_that_though_gloo_runs_an_all_reduce(lab):
+    code = "def half(x):\n    return funcol.reduce_scatter_tensor(x.double(), 'sum', 0, world) + 1\nhalf(x)"
+    (op,) = recorded(lab, BELOW + code).ops[3]
+    assert (op.primitive.name, op.dtype, op.bytes, op.line) == ("reduce_scatter", "float64", 32, 5)
+    assert op.function == "half, its line 4"
+
+
+def test_ddps_buckets_and_what_it_checks_first_are_seen(lab):
+    code = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))\nmodel(torch.ones(1, 3)).sum()"
+    record = recorded(lab, code + ".backward()")
+    buckets = [o for o in record.ops[0] if o.primitive.name == "all_reduce"]
+    assert [(o.op, o.dtype, o.bytes, o.line) for o in buckets] == [("ProcessGroup.all_reduce", "float32", 32, 2)]
+    assert {o.line for o in record.ops[0]} == {1, 2}
+    assert all(len(m.ops) == 4 for m in record.meetings)
+
+
+def test_dtensors_redistribution_is_seen(lab):
+    record = recorded(
+        lab,
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.tensor import Replicate, Shard, distribute_tensor\n"
+        "parts = distribute_tensor(torch.arange(8.), init_device_mesh('cpu', (4,)), [Shard(0)])\n"
+        "parts.redistribute(placements=[Replicate()]).to_local() + 1",
+    )
+    assert [(o.primitive.name, o.bytes, o.line) for o in record.ops[2]] == [("scatter", 8, 3), ("all_gather", 8, 4)]
+
+
+def test_what_a_sub_group_does_by_itself_is_seen_in_ranks_of_the_world(lab):
+    code = "pair = dist.new_group([1, 3])\nif rank in (1, 3):\n    dist.barrier(pair)\n    pair.allreduce(x).wait()"
+    record = recorded(lab, BELOW + code)
+    assert [(m.ranks, m.nth, m.names) for m in record.meetings] == [
+        ((1, 3), 0, ["barrier"]),
+        ((1, 3), 1, ["ProcessGroup.all_reduce"]),
+    ]
+
+
+def test_what_a_group_did_that_is_gone_again_is_seen(lab):
+    code = "all_of_us = dist.new_group()\nall_of_us.allreduce(x).wait()\ndist.destroy_process_group(all_of_us)"
+    assert ops(recorded(lab, BELOW + code), 0) == [("ProcessGroup.all_reduce", None, 16, 4)]
+
+
+def test_a_process_groups_own_sends_and_receives_are_seen(lab):
+    code = (
+        "if rank == 0: world.send([x], 1, 3).wait()\nif rank == 1: world.recv([x], 0, 3).wait()\n"
+        "if rank == 2: dist.send(x, 3)\nif rank == 3: world.recv_anysource([x], 0).wait()"
+    )
+    record = recorded(lab, BELOW + code)
+    assert [(m.send.op, m.recv.op, m.src, m.dst, m.send.bytes) for m in record.messages] == [
+        ("ProcessGroup.send", "ProcessGroup.recv", 0, 1, 16),
+        ("send", "ProcessGroup.recv_anysource", 2, 3, 16),
+    ]
+    assert [o.waited and o.waited[2] for o in record.ops[0]] == [3]
+
+
+def test_what_is_sent_as_an_object_has_its_bytes(lab):
+    record = recorded(
+        lab, "if rank == 0: dist.send_object_list([7], 1)\nif rank == 1: dist.recv_object_list([None], 0)"
+    )
+    sizes = {o.bytes for mine in record.ops for o in mine}
+    assert [o.op for o in record.ops[0]] == ["send_object_list"]
+    assert len(sizes) == 1
+    assert sizes.pop() >= 8 + 5
+
+
+def test_calls_that_a_group_counts_and_nobody_notes_are_counted(lab):
+    record = recorded(lab, BELOW + "world.monitored_barrier()")
+    assert record.ops == ((),) * 4
+    assert "and nobody noted which" in record.notes[0]
+
+
+def test_what_labkit_itself_calls_in_a_cell_is_nobodys(lab):
+    record = recorded(lab, "timed(lambda: dist.group.WORLD.allreduce(torch.ones(1)).wait(), repeat=1)\ndist.barrier()")
+    assert [[o.op for o in mine] for mine in record.ops] == [["barrier"]] * 4
+    assert record.notes == ()
+
+
+def test_the_bytes_on_the_wire_are_those_of_the_cell(lab):
+    record = recorded(lab, "x = torch.ones(1000)\nif rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x, 0)")
+    sent = [log.sent for log in record.logs]
+    if sent[0] is not None:  # not counted where this is no Linux
+        assert 4000 < sent[0] <= 4000 + 144
+        assert sent[1] <= 144
+        assert sent[2:] == [0, 0]
 
 
 def test_ranks_that_had_no_part_in_the_cell_have_no_record(lab):
@@ -270,3 +381,11 @@ dist.barrier()
 def test_a_stop_in_the_wrong_moment_costs_no_later_cell_its_record(lab):
     lab.run("from labkit.rank import recorder\nrecorder._inside.call = True\nrecorder._put(ours=False)")
     assert recorded(lab, "dist.barrier()").ops[0][0].op == "barrier"
+
+
+def test_reading_the_process_groups_record_does_not_import_torchs_compiler():
+    with labkit.start(2) as two:
+        two.run("dist.group.WORLD.allreduce(torch.ones(4)).wait()")
+        assert [o.line for o in two.timeline().record.ops[0]] == [1]
+        assert two.pull("'torch._inductor' in __import__('sys').modules") == [False, False]
+        assert two.pull("'_inductor' in vars(torch)") == [False, False]

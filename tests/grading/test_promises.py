@@ -1,0 +1,143 @@
+"""What cards promise of the calls, held against records written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labkit.grading import spent
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Budget, Exercise
+from labkit.grading.inputs import Case
+from labkit.grading.limits import remarks
+from labkit.grading.promises import Calls, Messages, Once, OnlyTo, Returns, Travels
+from labkit.outcome.outcome import Outcome
+from labkit.theory.record import read
+from tests.recorded import Told, told
+
+
+def record(*ranks):
+    return read(told(*ranks))
+
+
+def ring(n, step):
+    return record(*(Told(n).send((r + step) % n, line=5).recv((r - step) % n) for r in range(n)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_ring_to_the_next_rank_keeps_its_direction(n):
+    assert OnlyTo(+1).broken(ring(n, 1), []) == ""
+
+
+def test_a_ring_to_the_left_breaks_its_direction_and_the_line_is_named():
+    says = OnlyTo(+1).broken(ring(3, -1), [])
+    assert says == "Rank 0 sends to rank 2 (line 5), and may only send to the next rank."
+    assert OnlyTo(-1).broken(ring(3, -1), []) == ""
+
+
+def test_the_next_rank_is_the_groups_next():
+    pair = record(Told(4), Told(4).send(3, ranks=[1, 3]), Told(4), Told(4).send(1, ranks=[1, 3]))
+    assert OnlyTo(+1).broken(pair, []) == ""
+
+
+def test_more_messages_than_promised_are_counted_with_their_lines():
+    two = record(Told(2).send(1, line=4).send(1, line=5), Told(2).recv(0).recv(0))
+    assert Messages(1).broken(two, []) == "Rank 0 sends 2 messages (line 4; line 5), and 1 is enough."
+    assert Messages(lambda n: n).broken(two, []) == ""
+
+
+def test_two_calls_for_one_are_counted():
+    two = record(*(Told(2).meet("all_reduce", line=3).meet("comms.all_gather", line=4) for _ in range(2)))
+    says = "Rank 0 makes 2 calls that communicate, dist.all_reduce and comms.all_gather (line 3; line 4), and 1 is "
+    assert Calls(1).broken(two, []) == says + "enough."
+    assert Calls(2).broken(two, []) == ""
+
+
+def test_only_what_the_card_names_may_be_called_and_once():
+    both = Once(("reduce", "broadcast"))
+    right = [Told(2).meet("reduce", peer=0).meet("broadcast", peer=0) for _ in range(2)]
+    assert both.broken(record(*right), []) == ""
+    assert both.broken(record(*(t.meet("reduce", peer=1) for t in right)), []).startswith("Rank 0 calls dist.reduce 2")
+    other = record(*(Told(2).meet("funcol.all_reduce", line=7) for _ in range(2)))
+    assert both.broken(other, []) == "Rank 0 calls funcol.all_reduce (line 7); reduce and broadcast do it, called once."
+
+
+def test_what_travels_has_the_promised_dtype():
+    sums = record(*(Told(2).meet("all_reduce", dtype="float32", line=4) for _ in range(2)))
+    says = "Rank 0 brings float32 to dist.all_reduce (line 4), and float64 is asked for."
+    assert Travels("float64").broken(sums, []) == says
+    assert Travels("float32").broken(sums, []) == ""
+    assert Travels("float64").broken(record(Told(2).meet("barrier", dtype=None), Told(2)), []) == ""
+
+
+def test_what_comes_back_has_the_promised_dtype():
+    nobody = record(Told(2), Told(2))
+    double = Returns("float64")
+    assert double.broken(nobody, ["float64", "float64"]) == ""
+    assert double.broken(nobody, ["float64", "float32"]) == "Rank 1 returns float32, and float64 is asked for."
+    assert double.broken(nobody, ["", ""]) == "Rank 0 returns no tensor, and float64 is asked for."
+
+
+# -- in a check ---------------------------------------------------------------------------------------------------
+
+
+class Ran(Attempt):
+    """A run with this record."""
+
+    record = None
+
+
+def limits(ranks, size=1000, **more):
+    """What a check remarks of a right run on these ranks, each with `size` float32 numbers."""
+    exercise = Exercise("f", "", "", "", lambda xs: xs, "", **more)
+    ran = Ran({r: {"dtype": "float32"} for r in range(len(ranks))}, Outcome([]))
+    ran.record = record(*ranks)
+    case = Case([np.zeros(size, dtype="float32")] * len(ranks))
+    return [(f.state, f.says[0]) for f in remarks(exercise, case, ran)]
+
+
+@pytest.mark.parametrize(
+    "call", ["all_reduce", "comms.all_reduce", "funcol.all_reduce", "ProcessGroup.all_reduce", "all_reduce_coalesced"]
+)
+def test_what_is_forbidden_is_seen_by_whatever_name_it_is_called(call):
+    ranks = [Told(2).meet(call, line=3) for _ in range(2)]
+    ((state, says),) = limits(ranks, forbids=("all_reduce",))
+    assert state == "forbidden"
+    assert says == f"It calls {call if '.' in call else 'dist.' + call} (line 3)."
+    assert limits(ranks, forbids=("collectives",)) == [(state, says)]
+    assert limits(ranks, forbids=("reduce", "send")) == []
+
+
+def test_a_forbidden_send_is_one_of_objects_too():
+    ranks = [Told(2).send(1), Told(2).recv(0)]
+    ranks[0].log.ops[0].op, ranks[1].log.ops[0].op = "send_object_list", "recv_object_list"
+    assert limits(ranks, forbids=("send",)) == [("forbidden", "It calls dist.send_object_list (line 2).")]
+
+
+def test_objects_count_within_a_byte_budget():
+    ranks = [Told(2).meet("all_gather_object", bytes=4000) for _ in range(2)]
+    ((state, says),) = limits(ranks, budget=Budget(sent=lambda n, S: 0.75 * S))
+    assert state == "costly"
+    assert "sends 1.0 S, and 0.75 S is possible (with 2 ranks; S: the 4000 bytes of a rank's input)" in says
+    assert says.endswith("Counted by its calls: nobody counts the bytes on the wire here.")
+
+
+def test_the_wire_counts_where_it_is_counted():
+    ranks = [Told(2).meet("reduce_scatter", bytes=4000) for _ in range(2)]
+    for rank in ranks:
+        rank.log.sent = 4000 + 4 * spent.AROUND
+    budget = Budget(sent=lambda n, S: (n - 1) / n * S)
+    ((state, says),) = limits(ranks, budget=budget)
+    assert state == "costly"
+    assert "sends 1.0 S, and 0.5 S is possible" in says
+    assert says.endswith("That is counted on the wire; by the textbook its calls take 0.5 S.")
+    for rank in ranks:
+        rank.log.sent = 2000 + 4 * spent.AROUND
+    assert limits(ranks, budget=budget) == []
+
+
+def test_a_promise_broken_in_a_check_names_the_input():
+    ranks = [Told(2).send(1, line=4).send(1, line=5), Told(2).recv(0).recv(0)]
+    assert limits(ranks, promises=(Messages(1),)) == [
+        ("costly", "Rank 0 sends 2 messages (line 4; line 5), and 1 is enough (with 2 ranks).")
+    ]
