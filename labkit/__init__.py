@@ -6,6 +6,7 @@
       task.py      an exercise in a learner's hands: card, check, hints, solution
       progress.py  what a learner has done, kept on this machine
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
+      no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
@@ -32,6 +33,7 @@ tests/test_layers.py holds the source to this picture, and the picture to the so
 
 from typing import TYPE_CHECKING, Any
 
+from labkit import no_ranks
 from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
@@ -62,3 +64,6 @@ def __getattr__(name: str) -> Any:
 
         return WhatIf
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+no_ranks.explain("There are no ranks yet. Run lab = start() first.")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
+from labkit import no_ranks
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
-
-Means = str | Callable[..., Sequence[Any]]  # a primitive's name, or a function of what all ranks bring
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.show.flow import Flow
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
     from labkit.task import Task
+    from labkit.theory.primitives import Means
     from labkit.widgets import Strip
 
 MOST = 16  # ranks on a CPU: more than that no laptop bears
@@ -104,6 +105,9 @@ class Lab:
             say, done = _progress()
             try:
                 self._engines = Engines.start(timeout, engines or _default_launcher(), choose, say)
+            except BaseException as error:
+                no_ranks.explain(no_ranks.after(error), instead=True)
+                raise
             finally:
                 done()
         self.running = True
@@ -112,18 +116,13 @@ class Lab:
         self._strip: Strip | None = None
         shell = get_ipython()
         if shell is not None:
-            from labkit.cluster.flow import FlowMagics
-            from labkit.cluster.late import LateMagics
-            from labkit.cluster.magic import LabMagics
-            from labkit.cluster.wire import WireMagics
+            from labkit.cluster import forgotten
+            from labkit.cluster.magic import LabMagics, PictureMagics
 
+            STOP.watch(shell)
             self._magics = LabMagics(shell, self._console)
-            shell.register_magics(
-                self._magics,
-                FlowMagics(shell, self.flow),
-                WireMagics(shell, self.wire),
-                LateMagics(shell, self.late),
-            )
+            shell.register_magics(self._magics, PictureMagics(shell, self.flow, self.wire, self.late))
+            forgotten.watch(shell, self._engines)
         print(self.reason)
 
     # -- what a learner calls -----------------------------------------------------------------------------------
@@ -155,20 +154,18 @@ class Lab:
 
         Ranks that lack the name are told apart from ranks on which the expression raises.
         """
-        engines = self._ready()
-        return Look(
-            expression,
-            list(engines.call("labkit.rank.agent.look", dict.fromkeys(range(engines.n), (expression,)), 60).values()),
-        )
+        self._live()
+        return Look(expression, self._console.call("labkit.rank.agent.look", expression))
 
-    def flow(self, code: str, x: str, y: str | None = None, means: Means | None = None, root: int = 0) -> Flow:
+    def flow(self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0) -> Flow:
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
 
         >>> lab.flow("dist.all_reduce(x)", "x")
         >>> lab.flow("y = ring(x)", "x", "y", means="all_reduce")  # marks what an all-reduce would have done
 
         The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
-        what moves in `y` came from there. `root` is that of the primitive that is meant.
+        what moves in `y` came from there. `means` is a primitive's name or any function, as in `lab.check`; `root` is
+        that of the primitive that is meant.
         """
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
@@ -205,10 +202,10 @@ class Lab:
 
         Raises `LabError` where a rank lacks it.
         """
-        engines = self._ready()
-        pulled = engines.call("labkit.rank.agent.pull", dict.fromkeys(range(engines.n), (expression,)), 60)
-        _all_have(expression, {r: error for r, (error, _) in pulled.items() if error})
-        return [pulled[r][1] for r in range(engines.n)]
+        self._live()
+        pulled = self._console.call("labkit.rank.agent.pull", expression)
+        _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+        return [value for _, value in pulled]
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
@@ -217,8 +214,8 @@ class Lab:
         """
         for name, value in values.items():
             _crosses(name, value)
-        engines = self._ready()
-        engines.call("labkit.rank.agent.push", dict.fromkeys(range(engines.n), (values,)), 60)
+        self._live()
+        self._console.call("labkit.rank.agent.push", values)
 
     def status(self) -> list[dict[str, Any]]:
         """What each rank does now, one dict a rank.
@@ -283,11 +280,11 @@ class Lab:
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
-    def check(self, name: str, means: Means | None = None, **options: Any) -> Verdict:
+    def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
 
         >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
-        >>> lab.check("my_sum", means=collectives.all_reduce)          # any function
+        >>> lab.check("my_sum", means="all_reduce")                    # any function
         >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
 
         The function takes what a rank brings and returns what it ends with. `means` is the name of a primitive or a
@@ -374,11 +371,6 @@ class Lab:
         engines, ran = self._live(), self._console.ran
         told = engines.ask("records", ran, 5.0)
         return [told[r] if isinstance(told.get(r), dict) else None if r in ran else {} for r in range(engines.n)]
-
-    def _ready(self) -> Engines:
-        self._live()
-        self._console.recover()
-        return self._live()
 
 
 def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, str]:

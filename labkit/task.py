@@ -16,12 +16,10 @@ from labkit.grading.exercise import Exercise
 from labkit.show.card import Card, Note
 from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
-from labkit.theory import collectives
+from labkit.theory.primitives import meaning, meant
 
 if TYPE_CHECKING:
-    from labkit.cluster.cell import Running
-
-CHUNKS = (collectives.scatter, collectives.reduce_scatter, collectives.all_to_all)
+    from labkit.cluster.run import Running
 
 
 class Task:
@@ -66,12 +64,12 @@ class Task:
         return Note(f"One way to write `{name}`. Compare it with yours ({how('mine', name)}).", self._exercise.answer)
 
     def mine(self) -> Note:
-        """Your last attempt, put into a new cell: every check keeps one on this machine."""
-        cell = progress.last(self._name)
+        """Your solution, or your last attempt, put into a new cell: every check keeps one on this machine."""
+        cell, solved = progress.mine(self._name)
         if not cell:
             return Note(f"No attempt at `{self._name}` is kept. Every {how('check', self._name)} keeps one.")
         _into_a_cell(cell)
-        return Note(f"Your last attempt at `{self._name}`.", cell)
+        return Note(f"Your {'solution of' if solved else 'last attempt at'} `{self._name}`.", cell)
 
     @property
     def _known(self) -> dict[str, Any]:
@@ -81,7 +79,7 @@ class Task:
     def _card(self) -> Card:
         name, state = self._name, self._known.get("state", "not attempted")
         what_next = {
-            "solved": f"You have solved it. {how('mine', name)} brings your last attempt back.",
+            "solved": f"You have solved it. {how('mine', name)} brings your solution back.",
             "tried": f"{how('mine', name)} brings your last attempt back, {how('hint', name)} gives a hint.",
         }.get(state, f"Write it in the cell below, run that, then {how('check', name)}. Stuck? {how('hint', name)}.")
         return Card(self._exercise, state, what_next)
@@ -102,30 +100,38 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
     exercise = wanted(name, means, **options)
     line, began = Progress(2.0), time.monotonic()
+    number = 0  # of the attempt; the workbook's own solution is nobody's
 
     def saw(cell: str) -> None:
-        typed = attempt(cell)
-        if not exercise.solution or typed.strip() != exercise.answer.strip():  # the solution is nobody's attempt
-            progress.save(name, typed)
+        nonlocal number
+        if cell and (not exercise.solution or cell.strip() != exercise.answer.strip()):
+            number = progress.save(name, cell)
 
     def watch(right: int, elapsed: float, running: Running) -> None:
         line.show(max(elapsed, time.monotonic() - began), running)
 
     try:
-        finding = engine.check(console, exercise, saw, watch)
+        finding = engine.check(console, exercise, saw, watch, _cells(), exercises.every())
     finally:
         line.clear()
     if means is not None:
         return Verdict(exercise, finding)
     known = progress.read().get(name, {})
-    if finding.state != "not attempted":
+    if finding.state not in ("not attempted", "elsewhere"):
         state = "solved" if finding.state == "right" or known.get("state") == "solved" else "tried"
-        known = progress.change(name, state=state, checks=known.get("checks", 0) + 1, last=finding.state)
+        solved = {"solved": number} if finding.state == "right" and number else {}
+        known = progress.change(name, state=state, checks=known.get("checks", 0) + 1, last=finding.state, **solved)
     return Verdict(exercise, finding, _next(exercise, finding.state, known))
 
 
 def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
     """The exercise of this name, or one that is made of what the learner says that a function means."""
+    if callable(name):
+        mine = getattr(name, "__name__", "my_function")
+        raise LabError(
+            f"lab.check runs a function that the ranks have, and {mine} is the notebook's. Write it in a %%px cell and "
+            f'pass its name: lab.check("{mine}"), or lab.check("{mine}", means=…) where it is no exercise.'
+        )
     if means is None:
         if options:
             raise LabError(f"{', '.join(options)} needs a meaning beside it: lab.check({name!r}, means=…).")
@@ -136,16 +142,9 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
     if unknown:
         usual = "inputs, forbids, budget, tolerance, gradients or in_place"
         raise LabError(f"{sorted(unknown)[0]!r} is no option of a check. Use {usual}.")
-    kind = inputs.chunked if means in CHUNKS else inputs.vectors
-    return Exercise(
-        name=name, lesson="", title="", statement="", means=means, solution="", **{"inputs": kind, **options}
-    )
-
-
-def attempt(cell: str) -> str:
-    """The cell that a function stands in, as it is typed: labkit lets a comment stand for its %%px line."""
-    first, _, rest = cell.partition("\n")
-    return f"{first.removeprefix('# ')}\n{rest}" if first.startswith("# %%") else f"%%px\n{cell}" if cell else ""
+    primitive = meant(means)
+    options = {"inputs": inputs.chunked if primitive and primitive.chunked else inputs.vectors, **options}
+    return Exercise(name=name, lesson="", title="", statement="", means=meaning(means), solution="", **options)
 
 
 def overview(lesson: str | int | None = None) -> ProgressTable:
@@ -170,9 +169,16 @@ def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
             return "That was the last one: you have solved every exercise of the workbook."
         return f"Next: {open_[0]}, in lesson {exercises.find(open_[0]).lesson}."
     left = len(exercise.hints) - known.get("hints", 0)
-    if state != "not attempted" and left <= 0:
+    if state not in ("not attempted", "elsewhere") and left <= 0:
         return f"{how('solution', name)} shows one way to do it."
     return f"{how('hint', name)} gives a hint."
+
+
+def _cells() -> list[str]:
+    """The cells that the notebook has run, as they were typed."""
+    shell = get_ipython()
+    history = None if shell is None else shell.history_manager
+    return [] if history is None else list(history.input_hist_raw)
 
 
 def _into_a_cell(code: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from labkit import exercises, progress, task
 from labkit.errors import LabError
+from labkit.grading import typed
 
 NAMES = list(exercises.every())
 
@@ -112,7 +113,7 @@ def test_hints_come_one_by_one_and_the_last_one_names_the_solution(place: Path):
     name = next(n for n in NAMES if len(exercises.find(n).hints) >= 2)
     hints = exercises.find(name).hints
     first = repr(task.Task(None, name).hint())
-    assert first.startswith(f"Hint 1 of {len(hints)}.")
+    assert first.startswith(f"**Hint 1 of {len(hints)}.")
     assert "Hint 2" not in first
     for _ in hints:
         last = repr(task.Task(None, name).hint())
@@ -131,9 +132,21 @@ def test_the_solution_waits_for_an_attempt(place: Path):
 
 def test_ones_own_attempt_comes_back_as_it_was_typed(place: Path):
     assert "No attempt" in repr(task.Task(None, NAMES[0]).mine())
-    progress.save(NAMES[0], task.attempt("# %%px --targets 0\ndef ring(x):\n    return x\n"))
+    progress.save(NAMES[0], typed.as_typed("# %%px --targets 0\ndef ring(x):\n    return x\n"))
     assert task.Task(None, NAMES[0]).mine().code == "%%px --targets 0\ndef ring(x):\n    return x\n"
-    assert task.attempt("def ring(x): ...") == "%%px\ndef ring(x): ..."
+    assert typed.as_typed("def ring(x): ...") == "%%px\ndef ring(x): ..."
+
+
+def test_ones_solution_comes_back_whatever_was_tried_after_it(place: Path):
+    name = NAMES[0]
+    numbers = [progress.save(name, cell) for cell in ("%%px\nwrong", "%%px\nright", "%%px\nright", "%%px\nworse")]
+    assert numbers == [1, 2, 2, 3]
+    assert progress.mine(name) == ("%%px\nworse", False)
+    progress.change(name, state="solved", solved=2)
+    assert progress.mine(name) == ("%%px\nright", True)
+    assert repr(task.Task(None, name).mine()).startswith(f"Your solution of `{name}`.")
+    (place / f"{name}-2.py").unlink()
+    assert progress.mine(name) == ("%%px\nworse", False), "a solution that was deleted is not brought back"
 
 
 def test_an_unknown_exercise_is_answered_with_the_nearest_one(place: Path):

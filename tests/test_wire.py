@@ -9,7 +9,7 @@ import xml.dom.minidom
 import pytest
 
 from labkit.show.wire import Wire
-from labkit.theory.formulas import traffic_of
+from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.traffic import Counted, flows
 from tests.recorded import Told, told
 
@@ -21,7 +21,7 @@ def recorded(op: str, n: int, nbytes: int, **more: object) -> list[dict[str, obj
 
 
 def wire(op: str, n: int, nbytes: int, seen: str = "", root: int = 0) -> Wire:
-    matrix = [[round(b) for b in row] for row in traffic_of(seen or op, n, nbytes, root)[0].tolist()]
+    matrix = [[round(b) for b in row] for row in PRIMITIVES[seen or op].traffic(n, nbytes, root).tolist()]
     return Wire(Counted(n, matrix), recorded(op, n, nbytes, peer=root))
 
 
@@ -84,11 +84,11 @@ def test_a_gpu_s_data_that_goes_through_tcp_is_counted_as_such():
 
 
 def test_a_call_that_nobody_waited_for_is_said():
-    told_by = recorded("all_reduce", 2, MIB, **{"async": True})
+    told_by = recorded("all_reduce", 2, MIB, asynchronous=True)
     assert "never waited for" in Wire(Counted(2, [[0, MIB], [MIB, 0]]), told_by).notes[-1]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", ["broadcast", "all_to_all"])
 def test_pictures_are_wellformed_and_equal_for_equal_data(op, n):
     html = wire(op, n, 16 * MIB)._repr_html_()

@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.grading.exercise import Exercise, Mutant
 from labkit.grading.inputs import uneven
+from labkit.grading.promises import Messages, OnlyTo
 
 
 def _partners(xs: Sequence[Any]) -> list[Any]:
@@ -94,6 +95,7 @@ RING_SHIFT = Exercise(
     difficulty=1,
     means=_from_the_left,
     forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(1)),
     keeps_input=True,
     solution='''
 def ring_shift(x):
@@ -131,6 +133,35 @@ def ring_shift(x):
         ),
         Mutant("returns its own numbers", replace=("return got", "return x")),
         Mutant(
+            "goes round by the left, all but one step of the way",
+            source="""
+def ring_shift(x):
+    for _ in range(world_size - 1):
+        got = torch.empty_like(x)
+        works = [dist.isend(x, dst=(rank - 1) % world_size), dist.irecv(got, src=(rank + 1) % world_size)]
+        for work in works:
+            work.wait()
+        x = got
+    return x
+""",
+            verdict="forbidden",
+            says="may only send to the next rank",
+        ),
+        Mutant(
+            "sends its numbers in three pieces",
+            source="""
+def ring_shift(x):
+    got = torch.empty_like(x)
+    for mine, room in zip(x.tensor_split(3), got.tensor_split(3)):
+        works = [dist.isend(mine, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
+        for work in works:
+            work.wait()
+    return got
+""",
+            verdict="costly",
+            says="sends 3 messages",
+        ),
+        Mutant(
             "gathers everybody's numbers",
             source="""
 def ring_shift(x):
@@ -166,6 +197,7 @@ SEND_UNEVEN = Exercise(
     means=_from_the_left,
     inputs=uneven,
     forbids=("collectives",),
+    promises=(OnlyTo(+1),),
     solution='''
 def send_uneven(x):
     """Return the left-hand neighbour's x, whatever its length."""
@@ -202,6 +234,25 @@ def send_uneven(x):
             ),
             verdict="deadlock",
         ),
+        Mutant(
+            "sends its numbers to everybody, who keep their neighbour's",
+            source="""
+def send_uneven(x):
+    everyone = []
+    for step in range(1, world_size):
+        to, source = (rank + step) % world_size, (rank - step) % world_size
+        length, room = torch.tensor([len(x)], device=device), torch.zeros(1, dtype=torch.int64, device=device)
+        for work in [dist.isend(length, dst=to), dist.irecv(room, src=source)]:
+            work.wait()
+        got = torch.empty(room.item(), dtype=x.dtype, device=device)
+        for work in [dist.isend(x, dst=to), dist.irecv(got, src=source)]:
+            work.wait()
+        everyone.append(got)
+    return everyone[0]
+""",
+            verdict="forbidden",
+            says="may only send to the next rank",
+        ),
     ),
     hints=(
         "A message is bytes: neither shape nor length travels with it. What must the receiver know before it can make "
@@ -225,6 +276,7 @@ PREFIX_SUM = Exercise(
     difficulty=1,
     means=lambda xs: list(accumulate(xs)),
     forbids=("collectives",),
+    promises=(Messages(1),),
     keeps_input=True,
     solution='''
 def prefix_sum(x):
@@ -246,6 +298,22 @@ def prefix_sum(x):
             replace=("    if rank > 0:", "    if rank >= 0:"),
             verdict="raises",
             says="no rank -1",
+        ),
+        Mutant(
+            "lets every rank tell all that come after it",
+            source="""
+def prefix_sum(x):
+    works = [dist.isend(x, dst=other) for other in range(rank + 1, world_size)]
+    total, before = x.clone(), torch.empty_like(x)
+    for other in range(rank):
+        dist.recv(before, src=other)
+        total += before
+    for work in works:
+        work.wait()
+    return total
+""",
+            verdict="costly",
+            says="and 1 is enough",
         ),
         Mutant(
             "closes the chain to a circle",

@@ -10,9 +10,9 @@ import numpy as np
 
 from labkit.grading.exercise import Budget, Exercise, Mutant
 from labkit.grading.inputs import Case, draws, vectors
+from labkit.grading.promises import Once
 from labkit.theory import collectives
-
-OBJECTS = ("broadcast_object_list", "scatter_object_list", "gather_object", "all_gather_object")
+from labkit.theory.primitives import OBJECTS
 
 
 def _states(n: int) -> list[Case]:
@@ -142,6 +142,7 @@ REPAIR_GATHER_LOSSES = Exercise(
     means=_mean_on_0,
     inputs=_losses,
     forbids=("reduce", "all_reduce", *OBJECTS),
+    promises=(Once(("gather",)),),
     solution='''
 def repair_gather_losses(loss):
     """Return the mean of all ranks' losses, on rank 0."""
@@ -170,6 +171,21 @@ def repair_gather_losses(loss):
             verdict="deadlock",
         ),
         Mutant("adds the losses and does not divide", replace=(".mean(dim=0)", ".sum(dim=0)")),
+        Mutant(
+            "receives one loss after the other",
+            source="""
+def repair_gather_losses(loss):
+    if rank > 0:
+        return dist.send(loss, dst=0)
+    total, other = loss.clone(), torch.empty_like(loss)
+    for source in range(1, world_size):
+        dist.recv(other, src=source)
+        total += other
+    return total / world_size
+""",
+            verdict="forbidden",
+            says="gather does it",
+        ),
         Mutant(
             "reduces instead",
             source="""
@@ -204,6 +220,7 @@ REPAIR_REDUCE = Exercise(
     means=lambda xs: [_mean_on_0(xs)[0], *xs[1:]],
     inputs=_losses,
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
+    promises=(Once(("reduce",)),),
     solution='''
 def repair_reduce(loss):
     """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
@@ -224,6 +241,16 @@ def repair_reduce(loss):
             says="TypeError",
         ),
         Mutant("reduces the loss itself, not a copy", replace=("loss.detach().clone()", "loss")),
+        Mutant(
+            "reduces twice, in halves",
+            replace=(
+                "    dist.reduce(total, dst=0)\n",
+                "    total /= 2\n    dist.reduce(total, dst=0)\n    again = loss.detach() / 2\n"
+                "    dist.reduce(again, dst=0)\n    total += again\n",
+            ),
+            verdict="forbidden",
+            says="2 times",
+        ),
         Mutant("forgets to divide", replace=("total / world_size", "total")),
     ),
     hints=(
@@ -339,9 +366,9 @@ BROADCAST_FROM_PARTS = Exercise(
         "isend",
         "gather",
         "all_to_all",
-        "all_to_all_single",
         *OBJECTS,
     ),
+    promises=(Once(("scatter", "all_gather")),),
     keeps_input=True,
     solution='''
 def broadcast_from_scatter_all_gather(x):
@@ -373,6 +400,21 @@ def broadcast_from_scatter_all_gather(x):
             "all-gathers off the root only",
             replace=("    dist.all_gather(", "    if rank:\n        dist.all_gather("),
             verdict="deadlock",
+        ),
+        Mutant(
+            "scatters the same to everyone, and gathers nothing but that",
+            source="""
+def broadcast_from_scatter_all_gather(x):
+    half = len(x) // 2
+    got = []
+    for part in (x[:half], x[half:]):
+        mine = torch.empty_like(part)
+        dist.scatter(mine, [part.clone()] * world_size if rank == 0 else None, src=0)
+        got.append(mine)
+    return torch.cat(got)
+""",
+            verdict="forbidden",
+            says="2 times",
         ),
         Mutant(
             "calls broadcast",

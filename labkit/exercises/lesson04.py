@@ -9,10 +9,9 @@ import numpy as np
 
 from labkit.grading.exercise import Exercise, Mutant
 from labkit.grading.inputs import Case, counting, divisible, draws, uneven
+from labkit.grading.promises import Once
 from labkit.theory import collectives
-
-OBJECTS = ("broadcast_object_list", "scatter_object_list", "gather_object", "all_gather_object")
-P2P = ("send", "isend", "recv", "irecv")
+from labkit.theory.primitives import MESSAGES, OBJECTS
 
 
 def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
@@ -42,7 +41,8 @@ ALL_REDUCE_BY_HAND = Exercise(
     minutes=5,
     difficulty=1,
     means=collectives.all_reduce,
-    forbids=("all_reduce", "all_gather", "gather", "reduce_scatter", "all_to_all", "all_to_all_single", *P2P, *OBJECTS),
+    forbids=("all_reduce", "all_gather", "gather", "reduce_scatter", "all_to_all", *MESSAGES, *OBJECTS),
+    promises=(Once(("reduce", "broadcast")),),
     keeps_input=True,
     solution='''
 def all_reduce_by_hand(x):
@@ -66,6 +66,19 @@ def all_reduce_by_hand(x):
             "reduces on rank 0 alone",
             replace=("    dist.reduce(", "    if rank == 0:\n        dist.reduce("),
             verdict="deadlock",
+        ),
+        Mutant(
+            "reduces to every rank in turn",
+            source="""
+def all_reduce_by_hand(x):
+    for root in range(world_size):
+        total = x.clone()
+        dist.reduce(total, dst=root)
+        mine = total if rank == root else None if root == 0 else mine
+    return mine
+""",
+            verdict="forbidden",
+            says="calls dist.reduce",
         ),
         Mutant(
             "calls all_reduce",
@@ -97,19 +110,8 @@ REDUCE_SCATTER_FROM_ALL_TO_ALL = Exercise(
     difficulty=2,
     means=_own_chunk_of_the_sum,
     inputs=lambda n: [*divisible(n), Case(draws(n, 2 * n, "int32", 9), "int32")],
-    forbids=(
-        "all_reduce",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_single",
-        "reduce_scatter_tensor",
-        "gather",
-        "all_gather",
-        "all_gather_single",
-        "all_gather_into_tensor",
-        *P2P,
-        *OBJECTS,
-    ),
+    forbids=("all_reduce", "reduce", "reduce_scatter", "gather", "all_gather", *MESSAGES, *OBJECTS),
+    promises=(Once(("all_to_all_single",)),),
     keeps_input=True,
     solution='''
 def reduce_scatter_from_all_to_all(x):
@@ -128,6 +130,21 @@ def reduce_scatter_from_all_to_all(x):
         ),
         Mutant("returns one number, the sum of all", replace=("sum(dim=0, dtype=x.dtype)", "sum(dtype=x.dtype)")),
         Mutant("leaves everyone's chunk r side by side", replace=(".sum(dim=0, dtype=x.dtype)", "[0]")),
+        Mutant(
+            "exchanges the halves of its chunks one after the other",
+            source="""
+def reduce_scatter_from_all_to_all(x):
+    size = len(x) // world_size
+    sums = []
+    for columns in x.view(world_size, size).tensor_split(2, dim=1):
+        swapped = torch.empty(columns.shape, dtype=x.dtype, device=device)
+        dist.all_to_all_single(swapped, columns.contiguous())
+        sums.append(swapped.sum(dim=0, dtype=x.dtype))
+    return torch.cat(sums)
+""",
+            verdict="forbidden",
+            says="2 times",
+        ),
         Mutant(
             "all-reduces and keeps a part",
             source="""
@@ -162,7 +179,7 @@ ALL_GATHER_UNEVEN = Exercise(
     difficulty=2,
     means=collectives.all_gather,
     inputs=uneven,
-    forbids=(*OBJECTS, *P2P),
+    forbids=(*OBJECTS, *MESSAGES),
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""

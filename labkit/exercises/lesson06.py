@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.grading.exercise import Budget, Exercise, Mutant
 from labkit.grading.inputs import counting, vectors
+from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory import collectives
 
 
@@ -121,6 +122,7 @@ RING_REDUCE_SCATTER = Exercise(
     means=_own_chunk_of_the_sum,
     inputs=vectors,
     forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
     picture=lambda: counting(3, 3),
     keeps_input=True,
@@ -152,6 +154,23 @@ def ring_reduce_scatter(x):
                 "        dist.send(out, dst=right)\n        dist.recv(room, src=left)\n",
             ),
             verdict="deadlock",
+        ),
+        Mutant(
+            "turns the ring the other way",
+            source="""
+def ring_reduce_scatter(x):
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(1, world_size):
+        out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
+        room = torch.empty_like(into)
+        works = [dist.isend(out, dst=(rank - 1) % world_size), dist.irecv(room, src=(rank + 1) % world_size)]
+        for work in works:
+            work.wait()
+        into += room
+    return chunks[rank]
+""",
+            verdict="forbidden",
+            says="may only send to the next rank",
         ),
         Mutant(
             "rotates whole tensors and keeps a chunk",
@@ -193,6 +212,7 @@ RING_ALL_GATHER = Exercise(
     means=collectives.all_gather,
     inputs=vectors,
     forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) * S, steps=lambda n: n - 1),
     picture=lambda: counting(3, 1),
     keeps_input=True,
@@ -225,6 +245,21 @@ def ring_all_gather(x):
                 "        dist.send(out, dst=right)\n        dist.recv(into, src=left)\n",
             ),
             verdict="deadlock",
+        ),
+        Mutant(
+            "sends its own to each other rank itself",
+            source="""
+def ring_all_gather(x):
+    parts = [x.clone() for _ in range(world_size)]
+    for step in range(1, world_size):
+        into = parts[(rank - step) % world_size]
+        works = [dist.isend(x, dst=(rank + step) % world_size), dist.irecv(into, src=(rank - step) % world_size)]
+        for work in works:
+            work.wait()
+    return parts
+""",
+            verdict="forbidden",
+            says="may only send to the next rank",
         ),
         Mutant(
             "passes the whole list on in every step",
@@ -290,6 +325,7 @@ RING_ALL_REDUCE = Exercise(
     means=collectives.all_reduce,
     inputs=vectors,
     forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(lambda n: 2 * (n - 1))),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
     picture=lambda: counting(3, 3),
     keeps_input=True,
@@ -301,6 +337,26 @@ RING_ALL_REDUCE = Exercise(
             verdict="costly",
         ),
         Mutant("lets rank 0 do it all", source=NAIVE.replace("naive_all_reduce", "ring_all_reduce"), verdict="costly"),
+        Mutant(
+            "turns the ring the other way",
+            source=RING.replace(
+                "(rank + 1) % world_size, (rank - 1) % world_size", "(rank - 1) % world_size, (rank + 1) % world_size"
+            )
+            .replace("rank - step - 1", "rank + step + 1")
+            .replace("pass_on(rank - step, room)", "pass_on(rank + step, room)")
+            .replace("pass_on(rank + 1 - step, chunks[(rank - step)", "pass_on(rank - 1 + step, chunks[(rank + step)"),
+            verdict="forbidden",
+            says="may only send to the next rank",
+        ),
+        Mutant(
+            "sends each chunk in two pieces",
+            source=RING.replace(
+                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n",
+                "        works = [dist.isend(half, dst=right) for half in chunks[out % world_size].tensor_split(2)]\n"
+                "        works += [dist.irecv(half, src=left) for half in room.tensor_split(2)]\n",
+            ),
+            verdict="costly",
+        ),
         Mutant(
             "adds in the second half, too",
             replace=(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Exercise, Mutant
+from labkit.grading.promises import Calls, Returns, Travels
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
 A_FEW = Budget(sent=lambda n, S: 64.0 * n)
@@ -57,12 +58,13 @@ MEAN = Exercise(
     statement=(
         "Rank r has a table `x` of some rows, perhaps of none; the columns are the same everywhere. Return the mean "
         "of each column over **all** rows of **all** ranks, as float64, on every rank. Where nobody has a row, it is "
-        "`nan`. The rows stay where they are: a rank sends a few numbers."
+        "`nan`. The rows stay where they are: a rank sends a few numbers, in **one** call and as float64."
     ),
     means=_mean,
     inputs=_tables,
     minutes=8,
     difficulty=1,
+    promises=(Calls(1), Travels("float64"), Returns("float64")),
     budget=A_FEW,
     solution='''
 def distributed_mean(x):
@@ -92,6 +94,33 @@ def distributed_mean(x):
             ),
             verdict="deadlock",
             says="rank 0 has no row",
+        ),
+        Mutant(
+            "sums and counts in two calls",
+            source="""
+def distributed_mean(x):
+    total, count = x.double().sum(0), torch.tensor(float(len(x)), dtype=torch.float64, device=x.device)
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return total / count
+""",
+            verdict="costly",
+            says="makes 2 calls",
+        ),
+        Mutant(
+            "rounds to float32 before the call",
+            replace=(
+                "    dist.all_reduce(stats)\n",
+                "    stats = stats.float()\n    dist.all_reduce(stats)\n    stats = stats.double()\n",
+            ),
+            verdict="forbidden",
+            says="float32 to dist.all_reduce",
+        ),
+        Mutant(
+            "returns float32",
+            replace=("return stats[:-1] / stats[-1]", "return (stats[:-1] / stats[-1]).float()"),
+            verdict="forbidden",
+            says="returns float32",
         ),
         Mutant(
             "gathers all rows",
@@ -151,6 +180,7 @@ VARIANCE = Exercise(
     inputs=_spreads,
     minutes=12,
     difficulty=2,
+    promises=(Returns("float64"),),
     budget=A_FEW,
     tolerance=1e-6,
     solution='''
@@ -181,6 +211,12 @@ def distributed_variance(x):
         Mutant("weighs every rank's mean alike", replace=("(counts * means).sum() / counts.sum()", "means.mean()")),
         Mutant(
             "divides by the count minus one", replace=("** 2).sum() / counts.sum()", "** 2).sum() / (counts.sum() - 1)")
+        ),
+        Mutant(
+            "returns float32",
+            replace=("** 2).sum() / counts.sum()", "** 2).sum().float() / counts.sum().float()"),
+            verdict="forbidden",
+            says="returns float32",
         ),
         Mutant(
             "gathers all numbers",

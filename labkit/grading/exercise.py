@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.grading.inputs import Case, vectors
 from labkit.grading.judge import ANY, NOTHING
+from labkit.grading.promises import Promise
 
 __all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Mutant", "stub"]
 
@@ -75,6 +76,7 @@ class Exercise:
         inputs: `inputs(n)` makes the cases for n ranks, the simplest first; see `labkit.grading.inputs`.
         ranks: how many ranks it is run on, as far as the lab has them.
         forbids: functions of `torch.distributed` that it may not call; "collectives" stands for all of them.
+        promises: what the card says of its calls besides: see `labkit.grading.promises`.
         budget: what it may cost.
         tolerance: relative error that is forgiven; None goes by the dtype, 0 asks for the same bits.
         gradients: False; True for the gradient of the sum of all ranks' losses; "one" where all ranks hold the
@@ -82,7 +84,7 @@ class Exercise:
         in_place: what counts is what the function leaves in its first argument, not what it returns.
         keeps_input: a changed argument counts as a mistake.
         harness: source of a `def harness(fn, *args)` that the ranks run in place of `fn(*args)`; what it returns is
-            compared, and an AssertionError that it raises is told as the mistake.
+            compared, and an AssertionError that it raises is the mistake.
         after: what to notice once it is solved.
         picture: xs for the card's picture, instead of tokens or the first case.
     """
@@ -101,6 +103,7 @@ class Exercise:
     inputs: Callable[[int], Iterable[Case]] = vectors
     ranks: tuple[int, ...] = (2, 3, 4)
     forbids: tuple[str, ...] = ()
+    promises: tuple[Promise, ...] = ()
     budget: Budget | None = None
     tolerance: float | None = None
     gradients: bool | str = False
@@ -137,8 +140,8 @@ def stub(source: str, name: str) -> str:
     source = source.strip() + "\n"
     node = _function(source, name)
     first = node.body[0]
-    told = ast.get_docstring(node) is not None
-    lines = source.splitlines()[node.lineno - 1 : first.end_lineno if told else first.lineno - 1]
+    documented = ast.get_docstring(node) is not None
+    lines = source.splitlines()[node.lineno - 1 : first.end_lineno if documented else first.lineno - 1]
     return "\n".join([*lines, "    ..."])
 
 

@@ -1,4 +1,4 @@
-"""What there is to say of a function that is right: calls that are forbidden, bytes and steps over the budget."""
+"""What there is to say of a function that is right: forbidden calls, a card's promises, bytes and steps that cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
 from labkit.grading.inputs import Case, arrays
-from labkit.theory.record import Record
+from labkit.theory.primitives import find
+from labkit.theory.record import Op, Record
+from labkit.words import listed
 
 WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of an element, of dtypes that a case names
 
@@ -19,34 +21,64 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
     record = attempt.record
     if record is None:
         return []
-    said = [("forbidden", _forbidden(exercise, record))]
+    dtypes = [attempt.answers.get(r, {}).get("dtype", "") for r in range(case.n)]
+    sentences = [("forbidden", _forbidden(exercise, record))]
+    sentences += [(p.state, _in(case, p.broken(record, dtypes))) for p in exercise.promises]
     budget = exercise.budget
     if budget and budget.sent:
-        said.append(("costly", _bytes(case, max(spent.sent(record)), budget.sent)))
+        sentences.append(("costly", _bytes(case, record, budget.sent)))
     if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
-        said.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
-    return [Finding(state, [says], case=case, told=attempt.records) for state, says in said if says]
+        sentences.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
+    return [Finding(state, [says], case=case, records=attempt.records) for state, says in sentences if says]
+
+
+def _in(case: Case, sentence: str) -> str:
+    return f"{sentence.rstrip('.')} ({setting(case)})." if sentence else ""
 
 
 def _forbidden(exercise: Exercise, record: Record) -> str:
-    """The calls that the exercise forbids."""
-    called = {op.op.removeprefix("comms."): op for mine in record.ops for op in mine}
-    banned = [
-        op
-        for name, op in sorted(called.items())
-        if name in exercise.forbids or (op.kind == "collective" and "collectives" in exercise.forbids)
-    ]
-    names = " and ".join(op.op if op.op.startswith("comms.") else f"dist.{op.op}" for op in banned)
-    return f"It calls {names} (line {banned[0].line})." if banned else ""
+    """The calls that the exercise forbids, whatever they are called by."""
+    primitives = [p for p in map(find, exercise.forbids) if p is not None]
+    names = {p.name for p in primitives if p.kind == "collective"}
+    kinds = {p.kind for p in primitives if p.kind != "collective"}  # a message is one, whatever it carries
+    if "collectives" in exercise.forbids:
+        kinds.add("collective")
+    banned: dict[str, Op] = {}
+    for op in (op for mine in record.ops for op in mine):
+        if op.kind in kinds or op.name in exercise.forbids or (op.primitive and op.primitive.name in names):
+            banned.setdefault(op.called, op)
+    first = min(banned.values(), key=lambda op: op.line or 0, default=None)
+    return f"It calls {listed(sorted(banned))}{f' ({first.place})' if first.place else ''}." if first else ""
 
 
-def _bytes(case: Case, spent: float, budget: Callable[[int, float], float]) -> str:
-    """Bytes over the budget; what a last chunk is longer than the others is forgiven."""
+def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) -> str:
+    """Bytes over the budget; what a last chunk is longer than the others is forgiven.
+
+    What the calls carry counts, and what the kernel has counted on the wire, without what is put around data there.
+    """
     given = [a for x in case.xs for a in arrays(x)]
     item = WIDTHS.get(case.dtype) or max((a.itemsize for a in given), default=0)
     size = max(sum(a.size for a in arrays(x)) for x in case.xs) * item
     allowed = budget(case.n, size)
-    if not size or spent <= 1.02 * allowed + 2 * case.n * item:
+    enough = 1.02 * allowed + 2 * case.n * item
+    carried, wire = max(spent.sent(record)), spent.wired(record)
+    if not size or max(carried, wire or 0.0) <= enough:
         return ""
-    said = f"Its busiest rank sends {spent / size:.1f} S, and {allowed / size:.1f} S is possible"
-    return f"{said} ({setting(case)}; S: the {size} bytes of a rank's input)."
+    if carried > enough:
+        figure, why = carried, " Counted by its calls: nobody counts the bytes on the wire here." * (wire is None)
+    else:
+        figure, why = (
+            wire or 0.0,
+            f" So the wire has it; by the textbook its calls would take {_share(carried / size)}.",
+        )
+    says = f"Its busiest rank sends {_share(figure / size)}, and {_share(allowed / size)} is possible"
+    return f"{says} ({setting(case)}; S: the {size} bytes of a rank's input).{why}"
+
+
+def _share(x: float) -> str:
+    """So many times S, in two decimals where one is not enough.
+
+    >>> _share(0.75), _share(3.0)
+    ('0.75 S', '3.0 S')
+    """
+    return f"{x:.2f}".removesuffix("0") + " S"

@@ -1,14 +1,17 @@
 """What a recorded run cost: bytes that each rank sent, and rounds in which a rank sends and receives one at a time.
 
-Sends are counted as they were recorded; a collective counts as its textbook's figure. Neither torch nor a cluster.
+Sends are counted as they were recorded, objects as what carries them; a collective counts as its textbook's figure.
+Beside it stands what the kernel counted on the wire, where it counts. Neither torch nor a cluster.
 """
 
 from __future__ import annotations
 
-from labkit.theory.formulas import OPS, traffic_of
+from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record, rounds
 
-WHOLE = ("all_gather", "gather", "scatter")  # whose record has one rank's part, and S is all ranks'
+AROUND = 144  # bytes that Gloo puts around a message: 96 from its sender, 48 from its receiver (measured, torch 2.13)
+PIECES = 4  # messages that a collective of Gloo makes for each other rank, at most, while its buffer is small
+HEADER = 1024  # bytes that a rank tells each other one before a call of comms
 
 
 def sent(record: Record) -> list[float]:
@@ -20,23 +23,32 @@ def sent(record: Record) -> list[float]:
                 total[op.rank] += op.bytes or 0
     for meeting in record.meetings:
         first = meeting.ops[0]
-        name = _textbook(first.op)
+        primitive = find(first.op)
         brought = [op.bytes or 0 for op in meeting.ops]
-        if name and any(brought):
+        if primitive and primitive.textbook and any(brought):
             n = len(meeting.ranks)
-            size = sum(brought) * n / len(brought) if name in WHOLE else max(brought)
+            size = sum(brought) * n / len(brought) if primitive.partial else max(brought)
             root = meeting.ranks.index(first.peer) if first.peer in meeting.ranks else 0
-            for r, row in zip(meeting.ranks, traffic_of(name, n, size, root)[0], strict=True):
+            for r, row in zip(meeting.ranks, primitive.traffic(n, size, root), strict=True):
                 total[r] += float(row.sum())
     return total
 
 
-def _textbook(op: str) -> str:
-    """The collective that a function of torch is: "all_gather_into_tensor" → "all_gather"."""
-    name = op.removeprefix("comms.")
-    for end in ("_into_tensor", "_tensor", "_single", "_coalesced"):
-        name = name.removesuffix(end)
-    return name if name in OPS else ""
+def wired(record: Record) -> float | None:
+    """Bytes that the busiest rank put on the wire, without what Gloo and comms put around data; None: not counted."""
+    if any(log.sent is None for log in record.logs):
+        return None
+    each = zip(record.ops, record.logs, strict=True)
+    return max((max(0, (log.sent or 0) - sum(map(_around, mine))) for mine, log in each), default=0)
+
+
+def _around(op: Op) -> float:
+    """What may be put around the data of a call, at most."""
+    comms = op.op.startswith("comms.")
+    parts = 3 if comms or (op.primitive and op.primitive.objects) else 1  # sizes go first
+    others = len(op.ranks) - 1 if op.kind == "collective" else 1
+    pieces = PIECES if op.kind == "collective" else 1
+    return others * (AROUND * pieces * parts + HEADER * comms)
 
 
 def steps(record: Record) -> int:
@@ -71,6 +83,6 @@ def steps(record: Record) -> int:
     return max(sending + taking, default=0)
 
 
-def _issued(record: Record, i: int) -> int:
+def _issued(record: Record, i: int) -> float:
     message = record.messages[i]
     return min(op.issued for op in (message.send, message.recv) if op is not None)

@@ -82,10 +82,10 @@ def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
     return True
 
 
-def told(came: Sequence[Row], wanted: Sequence[Row | None]) -> list[str]:
+def in_words(came: Sequence[Row], wanted: Sequence[Row | None]) -> list[str]:
     """Each mistake in words: "rank 0 counts rank 1's element 2 twice"; see `theory.mistakes`.
 
-    >>> told([[Origin(1, 0), Origin(1, 1)]], [[Origin(0, 0), Origin(0, 1)]])
+    >>> in_words([[Origin(1, 0), Origin(1, 1)]], [[Origin(0, 0), Origin(0, 1)]])
     ["rank 0 holds rank 1's numbers where rank 0's belong"]
     """
     rest: list[list[mistakes.Span] | None] = []

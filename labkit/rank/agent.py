@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from labkit.errors import LabError
 from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
+from labkit.rank.names import add_newest
 
 MAIN = threading.main_thread().ident or 0
 
@@ -47,6 +48,7 @@ def attach() -> None:
         kernel.session.send(stream, "labkit_reply", reply, parent=parent, ident=ident)
 
     kernel.control_handlers["labkit_request"] = labkit_request
+    kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
     _shell().set_hook("show_in_pager", show, 0)
     if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
         _shell().events.register("pre_run_cell", _note_sequence)
@@ -55,7 +57,6 @@ def attach() -> None:
 def _control_thread(kernel: Any) -> None:
     """Listen to the control channel on a thread, as later engines do: those of ipyparallel 8 hear it between cells."""
     from ipykernel.control import ControlThread
-    from tornado.queues import Queue
     from zmq.eventloop.zmqstream import ZMQStream
 
     stream = kernel.control_stream
@@ -63,11 +64,26 @@ def _control_thread(kernel: Any) -> None:
     stream.io_loop.remove_handler(stream.socket)
     kernel.control_thread = thread = ControlThread(daemon=True)
     kernel.left_queue = kernel.control_queue  # the main thread's loop waits there for ever, and complains if it goes
-    kernel.control_queue = Queue()
+    kernel.control_queue = type(kernel.left_queue)()
     kernel.control_stream = ZMQStream(stream.socket, thread.io_loop)
     kernel.control_stream.on_recv(kernel.dispatch_control, copy=False)
     thread.io_loop.add_callback(kernel.poll_control_queue)
     thread.start()
+
+
+def _sigint(signum: int, frame: FrameType | None) -> None:
+    """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
+    if _runs(frame):
+        signal.default_int_handler(signum, frame)
+
+
+def _runs(frame: FrameType | None) -> bool:
+    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
+    while frame is not None and not frames.is_cell(frame.f_code.co_filename):
+        if frame.f_code.co_name == "call_by_name":
+            break
+        frame = frame.f_back
+    return frame is not None
 
 
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
@@ -83,6 +99,7 @@ def stay() -> None:
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
     """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
     attach()
+    add_newest()
     anysource.install()
     recorder.install(_shell())
     ended.install(_shell())
@@ -150,7 +167,8 @@ def where() -> dict[str, Any]:
         frame = frame.f_back
     cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]
     if not cells:
-        return {"state": "idle", "op": None, "line": None, "function": None, "source": ""}
+        called = _runs(stack[0] if stack else None)
+        return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
     inner, outer = stack[cells[0]], stack[cells[-1]]
     op = frames.operation(stack[: cells[0]])
     if op is None and cells[0] == 0 and frames.waits(inner):
@@ -211,17 +229,26 @@ def groups() -> dict[str, int]:
     return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
-def interrupt() -> None:
-    """Raise KeyboardInterrupt in the learner's cell; an idle engine ignores it."""
-    if where()["state"] != "idle":
+def interrupt() -> bool:
+    """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
+    busy = where()["state"] != "idle"
+    if busy:
         ended.interrupted()
         signal.pthread_kill(MAIN, signal.SIGINT)
+    return busy
+
+
+def end() -> bool:
+    """End this process, as no signal from another host can; the answer leaves first."""
+    threading.Timer(0.1, signal.raise_signal, (signal.SIGKILL,)).start()
+    return True
 
 
 ACTIONS = {
     "where": where,
     "abort": group.abort,
     "interrupt": interrupt,
+    "end": end,
     "memory": memory,
     "groups": groups,
     "ended": ended.last,

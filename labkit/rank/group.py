@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 from torch.distributed import distributed_c10d
 
+from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import MeetingStore
 
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
@@ -53,7 +55,7 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
         store=_store,
         rank=rank,
         world_size=world_size,
-        # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, which must outlast the lab.
+        # It bounds the rendezvous, hence not `limit`; sends and receives keep it, and must outlast the lab's patience.
         timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
         device_id=device if device.type == "cuda" else None,
     )
@@ -219,10 +221,12 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
         before = connected_sockets()
         lazy = os.environ.pop(LAZY, None)
         made = None
+        may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
         try:
             made = make_group(*args, **kwargs)
             return made
         finally:
+            may_oversleep(0)
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now = connected_sockets()

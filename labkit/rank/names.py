@@ -1,35 +1,33 @@
-"""Torch's two spellings of what 2.13 names anew: the collectives on one flat buffer, and the scaled sum."""
+"""Torch's functions by their newest names, which a torch as old as 2.11 has under older ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from labkit.theory.primitives import PRIMITIVES
 
 
-def all_gather_single(output: torch.Tensor, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Fill `output`, world_size times as long, with every rank's flat `input` in rank order.
+def add_newest() -> None:
+    """Give an older torch the names that newer ones have for its functions: `dist.all_gather_single` is in every torch.
 
-    Older torch calls it `all_gather_into_tensor`. Other arguments (group, async_op) are torch's.
+    Nothing changes where torch has them itself, and a function that it has under no name stays missing.
     """
-    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-    return getattr(dist, name)(output, input, *args, **kwargs)
+    for function in (f for p in PRIMITIVES.values() for f in p.functions):
+        newest, *older = function.names
+        found = [getattr(dist, name) for name in older if hasattr(dist, name)]
+        if found and not hasattr(dist, newest):
+            for module in (dist, distributed_c10d):
+                setattr(module, newest, found[0])
 
 
-def reduce_scatter_single(output: torch.Tensor, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Fill `output` with this rank's chunk of the reduced flat `input`, which is world_size times as long.
-
-    Older torch calls it `reduce_scatter_tensor`. Other arguments (op, group, async_op) are torch's.
-    """
-    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
-    return getattr(dist, name)(output, input, *args, **kwargs)
+def torchs(name: str) -> Callable[..., Any]:
+    """Torch's own function of this name, or of an older one for it."""
+    names = next(f.names for p in PRIMITIVES.values() for f in p.functions if name in f.names)
+    return next(getattr(dist, n) for n in names if hasattr(dist, n))
 
 
-def premul_sum(factor: float) -> Any:
-    """The reduction that multiplies by `factor` before it adds: `op=premul_sum(0.5)`. NCCL has it, Gloo refuses it.
-
-    Newer torch spells it `ReduceOp.PREMUL_SUM(factor)`.
-    """
-    scaled = dist.ReduceOp.PREMUL_SUM
-    return scaled(factor) if callable(scaled) else dist._make_nccl_premul_sum(factor)
+all_gather_single, reduce_scatter_single = map(torchs, ("all_gather_single", "reduce_scatter_single"))

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
+from labkit.rank import ended
 from labkit.rank.copies import Refused, copied, named, shell
 
 FILE = "<ipython-input-flow>"  # the agent takes such frames for the learner's cell
@@ -55,7 +56,7 @@ def forget() -> None:
 def again(y: str) -> dict[str, Any]:
     """Run the cell once more on what it started from: the seconds it took, and where `y` came out the same."""
     if "refused" in _kept:
-        return {"error": ("Refused", _kept["refused"])}
+        return _failed(Refused(_kept["refused"]))
     try:
         with _untouched():
             began = time.perf_counter()
@@ -251,4 +252,4 @@ def _set_rng(state: tuple[Any, ...]) -> None:
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
-    return {"error": (type(error).__name__.removeprefix("_"), str(error))}
+    return {"error": (type(error).__name__.removeprefix("_"), str(error)), "ended": ended.of(error)}

@@ -1,13 +1,22 @@
 """What every rank did: each send, receive and collective of the last cell, and when it was entered and left.
 
 The Python functions of `torch.distributed` are wrapped once a process, torch's signature and source kept
-(`dist.send??` shows torch's). So calls that DDP and FSDP2 make through these functions are recorded too; what torch
-starts inside C++ (DDP's own bucket all-reduces, NCCL's kernels) is not. A call within a call (the broadcast under
-`broadcast_object_list`, everything under `comms`) counts as its outermost one.
+(`dist.send??` shows torch's). A call within a call (the broadcast under `broadcast_object_list`, everything under
+`comms`) counts as its outermost one. What goes past these functions is seen from below, see `labkit.rank.witness`:
+
+| called by | wrappers | the group's count | flight recorder |
+|---|---|---|---|
+| `dist.…`, `comms.…`; DDP, FSDP2 through them | times, line, arguments | yes | collectives: begin, line, size |
+| `group.send`, `group.recv` | times, line, arguments | yes | NCCL's, not Gloo's |
+| `group.allreduce`, functional collectives, DTensor, DDP's buckets in C++ | no | yes | begin, line, size |
+| `dist.monitored_barrier` | times, line | yes | no |
+
+A call is recorded once: the wrappers note which of the group's numbers are theirs, and only calls under other numbers
+are taken from the flight recorder.
 
 A record costs a rank alone 4 to 20 µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small
 broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
-`perf_counter_ns`, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
+`perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
 """
 
 from __future__ import annotations
@@ -23,6 +32,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, cast
 
@@ -30,79 +40,71 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from labkit.rank import comms
+from labkit.rank import comms, objects, p2p, wire
 from labkit.rank.snapshots import Snapshots
+from labkit.rank.witness import Noted, Span, Tally
+from labkit.theory.primitives import PRIMITIVES
+from labkit.theory.record import Log, Op
 
-LIMIT = 2000  # operations of one cell that are kept: the last ones
+LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
 MAIN = threading.main_thread().ident or 0
 
-# op → (kind, the argument that tells what travels, the argument that names the other rank or the root)
-RECORDED: dict[str, tuple[str, str, str]] = {
-    "send": ("send", "tensor", "dst"),
-    "isend": ("send", "tensor", "dst"),
-    "recv": ("recv", "tensor", "src"),
-    "irecv": ("recv", "tensor", "src"),
-    "send_object_list": ("send", "", "dst"),
-    "recv_object_list": ("recv", "", "src"),
-    "broadcast": ("collective", "tensor", "src"),
-    "reduce": ("collective", "tensor", "dst"),
-    "all_reduce": ("collective", "tensor", ""),
-    "all_reduce_coalesced": ("collective", "tensors", ""),
-    "gather": ("collective", "tensor", "dst"),
-    "all_gather": ("collective", "tensor", ""),
-    "all_gather_coalesced": ("collective", "input_tensor_list", ""),
-    "all_gather_single": ("collective", "input_tensor", ""),
-    "all_gather_into_tensor": ("collective", "input_tensor", ""),
-    "scatter": ("collective", "tensor", "src"),
-    "reduce_scatter": ("collective", "input_list", ""),
-    "reduce_scatter_single": ("collective", "input", ""),
-    "reduce_scatter_tensor": ("collective", "input", ""),
-    "all_to_all": ("collective", "input_tensor_list", ""),
-    "all_to_all_single": ("collective", "input", ""),
-    "barrier": ("collective", "", ""),
-    "monitored_barrier": ("collective", "", ""),
-    "broadcast_object_list": ("collective", "", "src"),
-    "scatter_object_list": ("collective", "", "src"),
-    "gather_object": ("collective", "", "dst"),
-    "all_gather_object": ("collective", "", ""),
-}
-ROOT_0 = ("broadcast", "scatter", "gather", "broadcast_object_list", "scatter_object_list", "gather_object")
-IN_COMMS = {
-    "send": ("send", "x", "dst"),
-    "recv": ("recv", "", "src"),
-    "barrier": ("collective", "", ""),
-    "broadcast": ("collective", "x", "src"),
-    "reduce": ("collective", "x", "dst"),
-    "all_reduce": ("collective", "x", ""),
-    "gather": ("collective", "x", "dst"),
-    "all_gather": ("collective", "x", ""),
-    "scatter": ("collective", "", "src"),
-    "reduce_scatter": ("collective", "xs", ""),
-    "all_to_all": ("collective", "xs", ""),
+# The methods of a process group that the flight recorder does not see on Gloo: where their arguments stand.
+P2P = {
+    "send": ("send", "dst", {"group": 0, "tensors": 1, "group_dst": 2, "tag": 3}),
+    "recv": ("recv", "src", {"group": 0, "tensors": 1, "group_src": 2, "tag": 3}),
+    "recv_anysource": ("recv", "src", {"group": 0, "tensors": 1, "tag": 2}),
 }
 
-_records: deque[dict[str, Any]] = deque(maxlen=LIMIT)
+# Where comms' own functions tell one another what will come: no part of what travels.
+HEADERS = {objects.exchange.__code__, p2p.send.__code__, p2p.recv.__code__}
+
+
+@dataclass
+class Cell:
+    """What is recorded of the cell that runs, or that ran last."""
+
+    on: bool = False
+    rank: int = 0
+    began: float = 0.0
+    ended: float | None = None
+    ops: deque[Op] = field(default_factory=lambda: deque(maxlen=LIMIT))
+    made: int = 0  # operations, also those that are not kept
+    order: Iterator[int] = field(default_factory=itertools.count)
+    nth: dict[tuple[int, ...], int] = field(default_factory=dict)  # the last collective of a group, counted from 0
+    works: dict[int, tuple[weakref.ref[Any], list[Op]]] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    sent: int | None = None  # bytes on the wire: before the cell while it runs, then within it
+
+
+_cell = Cell()
 _snapshots = Snapshots()
-_count = itertools.count()
-_nth: dict[tuple[int, ...], int] = {}  # how many collectives a group has had in this cell
-_works: dict[int, tuple[weakref.ref[Any], list[dict[str, Any]]]] = {}
+_space: dict[str, Any] = {}  # the learner's variables
+_peers: int | None = None  # how many ranks a function is checked among
 _inside = threading.local()
 _wrapped: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # where, its name, torch's, ours
-_cell: dict[str, Any] = {"on": False, "began": 0, "made": 0, "space": {}, "peers": None}
 
 
 def install(shell: Any) -> None:
     """Wrap torch's functions, once, and let every cell of this engine begin with an empty record."""
+    global _space
     if not hasattr(dist.send, "recorded"):
-        for name, facts in RECORDED.items():
-            if hasattr(dist, name):
-                _wrap(name, _recording(getattr(dist, name), name, *facts), distributed_c10d, dist)
+        for p in PRIMITIVES.values():
+            for name, what in ((name, f.data) for f in p.functions for name in f.names if hasattr(dist, name)):
+                function = getattr(dist, name)
+                _wrap(name, _recording(function, name, p.kind, what, p.other, p.reduces), distributed_c10d, dist)
+            if p.comms is not None:
+                ours = getattr(comms, p.name)
+                _wrap(p.name, _recording(ours, f"comms.{p.name}", p.kind, p.comms, p.other, p.reduces), comms)
+        for name, (kind, other, places) in P2P.items():
+            method = vars(dist.ProcessGroup)[name]
+            wrapper = _recording(method, f"ProcessGroup.{name}", kind, "tensors", other, places=places)
+            _wrap(name, wrapper, dist.ProcessGroup)
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
-        for name, facts in IN_COMMS.items():
-            _wrap(name, _recording(getattr(comms, name), f"comms.{name}", *facts), comms)
+        _wrap("destroy_process_group", _leaving(dist.destroy_process_group), distributed_c10d, dist)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         _put(ours=True)
-    _cell["space"] = shell.user_ns
+    _space = shell.user_ns
     for event, callback in (("pre_run_cell", begin), ("post_run_cell", end)):
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
@@ -110,7 +112,8 @@ def install(shell: Any) -> None:
 
 def confine(n: int | None) -> None:
     """While a function is checked among n ranks: refuse a peer beyond them, which Gloo would crash on or wait for."""
-    _cell["peers"] = n
+    global _peers
+    _peers = n
 
 
 def _wrap(name: str, wrapper: Callable[..., Any], *places: Any) -> None:
@@ -126,20 +129,24 @@ def _put(ours: bool) -> None:
 
 def begin(info: Any = None) -> None:
     """A cell starts: forget the last one."""
-    global _count
+    global _cell
     _inside.call = False
+    _inside.whole = None
     _put(ours=True)  # both stand already, unless a Stop came just as `paused` or a call ended
-    _records.clear()
-    _nth.clear()
-    _works.clear()
-    _snapshots.begin(getattr(info, "raw_cell", None) or "", _cell["space"])
-    _count = itertools.count()
-    _cell.update(on=True, began=time.perf_counter_ns(), made=0)
+    _snapshots.begin(getattr(info, "raw_cell", None) or "", _space)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    _cell = Cell(on=True, rank=rank, sent=wire.sent(), began=time.perf_counter())
 
 
 def end(_: Any = None) -> None:
     """A cell has ended: what runs between cells, `lab.look` for instance, is nobody's business."""
-    _cell["on"] = False
+    if not _cell.on:
+        return
+    _cell.on = False
+    _cell.ended = time.perf_counter()
+    _cell.tally.end()
+    now = wire.sent()
+    _cell.sent = None if now is None or _cell.sent is None else now - _cell.sent
     _snapshots.last()
 
 
@@ -149,72 +156,133 @@ def paused() -> Iterator[None]:
 
     Torch's functions stand in their places meanwhile. A wrapper that only passes on would cost a small call 4 %.
     """
-    before = getattr(_inside, "call", False)
-    _inside.call = True
-    try:
-        if not before:
-            _put(ours=False)
+    if getattr(_inside, "call", False):
         yield
-    finally:
-        _inside.call = before
-        if not before:
+        return
+    with _cell.tally.apart():
+        _inside.call = True
+        try:
+            _put(ours=False)
+            yield
+        finally:
+            _inside.call = False
             _put(ours=True)
 
 
 def records() -> dict[str, Any]:
-    """The last cell's operations as plain data, and what is needed to compare this rank's times with others'."""
-    kept = [_plain(r) for r in list(_records)]
-    return {
-        "ops": kept,
-        "dropped": _cell["made"] - len(kept),
-        "began": _cell["began"],
-        **_snapshots.told(),
-        "host": socket.gethostname(),
-        "wall": time.time_ns() - time.perf_counter_ns(),
-    }
+    """The last cell's operations and buffers as plain data, and what is needed to compare times with other ranks'."""
+    kept = list(_cell.ops)
+    until = time.perf_counter() if _cell.ended is None else _cell.ended
+    missing, unnamed = _cell.tally.missing(_cell.began, until)
+    return Log(
+        ops=_merged(kept, missing),
+        buffers=_snapshots.buffers,
+        journal=_snapshots.journal(),
+        began=_cell.began,
+        ended=_cell.ended,
+        wall=time.time() - time.perf_counter(),
+        host=socket.gethostname(),
+        dropped=_cell.made - len(kept),
+        unnamed=unnamed,
+        sent=None if _cell.on else _cell.sent,
+    ).plain()
 
 
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as JSON carries it."""
-    dtype, shape = record["dtype"], record["shape"]
-    return {
-        **record,
-        "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
-        "shape": None if shape is None else list(shape),
-        "reduce": _reduction(record["reduce"]) if "reduce" in record["op"] else None,
-    }
+def _merged(ops: list[Op], missing: list[Noted]) -> list[Op]:
+    """Operations in the order in which they began, those among them that only a process group has noted.
+
+    Each collective counts among its group's, and each call stands in the rank's program where it was made.
+    """
+    if not missing:
+        return ops
+    moments = [(op.entered, float(op.issued)) for op in ops]
+    moments += [(op.waited[1] if op.waited else op.left or op.entered, float(op.done)) for op in ops if op.done]
+    merged = [replace(op) for op in ops] + [_witnessed(one, moments) for one in missing]
+    merged.sort(key=lambda op: op.entered)
+    before: dict[tuple[int, ...], list[Op]] = {}
+    for op in (op for op in merged if op.kind == "collective"):
+        earlier = before.setdefault(op.ranks, [])
+        op.nth += sum(o.witnessed for o in earlier) if not op.witnessed else earlier[-1].nth + 1 if earlier else 0
+        earlier.append(op)
+    return merged
+
+
+def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
+    """The operation that a process group has noted."""
+    mine = [f for f in one.frames if _is_cell(f["filename"])]
+    function = f"{mine[0]['name']}, its line {mine[0]['line']}" if len(mine) > 1 else None
+    return Op(
+        rank=_cell.rank,
+        issued=max((place for moment, place in moments if moment <= one.entered), default=-1.0) + 0.5,
+        op=one.op,
+        kind="collective",
+        ranks=_cell.tally.ranks[one.group],
+        dtype=one.dtype,
+        shape=one.shape,
+        bytes=one.bytes,
+        line=mine[-1]["line"] if mine else None,
+        function=function,
+        witnessed=True,
+        entered=one.entered,
+        left=one.entered,
+    )
 
 
 # -- wrappers -----------------------------------------------------------------------------------------------------
 
 
-def _recording(function: Callable[..., Any], op: str, kind: str, what: str, other: str) -> Callable[..., Any]:
-    """The same function, which leaves a record; nothing about its result or its exceptions changes."""
-    places = {name: i for i, name in enumerate(inspect.signature(function).parameters)}
+def _recording(
+    function: Callable[..., Any],
+    op: str,
+    kind: str,
+    what: str,
+    other: str,
+    reduces: bool = False,
+    places: dict[str, int] | None = None,
+) -> Callable[..., Any]:
+    """The same function, which leaves a record; nothing about its result or its exceptions changes.
+
+    `what` and `other` are the arguments that tell what travels, and the other rank or the root; `places` where
+    arguments stand, for a function without a signature.
+    """
+    at = places or {name: i for i, name in enumerate(inspect.signature(function).parameters)}
+    asynchronous = op in ("isend", "irecv") or places is not None
 
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        if not _cell["on"] or getattr(_inside, "call", False):
-            return function(*args, **kwargs)
-
         def given(name: str) -> Any:
-            i = places.get(name)
+            i = at.get(name)
             return None if i is None else args[i] if i < len(args) else kwargs.get(name)
 
-        record = _begun(op, kind, given(what), other, given)
-        if record is None:
+        if getattr(_inside, "call", False):
+            whole = None if places else getattr(_inside, "whole", None)
+            if whole is not None and sys._getframe(1).f_code not in HEADERS and (size := _facts(given(what))[2]):
+                whole.bytes = size + (whole.bytes or 0)  # an object's are those of what carries it
             return function(*args, **kwargs)
+        if not _cell.on:
+            return function(*args, **kwargs)
+        begun = _begun(op, kind, given(what), other, given)
+        if begun is None:
+            return function(*args, **kwargs)
+        record, group, name, span = begun
+        if reduces:
+            record.reduce = _reduction(given("op"))
+        record.asynchronous = asynchronous or bool(given("async_op"))
+        tally = _cell.tally
+        _inside.whole = record if record.bytes is None else None
         _inside.call = True
-        record["entered"] = time.perf_counter_ns()
+        record.entered = time.perf_counter()
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            record["left"] = time.perf_counter_ns()
-            record["error"] = type(error).__name__
+            record.left = time.perf_counter()
+            record.error = type(error).__name__
             raise
         finally:
             _inside.call = False
-        record["left"] = time.perf_counter_ns()
+            _inside.whole = None
+            tally.done(group, name, span)
+        record.left = time.perf_counter()
         _done(record, result)
         return result
 
@@ -226,13 +294,13 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def batched(*args: Any, **kwargs: Any) -> Any:
-        if not _cell["on"] or getattr(_inside, "call", False):
+        if not _cell.on or getattr(_inside, "call", False):
             return function(*args, **kwargs)
         _inside.batch = []
         try:
             works = function(*args, **kwargs)
             if len(works) == 1 and len(_inside.batch) > 1:  # NCCL: one Work for all
-                _works[id(works[0])] = (weakref.ref(works[0]), _inside.batch)
+                _cell.works[id(works[0])] = (weakref.ref(works[0]), _inside.batch)
             return works
         finally:
             _inside.batch = None
@@ -240,28 +308,42 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
     return batched
 
 
+def _leaving(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A group that goes takes its counts along: what it did is looked up."""
+
+    @functools.wraps(function)
+    def leaving(*args: Any, **kwargs: Any) -> Any:
+        if _cell.on:
+            _cell.tally.leave()
+        return function(*args, **kwargs)
+
+    return leaving
+
+
 def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        work, mine = _works.get(id(self), (None, []))
-        if work is None or work() is not self or mine[0]["waited"] or getattr(_inside, "call", False):
+        work, mine = _cell.works.get(id(self), (None, []))
+        if work is None or work() is not self or mine[0].waited or getattr(_inside, "call", False):
             return function(self, *args, **kwargs)
-        entered = time.perf_counter_ns()
+        order = _cell.order
+        entered = time.perf_counter()
         line = _where()[0]
         try:
-            return function(self, *args, **kwargs)
+            result = function(self, *args, **kwargs)
         except BaseException as error:
-            for record in mine:
-                record["error"] = type(error).__name__
+            for op in mine:
+                op.waited = (entered, time.perf_counter(), line)
+                op.error = type(error).__name__
             raise
-        finally:
-            for record in mine:
-                record["waited"] = (entered, time.perf_counter_ns(), line)
-                if record["kind"] == "recv" and not record["error"]:
-                    if record["peer"] is None:
-                        record["peer"] = record["ranks"][cast(Any, self)._source_rank()]
-                    _snapshots.after(record["view"])
-                record["done"] = next(_count)
+        for op in mine:
+            op.waited = (entered, time.perf_counter(), line)
+            if op.kind == "recv":
+                if op.peer is None:
+                    op.peer = op.ranks[cast(Any, self)._source_rank()]
+                _snapshots.after(op.view)
+            op.done = next(order)
+        return result
 
     return wait
 
@@ -269,79 +351,88 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
 # -- records ------------------------------------------------------------------------------------------------------
 
 
-def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]) -> dict[str, Any] | None:
-    """What is known of a call before it runs; None where it is not this rank's, or not well-formed."""
-    group = given("group")
-    if group is dist.GroupMember.NON_GROUP_MEMBER:
-        return None
+def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]) -> tuple[Op, Any, str, Span] | None:
+    """What is known of a call before it runs; its group and the group's name; its span in the tally.
+
+    None where it is not this rank's call, or where torch will say what is wrong with it.
+    """
     try:
-        ranks = tuple(dist.get_process_group_ranks(group))
+        group = given("group")
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            return None
+        group = distributed_c10d._get_default_group() if group is None else group
+        name = group.group_name
+        ranks = _cell.tally.ranks.get(name)
+        if ranks is None:
+            ranks = _cell.tally.know(group, name)
         peer = given(other) if other else None
-        if peer is None and (inside := given(f"group_{other}")) is not None:
+        if peer is None and other and (inside := given(f"group_{other}")) is not None:
             peer = ranks[inside] if inside in range(len(ranks)) else inside
-        if peer is None and op.removeprefix("comms.") in ROOT_0:
-            peer = 0
+        if peer is None and other and kind == "collective":
+            peer = 0  # the root that torch and comms take where none is named
         dtype, shape, size = _facts(what)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return None  # torch itself says what is wrong
-    most = _cell["peers"]
-    if most is not None and kind != "collective" and isinstance(peer, int) and peer not in range(most):
-        raise ValueError(f"there is no rank {peer} among {most} ranks")
+        return None
+    if _peers is not None and kind != "collective" and isinstance(peer, int) and peer not in range(_peers):
+        raise ValueError(f"there is no rank {peer} among {_peers} ranks")
+    span = _cell.tally.begun(group, name)
     line, function = _where()
-    nth = 0
+    record = Op(
+        rank=_cell.rank,
+        issued=next(_cell.order),
+        op=op,
+        kind=kind,
+        ranks=ranks,
+        peer=peer,
+        dtype=dtype,
+        shape=shape,
+        bytes=size,
+        line=line,
+        function=function,
+    )
+    tensor = what[0] if shape is not None and not isinstance(what, Tensor) else what
+    if isinstance(tensor, Tensor) and tensor.is_cuda:
+        record.enqueued = True
     if kind == "collective":
-        nth = _nth[ranks] = _nth.get(ranks, -1) + 1
-    record = {
-        "sequence": next(_count),
-        "op": op,
-        "kind": kind,
-        "ranks": ranks,
-        "peer": peer,
-        "tag": given("tag") or 0,
-        "nth": nth,
-        "reduce": given("op"),
-        "dtype": dtype,
-        "shape": shape,
-        "bytes": size,
-        "line": line,
-        "function": function,
-        "async": op in ("isend", "irecv") or bool(given("async_op")),
-        "batch": False,
-        "enqueued": isinstance(what, Tensor) and what.is_cuda,
-        "entered": 0,
-        "left": None,
-        "waited": None,
-        "done": None,
-        "error": "",
-        "view": _snapshots.before(what, line, kind) if kind != "collective" and isinstance(what, Tensor) else None,
-    }
+        record.nth = _cell.nth[ranks] = _cell.nth.get(ranks, -1) + 1
+    else:
+        record.tag = given("tag") or 0
+        if isinstance(tensor, Tensor):
+            record.view = _snapshots.before(tensor, line, kind)
     batch = getattr(_inside, "batch", None)
     if batch is not None:
         batch.append(record)
-        record["batch"] = True
-    _records.append(record)
-    _cell["made"] += 1
-    return record
+        record.batch = True
+    _cell.ops.append(record)
+    _cell.made += 1
+    return record, group, name, span
 
 
-def _done(record: dict[str, Any], result: Any) -> None:
+def _done(record: Op, result: Any) -> None:
     """What is known once a call has returned."""
-    if record["kind"] == "recv" and not record["async"]:
-        if record["peer"] is None and isinstance(result, int) and result >= 0:
-            record["peer"] = result
-        _snapshots.after(record["view"])
-    if not record["async"]:
-        record["done"] = next(_count)
+    if record.kind == "recv" and not record.asynchronous:
+        if record.peer is None and isinstance(result, int) and result >= 0:
+            record.peer = result
+        _snapshots.after(record.view)
+    if not record.asynchronous:
+        record.done = next(_cell.order)
     elif isinstance(result, dist.Work):
-        _works[id(result)] = (weakref.ref(result), [record])
+        _cell.works[id(result)] = (weakref.ref(result), [record])
 
 
-def _facts(what: Any) -> tuple[Any, Any, int | None]:
-    """dtype, shape and bytes of a tensor, or of a list of them together; nothing of an object."""
+_dtypes: dict[Any, str] = {}  # their names
+
+
+def _facts(what: Any) -> tuple[str | None, tuple[int, ...] | None, int | None]:
+    """dtype, shape and bytes of a tensor, or dtype and bytes of a list of them; nothing of an object."""
     if isinstance(what, Tensor):
-        return what.dtype, what.shape, what.nbytes
+        name = _dtypes.get(what.dtype)
+        if name is None:
+            name = _dtypes[what.dtype] = str(what.dtype).removeprefix("torch.")
+        return name, tuple(what.shape), what.nbytes
     if isinstance(what, (list, tuple)) and what and all(isinstance(x, Tensor) for x in what):
-        return _facts(what[0])[0], None, sum(x.nbytes for x in what)
+        dtype, shape, _ = _facts(what[0])
+        return dtype, shape if len(what) == 1 else None, sum(x.nbytes for x in what)
     return None, None, None
 
 
@@ -361,11 +452,7 @@ def _where() -> tuple[int | None, str | None]:
     inner, outer = None, None
     while frame is not None:
         code = frame.f_code
-        is_cell = _mine.get(code.co_filename)
-        if is_cell is None:
-            name = code.co_filename
-            is_cell = _mine[name] = "ipykernel_" in name or name.startswith("<ipython-input")
-        if is_cell:
+        if _is_cell(code.co_filename):
             inner, outer = inner or frame, frame
         elif code.co_name == "run_code":
             break
@@ -373,3 +460,10 @@ def _where() -> tuple[int | None, str | None]:
     if inner is None or outer is None:
         return None, None
     return outer.f_lineno, None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}"
+
+
+def _is_cell(name: str) -> bool:
+    known = _mine.get(name)
+    if known is None:
+        known = _mine[name] = "ipykernel_" in name or name.startswith("<ipython-input")
+    return known

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from labkit.theory.record import Buffer, View
+
 MOST = 64  # elements of a buffer
 BUFFERS = 32  # that are watched in one cell
 ENTRIES = 8000  # of the journal
@@ -37,11 +39,13 @@ class Snapshots:
         self._names = list(dict.fromkeys(NAME.findall(code)))
         self._space = space
         self._watching = False
-        self._buffers: list[dict[str, Any]] = []
+        self.buffers: list[Buffer] = []
+        self._held: list[tuple[StorageWeakRef, torch.dtype]] = []  # the buffers' memory
         self._known: dict[int, int] = {}  # storage → buffer
+        self._last: dict[int, bytes] = {}  # what a buffer held when the journal was last written
         self._journal: list[tuple[int, bytes]] = []
 
-    def before(self, tensor: Tensor, line: int | None, kind: str) -> dict[str, Any] | None:
+    def before(self, tensor: Tensor, line: int | None, kind: str) -> View | None:
         """Note what all watched buffers hold, and where in them this tensor lies."""
         with self._lock:
             if not self._watching:
@@ -52,32 +56,29 @@ class Snapshots:
             if buffer is None:
                 return None
             self._sweep()
-            place = {"buffer": buffer, "offset": tensor.storage_offset(), "count": tensor.numel()}
-            return {**place, "from": len(self._journal), "until": None}
+            return View(buffer, int(tensor.storage_offset()), tensor.numel(), len(self._journal))
 
-    def after(self, view: dict[str, Any] | None) -> None:
+    def after(self, view: View | None) -> None:
         """Note what a receive has left."""
         if view is not None:
             with self._lock:
                 self._sweep()
-                view["until"] = len(self._journal)
+                view.until = len(self._journal)
 
     def last(self) -> None:
         """Note what the cell has left, and how the learner calls it."""
         with self._lock:
-            if self._buffers:
+            if self.buffers:
                 self._sweep()
                 for name, value in self._named():
                     buffer = self._known.get(_storage(value))
-                    if buffer is not None and not self._buffers[buffer]["name"]:
-                        self._buffers[buffer]["name"] = name
+                    if buffer is not None and not self.buffers[buffer].name:
+                        self.buffers[buffer].name = name
 
-    def told(self) -> dict[str, Any]:
-        """The buffers and the journal as plain data."""
+    def journal(self) -> list[tuple[int, list[Any]]]:
+        """Every change as (buffer, its values)."""
         with self._lock:
-            buffers = [{k: v for k, v in b.items() if k not in ("ref", "dtype", "held")} for b in self._buffers]
-            journal = [(b, _values(data, self._buffers[b]["dtype"])) for b, data in self._journal]
-        return {"buffers": buffers, "journal": journal}
+            return [(b, _values(data, self._held[b][1])) for b, data in self._journal]
 
     def _named(self) -> list[tuple[str, Tensor]]:
         """The tensors that the cell's code names, then those in lists that it names."""
@@ -94,31 +95,29 @@ class Snapshots:
             storage = tensor.untyped_storage()
             known = self._known.get(storage._cdata)
             if known is None:
-                if len(self._buffers) == BUFFERS:
+                if len(self.buffers) == BUFFERS:
                     return None
-                known = self._known[storage._cdata] = len(self._buffers)
-                size = storage.nbytes() // tensor.element_size()
-                facts = {"name": "", "size": size, "line": line, "first": kind, "gone": None}
-                self._buffers.append({**facts, "ref": StorageWeakRef(storage), "dtype": tensor.dtype})
-            facts = self._buffers[known]
-            if not facts["first"]:
-                facts.update(line=line, first=kind)
+                known = self._known[storage._cdata] = len(self.buffers)
+                self.buffers.append(Buffer("", storage.nbytes() // tensor.element_size(), line, kind))
+                self._held.append((StorageWeakRef(storage), tensor.dtype))
+            if not self.buffers[known].first:
+                self.buffers[known].line, self.buffers[known].first = line, kind
             return known
         except (RuntimeError, NotImplementedError):
             return None
 
     def _sweep(self) -> None:
         """Write into the journal what has changed."""
-        for i, facts in enumerate(self._buffers):
-            if facts["gone"] is not None:
+        for i, buffer in enumerate(self.buffers):
+            if buffer.gone is not None:
                 continue
-            storage: Any = torch.UntypedStorage._new_with_weak_ptr(facts["ref"].cdata)
+            storage: Any = torch.UntypedStorage._new_with_weak_ptr(self._held[i][0].cdata)
             if storage is None:
-                facts["gone"] = len(self._journal)
+                buffer.gone = len(self._journal)
                 continue
             data = ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
-            if facts.get("held") != data:
-                facts["held"] = data
+            if self._last.get(i) != data:
+                self._last[i] = data
                 self._journal.append((i, data))
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from labkit.rank import group as groups
 from labkit.rank.clock import Timing, timed
 from labkit.rank.names import all_gather_single, reduce_scatter_single
-from labkit.theory import collectives
+from labkit.theory.primitives import PART, PRIMITIVES, meaning
 
 _group: Any = None  # None is the world
 
@@ -58,8 +58,6 @@ CALLS: dict[str, Callable[[Buffers], Any]] = {
     "send_recv": _send_recv,
     "barrier": lambda b: dist.barrier(b.group),
 }
-IN_PLACE = ("all_reduce", "broadcast", "reduce", "barrier")
-PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")  # cut into one chunk a rank
 
 
 def begin(ranks: Sequence[int] | None, limit: float) -> None:
@@ -100,23 +98,23 @@ def _buffers(op: str, elements: int, dtype: torch.dtype) -> Buffers:
     ranks = dist.get_process_group_ranks(_group)
     n, me = len(ranks), dist.get_rank(_group)
     device = groups.choose_device(dist.get_rank(), "nccl" if "nccl" in dist.get_backend_config(_group) else "gloo")
-    part = elements // n if op in PARTS else elements
-    given = part if op in ("all_gather", "gather") else elements
-    taken = part if op in ("reduce_scatter", "scatter") else elements
+    primitive = PRIMITIVES[op]
+    given, taken = (elements // n if side == PART else elements for side in (primitive.brings, primitive.gets))
+    in_place = primitive.kind == "collective" and not primitive.cut  # torch leaves the result in the argument
     made = [torch.empty(size, dtype=dtype, device=device).fill_(0) for size in (given, taken)]
-    return Buffers(made[1 if op in IN_PLACE else 0], made[1], _group, n, me, ranks[0])
+    return Buffers(made[1 if in_place else 0], made[1], _group, n, me, ranks[0])
 
 
 def _right(op: str, b: Buffers) -> bool:
     """Call once on numbers that tell ranks and chunks apart, and hold the result against the meaning."""
     if op == "barrier":
         return CALLS[op](b) is None
-    whole = op in ("all_gather", "gather")  # a rank brings one chunk
-    xs: list[Any] = [(3 * r) % 7 if whole else [(3 * r + c) % 7 for c in range(b.n)] for r in range(b.n)]
+    one = PRIMITIVES[op].brings == PART
+    xs: list[Any] = [(3 * r) % 7 if one else [(3 * r + c) % 7 for c in range(b.n)] for r in range(b.n)]
     b.taken.zero_()
     b.given.copy_(_spread(xs[b.me], b.given))
     CALLS[op](b)
-    wanted = xs[b.me - 1] if op == "send_recv" else getattr(collectives, op)(xs)[b.me]
+    wanted = xs[b.me - 1] if op == "send_recv" else meaning(op)(xs)[b.me]
     return wanted is None or torch.equal(b.taken, _spread(wanted, b.taken))  # None: not the root
 
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from labkit.rank import group
 
@@ -39,20 +40,39 @@ def read() -> dict[str, Any]:
 
 def sockets() -> list[tuple[str, str, int, int]]:
     """Every connected TCP socket of this process with its counters."""
-    told = []
+    found = []
     for fd, _ in sorted(group.connected_sockets()):
         try:
             with socket.socket(fileno=os.dup(fd)) as s:
-                info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                (received,), (waiting,) = (
-                    struct.unpack_from("Q", info, RECEIVED),
-                    struct.unpack_from("I", info, WAITING),
-                )
-                sent, again = struct.unpack_from("QQ", info, SENT)
-                told.append((_name(s.getsockname()), _name(s.getpeername()), sent - again + waiting, received))
+                found.append((_name(s.getsockname()), _name(s.getpeername()), *_counters(s)))
         except (OSError, struct.error):  # closed meanwhile, or an older kernel
             continue
-    return told
+    return found
+
+
+def sent() -> int | None:
+    """Bytes that this rank has sent to others over the sockets of its groups; None where nobody counts them.
+
+    Checks of every call (TORCH_DISTRIBUTED_DEBUG=DETAIL) send as well: then these are not the caller's bytes alone.
+    """
+    if group.moved() is None or dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        return None
+    total = 0
+    for noted in group._noted():
+        try:
+            with group._opened(noted) as s:
+                total += _counters(s)[0]
+        except (OSError, struct.error):
+            return None
+    return total
+
+
+def _counters(s: socket.socket) -> tuple[int, int]:
+    """Bytes sent, with what waits to be, and received."""
+    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    (received,), (waiting,) = struct.unpack_from("Q", info, RECEIVED), struct.unpack_from("I", info, WAITING)
+    done, again = struct.unpack_from("QQ", info, SENT)
+    return done - again + waiting, received
 
 
 def nvlink() -> int | None:

@@ -19,6 +19,7 @@ from labkit.show.spoken import by_rank, listed, story
 from labkit.show.tiles import BLOCK, WIDE, coarse, flat, from_part, grouped, short, wanted_tiles
 from labkit.theory import mistakes
 from labkit.theory.origin import Origin
+from labkit.theory.primitives import Means, meant
 from labkit.theory.probing import Seen
 from labkit.theory.provenance import Part
 
@@ -32,9 +33,9 @@ class Flow:
     knows; `mistakes` says in words what differs from the primitive that was meant; `data` is all of it, plain.
     """
 
-    def __init__(self, seen: Seen, means: str | None = None, root: int = 0) -> None:
+    def __init__(self, seen: Seen, means: str | Means | None = None, root: int = 0) -> None:
         self._seen = seen
-        self._means = means
+        self._means = getattr(means, "__name__", means)
         self._wanted = self._expected(means, root) if means and not seen.why else None
         self._spans = [[(a, b, part.origin) for a, b, part in row] for row in seen.parts]
         self._noun = "element" if self._fine else "block"
@@ -93,7 +94,7 @@ class Flow:
     def svg(self) -> bytes:
         """The picture; equal flows give equal bytes."""
         drawing = self._drawing()
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+        return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property
     def alt(self) -> str:
@@ -180,7 +181,7 @@ class Flow:
 
     # -- what was meant -------------------------------------------------------------------------------------------
 
-    def _expected(self, means: str, root: int) -> list[list[mistakes.Span] | None] | None:
+    def _expected(self, means: str | Means, root: int) -> list[list[mistakes.Span] | None] | None:
         """What the primitive that was meant leaves, in the same sources that were changed."""
         if sum(b["size"] for b in self._seen.before) > COMPARED:
             return None
@@ -226,10 +227,10 @@ class Flow:
         return [*notes, *filter(None, [seen.why])]
 
 
-def check(means: str | None, root: int, n: int) -> None:
+def check(means: str | Means | None, root: int, n: int) -> None:
     """Refuse a primitive or a root that does not exist, before the cell runs."""
-    if means is not None and means not in mistakes.MEANINGS:
-        raise LabError(f"{means!r} is no primitive to compare with. Use one of {', '.join(mistakes.MEANINGS)}.")
+    if means is not None:
+        meant(means)
     if root not in range(n):
         raise LabError(f"root={root!r}: this lab has the ranks 0 to {n - 1}. Choose among them.")
 

@@ -10,6 +10,7 @@ from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.theory import schedules
 from labkit.theory.origin import Origin
+from labkit.theory.primitives import PART, PARTS, PRIMITIVES
 from labkit.theory.schedules import Schedule, text
 
 MOST = 16  # ranks that are drawn
@@ -72,7 +73,7 @@ class Drawn:
     def _states(self) -> list[list[list[plot.Cell]]]:
         """Who is in each chunk of each rank, before every step and in the end."""
         s = self.schedule
-        moving = s.op in ("broadcast", "all_gather", "gather", "scatter")
+        moving = not PRIMITIVES[s.op].reduces
         states = s.states(_tokens(s))
         ends = [{c for c, v in mine.items() if self._final(r, c, v[0])} for r, mine in enumerate(states[-1])]
         out = []
@@ -93,18 +94,18 @@ class Drawn:
         return out
 
     def _final(self, r: int, c: int, origin: Origin) -> bool:
-        s = self.schedule
-        if s.op in ("reduce", "gather") and r != s.root:
+        s, primitive = self.schedule, PRIMITIVES[self.schedule.op]
+        if primitive.to_root and r != s.root:
             return False
-        if s.op in ("reduce_scatter", "scatter") and c * s.n // s.chunks != r:
+        if primitive.gets == PART and c * s.n // s.chunks != r:
             return False
-        return s.op not in ("all_reduce", "reduce", "reduce_scatter") or len(origin.ranks) == s.n
+        return not primitive.reduces or len(origin.ranks) == s.n
 
     def _notes(self, cells: bool, trees: bool) -> list[str]:
         s = self.schedule
         notes = []
         if cells:
-            adds = s.op in ("all_reduce", "reduce", "reduce_scatter")
+            adds = PRIMITIVES[s.op].reduces
             number = "how many contributions are in it" if adds else "the rank that it came from"
             what = f"a chunk, in the order 0 to {s.chunks - 1}" if s.chunks > 1 else "the whole buffer, chunk 0"
             notes.append(f"A cell is {what}; its number: {number}. Bold: final.")
@@ -121,9 +122,10 @@ class Drawn:
 
 def _tokens(s: Schedule) -> list[Any]:
     """A token for each chunk that a rank brings, as the schedule wants them."""
-    if s.op in ("all_gather", "gather"):
+    brings = PRIMITIVES[s.op].brings
+    if brings == PART:
         return [[Origin(r, i) for i in range(s.chunks // s.n)] for r in range(s.n)]
-    if s.op in ("reduce_scatter", "scatter"):
+    if brings == PARTS:
         each = s.chunks // s.n
         return [[[Origin(r, q * each + i) for i in range(each)] for q in range(s.n)] for r in range(s.n)]
     return [[Origin(r, i) for i in range(s.chunks)] for r in range(s.n)]

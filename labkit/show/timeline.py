@@ -22,17 +22,17 @@ class Timeline:
     `record` has all of it: `record.ops[r]`, `record.messages`, `record.meetings`, `record.waits` (seconds).
     """
 
-    def __init__(self, told: Sequence[dict[str, Any] | None]) -> None:
-        self.record: Record = read(told)
+    def __init__(self, logs: Sequence[dict[str, Any] | None]) -> None:
+        self.record: Record = read(logs)
 
     @cached_property
     def facts(self) -> str:
         """What each rank did, in its order: the same in every run."""
-        said = {
+        each = {
             r: "\n".join(described(op, self.record.n) for op in mine) or "nothing"
             for r, mine in enumerate(self.record.ops)
         }
-        return "\n".join([*merge(said).splitlines(), *self._oddities()])
+        return "\n".join([*merge(each).splitlines(), *self._oddities()])
 
     @cached_property
     def times(self) -> str:
@@ -40,7 +40,7 @@ class Timeline:
         ends = [t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None]
         lines = [f"{seconds(max(ends, default=0.0))} from the first operation's start to the last one's end"]
         waits = self._notable()
-        lines += [_told(same) for same in waits]
+        lines += [_waited(same) for same in waits]
         return "\n".join(lines if waits else [*lines, "no rank waited for another for long"])
 
     def _notable(self) -> list[list[Wait]]:
@@ -58,15 +58,15 @@ class Timeline:
         lines = []
         for m in self.record.messages:
             if m.send and not m.recv:
-                lines.append(f"nobody received what rank {m.send.rank} sent to rank {m.send.peer} ({_at(m.send)})")
+                lines.append(f"nobody received what rank {m.send.rank} sent to rank {m.send.peer} ({m.send.place})")
             if m.recv and not m.send:
                 who = "nobody" if m.recv.peer is None else f"rank {m.recv.peer}"
-                lines.append(f"{who} sent nothing that rank {m.recv.rank} could receive ({_at(m.recv)})")
+                lines.append(f"{who} sent nothing that rank {m.recv.rank} could receive ({m.recv.place})")
         for meeting in self.record.meetings:
             absent = set(meeting.ranks) - {o.rank for o in meeting.ops}
             if absent:
                 lines.append(f"{ranks(absent)} never came to {_calls(meeting)}")
-            elif len(meeting.names) > 1:
+            elif meeting.mixed:
                 lines.append(f"ranks called different operations: {_calls(meeting)}")
         return lines
 
@@ -102,22 +102,16 @@ def described(op: Op, n: int) -> str:
     wait = ""
     if op.asynchronous:
         wait = f"waited for in line {op.waited[2]}" if op.waited else "never waited for"
+    seen = "seen by the process group" if op.witnessed else ""
     error = f"ended with {op.error}" if op.error else "" if op.left is not None else "has not ended"
-    return ", ".join(filter(None, [f"{what} {size}".strip(), group, _at(op), batch, wait, error]))
-
-
-def _at(op: Op) -> str:
-    if op.function:
-        name, _, line = op.function.partition(", its line ")
-        return f"line {line} of {name}, called in line {op.line}"
-    return f"line {op.line}" if op.line else ""
+    return ", ".join(filter(None, [f"{what} {size}".strip(), group, op.place, batch, wait, seen, error]))
 
 
 def _where(op: Op) -> str:
-    return f"{op.op} ({_at(op).split(',')[0]})" if op.line else op.op
+    return f"{op.op} ({op.place.split(',')[0]})" if op.line else op.op
 
 
-def _told(waits: list[Wait]) -> str:
+def _waited(waits: list[Wait]) -> str:
     """Waits of ranks in one operation for one rank."""
     who, place, other = ranks({w.op.rank for w in waits}), _where(waits[0].op), f"rank {waits[0].for_}"
     return {

@@ -1,241 +1,241 @@
-"""Closed formulas: how many steps an algorithm takes and how many bytes a rank sends. Neither torch nor a cluster.
+"""Closed formulas: how many steps an algorithm takes, what it sends and what it adds. Neither torch nor a cluster.
 
 S is the largest buffer that one rank holds, in bytes, as in `theory.schedules`: the tensor of an all-reduce, reduce or
 broadcast; all that is gathered or scattered (N·D); the N chunks of a rank in a reduce-scatter or an all-to-all.
+Whatever says how long an algorithm takes (`theory.costs`, the what-if) takes it from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from labkit.errors import LabError
 
-OPS = (
-    "broadcast",
-    "reduce",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "gather",
-    "scatter",
-    "all_to_all",
-    "barrier",
-)
-
-
-def traffic_of(op: str, n: int, nbytes: float, root: int = 0) -> tuple[np.ndarray, str]:
-    """Bytes from each rank to each other one as textbooks and Gloo's source have it, `matrix[src, dst]`, and its name.
-
-    `nbytes` is S. Broadcast is Gloo's binomial tree, all-reduce its ring (each rank sends to the one before it),
-    reduce its ring of reduce-scatters with a gather at the end. For a reduce-scatter it is the textbook's ring,
-    S(N-1)/N from each rank: torch's Gloo runs an all-reduce under it and sends twice that.
-
-    >>> matrix, name = traffic_of("all_reduce", 4, 4.0)
-    >>> matrix.sum(axis=1).tolist(), name
-    ([6.0, 6.0, 6.0, 6.0], 'ring: 2S(N-1)/N from each rank')
-    """
-    if op not in OPS:
-        raise LabError(f"{op!r} has no textbook figure. Use one of {', '.join(OPS)}.")
-    if n < 1 or root not in range(n):
-        raise LabError(f"n={n}, root={root}: there is no such root. Choose one of 0 to n - 1.")
-    matrix = np.zeros((n, n))
-    ranks = np.arange(n)
-    part = nbytes / n
-    if op == "broadcast":
-        for v in range(1, n):  # a rank gets it from the one that lacks its highest bit
-            matrix[(v - (1 << v.bit_length() - 1) + root) % n, (v + root) % n] = nbytes
-        return matrix, "binomial tree: S into each rank but the root"
-    if op == "gather":
-        matrix[ranks, root] = part
-        matrix[root, root] = 0
-        return matrix, "each rank sends S/N to the root"
-    if op == "scatter":
-        matrix[root, :] = part
-        matrix[root, root] = 0
-        return matrix, "the root sends S/N to each rank"
-    if op == "all_to_all":
-        return part * (1 - np.eye(n)), "pairwise: S/N from each rank to each other one"
-    if n == 1 or op == "barrier":
-        return matrix, "no data"
-    if op == "all_gather":
-        matrix[ranks, (ranks + 1) % n] = part * (n - 1)
-        return matrix, "ring: S(N-1)/N from each rank"
-    if op == "reduce_scatter":
-        matrix[ranks, (ranks - 1) % n] = part * (n - 1)
-        return matrix, "ring: S(N-1)/N from each rank"
-    if op == "all_reduce":
-        matrix[ranks, (ranks - 1) % n] = 2 * part * (n - 1)
-        return matrix, "ring: 2S(N-1)/N from each rank"
-    matrix[ranks, (ranks - 1) % n] = part * (n - 1)
-    matrix[ranks, root] += part
-    matrix[root, root] = 0
-    return matrix, "ring: S(N-1)/N from each rank, then S/N from each to the root"
-
 
 @dataclass(frozen=True)
 class Figures:
-    """What an algorithm takes: its steps, and bytes as shares of S.
+    """What an algorithm takes: its steps, and bytes as shares of S. Numbers, or arrays of them where n was one.
 
     `sent` is the most that one rank sends, `total` what all send together, `serial` the bytes through the busiest
-    rank, one direction, step after step: time = steps·α + serial·S·β. `exact` is False where `sent` and `serial` are
-    bounds that a schedule stays below.
+    rank, one direction, step after step, and `added` those that it adds to its own. `exact` is False where `sent` and
+    `serial` are bounds that a schedule stays below.
     """
 
-    steps: int
-    sent: float
-    total: float
-    serial: float
+    steps: Any
+    sent: Any
+    total: Any
+    serial: Any
+    added: Any = 0.0
     exact: bool = True
 
+    def seconds(self, alpha: Any, moving: Any, adding: Any = 0.0) -> Any:
+        """steps·α + serial·S·β + added·S·γ: α in seconds a message; moving is S·β, adding S·γ, both in seconds."""
+        return self.steps * alpha + self.serial * moving + self.added * adding
 
-_Formula = Callable[[int, int | None, int | None], Figures]
+
+_Formula = Callable[[Any, Any, int | None], Figures]  # of n, pieces and aggregate
 
 
-def figures(op: str, algorithm: str, n: int, pieces: int | None = None, aggregate: int | None = None) -> Figures:
-    """The closed formulas of an algorithm of `theory.schedules`, by its name; as fast for 100,000 ranks as for 2.
+def figures(op: str, algorithm: str, n: Any, pieces: Any = None, aggregate: int | None = None) -> Figures:
+    """The closed formulas of an algorithm, by its name; as fast for 100,000 ranks as for 2. n may be an array.
 
     >>> figures("all_reduce", "ring", 4)
-    Figures(steps=6, sent=1.5, total=6.0, serial=1.5, exact=True)
-    >>> figures("all_reduce", "halving-doubling", 100_000).steps
-    34
+    Figures(steps=6, sent=1.5, total=6.0, serial=1.5, added=0.75, exact=True)
+    >>> figures("all_reduce", "halving-doubling", np.array([1, 8, 100_000])).steps
+    array([ 0,  6, 34])
 
     `pieces` is that of a ring's broadcast or reduce (default N) and of a double tree (default 1), `aggregate` PAT's.
     Sources: ring, Patarasu and Yuan 2009; recursive doubling, halving-doubling and folding, Thakur, Rabenseifner and
     Gropp 2005; Bruck et al. 1997; double tree, NCCL's trees.cc after Sanders, Speck and Träff 2009; PAT, Jeaugey 2025
     (arXiv 2506.20252). Raises `LabError` for what is not there.
     """
-    if (algorithm, op) not in _FORMULAS:
-        known = ", ".join(a for a, o in _FORMULAS if o == op) or "nothing"
-        raise LabError(f"No formula for {op!r} by {algorithm!r}. For {op} there is: {known}.")
-    if n < 1:
+    known = FORMULAS.get(op, {})
+    if algorithm not in known:
+        raise LabError(f"No formula for {op!r} by {algorithm!r}. For {op} there is: {', '.join(known) or 'nothing'}.")
+    if np.any(np.less(n, 1)):
         raise LabError(f"n={n!r} is no number of ranks. Choose 1 or more.")
-    if n == 1:
-        return Figures(0, 0.0, 0.0, 0.0)
-    return _FORMULAS[algorithm, op](n, pieces, aggregate)
+    f = known[algorithm](n, pieces, aggregate)
+    shares = f.sent, f.total, f.serial, f.added
+    steps, sent, total, serial, added = (np.where(np.greater(n, 1), x, 0 * x) for x in (f.steps, *shares))
+    if isinstance(n, int):
+        return Figures(steps.item(), float(sent), float(total), float(serial), float(added), f.exact)
+    return Figures(steps, sent, total, serial, added, f.exact)
 
 
 def hierarchical(op: str, nodes: int, gpus: int) -> tuple[Figures, float]:
     """The figures of a hierarchical ring, and the share of S that each rank sends out of its node.
 
     >>> hierarchical("all_reduce", nodes=2, gpus=4)
-    (Figures(steps=8, sent=1.75, total=14.0, serial=1.75, exact=True), 0.25)
+    (Figures(steps=8, sent=1.75, total=14.0, serial=1.75, added=0.875, exact=True), 0.25)
     """
     if op not in ("all_reduce", "all_gather", "reduce_scatter"):
         raise LabError(f"No formula for a hierarchical {op!r}. Take all_reduce, all_gather or reduce_scatter.")
-    n, times = nodes * gpus, 2 if op == "all_reduce" else 1
-    share = times * (n - 1) / n
-    return Figures(times * (nodes + gpus - 2), share, share * n, share), times * (nodes - 1) / n
+    inside, between = figures(op, "ring", gpus), figures(op, "ring", nodes)
+    flat, out = figures(op, "ring", nodes * gpus), between.sent / gpus
+    return Figures(inside.steps + between.steps, flat.sent, flat.total, flat.serial, flat.added), out
 
 
-def steps(op: str, algorithm: str, n: int, pieces: int | None = None, aggregate: int | None = None) -> int:
-    """How many steps an algorithm takes: `steps("all_reduce", "ring", 4)` is 6."""
-    return figures(op, algorithm, n, pieces, aggregate).steps
+def log2_up(n: Any) -> Any:
+    """⌈log2 n⌉, for n of 1 or more; exact for whole numbers.
+
+    >>> log2_up(5), log2_up(np.array([1, 2, 3, 4, 5])).tolist()
+    (3, [0, 1, 2, 2, 3])
+    """
+    if isinstance(n, int):
+        return (n - 1).bit_length()
+    return np.ceil(np.log2(np.maximum(n, 1)) - 1e-12).astype(int)
 
 
-def sent_per_rank(op: str, algorithm: str, n: int, nbytes: float = 1.0) -> float:
-    """The bytes that the rank which sends most sends, of a buffer of `nbytes`."""
-    return figures(op, algorithm, n).sent * nbytes
-
-
-def log2_up(n: int) -> int:
-    """⌈log2 n⌉, for n of 1 or more."""
-    return (n - 1).bit_length()
-
-
-def _power(n: int) -> tuple[int, int, int]:
+def _power(n: Any) -> tuple[Any, Any, Any]:
     """log2 of the largest power of two in n, that power, and 1 where n is more."""
-    levels = n.bit_length() - 1
-    return levels, 1 << levels, int(n > 1 << levels)
+    up = log2_up(n)
+    more = (2**up != n) * 1
+    return up - more, 2 ** (up - more), more
 
 
-def _ring(times: int) -> _Formula:
-    return lambda n, *_: Figures(times * (n - 1), times * (n - 1) / n, times * (n - 1.0), times * (n - 1) / n)
+def _ones(n: Any) -> Any:
+    """The ones in the binary numbers 0 to n - 1."""
+    levels = range(int(np.max(log2_up(n))))
+    return sum((n >> k + 1 << k) + np.maximum(0, n % (2 << k) - (1 << k)) for k in levels)
 
 
-def _chain(n: int, pieces: int | None, _: int | None) -> Figures:
-    cut = pieces or n
-    return Figures(n - 2 + cut, 1.0, n - 1.0, (n - 2 + cut) / cut)
+def _ring(times: int, adds: int, each: int = 1) -> _Formula:
+    """So many rounds of n - 1 parts, in steps that carry one, or one each way (`each` 2)."""
+
+    def formula(n: Any, *_: Any) -> Figures:
+        share, steps = (n - 1) / n, n - 1 if each == 1 else n // 2
+        return Figures(times * steps, times * share, times * (n - 1.0), times * share, adds * share)
+
+    return formula
 
 
-def _bidirectional(times: int) -> _Formula:
-    return lambda n, *_: Figures(times * (n // 2), times * (n - 1) / n, times * (n - 1.0), times * (n - 1) / n)
+def _chain(adds: int) -> _Formula:
+    def formula(n: Any, pieces: Any, _: Any) -> Figures:
+        cut = n if pieces is None else pieces
+        return Figures(n - 2 + cut, 1.0 + 0 * n, n - 1.0, (n - 2 + cut) / cut, adds + 0.0 * n)
+
+    return formula
 
 
-def _naive(n: int, *_: object) -> Figures:
-    return Figures(n - 1, n - 1.0, n - 1.0, n - 1.0)
-
-
-def _double_tree(n: int, pieces: int | None, _: int | None) -> Figures:
-    cut = pieces or 1
+def _double_tree(n: Any, pieces: Any, _: Any) -> Figures:
+    cut = 1 if pieces is None else pieces
     count = 2 * log2_up(n) + cut - 1
-    return Figures(count, 2.0, 2.0 * (n - 1), 2.0 * count / cut, exact=False)
+    return Figures(count, 2.0 + 0 * n, 2.0 * (n - 1), 2.0 * count / cut, 1.0 + 0 * n, exact=False)
 
 
-def _recursive_doubling(n: int, *_: object) -> Figures:
+def _recursive_doubling(n: Any, *_: Any) -> Figures:
     levels, p, more = _power(n)
-    extra = n - p
-    return Figures(levels + 2 * more, levels + more + 0.0, p * levels + 2.0 * extra, levels + 2.0 * more)
+    total = p * levels + 2.0 * (n - p)
+    return Figures(levels + 2 * more, levels + more + 0.0, total, levels + 2.0 * more, levels + more + 0.0)
 
 
-def _halving_doubling(n: int, *_: object) -> Figures:
+def _halving_doubling(n: Any, *_: Any) -> Figures:
     levels, p, more = _power(n)
-    half = 2 * (p - 1) / p
-    return Figures(2 * levels + 2 * more, half + more, 2.0 * (p - 1) + 2 * (n - p), half + 2 * more)
+    half = (p - 1) / p
+    return Figures(
+        2 * levels + 2 * more, 2 * half + more, 2.0 * (p - 1) + 2 * (n - p), 2 * half + 2 * more, half + more
+    )
 
 
-def _halving(n: int, *_: object) -> Figures:
-    levels, _p, more = _power(n)
-    if more:
-        raise LabError(f"Halving or doubling alone needs a power of two, not {n}. Take Bruck's.")
-    return Figures(levels, (n - 1) / n, n - 1.0, (n - 1) / n)
+def _halving(adds: int) -> _Formula:
+    def formula(n: Any, *_: Any) -> Figures:
+        levels, _p, more = _power(n)
+        if np.any(more):
+            raise LabError(f"Halving or doubling alone needs a power of two, not {n}. Take Bruck's.")
+        return Figures(levels, (n - 1) / n, n - 1.0, (n - 1) / n, adds * (n - 1) / n)
+
+    return formula
 
 
-def _bruck(times: int) -> _Formula:
-    return lambda n, *_: Figures(times * log2_up(n), times * (n - 1) / n, times * (n - 1.0), times * (n - 1) / n)
+def _in_steps(steps: Callable[[Any, int | None], Any], times: int, adds: int) -> _Formula:
+    """So many rounds of n - 1 parts, in fewer steps than a ring's."""
+
+    def formula(n: Any, _: Any, aggregate: int | None) -> Figures:
+        share = (n - 1) / n
+        return Figures(times * steps(n, aggregate), times * share, times * (n - 1.0), times * share, adds * share)
+
+    return formula
 
 
-def _bruck_all_to_all(n: int, *_: object) -> Figures:
-    ones = sum((n >> k + 1 << k) + max(0, n % (2 << k) - (1 << k)) for k in range(log2_up(n)))  # in 0 to n-1
-    return Figures(log2_up(n), ones / n, float(ones), ones / n)
+def _doublings(n: Any, _: int | None) -> Any:
+    return log2_up(n)
 
 
-def _pat(n: int, _: int | None, aggregate: int | None) -> Figures:
-    full = 1 << log2_up(n)
-    most = min(aggregate or full, max(1, full // 2))
-    count = n - 1 if most == 1 else most.bit_length() - 1 + full // most - 1
-    return Figures(count, (n - 1) / n, n - 1.0, (n - 1) / n)
+def _pats_steps(n: Any, aggregate: int | None) -> Any:
+    full = 2 ** log2_up(n)
+    most = np.minimum(aggregate or full, np.maximum(1, full // 2))
+    return np.where(most == 1, n - 1, log2_up(most) + full // most - 1)
 
 
-_FORMULAS: dict[tuple[str, str], _Formula] = {
-    ("naive", "broadcast"): _naive,
-    ("naive", "reduce"): lambda n, *_: Figures(n - 1, 1.0, n - 1.0, n - 1.0),
-    ("naive", "all_reduce"): lambda n, *_: Figures(2 * (n - 1), n - 1.0, 2.0 * (n - 1), 2.0 * (n - 1)),
-    ("linear", "gather"): lambda n, *_: Figures(n - 1, 1 / n, (n - 1) / n, (n - 1) / n),
-    ("linear", "scatter"): lambda n, *_: Figures(n - 1, (n - 1) / n, (n - 1) / n, (n - 1) / n),
-    ("ring", "all_gather"): _ring(1),
-    ("ring", "reduce_scatter"): _ring(1),
-    ("ring", "all_reduce"): _ring(2),
-    ("ring", "broadcast"): _chain,
-    ("ring", "reduce"): _chain,
-    ("bidirectional ring", "all_gather"): _bidirectional(1),
-    ("bidirectional ring", "reduce_scatter"): _bidirectional(1),
-    ("bidirectional ring", "all_reduce"): _bidirectional(2),
-    ("tree", "broadcast"): lambda n, *_: Figures(log2_up(n), log2_up(n), n - 1.0, log2_up(n)),
-    ("tree", "reduce"): lambda n, *_: Figures(log2_up(n), 1.0, n - 1.0, log2_up(n)),
-    ("tree", "all_reduce"): lambda n, *_: Figures(2 * log2_up(n), log2_up(n), 2.0 * (n - 1), 2.0 * log2_up(n)),
-    ("double tree", "all_reduce"): _double_tree,
-    ("recursive doubling", "all_reduce"): _recursive_doubling,
-    ("halving-doubling", "all_reduce"): _halving_doubling,
-    ("halving-doubling", "all_gather"): _halving,
-    ("halving-doubling", "reduce_scatter"): _halving,
-    ("Bruck", "all_gather"): _bruck(1),
-    ("Bruck", "reduce_scatter"): _bruck(1),
-    ("Bruck", "all_reduce"): _bruck(2),
-    ("Bruck", "all_to_all"): _bruck_all_to_all,
-    ("PAT", "all_gather"): _pat,
-    ("PAT", "reduce_scatter"): _pat,
-    ("pairwise", "all_to_all"): lambda n, *_: Figures(n - 1, (n - 1) / n, n - 1.0, (n - 1) / n),
+def _bruck_all_to_all(n: Any, *_: Any) -> Figures:
+    ones = _ones(n)
+    return Figures(log2_up(n), ones / n, 1.0 * ones, ones / n)
+
+
+def _parts_by_tree(n: Any, *_: Any) -> Figures:
+    return Figures(log2_up(n), (n - 1) / n, _ones(n) / n, (n - 1) / n, exact=False)
+
+
+def _ring_then_gather(n: Any, *_: Any) -> Figures:
+    share = (n - 1) / n
+    return Figures(2 * (n - 1), 1.0 + 0 * n, n - 1 + share, 2 * share, share)
+
+
+FORMULAS: dict[str, dict[str, _Formula]] = {
+    "all_reduce": {
+        "naive": lambda n, *_: Figures(2 * (n - 1), n - 1.0, 2.0 * (n - 1), 2.0 * (n - 1), n - 1.0),
+        "ring": _ring(2, 1),
+        "bidirectional ring": _ring(2, 1, each=2),
+        "tree": lambda n, *_: Figures(2 * log2_up(n), log2_up(n), 2.0 * (n - 1), 2.0 * log2_up(n), log2_up(n)),
+        "double tree": _double_tree,
+        "recursive doubling": _recursive_doubling,
+        "halving-doubling": _halving_doubling,
+        "Bruck": _in_steps(_doublings, 2, 1),
+        "PAT": _in_steps(_pats_steps, 2, 1),
+    },
+    "reduce_scatter": {
+        "ring": _ring(1, 1),
+        "bidirectional ring": _ring(1, 1, each=2),
+        "halving-doubling": _halving(1),
+        "Bruck": _in_steps(_doublings, 1, 1),
+        "PAT": _in_steps(_pats_steps, 1, 1),
+        "as an all-reduce": _ring(2, 1),  # what Gloo does
+    },
+    "all_gather": {
+        "ring": _ring(1, 0),
+        "bidirectional ring": _ring(1, 0, each=2),
+        "halving-doubling": _halving(0),
+        "Bruck": _in_steps(_doublings, 1, 0),
+        "PAT": _in_steps(_pats_steps, 1, 0),
+    },
+    "broadcast": {
+        "naive": lambda n, *_: Figures(n - 1, n - 1.0, n - 1.0, n - 1.0),
+        "tree": lambda n, *_: Figures(log2_up(n), log2_up(n), n - 1.0, log2_up(n)),
+        "ring": _chain(0),
+    },
+    "reduce": {
+        "naive": lambda n, *_: Figures(n - 1, 1.0 + 0 * n, n - 1.0, n - 1.0, n - 1.0),
+        "tree": lambda n, *_: Figures(log2_up(n), 1.0 + 0 * n, n - 1.0, log2_up(n), log2_up(n)),
+        "ring": _chain(1),
+        "ring, then gather": _ring_then_gather,  # what Gloo does
+    },
+    "gather": {
+        "linear": lambda n, *_: Figures(n - 1, 1 / n, (n - 1) / n, (n - 1) / n),
+        "tree": _parts_by_tree,
+    },
+    "scatter": {
+        "linear": lambda n, *_: Figures(n - 1, (n - 1) / n, (n - 1) / n, (n - 1) / n),
+        "tree": _parts_by_tree,
+    },
+    "all_to_all": {
+        "pairwise": lambda n, *_: Figures(n - 1, (n - 1) / n, n - 1.0, (n - 1) / n),
+        "Bruck": _bruck_all_to_all,
+    },
+    "barrier": {"dissemination": lambda n, *_: Figures(log2_up(n), 0.0 * n, 0.0 * n, 0.0 * n)},
+    "send_recv": {"one message": lambda n, *_: Figures(1 + 0 * n, 1.0 + 0 * n, 1.0 * n, 1.0 + 0 * n)},  # to the next
 }
+PIPELINED = (("broadcast", "ring"), ("reduce", "ring"), ("all_reduce", "double tree"))  # cut into pieces in a row

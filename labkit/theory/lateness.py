@@ -38,11 +38,15 @@ def statements(code: str) -> list[tuple[int, str]]:
 
 
 def states(record: Record, late: int) -> tuple[str, ...]:
-    """Who was still in the call when the late rank came to it, and who had left."""
+    """Who was still in the call when the late rank came to it, and who had left.
+
+    Where only the process group noted the call, nobody knows when it ended: then the statement's end counts.
+    """
     came = min((op.entered for op in record.ops[late]), default=None)
     found = []
     for r, mine in enumerate(record.ops):
-        ends = [op.ended if op.ended is not None else op.left for op in mine]
+        over = record.logs[r].ended
+        ends = [over if op.witnessed else op.left if op.ended is None else op.ended for op in mine]
         if not mine:
             found.append("")
         elif r == late:

@@ -9,39 +9,36 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
+from labkit.theory.primitives import Means, meaning, meant
 from labkit.theory.values import split
 from labkit.words import listed, ranks
 
-CHUNKED = ("scatter", "reduce_scatter", "all_to_all")
-ROOTED = ("broadcast", "scatter", "gather", "reduce")
-MEANINGS = (*ROOTED, "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 TOLD = 4  # mistakes in words; the picture shows the others
 
 Span = tuple[int, int, Origin | None]  # elements start to stop of a result come from here; None: undefined
 
 
-def expected(means: str, groups: Sequence[Sequence[int]], root: int = 0) -> list[list[Origin] | None]:
-    """The origins that a primitive leaves on every rank, element by element; None where nothing is defined.
+def expected(means: str | Means, groups: Sequence[Sequence[int]], root: int = 0) -> list[list[Origin] | None]:
+    """The origins that a primitive, or any `means(xs)`, leaves on every rank, element by element; None: undefined.
 
     `groups[r]` has the lengths of the chunks that rank r brings: [4] for a tensor of four, [2, 2] for a list of two.
+    A primitive that takes chunks gets them, also of a tensor; a function of one's own gets what the ranks bring.
 
     >>> expected("reduce", [[1], [1]])
     [[r0[0] + r1[0]], None]
     """
-    if means not in MEANINGS:
-        raise LabError(f"{means!r} is no primitive whose result is known. Use one of {', '.join(MEANINGS)}.")
+    primitive = meant(means)
     n = len(groups)
     xs: list[Any] = []
     for r, sizes in enumerate(groups):
         tokens = [Origin(r, i) for i in range(sum(sizes))]
-        if means in CHUNKED:
+        if primitive.chunked if primitive else len(sizes) > 1:
             xs.append(collectives.cut(tokens, sizes) if len(sizes) == n else split(tokens, n))
         else:
             xs.append(tokens)
-    out = getattr(collectives, means)(xs, **({"root": root} if means in ROOTED else {}))
+    out = meaning(means)(xs, **({"root": root} if primitive and primitive.rooted else {}))
     return [None if o is None else list(_flat(o)) for o in out]
 
 

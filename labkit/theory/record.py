@@ -6,47 +6,63 @@ Pure: plain data in, plain data out; neither torch nor a cluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-# Whose data a rank needs before it can leave: everyone's, or only the root's, or the root everyone's.
-FROM_ROOT = ("broadcast", "scatter", "broadcast_object_list", "scatter_object_list")
-TO_ROOT = ("reduce", "gather", "gather_object")
+from labkit.theory.primitives import Primitive, find
+from labkit.words import count, ranks
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
+class View:
+    """Where an operation's tensor lies: `count` elements of a small buffer, from `offset` on.
+
+    `since` and `until` are places in the rank's journal: what had changed before the call, and what a receive left.
+    """
+
+    buffer: int
+    offset: int
+    count: int
+    since: int = 0
+    until: int | None = None
+
+
+@dataclass(slots=True)
 class Op:
-    """One call of one rank. Times are seconds since the cell's first operation; `left` is None while it runs.
+    """One call of one rank. A rank makes it when the call begins and fills it in; a `Record` changes none.
 
-    `kind` is "send", "recv" or "collective"; `peer` the other rank, or the root; `nth` counts a group's collectives.
-    `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous one.
+    Times are seconds of the rank's own clock; in a `Record`, since the cell's first operation. `left` is None while
+    the call runs. `kind` is "send", "recv" or "collective"; `peer` the other rank, or the root; `nth` counts a group's
+    collectives. `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous one.
     `issued` and `done` order the rank's own calls: positions in its program, `done` None where nobody waited.
+    `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
     """
 
     rank: int
-    issued: int
+    issued: float
     op: str
     kind: str
     ranks: tuple[int, ...]
-    peer: int | None
-    tag: int
-    nth: int
-    reduce: str | None
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    bytes: int | None
-    line: int | None
-    function: str | None
-    asynchronous: bool
-    batch: bool
-    enqueued: bool
-    entered: float
-    left: float | None
-    waited: tuple[float, float, int | None] | None
-    done: int | None
-    error: str
-    view: dict[str, Any] | None = None
+    peer: int | None = None
+    tag: int = 0
+    nth: int = 0
+    reduce: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    bytes: int | None = None
+    line: int | None = None
+    function: str | None = None
+    asynchronous: bool = False
+    batch: bool = False
+    enqueued: bool = False
+    witnessed: bool = False
+    entered: float = 0.0
+    left: float | None = None
+    waited: tuple[float, float, int | None] | None = None
+    done: float | None = None
+    error: str = ""
+    view: View | None = None
 
     @property
     def ended(self) -> float | None:
@@ -56,7 +72,83 @@ class Op:
     @property
     def name(self) -> str:
         """The operation without the module that it was called from."""
-        return self.op.removeprefix("comms.")
+        return self.op.rpartition(".")[2]
+
+    @property
+    def called(self) -> str:
+        """The operation as a learner calls it: "dist.all_reduce", "comms.send", "ProcessGroup.broadcast"."""
+        return self.op if "." in self.op else f"dist.{self.op}"
+
+    @property
+    def place(self) -> str:
+        """Where in the cell: "line 2", "line 4 of ring, called in line 9"; "" where that is not known."""
+        if self.function:
+            name, _, line = self.function.partition(", its line ")
+            return f"line {line} of {name}, called in line {self.line}"
+        return f"line {self.line}" if self.line else ""
+
+    @property
+    def primitive(self) -> Primitive | None:
+        """Which primitive it is, whatever it is called."""
+        return find(self.op)
+
+
+@dataclass(slots=True)
+class Buffer:
+    """A small piece of memory of a rank: its name, elements, and the first call (kind and line) that used it.
+
+    `gone` is the place in the journal where it had been let go.
+    """
+
+    name: str
+    size: int
+    line: int | None
+    first: str
+    gone: int | None = None
+
+
+@dataclass
+class Log:
+    """What one rank kept of one cell: its calls in their order, and what its small buffers held.
+
+    `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, `wall` what makes
+    them seconds since 1970. `dropped` calls are too many to be kept; `unnamed` ones were counted by a process group
+    and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody counts them.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    journal: list[tuple[int, list[Any]]] = field(default_factory=list)
+    began: float = 0.0
+    ended: float | None = None
+    wall: float = 0.0
+    host: str = ""
+    dropped: int = 0
+    unnamed: int = 0
+    sent: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON carries it; `Log.of` reads it back."""
+        rows = [[*_row(op)[:-1], op.view and _row(op.view)] for op in self.ops]
+        return {**vars(self), "ops": rows, "buffers": [_row(b) for b in self.buffers]}
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Log:
+        """What `plain` made."""
+        ops = [Op(*row) for row in plain["ops"]]
+        for op in ops:
+            op.ranks = tuple(op.ranks)
+            op.shape = None if op.shape is None else tuple(op.shape)
+            op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
+            op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
+        return cls(**{**plain, "ops": ops, "buffers": [Buffer(*row) for row in plain["buffers"]]})
+
+
+_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer)}
+
+
+def _row(value: Op | View | Buffer) -> list[Any]:
+    return [getattr(value, name) for name in _NAMES[type(value)]]
 
 
 @dataclass(frozen=True)
@@ -87,8 +179,13 @@ class Meeting:
 
     @property
     def names(self) -> list[str]:
-        """What it is called; two names where ranks disagree."""
+        """What its ranks call it."""
         return sorted({o.op for o in self.ops})
+
+    @property
+    def mixed(self) -> bool:
+        """Whether ranks call different things: other primitives, or comms' functions and torch's."""
+        return len({(o.primitive.name if o.primitive else o.op, o.op.startswith("comms.")) for o in self.ops}) > 1
 
 
 @dataclass(frozen=True)
@@ -113,10 +210,10 @@ class Wait:
 
 @dataclass(frozen=True)
 class Record:
-    """All ranks' operations of one cell: `ops[r]` in program order. `told[r]` is rank r's own record."""
+    """All ranks' operations of one cell: `ops[r]` in program order, with times that compare; `logs[r]` has the rest."""
 
     ops: tuple[tuple[Op, ...], ...]
-    told: tuple[dict[str, Any], ...]
+    logs: tuple[Log, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -153,50 +250,38 @@ class Record:
         return tuple(sorted(found, key=lambda w: -w.seconds))
 
 
-def read(told: Sequence[dict[str, Any] | None]) -> Record:
-    """The ranks' records, as `labkit.rank.recorder.records` has them, as one.
+def read(logs: Sequence[dict[str, Any] | None]) -> Record:
+    """The ranks' logs, as `labkit.rank.recorder.records` sends them, as one record.
 
-    `told[r]` is {} where rank r did not run the cell, None where it does not answer.
+    `logs[r]` is {} where rank r did not run the cell, None where it does not answer.
     """
-    n = len(told)
-    present = [t for t in told if t]
+    kept = [Log.of(plain) if plain else Log() for plain in logs]
     notes = []
-    several = len({t["host"] for t in present}) > 1
+    several = len({log.host for log, plain in zip(kept, logs, strict=True) if plain}) > 1
     if several:
         notes.append("times of different hosts are compared by the hosts' own clocks, which may be milliseconds apart")
-    shift = [t["wall"] if t and several else 0 for t in told]
-    entries = [o["entered"] + shift[r] for r, t in enumerate(told) if t for o in t["ops"]]
-    start = min(entries, default=0)
-    ops = tuple(tuple(_op(r, o, start - shift[r]) for o in t["ops"]) if t else () for r, t in enumerate(told))
-    if any(o.enqueued for mine in ops for o in mine):
+    shift = [log.wall if several else 0.0 for log in kept]
+    start = min((op.entered + shift[r] for r, log in enumerate(kept) for op in log.ops), default=0.0)
+    for log, since in zip(kept, shift, strict=True):
+        _shift(log, since - start)
+    if any(op.enqueued for log in kept for op in log.ops):
         notes.append("calls on a GPU return when they are enqueued: their bars end before the data has moved")
-    missing = [r for r, t in enumerate(told) if t is None]
-    if missing:
-        notes.append(f"no record of rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
-    if dropped := max((t["dropped"] for t in present), default=0):
+    if missing := [r for r, plain in enumerate(logs) if plain is None]:
+        notes.append(f"no record of {ranks(missing)}")
+    if dropped := max((log.dropped for log in kept), default=0):
         notes.append(f"only the last operations are kept: up to {dropped} earlier ones a rank are not shown")
-    return Record(ops, tuple(t or {"buffers": [], "journal": []} for t in told) if n else (), tuple(notes))
+    if unnamed := max((log.unnamed for log in kept), default=0):
+        notes.append(f"a process group counted {count(unnamed, 'more call')} a rank, and nobody noted which")
+    return Record(tuple(tuple(log.ops) for log in kept), tuple(kept), tuple(notes))
 
 
-def _op(rank: int, told: dict[str, Any], zero: int) -> Op:
-    def seconds(ns: int | None) -> float | None:
-        return None if ns is None else (ns - zero) / 1e9
-
-    own = {f.name for f in fields(Op)}
-    waited = told["waited"]
-    return Op(
-        **{k: v for k, v in told.items() if k in own}
-        | {
-            "rank": rank,
-            "issued": told["sequence"],
-            "asynchronous": told["async"],
-            "ranks": tuple(told["ranks"]),
-            "shape": None if told["shape"] is None else tuple(told["shape"]),
-            "entered": seconds(told["entered"]),
-            "left": seconds(told["left"]),
-            "waited": (seconds(waited[0]), seconds(waited[1]), waited[2]) if waited else None,
-        }
-    )
+def _shift(log: Log, seconds: float) -> None:
+    """Move all times of a log that has just been read."""
+    log.ended = None if log.ended is None else log.ended + seconds
+    for op in log.ops:
+        op.entered += seconds
+        op.left = None if op.left is None else op.left + seconds
+        op.waited = op.waited and (op.waited[0] + seconds, op.waited[1] + seconds, op.waited[2])
 
 
 def _messages(ops: Sequence[Sequence[Op]]) -> Iterable[Message]:
@@ -212,16 +297,14 @@ def _messages(ops: Sequence[Sequence[Op]]) -> Iterable[Message]:
 
 def _family(op: Op) -> str:
     """Only calls of one kind meet: a tensor's, an object list's, those of comms."""
-    return "comms" if op.op.startswith("comms.") else "objects" if "object" in op.op else ""
+    primitive = op.primitive
+    return "comms" if op.op.startswith("comms.") else "objects" if primitive and primitive.objects else ""
 
 
 def _waits(op: Op, meeting: Meeting) -> list[Wait]:
     """The waits of one rank in a collective, one after the other."""
-    needed = set(op.ranks) - {op.rank}
-    if op.name in FROM_ROOT:
-        needed &= {op.peer}
-    elif op.name in TO_ROOT and op.rank != op.peer:
-        needed = set()
+    primitive = op.primitive
+    needed = primitive.needs(op.rank, op.peer, op.ranks) if primitive else set(op.ranks) - {op.rank}
     others = {o.rank: o for o in meeting.ops if o.rank != op.rank}
     if absent := needed - set(others):
         return _vain(op, absent)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.theory.origin import Origin
-from labkit.theory.record import Message, Op, Record, rounds
+from labkit.theory.record import Log, Message, Op, Record, rounds
 
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: a + b,
@@ -45,10 +45,10 @@ class Slot:
 class Ledger:
     """One rank's record while it is read from its beginning to its end."""
 
-    def __init__(self, rank: int, told: dict[str, Any], coarse: float) -> None:
+    def __init__(self, rank: int, log: Log, coarse: float) -> None:
         self.rank = rank
-        self.facts = told["buffers"]
-        self.journal = told["journal"]
+        self.buffers = log.buffers
+        self.journal = log.journal
         self.coarse = coarse
         self.at = 0
         self.held: dict[int, list[Element]] = {}
@@ -92,18 +92,18 @@ class Ledger:
     def landed(self, buffer: int, offset: int, values: Sequence[Any], origins: Sequence[Origin | None]) -> None:
         """A receive has ended."""
         elements = [Element(v, o) for v, o in zip(values, origins, strict=True)]
-        held = self.held.setdefault(buffer, [Element()] * self.facts[buffer]["size"])
+        held = self.held.setdefault(buffer, [Element()] * self.buffers[buffer].size)
         held[offset : offset + len(elements)] = elements
         self.came = True
         self.fresh = [f for f in self.fresh if f[:2] != (buffer, offset)] + [(buffer, offset, elements)]
-        if not any(values) and self.facts[buffer]["first"] == "recv":
+        if not any(values) and self.buffers[buffer].first == "recv":
             self.silent.append((buffer, elements))
         self.note()
 
     def _first(self, buffer: int, values: Sequence[Any]) -> list[Element]:
-        if self.facts[buffer]["first"] == "recv":
+        if self.buffers[buffer].first == "recv":
             return [Element()] * len(values)
-        if self.came and self.facts[buffer]["first"]:  # made after something came: a copy, or nobody knows what
+        if self.came and self.buffers[buffer].first:  # made after something came: a copy, or nobody knows what
             found: dict[tuple[Origin | None, ...], list[Element]] = {}
             for elements in self.held.values():
                 for start in range(len(elements) - len(values) + 1):
@@ -190,8 +190,8 @@ class Replay:
             for k in range(max(places.values(), default=0))
         ]
         self._round = {id(op): places[i] for i, m in enumerate(record.messages) for op in (m.send, m.recv) if op}
-        families = {f for told, ops in zip(record.told, record.ops, strict=True) for f in _families(told, ops)}
-        self.slots = [_slots(told, ops, families) for told, ops in zip(record.told, record.ops, strict=True)]
+        families = {f for log in record.logs for f in _families(log)}
+        self.slots = [_slots(log, families) for log in record.logs]
         self._forward = False  # whether received chunks are added to what is sent next
         self._habits: list[set[tuple[int, int, int]]] = [set() for _ in record.ops]  # where else they are added
         self._carried: dict[int, list[Element]] = {}
@@ -202,7 +202,7 @@ class Replay:
 
     def carried(self, message: Message) -> list[Element]:
         """What a message carried, element by element; nothing where it was not recorded."""
-        return self._told(self._carried.get(id(message.send), []))
+        return self._shown(self._carried.get(id(message.send), []))
 
     def contents(self, rank: int, slot: int, step: int) -> list[Element]:
         """What a slot holds when a rank begins with a step (counted from 0); at last, what the cell has left."""
@@ -210,18 +210,18 @@ class Replay:
         later = (ledger.began[id(o)] for o in self.record.ops[rank] if o.view and self._round.get(id(o), 0) > step)
         state = ledger.states[next(later, -1)]
         seen = next((state[b] for b in reversed(place.buffers) if b in state), [Element()] * place.size)
-        return self._told(seen)
+        return self._shown(seen)
 
     def place(self, op: Op | None) -> tuple[int, int, int] | None:
         """(slot, first element, how many) of an operation's tensor in its rank's row."""
         if op is None or not op.view:
             return None
         for i, slot in enumerate(self.slots[op.rank]):
-            if op.view["buffer"] in slot.buffers:
-                return i, op.view["offset"], op.view["count"]
+            if op.view.buffer in slot.buffers:
+                return i, op.view.offset, op.view.count
         return None
 
-    def _told(self, elements: list[Element]) -> list[Element]:
+    def _shown(self, elements: list[Element]) -> list[Element]:
         return elements if self.known else [Element(e.value) for e in elements]
 
     def _settle(self) -> None:
@@ -235,14 +235,14 @@ class Replay:
     def _sent_next(self, rank: int, place: tuple[int, int, int], sends: int) -> bool | None:
         """Whether the chunk that a rank has added to is what it sends next; None where it sends nothing more."""
         sent = [o.view for o in self.record.ops[rank] if o.kind == "send" and o.view][sends:]
-        return (sent[0]["buffer"], sent[0]["offset"], sent[0]["count"]) == place if sent else None
+        return (sent[0].buffer, sent[0].offset, sent[0].count) == place if sent else None
 
     def _read(self) -> list[Ledger]:
         record = self.record
         self._carried.clear()
         dtypes = {o.dtype for mine in record.ops for o in mine if o.view}
         coarse = max((COARSE.get(d or "", 1e-6) for d in dtypes), default=1e-6)
-        ledgers = [Ledger(r, told, coarse) for r, told in enumerate(record.told)]
+        ledgers = [Ledger(r, log, coarse) for r, log in enumerate(record.logs)]
         sender = {id(m.recv): m.send for m in record.messages if m.send and m.recv}
         queues = []
         for mine in record.ops:
@@ -263,26 +263,28 @@ class Replay:
     def _take(self, ledger: Ledger, ended: bool, op: Op, send: Op | None) -> bool:
         """Read the beginning or the end of one operation; False where its message has not been sent yet."""
         assert op.view is not None
-        buffer, offset, count = where = op.view["buffer"], op.view["offset"], op.view["count"]
+        buffer, offset, count = where = op.view.buffer, op.view.offset, op.view.count
         if ended:
             if send is not None and send.view and id(send) not in self._carried:
                 return False
-            ledger.advance(op.view["until"])
+            until = op.view.until
+            assert until is not None, "a receive that is done has been looked at"
+            ledger.advance(until)
             ledger.pending.pop(id(op), None)
-            values = _held(ledger.journal, buffer, op.view["until"])[offset : offset + count]
+            values = _held(ledger.journal, buffer, until)[offset : offset + count]
             carried = self._carried.get(id(send), [])
             alike = len(carried) == len(values)
             ledger.landed(buffer, offset, values, [e.origin for e in carried] if alike else [None] * len(values))
             if not self._forward and len(habits := self._habits[ledger.rank]) == 1:
                 self._quietly(ledger, next(iter(habits)))
             return True
-        ledger.advance(op.view["from"])
+        ledger.advance(op.view.since)
         if op.kind == "send":
             if self._forward:
                 self._quietly(ledger, where)
             ledger.sends += 1
             held = ledger.held.get(buffer, [])[offset : offset + count]
-            values = _held(ledger.journal, buffer, op.view["from"])[offset : offset + count]
+            values = _held(ledger.journal, buffer, op.view.since)[offset : offset + count]
             self._carried[id(op)] = [
                 e if e.value is not None else Element(v, Origin(ledger.rank, i))
                 for i, (e, v) in enumerate(zip(held, values, strict=False), offset)
@@ -306,33 +308,32 @@ def _held(journal: Sequence[tuple[int, list[Any]]], buffer: int, at: int) -> lis
     return next((list(values) for b, values in reversed(journal[:at]) if b == buffer), [])
 
 
-def _families(told: dict[str, Any], ops: Sequence[Op]) -> set[str]:
+def _families(log: Log) -> set[str]:
     """The names of buffers, or of lists of them, that a rank sends, receives or changes."""
-    return {told["buffers"][b]["name"].split("[")[0] for b in _used(told, ops)} - {""}
+    return {log.buffers[b].name.split("[")[0] for b in _used(log)} - {""}
 
 
-def _used(told: dict[str, Any], ops: Sequence[Op]) -> set[int]:
-    changes = [b for b, _ in told["journal"]]
-    return {o.view["buffer"] for o in ops if o.view} | {b for b in changes if changes.count(b) > 1}
+def _used(log: Log) -> set[int]:
+    changes = [b for b, _ in log.journal]
+    return {o.view.buffer for o in log.ops if o.view} | {b for b in changes if changes.count(b) > 1}
 
 
-def _slots(told: dict[str, Any], ops: Sequence[Op], families: set[str]) -> list[Slot]:
+def _slots(log: Log, families: set[str]) -> list[Slot]:
     """The buffers of a picture; temporary ones that followed one another, made by one line, share a slot."""
-    views = [(o.kind, o.view) for o in ops if o.view]
     kinds: dict[int, set[str]] = {}
     ready: dict[int, float] = {}  # when the first message of a buffer was there
-    for kind, view in views:
-        kinds.setdefault(view["buffer"], set()).add(kind)
-        ready.setdefault(view["buffer"], math.inf if kind == "send" or view["until"] is None else view["until"])
-    used = _used(told, ops)
+    for kind, view in ((o.kind, o.view) for o in log.ops if o.view):
+        kinds.setdefault(view.buffer, set()).add(kind)
+        ready.setdefault(view.buffer, math.inf if kind == "send" or view.until is None else view.until)
+    used = _used(log)
     found: list[tuple[Any, list[int]]] = []
-    for b, facts in enumerate(told["buffers"]):
-        if b not in used and facts["name"].split("[")[0] not in families:
+    for b, buffer in enumerate(log.buffers):
+        if b not in used and buffer.name.split("[")[0] not in families:
             continue
-        what = (facts["name"], facts["line"], facts["size"], frozenset(kinds.get(b, ())))
+        what = (buffer.name, buffer.line, buffer.size, frozenset(kinds.get(b, ())))
         for other, buffers in found:
-            gone = told["buffers"][buffers[-1]]["gone"]
-            if what == other and not facts["name"] and gone is not None and gone <= ready.get(b, 0):
+            gone = log.buffers[buffers[-1]].gone
+            if what == other and not buffer.name and gone is not None and gone <= ready.get(b, 0):
                 buffers.append(b)
                 break
         else:

@@ -1,6 +1,6 @@
 """Bytes and seconds → algbw and busbw, as nccl-tests defines them. Knows no clock, no torch and no cluster.
 
-algbw is S / t, and S is nccl-tests' "size", which is not the same buffer for every operation: see `CONVENTIONS`.
+algbw is S / t, and S is nccl-tests' "size", which is not the same buffer for every operation: see `convention`.
 busbw is algbw times a factor of the operation and the number of ranks, chosen so that busbw tells how fast the
 hardware's links were used, whatever the number of ranks. GB/s are 10⁹ bytes a second, β is in seconds a byte.
 
@@ -9,25 +9,14 @@ Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, and the `…GetBw` functions of s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkit.errors import LabError
+from labkit.theory.primitives import PART, PRIMITIVES
 
 GB = 1e9
-BUFFER = "S is the whole buffer of one rank"
-PARTS = "S is n × the part of one rank"
-CONVENTIONS = {  # op → what S is; what makes busbw of algbw; the same for n ranks
-    "all_reduce": (BUFFER, "2(n-1)/n", lambda n: 2 * (n - 1) / n),
-    "all_gather": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
-    "reduce_scatter": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
-    "all_to_all": (BUFFER + ", a part for each rank", "(n-1)/n", lambda n: (n - 1) / n),
-    "gather": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
-    "scatter": (PARTS, "(n-1)/n", lambda n: (n - 1) / n),
-    "broadcast": (BUFFER, "1", lambda n: 1.0),
-    "reduce": (BUFFER, "1", lambda n: 1.0),
-    "send_recv": (BUFFER, "1", lambda n: 1.0),
-}
-WHOLE = ("all_gather", "reduce_scatter", "gather", "scatter")  # S is n times what one rank brings, or gets
+OPS = tuple(name for name, p in PRIMITIVES.items() if p.busbw)
 
 
 def busbw_factor(op: str, n: int) -> float:
@@ -41,11 +30,32 @@ def busbw_factor(op: str, n: int) -> float:
     """
     if op == "barrier":
         raise LabError("A barrier carries no data and has no bandwidth. Ask for its time alone.")
-    if op not in CONVENTIONS:
-        raise LabError(f"{op!r} has no bus bandwidth here. Choose one of: {', '.join(CONVENTIONS)}.")
     if n < 1:
         raise LabError(f"n={n!r} is no number of ranks. Give 1 or more.")
-    return float(CONVENTIONS[op][2](n))
+    return float(_busbw(op)[1](n))
+
+
+def convention(op: str) -> tuple[str, str]:
+    """What S is, and what algbw is multiplied by to get busbw, in words.
+
+    >>> convention("all_gather")
+    ('S is n × the part of one rank', '(n-1)/n')
+    """
+    factor, _ = _busbw(op)
+    chunks = ", a part for each rank" * PRIMITIVES[op].chunked
+    return "S is n × the part of one rank" if _in_parts(op) else f"S is the whole buffer of one rank{chunks}", factor
+
+
+def _busbw(op: str) -> tuple[str, Callable[[int], float]]:
+    found = PRIMITIVES[op].busbw if op in OPS else None
+    if found is None:
+        raise LabError(f"{op!r} has no bus bandwidth here. Choose one of: {', '.join(OPS)}.")
+    return found
+
+
+def _in_parts(op: str) -> bool:
+    """Whether a rank brings, or gets, one part of S."""
+    return PART in (PRIMITIVES[op].brings, PRIMITIVES[op].gets)
 
 
 def size(op: str, n: int, part: float) -> float:
@@ -54,7 +64,7 @@ def size(op: str, n: int, part: float) -> float:
     >>> size("all_gather", 4, 100), size("all_reduce", 4, 100)
     (400, 100)
     """
-    return part * n if op in WHOLE else part
+    return part * n if _in_parts(op) else part
 
 
 def algbw(nbytes: float, seconds: float) -> float:
@@ -101,11 +111,11 @@ class Bandwidth:
     @property
     def convention(self) -> str:
         """What S and busbw mean here, in words."""
-        what, factor, _ = CONVENTIONS[self.op]
+        what, factor = convention(self.op)
         return f"{what}; algbw = S / t; busbw = algbw × {factor} (nccl-tests); GB/s = 10⁹ bytes a second"
 
     def __repr__(self) -> str:
         return (
             f"{self.op}, {self.n} ranks, {self.nbytes:.2e} B in {self.seconds:.0e} s: algbw {self.algbw:.3g} GB/s, "
-            f"busbw {self.busbw:.3g} GB/s = algbw × {CONVENTIONS[self.op][1]}"
+            f"busbw {self.busbw:.3g} GB/s = algbw × {convention(self.op)[1]}"
         )

@@ -12,31 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from labkit.theory.formulas import OPS, traffic_of
+from labkit.theory.primitives import PRIMITIVES, TEXTBOOK, find
 from labkit.theory.record import Op, Record
 
 SLIGHT = 0.02  # of the largest figure: less is headers, not data
 CLOSE = 0.01  # two figures are the same up to here
-
-# The calls of torch.distributed that textbooks know, under which name.
-KNOWN = {
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "all_reduce": "all_reduce",
-    "gather": "gather",
-    "all_gather": "all_gather",
-    "all_gather_single": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "barrier": "barrier",
-    "monitored_barrier": "barrier",
-}
-PARTS = ("gather", "all_gather", "scatter")  # one rank's share is recorded; the whole is what S stands for
 
 
 @dataclass(frozen=True)
@@ -78,7 +58,8 @@ class Call:
     def matrix(self, n: int, op: str | None = None) -> np.ndarray:
         """The textbook's bytes between n ranks; `op` asks what another collective would do with the same buffer."""
         k = len(self.ranks)
-        own, _ = traffic_of(op or self.op, k, self.nbytes, self.ranks.index(self.root) if self.root >= 0 else 0)
+        root = self.ranks.index(self.root) if self.root >= 0 else 0
+        own = PRIMITIVES[op or self.op].traffic(k, self.nbytes, root)
         world = np.zeros((n, n))
         world[np.ix_(self.ranks, self.ranks)] = own
         return world
@@ -86,7 +67,7 @@ class Call:
     @property
     def algorithm(self) -> str:
         """The textbook's way: "ring: 2S(N-1)/N from each rank"."""
-        return traffic_of(self.op, len(self.ranks), self.nbytes)[1]
+        return PRIMITIVES[self.op].route
 
 
 @dataclass(frozen=True)
@@ -132,24 +113,27 @@ def asked(record: Record) -> Asked:
             unknown.append(op.op)
         else:
             sends[op.rank, op.peer] += op.bytes
-    if any(t.get("dropped") for t in record.told):
+    if any(log.dropped for log in record.logs):
         unknown.append("the calls before the last ones, of which there is no record")
     return Asked(record.n, tuple(calls), sends, tuple(dict.fromkeys(unknown)))
 
 
 def _call(ranks: tuple[int, ...], ops: Sequence[Op]) -> Call | None:
     names = {o.name for o in ops}
-    op = KNOWN.get(names.pop()) if len(names) == 1 else None
-    if op == "barrier":
-        return Call(op, ranks, 0, -1)
+    primitive = find(names.pop()) if len(names) == 1 else None
+    if primitive is None or not primitive.textbook:
+        return None
+    if not primitive.brings:
+        return Call(primitive.name, ranks, 0, -1)
     sizes = [o.bytes for o in ops if o.bytes is not None]
-    if op is None or not sizes or len(ops) < len(ranks) or (op != "broadcast" and len(set(sizes)) > 1):
+    if not sizes or len(ops) < len(ranks) or (primitive.name != "broadcast" and len(set(sizes)) > 1):
         return None
     roots = {o.peer for o in ops}
     root = roots.pop() if len(roots) == 1 else None
-    if op in ("broadcast", "reduce", "gather", "scatter") and root is None:
+    if primitive.rooted and root is None:
         return None
-    return Call(op, ranks, max(sizes) * (len(ranks) if op in PARTS else 1), -1 if root is None else root)
+    nbytes = max(sizes) * (len(ranks) if primitive.partial else 1)
+    return Call(primitive.name, ranks, nbytes, -1 if root is None else root)
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -166,7 +150,7 @@ def likeness(matrix: np.ndarray, asked: Asked) -> dict[str, str] | None:
     if same(matrix, asked.matrix()):
         return {}
     for op in dict.fromkeys(c.op for c in asked.calls):
-        for other in OPS:
+        for other in TEXTBOOK:
             if other != op and same(matrix, asked.matrix({op: other})):
                 return {op: other}
     return None

@@ -138,7 +138,7 @@ def ring(n: int, rounds: int):
     for k in range(rounds):
         for r, rank in enumerate(ranks):
             rank.send((r + 1) % n, start=k, bytes=100).recv((r - 1) % n, start=k)
-            rank.ops[-2]["done"] = rank.ops[-1]["done"]  # an isend, waited for after the receive
+            rank.log.ops[-2].done = rank.log.ops[-1].done  # an isend, waited for after the receive
     return read(told(*ranks))
 
 
@@ -151,8 +151,8 @@ def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_wai
     for waits in (True, False):
         root = Told(4).send(1).send(2).send(3)
         if not waits:
-            for op in root.ops:
-                op["done"] = 99
+            for op in root.log.ops:
+                op.done = 99
         record = read(told(root, Told(4).recv(0), Told(4).recv(0), Told(4).recv(0)))
         assert spent.steps(record) == 3
 
@@ -190,9 +190,9 @@ def test_a_mistake_is_told_as_what_lacks_and_what_counts_twice():
     case = inputs.Case(inputs.counting(3, 2))
     came = traced(case, lambda xs: [xs[0] + xs[1], 2 * xs[0] + xs[1] + xs[2], xs[0] + xs[1] + xs[2]])
     wanted = tracing.origins(collectives.all_reduce, case, collectives.all_reduce(case.xs))
-    assert tracing.told(came, wanted) == ["rank 0 lacks rank 2", "rank 1 counts rank 0 twice"]
+    assert tracing.in_words(came, wanted) == ["rank 0 lacks rank 2", "rank 1 counts rank 0 twice"]
     shifted = traced(case, lambda xs: [xs[1], xs[2], xs[0]])
-    assert tracing.told(shifted, [[Origin(2, i) for i in range(2)], None, None]) == [
+    assert tracing.in_words(shifted, [[Origin(2, i) for i in range(2)], None, None]) == [
         "rank 0 holds rank 1's numbers where rank 2's belong"
     ]
 

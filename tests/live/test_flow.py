@@ -9,7 +9,6 @@ from labkit.errors import CellError, LabError
 from labkit.theory.mistakes import expected
 
 X = "x = torch.arange(4.) + 10 * rank"
-NAMES = "from labkit.rank.names import all_gather_single, reduce_scatter_single"
 ROOM = "parts = [torch.zeros(4) for _ in range(world_size)]"
 RING = """
 def pass_on(out, n):
@@ -33,7 +32,7 @@ def ring(x, forget=0, twice=False, shift=0):
 @pytest.fixture(scope="module")
 def lab():
     with labkit.start(4) as four:
-        four.run(NAMES + RING)
+        four.run(RING)
         yield four
 
 
@@ -53,9 +52,9 @@ def lab():
         ("reduce", 3, X, "dist.reduce(x, dst=3)", "x", "x"),
         ("all_reduce", 0, X, "dist.all_reduce(x)", "x", "x"),
         ("all_gather", 0, X + f"\n{ROOM}", "dist.all_gather(parts, x)", "x", "parts"),
-        ("all_gather", 0, X, "y = torch.zeros(16)\nall_gather_single(y, x)", "x", "y"),
+        ("all_gather", 0, X, "y = torch.zeros(16)\ndist.all_gather_single(y, x)", "x", "y"),
         ("reduce_scatter", 0, X, "y = torch.zeros(1)\ndist.reduce_scatter(y, list(x.chunk(4)))", "x", "y"),
-        ("reduce_scatter", 0, X, "y = torch.zeros(1)\nreduce_scatter_single(y, x)", "x", "y"),
+        ("reduce_scatter", 0, X, "y = torch.zeros(1)\ndist.reduce_scatter_single(y, x)", "x", "y"),
         ("all_to_all", 0, X, "y = torch.zeros(4)\ndist.all_to_all_single(y, x)", "x", "y"),
         ("all_reduce", 0, X, "y = ring(x)", "x", "y"),
     ],
@@ -202,9 +201,10 @@ def test_the_magic_reads_its_line(lab):
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from labkit.cluster.flow import FlowMagics
+    from labkit.cluster.magic import PictureMagics
 
-    magics = FlowMagics(InteractiveShell(config=Config({"HistoryManager": {"enabled": False}})), lambda *args: args)
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    magics = PictureMagics(shell, lambda *args: args, print, print)
     assert magics.flow("x", "pass\n") == ("# %%flow x\npass\n", "x", "x", None, 0)
     assert magics.flow("x -> y[0] --means reduce --root 2", "")[1:] == ("x", "y[0]", "reduce", 2)
     for line in ("", "x ->", "-> y", "x --mean all_reduce"):

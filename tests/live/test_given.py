@@ -146,12 +146,12 @@ def test_a_hang_is_freed_though_gloo_was_told_to_connect_lazily(monkeypatch):
 def test_a_rank_has_its_definitions_again_with_their_source(lab):
     cells = ["import math\n\ndef twice(x):\n    # by hand\n    return 2 * x\n", "w = torch.ones(1)\ndist.barrier()"]
     fate = lab._console.engines.call("labkit.rank.definitions.replay", {1: (cells,)}, 10)
-    assert fate == {1: {"back": ["math", "twice"], "lost": ["w"]}}
+    assert fate.answers == {1: {"back": ["math", "twice"], "lost": ["w"]}}
     assert lab.run("import inspect\nprint(twice(rank), inspect.getsource(twice))", ranks=1) == [
         "2 def twice(x):\n    # by hand\n    return 2 * x\n\n"
     ]
     seen = lab._console.engines.call("labkit.rank.function.describe", {1: ("twice",)}, 10)
-    assert seen[1]["cell"] == cells[0]
+    assert seen.answers[1]["cell"] == cells[0]
     with pytest.raises(CellError) as caught:
         lab.run("twice({})", ranks=1)
     assert "An earlier cell, line 5" in caught.value.traceback

@@ -57,7 +57,7 @@ def test_the_ranks_send_what_the_schedule_sends_in_its_order(ranks):
         schedule = SCHEDULES[name]("all_reduce", ranks.n)
         record = read(ranks._records())
         for r in range(ranks.n):
-            sent = [(m.send.view["offset"], m.dst) for m in record.messages if m.src == r and m.send.view]
+            sent = [(m.send.view.offset, m.dst) for m in record.messages if m.src == r and m.send.view]
             wanted = [
                 (min(s.chunks) * 12 // schedule.chunks, s.dst) for step in schedule.steps for s in step if s.src == r
             ]

@@ -7,7 +7,7 @@ import pytest
 
 import labkit
 from labkit.errors import CellError, LabError
-from labkit.theory.formulas import traffic_of
+from labkit.theory.primitives import PRIMITIVES
 
 MIB = 2**20
 # op → (what a rank does with its x of S bytes, S/N bytes a chunk; the root)
@@ -47,17 +47,16 @@ def test_a_collective_sends_the_textbooks_bytes(ranks, op, mib):
     nbytes = fill(ranks, mib * MIB)
     code, root = CALLS[op]
     wire = ranks.wire(code)
-    assert near(wire.matrix, traffic_of(op, ranks.n, nbytes, root)[0])
-    assert near(wire.textbook, traffic_of(op, ranks.n, nbytes, root)[0])
+    assert near(wire.matrix, PRIMITIVES[op].traffic(ranks.n, nbytes, root))
+    assert near(wire.textbook, PRIMITIVES[op].traffic(ranks.n, nbytes, root))
     assert "seen: the same, pair by pair, to 1 %" in wire.notes
 
 
-@pytest.mark.parametrize("call", ["single(torch.empty_like(mine), x)", "(torch.empty_like(mine), chunks)"])
+@pytest.mark.parametrize("call", ["_single(torch.empty_like(mine), x)", "(torch.empty_like(mine), chunks)"])
 def test_a_reduce_scatter_on_gloo_is_seen_to_be_an_all_reduce(ranks, call):
     nbytes = fill(ranks, 2 * MIB)
-    name = "reduce_scatter_single" if call.startswith("single") else "dist.reduce_scatter"
-    wire = ranks.wire(f"from labkit.rank.names import reduce_scatter_single\n{name}{call.removeprefix('single')}")
-    assert near(wire.matrix, traffic_of("all_reduce", ranks.n, nbytes)[0])
+    wire = ranks.wire(f"dist.reduce_scatter{call}")
+    assert near(wire.matrix, PRIMITIVES["all_reduce"].traffic(ranks.n, nbytes))
     assert "seen: 2.0 times the textbook's bytes" in wire.notes
     assert any("textbook has for all_reduce of the same buffer" in note for note in wire.notes)
 
@@ -75,7 +74,7 @@ def test_messages_are_counted_from_rank_to_rank(ranks):
 def test_several_calls_of_a_cell_are_added(ranks):
     nbytes = fill(ranks, MIB)
     wire = ranks.wire("for _ in range(3): dist.all_reduce(x)\ndist.broadcast(x, 0)")
-    wanted = 3 * traffic_of("all_reduce", ranks.n, nbytes)[0] + traffic_of("broadcast", ranks.n, nbytes)[0]
+    wanted = 3 * PRIMITIVES["all_reduce"].traffic(ranks.n, nbytes) + PRIMITIVES["broadcast"].traffic(ranks.n, nbytes)
     assert near(wire.matrix, wanted)
     assert near(wire.textbook, wanted)
     assert wire.total == sum(wire.sent) == sum(wire.received)
@@ -121,7 +120,7 @@ def test_an_error_of_the_cell_is_raised_and_the_next_one_is_counted(lab):
         lab.wire("1 / 0 if rank == 1 else dist.barrier()")
     nbytes = fill(lab, MIB)
     wire = lab.wire("dist.all_reduce(x)")
-    assert near(wire.matrix, traffic_of("all_reduce", 3, nbytes)[0])
+    assert near(wire.matrix, PRIMITIVES["all_reduce"].traffic(3, nbytes))
 
 
 def test_any_connection_between_ranks_is_counted_and_what_nobody_receives_is_said(lab):

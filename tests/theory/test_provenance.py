@@ -9,6 +9,7 @@ import pytest
 
 from labkit.theory import mistakes
 from labkit.theory.origin import Origin
+from labkit.theory.primitives import MEANINGS, PRIMITIVES
 from labkit.theory.provenance import FAMILIES, OWN, Part, Response, read
 
 VALUES = [3.0, 5.0, 4.0]
@@ -99,5 +100,10 @@ def test_something_in_another_s_place_is_named_with_what_belongs_there():
 
 
 def test_the_meaning_of_every_primitive_is_known():
-    for name in mistakes.MEANINGS:
+    for name in MEANINGS:
         assert len(mistakes.expected(name, [[2]] * 2)) == 2
+        assert mistakes.expected(PRIMITIVES[name].meaning, [[2]] * 2) == mistakes.expected(name, [[2]] * 2)
+
+
+def test_a_function_of_ones_own_is_a_meaning_as_well():
+    assert mistakes.expected(lambda xs: xs[::-1], [[1], [1]]) == [[Origin(1)], [Origin(0)]]

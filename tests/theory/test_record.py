@@ -21,7 +21,7 @@ def ring(n, times=1):
     ranks = [Told(n) for _ in range(n)]
     for _ in range(times):
         for r, t in enumerate(ranks):
-            t._call("isend", "send", 0, 1, peer=(r + 1) % n, **{"async": True, "done": t.clock + 3})
+            t._call("isend", "send", 0, 1, peer=(r + 1) % n, asynchronous=True, done=t.clock + 3)
             t.recv((r - 1) % n)
             t.clock += 2
     return read(told(*ranks))
@@ -73,9 +73,9 @@ def test_waiting_for_a_rank_that_never_comes_ends_with_the_call():
 
 
 def test_an_asynchronous_call_waits_where_it_is_waited_for():
-    a = Told(2).recv(1, 0, 1, **{"async": True, "waited": (int(2e6), int(12e6), 5)})
+    a = Told(2).recv(1, 0, 1, asynchronous=True, waited=(0.002, 0.012, 5))
     assert waits(read(told(a, Told(2).send(0, 10, 12)))) == [(0, 1, 8, "waited")]
-    never = Told(2).recv(1, 0, 1, **{"async": True, "done": None})
+    never = Told(2).recv(1, 0, 1, asynchronous=True, done=None)
     assert waits(read(told(never, Told(2).send(0, 10, 12)))) == []
 
 

@@ -104,8 +104,8 @@ def test_temporary_buffers_of_one_line_share_a_slot_once_the_last_is_gone():
     for value in (1.0, 2.0):
         i = a.buffer("", [0.5], first="recv", line=3)
         a.recv(1, view=(i, 0, 1), landed=[value])
-        a.buffers[i]["gone"] = len(a.journal)
+        a.log.buffers[i].gone = len(a.log.journal)
         b.send(0, view=(b.buffer("", [value]), 0, 1))
     assert [len(s.buffers) for s in Replay(read(told(a, b))).slots[0]] == [2]
-    a.buffers[0]["gone"] = None
+    a.log.buffers[0].gone = None
     assert [len(s.buffers) for s in Replay(read(told(a, b))).slots[0]] == [1, 1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.theory import traffic
-from labkit.theory.formulas import traffic_of
+from labkit.theory.primitives import PRIMITIVES, find
 from labkit.theory.record import read
 from tests.recorded import Told, told
 
@@ -19,17 +19,20 @@ def everyone(n: int, op: str, **more: object) -> list[Told]:
     return [Told(n).meet(op, **more) for _ in range(n)]
 
 
-@pytest.mark.parametrize("op", ["broadcast", "reduce", "all_reduce", "reduce_scatter", "all_to_all_single"])
+@pytest.mark.parametrize(
+    "op", ["broadcast", "reduce", "all_reduce", "reduce_scatter", "all_to_all_single", "all_reduce_coalesced"]
+)
 def test_a_recorded_buffer_is_the_textbooks(op):
     found = asked(*everyone(4, op, bytes=800, peer=2))
-    assert (found.matrix() == traffic_of(op.removesuffix("_single"), 4, 800, 2)[0]).all()
+    assert (found.matrix() == find(op).traffic(4, 800, 2)).all()
 
 
-@pytest.mark.parametrize("op", ["gather", "scatter", "all_gather", "all_gather_single", "all_gather_into_tensor"])
+@pytest.mark.parametrize(
+    "op", ["gather", "scatter", "all_gather", "all_gather_single", "all_gather_into_tensor", "gather_single"]
+)
 def test_a_recorded_share_is_one_rank_s_of_the_textbooks(op):
-    name = op.removesuffix("_single").removesuffix("_into_tensor")
     found = asked(*everyone(4, op, bytes=200, peer=2))
-    assert (found.matrix() == traffic_of(name, 4, 800, 2)[0]).all()
+    assert (found.matrix() == find(op).traffic(4, 800, 2)).all()
 
 
 def test_a_sub_group_moves_data_between_its_own_ranks():
@@ -64,9 +67,9 @@ def test_what_no_textbook_has_a_figure_for_is_named(ranks):
 
 def test_an_all_reduce_under_a_reduce_scatter_is_recognised():
     found = asked(*everyone(4, "reduce_scatter", bytes=2**20))
-    assert traffic.likeness(traffic_of("all_reduce", 4, 2**20)[0], found) == {"reduce_scatter": "all_reduce"}
-    assert traffic.likeness(traffic_of("reduce_scatter", 4, 2**20)[0] * 1.005, found) == {}
-    assert traffic.likeness(traffic_of("reduce_scatter", 4, 2**20)[0] * 1.5, found) is None
+    assert traffic.likeness(PRIMITIVES["all_reduce"].traffic(4, 2**20), found) == {"reduce_scatter": "all_reduce"}
+    assert traffic.likeness(PRIMITIVES["reduce_scatter"].traffic(4, 2**20) * 1.005, found) == {}
+    assert traffic.likeness(PRIMITIVES["reduce_scatter"].traffic(4, 2**20) * 1.5, found) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_an_all_reduce_under_a_reduce_scatter_is_recognised():
     ],
 )
 def test_a_form_has_its_name(op, said):
-    matrix = traffic_of(op, 5, 2**20, 1)[0]
+    matrix = PRIMITIVES[op].traffic(5, 2**20, 1)
     assert traffic.form(matrix) == said
     assert traffic.form(matrix + 48 * (1 - np.eye(5))) == said, "headers are not data"
     wide = np.zeros((7, 7))

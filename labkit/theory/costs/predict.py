@@ -14,10 +14,9 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.theory.costs import nccl
 from labkit.theory.costs.machine import Cluster
-from labkit.theory.costs.textbook import log2
+from labkit.theory.formulas import Figures, figures
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-LOG = {"all_reduce": "halving-doubling", "all_gather": "PAT", "reduce_scatter": "PAT"}
 NCCL = "what NCCL would choose"
 
 
@@ -51,7 +50,7 @@ def predict(op: str, nbytes: float, n: int, cluster: Cluster) -> Prediction:
 
     >>> from labkit.theory.costs.machine import H100
     >>> predict("all_reduce", 1e9, 100_000, H100).winner
-    'hierarchical, halving-doubling between nodes'
+    'hierarchical, PAT between nodes'
 
     The models know nothing of stragglers, of switches that collide, or of what NCCL adds at scale: on the largest
     published run (`labkit.theory.published`, 1,440 GPUs) NCCL's own model is too fast by a factor of 2.5 to 6.
@@ -81,39 +80,45 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[str, Any]:
     near, far = c.nvlink_latency * 1e-6, (c.network_latency + c.nic_latency) * 1e-6
     inside, outside = size / (c.nvlink * 1e9), size / (c.network * 1e9)  # seconds that S takes there
     slower = np.where(k > 1, np.maximum(inside, outside), inside)
-    share, within, across = (n - 1) / n, (g - 1) / g, (k - 1) / k
+
+    def both(algorithm: str, pieces: int | None = None) -> tuple[Figures, Figures, Figures]:
+        """The figures for all ranks, for those of a node, and for the nodes."""
+        alls, node, nodes = (figures(op, algorithm, m, pieces) for m in (n, g, k))
+        return alls, node, nodes
+
     if op == "all_to_all":  # a node sends S/n to each GPU elsewhere, from each of its g GPUs
-        elsewhere = (n - g) / n
-        own = np.ceil(g) - 1
+        _, node, nodes = both("pairwise")
+        own, out = np.ceil(g) - 1, outside * g * (n - g) / n
         return {
-            "pairwise": own * near + (n - g) * far + inside * (g - 1) / n + outside * g * elsewhere,
-            "through one's own node": own * near
-            + (k - 1) * far
-            + inside * (within + (g - 1) / n)
-            + outside * g * elsewhere,
+            "pairwise": own * near + (n - g) * far + inside * (g - 1) / n + out,
+            "through one's own node": own * near + nodes.steps * far + inside * (node.serial + (g - 1) / n) + out,
         }
     if op == "broadcast":
+        _, node, nodes = both("tree")
+        chain, _, over = both("ring", pieces=1)
+        parts = figures("scatter", "linear", g).seconds(near, inside) + figures("all_gather", "ring", g).seconds(
+            near, inside
+        )
         return {
-            "binomial tree": log2(g) * (near + inside) + log2(k) * (far + size / (_one(c) * 1e9)),
-            "ring in pieces": (n - k) * near + (k - 1) * far + slower,
-            "hierarchical, scatter + gather": log2(k) * far
-            + 2 * (g - 1) * near
-            + 2 * inside * within
-            + outside * log2(k),
+            "binomial tree": node.seconds(near, inside) + nodes.seconds(far, size / (_one(c) * 1e9)),
+            "ring in pieces": (chain.steps - over.steps) * near + over.steps * far + chain.sent * slower,
+            "hierarchical, scatter + gather": nodes.seconds(far, outside) + parts,
         }
-    times_ = 2 if op == "all_reduce" else 1  # an all-reduce goes round twice
-    in_node, moving = times_ * (g - 1) * near, times_ * np.maximum(inside * within, outside * across)
+    ring, ring_in, ring_out = both("ring")
+    pat, pat_in, pat_out = both("PAT")
+    in_node, moving = ring_in.steps * near, np.maximum(ring_in.serial * inside, ring_out.serial * outside)
     found = {
-        "flat ring": times_ * ((n - k) * near + (k - 1) * far + slower * share),
-        "hierarchical, ring between nodes": in_node + times_ * (k - 1) * far + moving,
-        f"hierarchical, {LOG[op]} between nodes": in_node + times_ * log2(k) * far + moving,
+        "flat ring": (ring.steps - ring_out.steps) * near + ring_out.steps * far + ring.serial * slower,
+        "hierarchical, ring between nodes": in_node + ring_out.steps * far + moving,
+        "hierarchical, PAT between nodes": in_node + pat_out.steps * far + moving,
     }
     if op == "all_reduce":  # chains in the nodes, a double tree between them; S goes up and S comes down, in pieces
-        found["double tree"] = 2 * ((g - 1) * near + log2(k) * far) + np.maximum(
-            2 * inside, outside * np.where(k > 2, 2, np.where(k > 1, 1, 0))
-        )
+        twice = np.where(k > 2, 2, np.where(k > 1, 1, 0))  # of two nodes each sends its half and gets the other
+        latency = ring_in.steps * near + figures(op, "double tree", k).steps * far
+        found["double tree"] = latency + np.maximum(2 * inside, outside * twice)
     else:
-        found["flat PAT"] = log2(g) * near + log2(k) * far + np.maximum(inside * share, outside * g * (n - g) / n)
+        moving = np.maximum(pat.serial * inside, outside * g * (n - g) / n)
+        found["flat PAT"] = pat_in.steps * near + pat_out.steps * far + moving
     return found
 
 

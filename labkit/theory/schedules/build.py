@@ -66,8 +66,3 @@ def check(name: str, op: str, ops: Sequence[str], n: int, root: int = 0) -> None
         raise LabError(f"n={n!r} is no number of ranks. Choose 1 or more.")
     if root not in range(n):
         raise LabError(f"There is no rank {root!r} among {n}. Choose a root of 0 to {n - 1}.")
-
-
-def log2_up(n: int) -> int:
-    """⌈log2 n⌉: how often 1 must double to reach n."""
-    return (n - 1).bit_length()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError
+from labkit.theory.primitives import PART, PARTS, PRIMITIVES, WHOLE
 from labkit.theory.schedules import text
 from labkit.theory.values import Op, combine, copy, join, split
 
@@ -118,39 +119,35 @@ class Schedule:
 
     def _begin(self, xs: Sequence[Any]) -> list[dict[int, Any]]:
         """Which chunks each rank holds at first."""
-        n, each = self.n, self.chunks // self.n
-        if self.op in ("all_reduce", "reduce"):
-            return [dict(enumerate(split(x, self.chunks))) for x in xs]
-        if self.op == "broadcast":
-            return [dict(enumerate(split(xs[r], self.chunks))) if r == self.root else {} for r in range(n)]
-        if self.op in ("all_gather", "gather"):
-            return [{r * each + i: piece for i, piece in enumerate(split(x, each))} for r, x in enumerate(xs)]
-        if self.op == "all_to_all":
-            return [{r * n + q: chunk for q, chunk in enumerate(x)} for r, x in enumerate(xs)]
-        assert self.op in ("reduce_scatter", "scatter"), self.op
-        return [
-            {q * each + i: piece for q, chunk in enumerate(x) for i, piece in enumerate(split(chunk, each))}
-            if self.op == "reduce_scatter" or r == self.root
-            else {}
-            for r, x in enumerate(xs)
-        ]
+        each, primitive = self.chunks // self.n, PRIMITIVES[self.op]
+
+        def begins(r: int, x: Any) -> dict[int, Any]:
+            if primitive.from_root and r != self.root:
+                return {}
+            if primitive.brings == WHOLE:
+                return dict(enumerate(split(x, self.chunks)))
+            if primitive.brings == PART:
+                return {r * each + i: piece for i, piece in enumerate(split(x, each))}
+            if primitive.gets == PARTS:  # an all-to-all
+                return {r * self.n + q: chunk for q, chunk in enumerate(x)}
+            return {q * each + i: piece for q, chunk in enumerate(x) for i, piece in enumerate(split(chunk, each))}
+
+        return [begins(r, x) for r, x in enumerate(xs)]
 
     def _read(self, held: Sequence[dict[int, Any]], xs: Sequence[Any]) -> list[Any]:
         """What a rank's chunks are in the end, None where the operation leaves it nothing."""
-        n, each = self.n, self.chunks // self.n
+        n, each, primitive = self.n, self.chunks // self.n, PRIMITIVES[self.op]
 
         def block(r: int, q: int) -> Any:
             return join([held[r][q * each + i] for i in range(each)])
 
-        if self.op in ("all_reduce", "broadcast"):
-            return [join([mine[c] for c in range(self.chunks)]) for mine in held]
-        if self.op == "reduce":
-            root = join([held[self.root][c] for c in range(self.chunks)])
-            return [root if r == self.root else None for r in range(n)]
-        if self.op == "all_gather":
-            return [[block(r, q) for q in range(n)] for r in range(n)]
-        if self.op == "gather":
-            return [[block(r, q) for q in range(n)] if r == self.root else None for r in range(n)]
-        if self.op == "all_to_all":
-            return [[held[r][q * n + r] for q in range(n)] for r in range(n)]
-        return [block(r, r) for r in range(n)]
+        def ends(r: int) -> Any:
+            if primitive.to_root and r != self.root:
+                return None
+            if primitive.gets == WHOLE:
+                return join([held[r][c] for c in range(self.chunks)])
+            if primitive.gets == PART:
+                return block(r, r)
+            return [held[r][q * n + r] if primitive.brings == PARTS else block(r, q) for q in range(n)]
+
+        return [ends(r) for r in range(n)]

@@ -1,0 +1,203 @@
+"""What the process groups themselves counted and noted: the recorder's word is checked against it.
+
+Every backend numbers the calls that reach it, and torch's flight recorder keeps the last ones of Gloo's and NCCL's
+collectives: who called (a functional collective, DTensor, DDP's C++ buckets, `group.allreduce`) makes no difference.
+So where the numbers agree with what was recorded, nothing was missed, and the flight recorder need not be read. It
+notes when a call begins, not when it ends; of Gloo's sends and receives it notes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pickle
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed import distributed_c10d
+
+FUNCTIONAL = "_functional_collectives.py"
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A collective that the flight recorder has: when it began (`perf_counter`), in which group, of what size."""
+
+    op: str
+    group: str
+    number: int
+    backend: int  # its place in the group's counts
+    entered: float
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    bytes: int | None
+    frames: list[dict[str, Any]]  # of the Python stack, the innermost first
+
+
+Counts = tuple[int, ...]  # of each backend of a group: of its one, or of Gloo's and NCCL's
+
+
+def _counts(group: Any, mixed: bool) -> Counts:
+    """How many calls each backend of a group has counted."""
+    try:
+        if not mixed:
+            return (group._get_sequence_number_for_group(),)
+        devices = (torch.device("cpu"), torch.device("cuda"))
+        return tuple(group._get_backend(d)._get_sequence_number_for_group() for d in devices)
+    except RuntimeError:  # a backend that does not count
+        return ()
+
+
+@dataclass(slots=True)
+class Span:
+    """Calls of a group that are recorded: those behind its first counts, up to its last; None while one runs."""
+
+    first: Counts
+    last: Counts | None = None
+
+    def has(self, backend: int, number: int) -> bool:
+        """Whether a call under this number is among them."""
+        began = backend < len(self.first) and self.first[backend] < number
+        return began and (self.last is None or number <= self.last[backend])
+
+    def many(self, backend: int, until: int) -> int:
+        """How many calls of a backend are among them, which has counted so many by now."""
+        last = until if self.last is None else min(self.last[backend], until)
+        return last - self.first[backend] if backend < len(self.first) else 0
+
+
+class Tally:
+    """Which of the calls that the groups count in a cell are recorded, and which are not."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[str, tuple[int, ...]] = {}  # of every group that is known by its name
+        self._mixed: set[str] = set()  # groups with Gloo and NCCL
+        self._spans: dict[str, list[Span]] = {}
+        self._began = self._now()
+        self._ended: dict[str, Counts] | None = None
+        self._left = False
+
+    def know(self, group: Any, name: str) -> tuple[int, ...]:
+        """The ranks of a group, which is from now on known by its name."""
+        config = distributed_c10d._world.pg_backend_config.get(group, "")
+        if "nccl" in config and "gloo" in config:
+            self._mixed.add(name)
+        ranks = self.ranks[name] = tuple(dist.get_process_group_ranks(group))
+        return ranks
+
+    def _now(self) -> dict[str, Counts]:
+        """What every group has counted."""
+        found: dict[str, Counts] = {}
+        for group in list(distributed_c10d._world.pg_map):
+            name = group.group_name
+            self.know(group, name)
+            found[name] = _counts(group, name in self._mixed)
+        return found
+
+    def begun(self, group: Any, name: str) -> Span:
+        """From here on what a group counts is recorded, until `done` is given what this returns."""
+        first = _counts(group, name in self._mixed)
+        spans = self._spans.get(name)
+        if spans is None:
+            spans = self._spans[name] = []
+        elif spans[-1].last == first:
+            spans[-1].last = None
+            return spans[-1]
+        spans.append(Span(first))
+        return spans[-1]
+
+    def done(self, group: Any, name: str, span: Span) -> None:
+        """What the group counts from here on is not recorded any more."""
+        span.last = _counts(group, name in self._mixed) or None
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is called inside is nobody's business: it counts as recorded."""
+        before = self._now()
+        try:
+            yield
+        finally:
+            for name, last in self._now().items():
+                self._spans.setdefault(name, []).append(Span(before.get(name, (0,) * len(last)), last))
+
+    def leave(self) -> None:
+        """A group is about to go, and its counts with it."""
+        self._now()
+        self._left = True
+
+    def end(self) -> None:
+        """The cell is over: what is counted from now on is not its own."""
+        if self._ended is None:
+            self._ended = self._now()
+
+    def missing(self, since: float, until: float) -> tuple[list[Noted], int]:
+        """What the flight recorder has of calls that were not recorded, and how many nobody has noted."""
+        ended = self._now() if self._ended is None else self._ended
+        lacking = sum(self._lacking(name, i, last[i]) for name, last in ended.items() for i in range(len(last)))
+        if not lacking and not self._left:
+            return [], 0
+        found = [one for one in noted(since, until, self._mixed) if one.group in self.ranks and not self._has(one)]
+        return found, max(0, lacking - len({(one.group, one.backend, one.number) for one in found}))
+
+    def _lacking(self, name: str, backend: int, until: int) -> int:
+        """How many calls a group's backend has counted and nobody recorded."""
+        began = self._began[name][backend] if name in self._began else 0
+        return max(0, until - began - sum(span.many(backend, until) for span in self._spans.get(name, ())))
+
+    def _has(self, one: Noted) -> bool:
+        return any(span.has(one.backend, one.number) for span in self._spans.get(one.group, ()))
+
+
+def noted(since: float, until: float, mixed: Collection[str] = ()) -> Iterator[Noted]:
+    """The collectives that began between two moments (`perf_counter`), as the flight recorder has them.
+
+    `mixed` are the names of the groups that have Gloo and NCCL.
+    """
+    offset = time.time() - time.perf_counter()
+    for entry in _entries():
+        entered = entry["time_created_ns"] / 1e9 - offset
+        if since <= entered <= until and not entry["is_p2p"]:
+            yield _noted(entry, entered, mixed)
+
+
+def _entries() -> list[dict[str, Any]]:
+    """The flight recorder's entries with their stacks.
+
+    To find names for compiled code, torch looks for `torch._inductor`, and so imports it: 2 s and 70 MiB.
+    """
+    stub = "_inductor" not in vars(torch)
+    if stub:
+        vars(torch)["_inductor"] = None
+    try:
+        trace = cast(Any, _distributed_c10d)._dump_fr_trace(True, True, False)  # all of them, with stacks
+        return list(pickle.loads(trace).get("entries", ()))
+    finally:
+        if stub and vars(torch).get("_inductor") is None:
+            vars(torch).pop("_inductor", None)
+
+
+def _noted(entry: dict[str, Any], entered: float, mixed: Collection[str]) -> Noted:
+    backend, _, op = entry["profiling_name"].partition(":")
+    frames = entry.get("frames", [])
+    functional = next((f["name"] for f in frames if f["filename"].endswith(FUNCTIONAL)), "")
+    side = "output" if op == "scatter" else "input"  # the tensor that dist.scatter tells its size by
+    sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
+    types = [getattr(torch, f"{name}Tensor").dtype for name in dtypes if hasattr(torch, f"{name}Tensor")]
+    known = 0 < len(types) == len(dtypes)
+    group = entry["process_group"][0]
+    return Noted(
+        op=f"funcol.{functional}" if functional else f"ProcessGroup.{op}",
+        group=group,
+        number=entry["collective_seq_id" if backend == "nccl" else "op_id"],
+        backend=int(backend == "nccl" and group in mixed),
+        entered=entered,
+        dtype=str(types[0]).removeprefix("torch.") if known else None,
+        shape=tuple(sizes[0]) if len(sizes) == 1 else None,
+        bytes=sum(math.prod(s) * t.itemsize for s, t in zip(sizes, types, strict=True)) if known else None,
+        frames=frames,
+    )
