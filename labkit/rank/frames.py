@@ -12,12 +12,14 @@ from types import FrameType
 import torch.distributed as dist
 from torch import _ops
 from torch.autograd import graph
+from torch.distributed import distributed_c10d
 
 from labkit.rank import anysource, comms, p2p, recorder
 
 TORCH = str(Path(dist.__file__).parent) + os.sep
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
+CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
 
 
@@ -70,8 +72,8 @@ def operation(frames: Iterable[FrameType]) -> str | None:
     called = None
     for frame in frames:
         name = frame.f_code.co_name
-        if not name.startswith("_") and name != "wrapper":  # that one logs a call and passes it on
-            if in_torch(frame):
+        if not name.startswith(("_", "<")) and name != "wrapper":  # that one logs a call and passes it on
+            if frame.f_code.co_filename in CALLS:
                 called = name
             elif frame.f_code.co_filename in COMMS:
                 called = f"comms.{name}"

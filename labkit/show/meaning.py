@@ -13,6 +13,7 @@ from labkit.plot.tiles import Tile
 from labkit.show.tiles import from_part, grouped, short
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
+from labkit.theory.values import leaves
 from labkit.words import alike, ranks
 
 MOST = 9  # tiles in a row
@@ -30,7 +31,7 @@ def before(case: Case) -> Rows:
 def after(means: Means, case: Case, wants: Sequence[Any]) -> Rows:
     """What every rank should end with; coloured by origin where tokens can be fed through the meaning."""
     origins = tracing.origins(means, case, wants)
-    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(judge.leaves(x))}
+    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
     return [
         _row(want, None if origins is None else origins[r], values)
         if want is not None
@@ -43,7 +44,7 @@ def _row(value: Any, origins: Sequence[Origin] | None, values: Values | None = N
     """The tiles of one rank; the entries of a list stand apart."""
     if value is None or isinstance(value, judge.Sentinel):
         return [[Tile("any" if value is judge.ANY else "None", kind="empty")]]
-    flat = judge.leaves(value)
+    flat = leaves(value)
     if not flat:
         return [[Tile("none", kind="empty")]]
     tiles = [_tile(v, origins[i] if origins else None, values) for i, v in enumerate(flat[:MOST])]

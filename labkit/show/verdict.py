@@ -21,6 +21,7 @@ from labkit.show.tiles import from_part, grouped
 from labkit.show.timeline import Timeline
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
+from labkit.theory.values import leaves
 
 SHOWN = meaning.MOST  # elements of a row
 
@@ -180,7 +181,7 @@ def _tiles(value: Any, start: int, rank: int | None = None, want: Any = None, wr
     """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined."""
     if value is None or isinstance(value, judge.Sentinel):
         return [Tile("any" if value is judge.ANY else "None", kind="empty", wrong=wrong)]
-    flat, wanted = judge.leaves(value), judge.leaves(want)
+    flat, wanted = leaves(value), leaves(want)
     if not flat:
         return [Tile("empty", kind="empty", width=1.3)]
     tiles = []
@@ -207,7 +208,7 @@ def written(value: Any) -> str:
         first = value[: max(1, SHOWN // value[0].size)]
         more = f", … {len(value)} rows in all" if len(first) < len(value) else ""
         return f"[{', '.join(map(written, first))}{more}]"
-    flat = judge.leaves(value)
+    flat = leaves(value)
     if isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ():
         return meaning.words(flat[0])
     more = f", … {len(flat)} in all" if len(flat) > SHOWN else ""
