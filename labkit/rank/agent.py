@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed import distributed_c10d
 
 from labkit.errors import LabError
-from labkit.rank import comms, describe, ended, frames, given, group, recorder
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
 
 MAIN = threading.main_thread().ident or 0
@@ -99,6 +99,7 @@ def stay() -> None:
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
     """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
     attach()
+    anysource.install()
     recorder.install(_shell())
     ended.install(_shell())
     facts = group.join(rank, world_size, backend, store, limit)
@@ -160,7 +161,7 @@ def where() -> dict[str, Any]:
     stack = []
     frame: FrameType | None = sys._current_frames().get(MAIN)
     while frame is not None:
-        if frame.f_code.co_filename != recorder.__file__:  # it stands between the cell and torch
+        if not frames.stands_between(frame):
             stack.append(frame)
         frame = frame.f_back
     cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]

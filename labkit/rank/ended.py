@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.rank import frames, group, recorder, store
+from labkit.rank import frames, group, store
 
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0, "raised": "", "op": None, "line": None}
@@ -24,13 +24,18 @@ _interrupted = False  # by the lab, in the cell that runs
 
 
 def install(shell: Any) -> None:
-    """Note the end of every cell, and every exception before its traceback is rendered, which takes its time."""
+    """Note the end of every cell, and every exception before its traceback is rendered.
+
+    Only the learner's own frames are rendered: IPython reads the whole of every file, and takes seconds for torch's.
+    """
     if getattr(shell.showtraceback, "noting", False):
         return
     show = shell.showtraceback
 
     def showtraceback(*args: Any, **kwargs: Any) -> Any:
-        note(shell, sys.exc_info()[1])
+        error = sys.exc_info()[1]
+        note(shell, error)
+        _cut(error)
         return show(*args, **kwargs)
 
     showtraceback.noting = True  # type: ignore[attr-defined]
@@ -65,7 +70,7 @@ def of(error: BaseException) -> dict[str, Any]:
     cells = [i for i, (frame, _, _) in enumerate(below) if frames.is_cell(frame.f_code.co_filename)]
     called = [frame for frame, _, _ in below[(cells[-1] + 1 if cells else 0) :]]
     op = frames.operation(reversed(called))
-    if op is None and any(frame.f_code.co_filename == recorder.__file__ for frame in called):
+    if op is None and any(map(frames.stands_between, called)):
         op = "wait"  # a handle's
     return {
         "error": type(error).__name__,
@@ -108,7 +113,7 @@ def _failed_under_way(error: BaseException) -> bool:
         return ours and isinstance(error, dist.DistError)
     if frames.is_cell(frame.f_code.co_filename):
         return frames.waits(frame, line) and group.broken() is True
-    waited = frames.in_torch(frame) or frames.in_backward(frame) or frame.f_code.co_filename == recorder.__file__
+    waited = frames.in_torch(frame) or frames.in_backward(frame) or frames.stands_between(frame)
     return waited and group.broken() is not False
 
 
@@ -121,6 +126,27 @@ def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int, bool]
         found.append((traceback.tb_frame, traceback.tb_lineno, raised))
         traceback = traceback.tb_next
     return found
+
+
+def _cut(error: BaseException | None) -> None:
+    """Leave the learner's own frames in a traceback, where there are any, and in those that it was raised from."""
+    outermost, chain = error, set()
+    while error is not None and id(error) not in chain:
+        chain.add(id(error))
+        entries = []
+        entry = error.__traceback__
+        while entry is not None:
+            entries.append(entry)
+            entry = entry.tb_next
+        mine = [e for e in entries if frames.is_learners(e.tb_frame)]
+        if mine:
+            if error is outermost and mine[0] is not entries[0]:
+                mine.insert(0, entries[0])  # IPython's own, which it leaves out when it renders
+            cut = None
+            for e in reversed(mine):
+                cut = TracebackType(cut, e.tb_frame, e.tb_lasti, e.tb_lineno)
+            error.__traceback__ = cut
+        error = error.__cause__ or error.__context__
 
 
 def note(shell: Any, error: BaseException | None) -> None:

@@ -13,16 +13,28 @@ import torch.distributed as dist
 from torch import _ops
 from torch.autograd import graph
 
-from labkit.rank import comms, p2p
+from labkit.rank import anysource, comms, p2p, recorder
 
 TORCH = str(Path(dist.__file__).parent) + os.sep
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
+FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
 COMMS = (comms.__file__, p2p.__file__)
 
 
 def is_cell(filename: str) -> bool:
     """Whether a file's name is one that IPython gives to a cell."""
     return "ipykernel_" in filename or filename.startswith("<ipython-input")
+
+
+def is_learners(frame: FrameType) -> bool:
+    """Whether a frame runs the learner's code, in a cell or in a file of their own."""
+    file = frame.f_code.co_filename
+    return is_cell(file) or not FOREIGN.search(file)
+
+
+def stands_between(frame: FrameType) -> bool:
+    """Whether a frame is one of labkit's own that passes a call on to torch."""
+    return frame.f_code.co_filename in (recorder.__file__, anysource.__file__)
 
 
 def in_torch(frame: FrameType) -> bool:

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 
 from labkit.rank.store import MeetingStore
 
-RENDEZVOUS = timedelta(seconds=20)  # how long a rank waits for the others to join
+RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
 
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
 LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
@@ -53,7 +53,8 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
         store=_store,
         rank=rank,
         world_size=world_size,
-        timeout=RENDEZVOUS,  # it also bounds the rendezvous, hence not `limit`
+        # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, and must outlast the lab's patience.
+        timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
         device_id=device if device.type == "cuda" else None,
     )
     _world = weakref.ref(distributed_c10d._get_default_group())
