@@ -55,7 +55,7 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
         store=_store,
         rank=rank,
         world_size=world_size,
-        # It bounds the rendezvous, hence not `limit`; sends and receives keep it, and must outlast the lab's patience.
+        # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, and must outlast the lab
         timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
         device_id=device if device.type == "cuda" else None,
     )

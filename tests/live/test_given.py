@@ -131,18 +131,6 @@ finally:
     assert lab.run(code) == ["False None\n"] * 3
 
 
-def test_a_hang_is_freed_though_gloo_was_told_to_connect_lazily(monkeypatch):
-    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
-    with start(2, timeout=2) as lazy:
-        lazy.run("import os\nkeep = os.environ['TORCH_GLOO_LAZY_INIT']")
-        assert all(m.freeable for m in lazy._console.engines.members)
-        for wait in ("", "g = dist.new_group([0, 1])\n"):
-            with pytest.raises(StuckError):
-                lazy.run(f"{wait}if rank: dist.barrier({'g' if wait else ''})")
-            assert lazy.pull("keep") == ["1", "1"]
-        right(lazy)
-
-
 def test_a_rank_has_its_definitions_again_with_their_source(lab):
     cells = ["import math\n\ndef twice(x):\n    # by hand\n    return 2 * x\n", "w = torch.ones(1)\ndist.barrier()"]
     fate = lab._console.engines.call("labkit.rank.definitions.replay", {1: (cells,)}, 10)
@@ -155,3 +143,15 @@ def test_a_rank_has_its_definitions_again_with_their_source(lab):
     with pytest.raises(CellError) as caught:
         lab.run("twice({})", ranks=1)
     assert "An earlier cell, line 5" in caught.value.traceback
+
+
+def test_a_hang_is_freed_though_gloo_was_told_to_connect_lazily(monkeypatch):
+    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
+    with start(2, timeout=2) as lazy:
+        lazy.run("import os\nkeep = os.environ['TORCH_GLOO_LAZY_INIT']")
+        assert all(m.freeable for m in lazy._console.engines.members)
+        for wait in ("", "g = dist.new_group([0, 1])\n"):
+            with pytest.raises(StuckError):
+                lazy.run(f"{wait}if rank: dist.barrier({'g' if wait else ''})")
+            assert lazy.pull("keep") == ["1", "1"]
+        right(lazy)
