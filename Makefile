@@ -57,7 +57,7 @@ test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
 	$(PYTEST) $(BESIDE) tests --ignore=tests/browser $(OTHER)
 
 test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
-	$(PYTEST) $(BESIDE) $(NBVAL) $(NOTEBOOKS) $(OTHER)
+	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
 
 test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
 	CHROMIUM="$$(.ci/chromium)" && export CHROMIUM && $(PYTEST) tests/browser
