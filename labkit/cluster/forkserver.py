@@ -108,16 +108,11 @@ class ForkServer:
         return {}
 
     def do_preload(self) -> dict[str, Any]:
-        """Import what engines need; freeze it, so that the garbage collector of a child copies none of it.
-
-        The collector is off while imports fill the memory: it would search 200,000 objects and find no garbage.
-        """
+        """Import what engines need; freeze it, so that the garbage collector of a child copies none of it."""
         sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]  # ipykernel then goes without a debugger
-        gc.disable()
         for name in PRELOAD:
             importlib.import_module(name)
         gc.freeze()
-        gc.enable()
         return {"torch": sys.modules["torch"].__version__}
 
     def do_gpus(self) -> dict[str, Any]:
@@ -165,6 +160,7 @@ class ForkServer:
             return pid
         code = 1
         try:
+            gc.enable()
             signal.set_wakeup_fd(-1)
             for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(sig, signal.SIG_DFL)
@@ -188,5 +184,6 @@ class ForkServer:
 
 
 if __name__ == "__main__":
+    gc.disable()  # it would search 200,000 objects that imports make, and find no garbage
     ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
     os._exit(0)  # taking torch's modules apart would last 0.1 s, on a busy machine 0.4

@@ -5,6 +5,8 @@ Everything here speaks in engine ids. Which engine plays which rank is the busin
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import json
 import os
@@ -12,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ RESTORING = 10.0  # seconds in which engines must be known to a new controller
 HEARING = 3.0  # seconds in which an engine that is known must have connected all its sockets
 CONTROLLER_ARGS = [
     "--IPController.enable_curve=True",  # other users of the host cannot listen in
-    "--IPController.use_threads=True",  # two processes instead of nine
+    "--IPController.use_threads=True",  # one process instead of nine
     "--IPController.db_class=NoDB",
     "--HeartMonitor.period=1000",  # how soon the end of an engine on another host is noticed: after ten misses
     "--HeartMonitor.max_heartmonitor_misses=10",
@@ -51,6 +53,18 @@ def call_by_name(path: str, *args: Any) -> Any:
     return getattr(importlib.import_module(module), name)(*args)
 
 
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Imports go faster by a quarter: the collector would search what they make, and find no garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Processes:
     """What one lab has started; `stop` ends all of it, and the reaper does should this process die before."""
 
@@ -62,6 +76,7 @@ class Processes:
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
+    @without_garbage_collection()
     def start(self, say: Callable[[str], None]) -> int:
         """Start everything but the engines; the number of GPUs that torch finds."""
         self.run = choose_rundir()
