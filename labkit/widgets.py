@@ -23,10 +23,9 @@ STATES = {
     "dead": ("#D55E00", '<path d="M3 3 L13 13 M13 3 L3 13" stroke-width="3"/>', "dead"),
 }
 
-# Keys stay in the box that this stands in: the notebook's shortcuts would hear them ("d d" deletes the cell, also from
-# a focused button). JupyterLab's own attribute for that, data-lm-suppress-shortcuts, counts on the focused element
-# alone, not on what is around it, and ipywidgets lets nobody set it. A style has a handler that runs once it is on the
-# page.
+# Keys stay in the box that this stands in: the notebook's shortcuts would hear them ("d d" deletes the cell, also when
+# a button has the focus). JupyterLab's own attribute against that, data-lm-suppress-shortcuts, counts on the focused
+# element alone, not on what is around it, and ipywidgets sets no attributes. A style's handler runs once it has loaded.
 DEAF = """<style onload="this.closest('.widget-box').onkeydown = event => event.stopPropagation()"></style>"""
 
 

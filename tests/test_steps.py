@@ -41,7 +41,7 @@ def test_the_text_lists_the_messages_of_each_step(steps):
 
 
 def test_without_messages_it_says_what_to_do():
-    with pytest.raises(LabError, match=r"lab\.timeline\(\) draws collectives"):
+    with pytest.raises(LabError, match=r"lab\.last\.timeline\(\) draws collectives"):
         Steps(told(Told(2).meet("barrier"), Told(2).meet("barrier")))
 
 

@@ -28,6 +28,7 @@ Align = Literal["left", "center", "right"]
 def sheet(width: float, height: float) -> Axes:
     """Axes of a new figure, `width` × `height` units."""
     figure = Figure(figsize=(width * UNIT / 72, height * UNIT / 72), dpi=72)
+    figure.set_layout_engine("none")
     figure.patch.set_visible(False)
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set_xlim(0, width)

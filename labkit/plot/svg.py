@@ -67,11 +67,8 @@ class Writer(RendererBase):
     def draw_path(self, gc: GraphicsContextBase, path: Path, transform: Transform, rgbFace: Any = None) -> None:
         data = _data(path, transform + Affine2D().scale(1, -1).translate(0, self.height))
         look = [f"fill:{_paint(rgbFace)}"]
-        faint = gc.get_alpha() if gc.get_forced_alpha() else None
-        if faint is not None and faint != 1:
-            look.append(f"opacity:{faint:g}")
-        elif rgbFace is not None and len(rgbFace) == 4 and rgbFace[3] != 1:
-            look.append(f"fill-opacity:{rgbFace[3]:g}")
+        if gc.get_forced_alpha():
+            look.append(f"opacity:{gc.get_alpha():g}")
         if gc.get_linewidth():
             look.append(f"stroke:{_paint(gc.get_rgb())};stroke-width:{10 * gc.get_linewidth():.3g}")
             dashes: Any = gc.get_dashes()[1]
@@ -86,9 +83,12 @@ class Writer(RendererBase):
         mtext: Any = None,
     ) -> None:  # fmt: skip
         assert mtext is not None, "a text of a figure"
-        paint = _paint(gc.get_rgb())
-        look = [f"font-size:{10 * prop.get_size_in_points():g}px", f"text-anchor:{ANCHORS[mtext.get_ha()]}"]
-        look += [f"fill:{paint}"]
+        anchor = ANCHORS[mtext.get_ha()]
+        look = [
+            f"font-size:{10 * prop.get_size_in_points():g}px",
+            f"text-anchor:{anchor}",
+            f"fill:{_paint(gc.get_rgb())}",
+        ]
         if prop.get_weight() == "bold":
             look.append("font-weight:700")
         if "Mono" in prop.get_family()[0]:
@@ -96,9 +96,8 @@ class Writer(RendererBase):
         if mtext.get_gid() == HALO:
             look.append("paint-order:stroke;stroke:var(--page);stroke-width:20")
         x = mtext.get_transform().transform(mtext.get_unitless_position())[0]  # the browser's letters may be narrower
-        self._body.append(
-            f'<text class="{self._class(look)}" x="{10 * x:.0f}" y="{10 * y:.0f}">{escape(s, quote=False)}</text>'
-        )
+        place = f'class="{self._class(look)}" x="{10 * x:.0f}" y="{10 * y:.0f}"'
+        self._body.append(f"<text {place}>{escape(s, quote=False)}</text>")
 
     def _class(self, look: list[str]) -> str:
         return self._classes.setdefault(";".join(look), f"s{len(self._classes)}")
@@ -108,10 +107,10 @@ class Writer(RendererBase):
         path = gc.get_hatch_path()
         assert path is not None, "asked for a hatch only"
         data = _data(path, Affine2D().scale(HATCH))
-        look = f'd="{data}" style="fill:{paint};stroke:{paint};stroke-width:{10 * gc.get_hatch_linewidth():.3g}"'
+        look = f'd="{data}" style="fill:{paint};stroke:{paint};stroke-width:10"'
         return self._patterns.setdefault(look, f"h{len(self._patterns)}")
 
-    def bytes(self) -> bytes:
+    def written(self) -> bytes:
         """The SVG of all that was drawn."""
         light = ";".join(f"--{name}:{colour}" for colour, (name, _) in THEME.items())
         dark = ";".join(f"--{name}:{colour}" for name, colour in THEME.values())
@@ -138,7 +137,7 @@ def svg(ax: Axes) -> bytes:
     width, height = figure.get_size_inches() * 72
     writer = Writer(round(float(width), 1), round(float(height), 1))
     figure.draw(writer)
-    return writer.bytes()
+    return writer.written()
 
 
 def img(picture: bytes, alt: str) -> str:
