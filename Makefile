@@ -6,18 +6,27 @@ LAB_ARGS ?=
 NOTEBOOKS ?= notebooks
 FRESH ?=
 
+# The versions to install; with none, the newest that pyproject.toml allows.
+PINS ?= constraints.txt
+# Test files run side by side: while one waits for a time-out, another computes.
+WORKERS ?= 2
+RUNS ?= 20
+
 BIN = $(VENV)/bin
-INSTALL = $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+INSTALL = $(BIN)/python -m pip --disable-pip-version-check install $(if $(PINS),-c $(PINS),-U --upgrade-strategy eager)
 PYTEST = $(BIN)/python -m pytest
+BESIDE = -n $(WORKERS) --dist loadfile
 # Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
-# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news.
+# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news, pictures
+# follow the theme also where a notebook is not trusted yet.
 # Jupyter refuses root, which containers and CI often are, unless told.
 AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test lint format test-code test-notebooks test-browser notebooks bench clean
+.PHONY: help lab test quick lint format test-code test-notebooks test-browser test-oldest test-newest other soak \
+  notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -25,9 +34,13 @@ help: ## list these targets
 lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and the like)
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=notebooks \
-	  --LabApp.default_url=/lab/tree/00-start-here.ipynb $(AS_ROOT) $(LAB_ARGS)
+	  --LabApp.default_url=/lab/tree/00-start-here.ipynb \
+	  --custom-css --ServerApp.static_custom_path=.jupyter/custom $(AS_ROOT) $(LAB_ARGS)
 
 test: lint test-code test-notebooks test-browser ## run every check (make -k test goes on after a failure)
+
+quick: lint ## what can be known in a minute: lint, the quick tests, a few of them on live ranks
+	$(PYTEST) $(BESIDE) tests --ignore=tests/browser -m "smoke or not (live or slow)"
 
 lint: $(VENV)/.test ## ruff, also inside %%px cells, the notebooks' rules, and mypy
 	$(BIN)/ruff check
@@ -41,13 +54,27 @@ format: $(VENV)/.test ## format the code, also inside %%px cells
 	$(BIN)/python .ci/lint_notebooks.py --fix
 
 test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
-	$(PYTEST) tests --ignore=tests/browser
+	$(PYTEST) $(BESIDE) tests --ignore=tests/browser $(OTHER)
 
 test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
-	$(PYTEST) $(NBVAL) $(NOTEBOOKS)
+	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
 
 test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
 	CHROMIUM="$$(.ci/chromium)" && export CHROMIUM && $(PYTEST) tests/browser
+
+test-oldest: ## run the tests on the oldest versions, in .venv-oldest (PYTHON=python3.11)
+	$(MAKE) VENV=.venv-oldest PINS=.venv-oldest/pins.txt other
+
+test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=python3.13)
+	rm -f .venv-newest/.lab .venv-newest/.test
+	$(MAKE) VENV=.venv-newest PINS= other
+
+# Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
+other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
+other: $(VENV)/nbval.cfg test-code test-notebooks test-browser
+
+soak: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
+	$(BIN)/python .ci/soak.py --runs=$(RUNS)
 
 notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal form (NOTEBOOKS=path, FRESH=1)
 	$(BIN)/python .ci/notebooks.py $(if $(FRESH),--fresh) $(NOTEBOOKS)
@@ -56,21 +83,27 @@ bench: $(VENV)/.bench ## measure against torchrun, plain ipyparallel and MPI (BE
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
 
 clean: ## remove what make made: .venv, builds and caches
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamps say what .venv holds: a second run installs nothing until one of these files changes.
-$(VENV)/.lab: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.lab: $(VENV)/.made pyproject.toml $(PINS)
 	$(INSTALL) -e '.[lab]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.test: $(VENV)/.made pyproject.toml $(PINS)
 	$(INSTALL) -e '.[lab,test]'
 	@touch $(VENV)/.lab $@
 
-$(VENV)/.bench: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.bench: $(VENV)/.made pyproject.toml $(PINS)
 	$(INSTALL) -e '.[lab,test,bench]'
 	@touch $(VENV)/.lab $(VENV)/.test $@
+
+$(VENV)/pins.txt: .ci/oldest.txt constraints.txt | $(VENV)/.made
+	awk -F == '!seen[tolower($$1)]++' $^ > $@
+
+$(VENV)/nbval.cfg: .ci/nbval-sanitize.cfg .ci/nbval-pictures.cfg | $(VENV)/.made
+	cat $^ > $@
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

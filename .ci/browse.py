@@ -55,11 +55,24 @@ class Notebook:
         self.page: Page = browser.new_page(viewport={"width": width, "height": height})
         # A workspace of its own: no tab of an earlier page opens again.
         where = f"lab/workspaces/{secrets.token_hex(4)}/tree/{name}"
-        self.page.goto(f"{server.url}{where}?token={server.token}")
         self.cells: Locator = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+        self.page.goto(f"{server.url}{where}?token={server.token}")
+        self._wait_open()
+
+    def _wait_open(self) -> None:
         expect(self.cells.first).to_be_visible(timeout=60_000)
         # Before its kernel is there, JupyterLab answers "Run" with the question which one to take.
         expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+
+    def save(self) -> None:
+        """File → Save Notebook, and wait until nothing is unsaved."""
+        self.menu("File", "Save Notebook")
+        expect(self.page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0)
+
+    def reload(self) -> None:
+        """Load the page again, as F5 does."""
+        self.page.reload()
+        self._wait_open()
 
     def menu(self, *path: str) -> None:
         """Choose an entry of the menu bar: `menu("Run", "Run All Cells")`."""

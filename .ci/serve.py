@@ -1,4 +1,4 @@
-"""A real JupyterLab on a copy of the notebooks: its port, token, settings and temporary files are its own."""
+"""The workbook as a learner opens it: `make lab` in a fresh clone, with a home and temporary files of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,9 +49,10 @@ class Server:
                 found.append(process)
         return found
 
-    def write(self, name: str, cells: Sequence[str]) -> str:
-        """Put a notebook of these code cells beside the lessons; returns its name."""
-        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    def write(self, name: str, cells: Sequence[str | nbformat.NotebookNode]) -> str:
+        """Put a notebook of these code cells, or sources of such, beside the lessons; returns its name."""
+        made = [nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        nb = nbformat.v4.new_notebook(cells=made)
         nb.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
         nbformat.write(nb, self.notebooks / name)
         return name
@@ -68,42 +70,45 @@ class Server:
 
 
 @contextmanager
-def jupyterlab(source: Path = ROOT / "notebooks") -> Iterator[Server]:
-    """JupyterLab with the workbook's defaults on a copy of the notebooks; its port, token and folders are its own."""
-    home = Path(tempfile.mkdtemp(prefix="browse-"))
-    notebooks, tmp, runtime = home / "notebooks", home / "tmp", home / "runtime"
-    shutil.copytree(source, notebooks, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    tmp.mkdir()
+def jupyterlab() -> Iterator[Server]:
+    """`make lab` in a fresh clone of this working tree; its port, token and home are its own, nothing is installed."""
+    place = Path(tempfile.mkdtemp(prefix="browse-"))
+    clone, home, tmp, runtime = (place / name for name in ("clone", "home", "tmp", "runtime"))
+    for folder in (home, tmp):
+        folder.mkdir()
+    for path in subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).rstrip("\0").split("\0"):
+        if (ROOT / path).is_file():  # as it is now; what git does not know of is in no clone
+            (clone / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, clone / path)
     mark, token = secrets.token_hex(8), secrets.token_hex(16)
     environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("LABKIT_", "JUPYTER_"))},
+        **{k: v for k, v in os.environ.items() if not k.startswith(("LABKIT_", "JUPYTER", "IPYTHON", "MAKE"))},
         MARK: mark,
+        "HOME": str(home),
         "TMPDIR": str(tmp),
-        "IPYTHONDIR": str(home / "ipython"),
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_CONFIG_PATH": str(ROOT / ".jupyter"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(runtime),
         "JUPYTER_TOKEN": token,
     }
-    command = [
-        *(sys.executable, "-m", "jupyter", "lab", "--no-browser"),
-        *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--ServerApp.root_dir={notebooks}"),
-        *(["--allow-root"] if os.geteuid() == 0 else []),
-    ]
-    with open(home / "log", "wb") as log:
-        process = subprocess.Popen(command, env=environment, cwd=home, stdout=log, stderr=log)
+    # What runs this is installed: no stamp makes pip look again.
+    command = ["make", "lab", f"VENV={sys.prefix}", f"--assume-old={sys.prefix}/.lab"]
+    with open(place / "log", "wb") as log:
+        process = subprocess.Popen(
+            [*command, "LAB_ARGS=--no-browser --ServerApp.port=0"],
+            cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
     try:
-        url = _wait_for_url(process, runtime, home / "log")
-        yield Server(url, token, notebooks, tmp, mark, process)
+        url = _wait_for_url(process, runtime, place / "log")
+        yield Server(url, token, clone / "notebooks", tmp, mark, process)
     finally:
-        process.terminate()
+        # make, its shell and JupyterLab; kernels are in groups of their own, JupyterLab ends them.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(ENDING)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _wait_for_url(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:

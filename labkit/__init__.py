@@ -1,27 +1,40 @@
 """labkit: real ranks in a notebook.
 
-    notebooks/   one lesson each
+    notebooks/     one lesson each
     labkit/
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
-      exercise.py  a learner's function against its meaning: cards, checks, hints, solutions
+      task.py      an exercise in a learner's hands: card, check, hints, solution
       progress.py  what a learner has done, kept on this machine
-      exercises/   the exercises with their solutions and planted mistakes, one module a lesson
-      widgets.py   ipywidgets controls over plain values
-      whatif.py    what collectives would cost elsewhere, under sliders
-      errors.py    what can go wrong for a learner, each ending with what to do next
-      show/        values that show themselves: a look, a flow, a timeline, steps, a schedule
+      widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
+      no_ranks.py  what %%px says before start()
+      show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
-      theory/      what a collective means, where its numbers come from: pure Python and numpy, no cluster, no torch
-      rank/        what runs on an engine: the only room that imports torch
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
+      rank/        what runs on an engine: the only room that imports torch
+      exercises/   the exercises with their solutions and planted mistakes, one module a lesson
+      grading/     a learner's function held against what it should do: pure, plain data in and out
+      outcome/     what became of a cell, told in sentences: pure
+      theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
+      words.py     how ranks, lists, seconds and bytes are said; errors.py: what can go wrong for a learner
 
-Imports go down only (tests/test_layers.py reads them): lab, widgets → show, exercises → cluster, plot → theory. `rank`
-is named by `cluster` as a string that engines import, so that the notebook's kernel starts without torch.
+Imports go down only; `words` and `errors` lie under everything, and `top` is every module directly in labkit/:
+
+    top → show, plot, cluster, exercises, grading, theory
+    show → plot, grading, outcome, theory
+    plot → theory
+    cluster → grading, outcome, theory
+    rank → grading, theory
+    exercises → grading, theory
+    grading → outcome, theory
+
+`rank` is named by `cluster` as a string that engines import, so that the notebook's kernel starts without torch.
+tests/test_layers.py holds the source to this picture, and the picture to the source.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import CellError, LabError, StuckError
+from labkit import no_ranks
+from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
     from labkit.lab import Lab, start
@@ -29,7 +42,7 @@ if TYPE_CHECKING:
     from labkit.whatif import WhatIf
     from labkit.widgets import Predict
 
-__all__ = ["CellError", "Lab", "LabError", "Predict", "StuckError", "WhatIf", "draw", "start"]
+__all__ = ["CellError", "Lab", "LabError", "Predict", "StoppedError", "StuckError", "WhatIf", "draw", "start"]
 
 
 def __getattr__(name: str) -> Any:
@@ -51,3 +64,6 @@ def __getattr__(name: str) -> Any:
 
         return WhatIf
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+no_ranks.explain("There are no ranks yet. Run lab = start() first.")

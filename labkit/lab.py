@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
+from labkit import no_ranks
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
-    from labkit.show.card import Card, Note
     from labkit.show.flow import Flow
+    from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
-    from labkit.show.steps import Steps
     from labkit.show.sweep import Sweep
-    from labkit.show.timeline import Timeline
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
+    from labkit.task import Task
     from labkit.theory.primitives import Means
     from labkit.widgets import Strip
 
@@ -104,6 +105,9 @@ class Lab:
             say, done = _progress()
             try:
                 self._engines = Engines.start(timeout, engines or _default_launcher(), choose, say)
+            except BaseException as error:
+                no_ranks.explain(no_ranks.after(error), instead=True)
+                raise
             finally:
                 done()
         self.running = True
@@ -112,18 +116,13 @@ class Lab:
         self._strip: Strip | None = None
         shell = get_ipython()
         if shell is not None:
-            from labkit.cluster.flow import FlowMagics
-            from labkit.cluster.late import LateMagics
-            from labkit.cluster.magic import LabMagics
-            from labkit.cluster.wire import WireMagics
+            from labkit.cluster import forgotten
+            from labkit.cluster.magic import LabMagics, PictureMagics
 
+            STOP.watch(shell)
             self._magics = LabMagics(shell, self._console)
-            shell.register_magics(
-                self._magics,
-                FlowMagics(shell, self.flow),
-                WireMagics(shell, self.wire),
-                LateMagics(shell, self.late),
-            )
+            shell.register_magics(self._magics, PictureMagics(shell, self.flow, self.wire, self.late))
+            forgotten.watch(shell, self._engines)
         print(self.reason)
 
     # -- what a learner calls -----------------------------------------------------------------------------------
@@ -155,11 +154,8 @@ class Lab:
 
         Ranks that lack the name are told apart from ranks on which the expression raises.
         """
-        engines = self._ready()
-        return Look(
-            expression,
-            list(engines.call("labkit.rank.agent.look", dict.fromkeys(range(engines.n), (expression,)), 60).values()),
-        )
+        self._live()
+        return Look(expression, self._console.call("labkit.rank.agent.look", expression))
 
     def flow(self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0) -> Flow:
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
@@ -206,10 +202,10 @@ class Lab:
 
         Raises `LabError` where a rank lacks it.
         """
-        engines = self._ready()
-        pulled = engines.call("labkit.rank.agent.pull", dict.fromkeys(range(engines.n), (expression,)), 60)
-        _all_have(expression, {r: error for r, (error, _) in pulled.items() if error})
-        return [pulled[r][1] for r in range(engines.n)]
+        self._live()
+        pulled = self._console.call("labkit.rank.agent.pull", expression)
+        _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+        return [value for _, value in pulled]
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
@@ -218,8 +214,8 @@ class Lab:
         """
         for name, value in values.items():
             _crosses(name, value)
-        engines = self._ready()
-        engines.call("labkit.rank.agent.push", dict.fromkeys(range(engines.n), (values,)), 60)
+        self._live()
+        self._console.call("labkit.rank.agent.push", values)
 
     def status(self) -> list[dict[str, Any]]:
         """What each rank does now, one dict a rank.
@@ -241,33 +237,18 @@ class Lab:
             for m in engines.members
         ]
 
-    def timeline(self) -> Timeline:
-        """Draw what the ranks did in the last cell: who called what and when, messages, and who waited for whom.
+    @property
+    def last(self) -> Last:
+        """What the last cell did on the ranks, also after an error: `lab.last.timeline()`, `lab.last.steps()`."""
+        from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
-        >>> lab.timeline()
+        self._live()
+        return Last(self._records())
 
-        Also after a cell that ended with an error. See `labkit.show.timeline.Timeline`.
-        """
-        from labkit.show.timeline import Timeline  # matplotlib is loaded when there is something to draw
-
-        return Timeline(self._records())
-
-    def steps(self) -> Steps:
-        """Step through the messages of the last cell, round by round: who sends which chunk to whom.
-
-        >>> lab.steps()
-
-        Tensors of up to 64 elements on CPUs are shown with their numbers. Raises `LabError` where the cell sent
-        nothing from rank to rank.
-        """
-        from labkit.show.steps import Steps
-
-        return Steps(self._records())
-
-    def late(self, rank: int, code: str, seconds: float = 0.25) -> Late:
+    def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
 
-        >>> lab.late(1, "dist.barrier()\\ndist.broadcast(x, src=0)")
+        >>> lab.late("dist.barrier()\\ndist.broadcast(x, src=0)", rank=1)
 
         Each statement runs once, on your variables. Raises `CellError` as a `%%px` cell does.
         """
@@ -275,7 +256,7 @@ class Lab:
         from labkit.show.late import Late
 
         self._live()
-        return Late(rank, self.n, observe(self._console, rank, code, seconds))
+        return Late(rank, self.n, observe(self._console, code, rank, seconds))
 
     def sweep(
         self,
@@ -299,51 +280,39 @@ class Lab:
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
-    def check(self, name: str, **means: Any) -> Verdict:
+    def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
 
         >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
         >>> lab.check("my_sum", means="all_reduce")                    # any function
         >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
 
-        The function takes what a rank brings and returns what it ends with. With `means` go the options of
+        The function takes what a rank brings and returns what it ends with. `means` is the name of a primitive or a
+        function such as those of `labkit.theory.collectives`. With it go the options of
         `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
         Nothing is raised for a mistake, and the ranks are well afterwards.
         """
-        from labkit import exercise
+        from labkit import task
 
         self._live()
-        return exercise.check(self._console, name, **means)
+        return task.check(self._console, name, means, **options)
 
-    def exercise(self, name: str) -> Card:
-        """What an exercise asks, drawn on an example, how long it takes, and how you stand."""
-        from labkit import exercise
+    def exercise(self, name: str) -> Task:
+        """What an exercise asks, drawn on an example, how long it takes, and how you stand.
 
-        return exercise.card(name)
+        >>> lab.exercise("ring_shift")
+        >>> lab.exercise("ring_shift").hint()     # also .check(), .solution() once you have tried, .mine()
+        """
+        from labkit.task import Task
 
-    def hint(self, name: str) -> Note:
-        """The next hint of an exercise; call it again for one more."""
-        from labkit import exercise
-
-        return exercise.hint(name)
-
-    def solution(self, name: str) -> Note:
-        """One way to solve an exercise, in a new cell. Check an attempt of your own first."""
-        from labkit import exercise
-
-        return exercise.solution(name)
-
-    def mine(self, name: str) -> Note:
-        """Bring back your last attempt at an exercise, in a new cell: every check keeps one on this machine."""
-        from labkit import exercise
-
-        return exercise.mine(name)
+        self._live()
+        return Task(self._console, name)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
-        from labkit import exercise
+        from labkit import task
 
-        return exercise.overview(lesson)
+        return task.overview(lesson)
 
     def strip(self) -> Strip:
         """A live strip: each rank idle, computing, inside a collective, or dead."""
@@ -402,11 +371,6 @@ class Lab:
         engines, ran = self._live(), self._console.ran
         told = engines.ask("records", ran, 5.0)
         return [told[r] if isinstance(told.get(r), dict) else None if r in ran else {} for r in range(engines.n)]
-
-    def _ready(self) -> Engines:
-        self._live()
-        self._console.recover()
-        return self._live()
 
 
 def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, str]:

@@ -35,15 +35,16 @@ def folder() -> Path:
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts".
+    """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts", and "solved",
+    the number of the last attempt that was right.
 
     A file that cannot be read is kept aside under another name, and the attempts beside it still count.
     """
     file = folder() / "progress.json"
     known: dict[str, dict[str, Any]] = {}
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        known = {str(name): _sound(facts) for name, facts in told["exercises"].items()}
+        content = json.loads(file.read_text(encoding="utf-8"))
+        known = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -76,18 +77,29 @@ def change(name: str, **facts: Any) -> dict[str, Any]:
     return mine
 
 
-def save(name: str, cell: str) -> None:
-    """Keep the source of an attempt, unless it is the same as the last one."""
+def save(name: str, cell: str) -> int:
+    """Keep the source of an attempt, unless it is the same as the last one; the number that it is kept under."""
+    number = max(_attempts().get(name, [0]))
     if cell and cell != last(name):
-        number = max(_attempts().get(name, [0])) + 1
+        number += 1
         _write(folder() / f"{name}-{number}.py", cell)
+    return number
 
 
 def last(name: str) -> str:
     """The source of the last attempt; empty where there is none."""
-    numbers = _attempts().get(name)
+    return _source(name, max(_attempts().get(name, [0])))
+
+
+def mine(name: str) -> tuple[str, bool]:
+    """The source of the learner's own solution, else of the last attempt, and whether it is the solution."""
+    solution = _source(name, read().get(name, {}).get("solved", 0))
+    return solution or last(name), bool(solution)
+
+
+def _source(name: str, number: int) -> str:
     try:
-        return (folder() / f"{name}-{max(numbers)}.py").read_text(encoding="utf-8") if numbers else ""
+        return (folder() / f"{name}-{number}.py").read_text(encoding="utf-8") if number else ""
     except OSError:
         return ""
 
@@ -103,7 +115,7 @@ def _attempts() -> dict[str, list[int]]:
 
 
 def _write(file: Path, text: str) -> None:
-    """All or nothing: the file is never half written. A disk that takes nothing is said, not raised."""
+    """All or nothing: the file is never half written. A disk that takes nothing is no error, but a sentence."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")

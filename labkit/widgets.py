@@ -23,12 +23,10 @@ STATES = {
     "dead": ("#D55E00", '<path d="M3 3 L13 13 M13 3 L3 13" stroke-width="3"/>', "dead"),
 }
 
-# A focused control sits inside the notebook, whose shortcuts would hear its keys ("d d" deletes the cell).
-# ipywidgets cannot stop them; an image that fails to load can, since its handler runs on the page.
-DEAF = (
-    '<img alt="" src="data:," style="display: none" onerror="this.closest(\'.widget-box\')'
-    ".addEventListener('keydown', event => event.stopPropagation())\">"
-)
+# Keys stay in the box that this stands in: the notebook's shortcuts would hear them ("d d" deletes the cell, also when
+# a button has the focus). JupyterLab's own attribute against that, data-lm-suppress-shortcuts, counts on the focused
+# element alone, not on what is around it, and ipywidgets sets no attributes. A style's handler runs once it has loaded.
+DEAF = """<style onload="this.closest('.widget-box').onkeydown = event => event.stopPropagation()"></style>"""
 
 
 class Strip(ipywidgets.HTML):
@@ -113,14 +111,14 @@ class Predict(ipywidgets.VBox):
     def lock(self, option: Any) -> None:
         """Lock an option in, as the button does; it cannot be changed afterwards."""
         if str(option) not in self.options:
-            raise LabError(f"{option!r} is no option. Choose one of: {', '.join(self.options)}.")
+            raise LabError("\n".join([f"{option!r} is no option. Choose one of these:", *map(repr, self.options)]))
         if self._choice is not None or self._answer is not None:
             raise LabError("This prediction is closed. Run its cell again to make a new one.")
         self._choice = str(option)
         self._close(f"Locked in: <b>{escape(self._choice)}</b>")
 
-    def reveal(self, answer: Any, why: str = "") -> Verdict:
-        """Hold the prediction against the answer, which is one of the options: a verdict in one sentence."""
+    def reveal(self, answer: Any, why: str = "") -> Answer:
+        """Hold the prediction against the answer, which is one of the options: right or wrong in one sentence."""
         assert str(answer) in self.options, f"{answer!r} is none of the options"
         self._answer = str(answer)
         if self._choice is None:
@@ -130,7 +128,7 @@ class Predict(ipywidgets.VBox):
         else:
             said = f"✗ You predicted: {self._choice}. The answer: {answer}."
         self._close(escape(said))
-        return Verdict(f"{said} {why}".strip())
+        return Answer(f"{said} {why}".strip())
 
     def _picked(self, change: dict[str, Any]) -> None:
         self._button.disabled = change["new"] is None or self._choice is not None
@@ -153,7 +151,7 @@ class Predict(ipywidgets.VBox):
         return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": static}
 
 
-class Verdict(str):
+class Answer(str):
     """A sentence that a cell can end in: it shows itself without quotes."""
 
     def __repr__(self) -> str:

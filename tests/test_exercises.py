@@ -12,8 +12,11 @@ import nbformat
 import pytest
 
 from labkit import exercises
-from labkit.grading import judge
+from labkit.errors import LabError
+from labkit.grading import inputs, judge
 from labkit.grading.exercise import Exercise
+from labkit.task import wanted
+from labkit.theory import collectives
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms")
@@ -136,3 +139,12 @@ def test_every_exercise_cell_in_a_lesson_is_one_of_ours(lesson: str):
 def test_the_lessons_page_counts_them():
     page = (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
     assert f"functions to write: {len(exercises.every())} in all" in page
+
+
+@pytest.mark.parametrize("means", ["reduce_scatter", "reduce_scatter_tensor", collectives.reduce_scatter])
+def test_a_check_takes_what_is_meant_as_a_name_or_as_a_function(means):
+    exercise = wanted("mine", means=means)
+    assert exercise.means is collectives.reduce_scatter
+    assert exercise.inputs is inputs.chunked
+    with pytest.raises(LabError, match="Use one of broadcast"):
+        wanted("mine", means="all_sum")

@@ -6,6 +6,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.show.flow import Flow, check
+from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.probing import Seen
 from labkit.theory.provenance import Part
@@ -52,9 +53,18 @@ def test_over_the_picture_stands_the_line_that_communicates(code, over):
 
 
 def test_what_was_meant_and_came_is_said_to_be_right():
-    flow = Flow(SUMS, means="all_reduce")
-    assert flow.mistakes == []
-    assert "This is what all_reduce means." in repr(flow)
+    for means in ("all_reduce", collectives.all_reduce, "all_reduce_coalesced"):
+        flow = Flow(SUMS, means=means)
+        assert flow.mistakes == []
+        assert "This is what all_reduce" in repr(flow)
+
+
+def test_a_function_of_ones_own_may_be_meant():
+    def swapped(xs):
+        return xs[::-1]
+
+    assert Flow(SUMS, means=swapped).mistakes == ["ranks 0, 1 hold other numbers in place 0"]
+    assert "as swapped means it" in Flow(SUMS, means=swapped).svg.decode()
 
 
 def test_a_missing_contribution_is_named_and_shown_beside_what_was_meant():

@@ -87,6 +87,25 @@ def test_every_import_in_labkit_goes_down():
     assert not found, "\n".join(found)
 
 
+def arrows() -> list[str]:
+    """What each room imports, as the architecture's picture says it; errors and words, under everything, left out."""
+    drawn: dict[str, set[str]] = {}
+    for name, file in modules():
+        here = drawn.setdefault(room(name), set())
+        for _, imported in imports(name, file.name == "__init__.py", file.read_text()):
+            if imported.split(".")[0] == "labkit":
+                here.add(room(imported))
+    above = [name for name in ("top", *reversed(ROOMS)) if drawn.get(name)]
+    lines = [f"{name} → {', '.join(r for r in above if r in drawn[name] - {name})}" for name in above]
+    return [line for line in lines if not line.endswith("→ ")]
+
+
+@pytest.mark.parametrize("place", ["README.md", "labkit/__init__.py"])
+def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
+    lines = [" ".join(line.split()) for line in (ROOT / place).read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if " → " in line and line.split(" → ")[0] in ("top", *ROOMS)] == arrows()
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = """
 class Lab:

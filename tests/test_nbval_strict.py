@@ -76,6 +76,7 @@ def save(nb: nbformat.NotebookNode, path: Path) -> None:
     nbformat.write(nb, path)
 
 
+@pytest.mark.slow
 def test_each_kind_of_wrong_output_turns_its_notebook_red_and_only_its_own(tmp_path: Path):
     def change(name: str, cell: int, **fields: object) -> None:
         nb = plain()
@@ -105,6 +106,7 @@ def test_each_kind_of_wrong_output_turns_its_notebook_red_and_only_its_own(tmp_p
 
 
 @pytest.mark.live
+@pytest.mark.pinned
 def test_one_wrong_character_in_a_lesson_turns_it_red(tmp_path: Path):
     lesson = sorted((ROOT / "notebooks").glob("*.ipynb"))[0]
     nb = nbformat.read(lesson, as_version=4)

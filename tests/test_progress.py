@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import exercise, exercises, progress
+from labkit import exercises, progress, task
 from labkit.errors import LabError
+from labkit.grading import typed
 
 NAMES = list(exercises.every())
 
@@ -22,8 +23,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_nothing_is_written_before_there_is_something_to_keep(place: Path):
     assert progress.read() == {}
-    assert repr(exercise.card(NAMES[0]))
-    assert exercise.overview().solved == 0
+    assert repr(task.Task(None, NAMES[0])._card)
+    assert task.overview().solved == 0
     assert not place.exists()
 
 
@@ -98,58 +99,70 @@ def test_two_notebooks_at_once_lose_nothing(place: Path):
 
 def test_the_table_counts_what_is_solved_and_names_what_is_next(place: Path):
     progress.change(NAMES[0], state="solved")
-    table = exercise.overview()
+    table = task.overview()
     assert (table.solved, table.next.name) == (1, NAMES[1])
     assert table.caption.startswith(f"1 of {len(NAMES)} exercises solved. Next: {NAMES[1]}")
     assert "←&nbsp;next" in table._repr_html_()
     lesson = table.exercises[-1].lesson
-    assert {e.lesson for e in exercise.overview(int(lesson)).exercises} == {lesson}
+    assert {e.lesson for e in task.overview(int(lesson)).exercises} == {lesson}
     with pytest.raises(LabError, match="no exercises in lesson"):
-        exercise.overview("99")
+        task.overview("99")
 
 
 def test_hints_come_one_by_one_and_the_last_one_names_the_solution(place: Path):
     name = next(n for n in NAMES if len(exercises.find(n).hints) >= 2)
     hints = exercises.find(name).hints
-    first = repr(exercise.hint(name))
-    assert first.startswith(f"Hint 1 of {len(hints)}.")
+    first = repr(task.Task(None, name).hint())
+    assert first.startswith(f"**Hint 1 of {len(hints)}.")
     assert "Hint 2" not in first
     for _ in hints:
-        last = repr(exercise.hint(name))
+        last = repr(task.Task(None, name).hint())
     assert f"Hint {len(hints)} of {len(hints)}." in last
-    assert "lab.solution" in last
+    assert 'lab.exercise("' + name + '").solution()' in last
 
 
 def test_the_solution_waits_for_an_attempt(place: Path):
     name = NAMES[0]
-    assert "Try it first" in repr(exercise.solution(name))
+    assert "Try it first" in repr(task.Task(None, name).solution())
     progress.change(name, state="tried", checks=1)
-    shown = exercise.solution(name)
+    shown = task.Task(None, name).solution()
     assert exercises.find(name).solution.strip() in repr(shown)
     assert "<pre" in shown._repr_html_()
 
 
 def test_ones_own_attempt_comes_back_as_it_was_typed(place: Path):
-    assert "No attempt" in repr(exercise.mine("ring"))
-    progress.save("ring", exercise.attempt("# %%px --targets 0\ndef ring(x):\n    return x\n"))
-    assert exercise.mine("ring").code == "%%px --targets 0\ndef ring(x):\n    return x\n"
-    assert exercise.attempt("def ring(x): ...") == "%%px\ndef ring(x): ..."
+    assert "No attempt" in repr(task.Task(None, NAMES[0]).mine())
+    progress.save(NAMES[0], typed.as_typed("# %%px --targets 0\ndef ring(x):\n    return x\n"))
+    assert task.Task(None, NAMES[0]).mine().code == "%%px --targets 0\ndef ring(x):\n    return x\n"
+    assert typed.as_typed("def ring(x): ...") == "%%px\ndef ring(x): ..."
+
+
+def test_ones_solution_comes_back_whatever_was_tried_after_it(place: Path):
+    name = NAMES[0]
+    numbers = [progress.save(name, cell) for cell in ("%%px\nwrong", "%%px\nright", "%%px\nright", "%%px\nworse")]
+    assert numbers == [1, 2, 2, 3]
+    assert progress.mine(name) == ("%%px\nworse", False)
+    progress.change(name, state="solved", solved=2)
+    assert progress.mine(name) == ("%%px\nright", True)
+    assert repr(task.Task(None, name).mine()).startswith(f"Your solution of `{name}`.")
+    (place / f"{name}-2.py").unlink()
+    assert progress.mine(name) == ("%%px\nworse", False), "a solution that was deleted is not brought back"
 
 
 def test_an_unknown_exercise_is_answered_with_the_nearest_one(place: Path):
     with pytest.raises(LabError, match=f"Did you mean '{NAMES[0]}'"):
-        exercise.card(NAMES[0][:-1])
+        task.Task(None, NAMES[0][:-1])
     with pytest.raises(LabError, match=r"lab\.progress\(\)"):
-        exercise.hint("qqqq")
+        task.Task(None, "qqqq").hint()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_tells_and_draws_every_exercise(place: Path, name: str):
-    card = exercise.card(name)
+    card = task.Task(None, name)._card
     assert card.facts.count("●") + card.facts.count("○") == 4
     assert f"about {card.exercise.minutes} minutes" in repr(card)
     assert "rank 1 │" in repr(card)
     html = card._repr_html_()
     assert html.count('<img alt="An example of') == 1
     assert "rank 1 │" in card.alt
-    assert card.svg == exercise.card(name).svg, "equal cards have equal pictures"
+    assert card.svg == task.Task(None, name)._card.svg, "equal cards have equal pictures"

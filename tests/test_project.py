@@ -38,8 +38,8 @@ def asked(*extras: str) -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-def lock() -> dict[str, Requirement]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+def lock(file: str = "constraints.txt") -> dict[str, Requirement]:
+    lines = (ROOT / file).read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(pin.name): pin for pin in pins}
 
@@ -87,6 +87,15 @@ def test_every_range_asked_for_holds_its_pinned_version():
         assert r.specifier.contains(Version(pin.version)), f"{r} excludes the tested {pin}"
 
 
+def test_the_oldest_run_takes_the_lower_end_of_every_range():
+    lower = {
+        canonicalize_name(r.name): Version(s.version) for r in asked("lab") for s in r.specifier if s.operator == ">="
+    }
+    pins = {name: Version(next(iter(pin.specifier)).version) for name, pin in lock(".ci/oldest.txt").items()}
+    assert {name: pins.get(name) for name in lower} == lower
+    assert all(next(iter(pin.specifier)).operator == "==" for pin in lock(".ci/oldest.txt").values())
+
+
 def test_every_range_has_both_ends():
     for r in asked("lab", "test", "bench"):
         operators = {s.operator for s in r.specifier}
@@ -94,6 +103,7 @@ def test_every_range_has_both_ends():
         assert "<" in operators or r.name == "packaging", f"{r} says no end"
 
 
+@pytest.mark.pinned
 def test_the_lock_pins_exactly_what_installing_brings():
     brought = {name for name in needed(asked("lab", "test", "bench")) if not PLATFORM_ONLY.match(name)}
     assert set(lock()) == brought
@@ -107,6 +117,7 @@ def test_the_lock_names_one_version_each_for_every_platform():
         assert not PLATFORM_ONLY.match(name), f"{pin} does not exist everywhere"
 
 
+@pytest.mark.pinned
 def test_these_tests_run_on_the_pinned_versions():
     """A result on other versions says nothing about the lock; torch's +cpu or +cu126 is the same version."""
     measured_with = {canonicalize_name(r.name) for r in asked("bench")} - {
@@ -130,11 +141,12 @@ def test_conda_users_get_the_same_python_and_the_same_packages():
     assert pip == ["-c constraints.txt", "-e .[lab,test]"]
 
 
-def test_make_installs_with_the_lock_and_nothing_else():
+def test_make_installs_with_the_lock_unless_told_otherwise():
     makefile = (ROOT / "Makefile").read_text()
     installs = re.findall(r"^.*pip .*install.*$", makefile, re.MULTILINE)
     uses = re.findall(r"^\t\$\(INSTALL\) (.*)$", makefile, re.MULTILINE)
-    assert [line for line in installs if "-c constraints.txt" in line] == installs != []
+    assert len([line for line in installs if "$(if $(PINS),-c $(PINS)," in line]) == len(installs) == 1
+    assert "\nPINS ?= constraints.txt\n" in makefile
     assert uses == ["-e '.[lab]'", "-e '.[lab,test]'", "-e '.[lab,test,bench]'"]
 
 

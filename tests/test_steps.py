@@ -7,7 +7,9 @@ import xml.dom.minidom
 import pytest
 
 from labkit.errors import LabError
+from labkit.plot.tiles import needed
 from labkit.show.steps import Steps
+from tests.pictures import shift
 from tests.recorded import Told, told
 
 
@@ -39,7 +41,7 @@ def test_the_text_lists_the_messages_of_each_step(steps):
 
 
 def test_without_messages_it_says_what_to_do():
-    with pytest.raises(LabError, match=r"lab\.timeline\(\) draws collectives"):
+    with pytest.raises(LabError, match=r"lab\.last\.timeline\(\) draws collectives"):
         Steps(told(Told(2).meet("barrier"), Told(2).meet("barrier")))
 
 
@@ -81,7 +83,7 @@ def test_it_shows_without_a_front_end_and_carries_its_words(steps):
 
 def test_keys_stay_in_it_and_arrows_step(steps):
     keys = steps.children[1].children[-1].value
-    assert all(words in keys for words in ("stopPropagation", "ArrowLeft", "ArrowRight", "aria-label"))
+    assert all(words in keys for words in ("stopPropagation", "ArrowLeft", "ArrowRight", "ariaLabel"))
 
 
 def test_a_message_whose_numbers_were_not_recorded_is_told_by_its_size():
@@ -106,3 +108,10 @@ def test_the_still_picture_of_many_steps_has_the_first_and_the_last_and_bears_it
     steps.count *= 5
     assert len(steps.still) < 150_000
     assert all(words in steps.still.decode() for words in ("step 1 of 35", "step 35 of 35", "after step 35"))
+
+
+def test_the_words_of_a_tile_fit_into_it():
+    for steps in (shift(4, 3), shift(3, 1), shift(2, 40)):
+        tiles = [t for slot in steps._draw(0).slots for row in slot.tiles for t in row]
+        assert any(t.text for t in tiles)
+        assert all(needed(t) <= t.width for t in tiles)

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from labkit.errors import LabError
-from labkit.show.sweep import Sweep, rate
+from labkit.plot.sweep import rate
+from labkit.show.sweep import Sweep
 from labkit.theory.measured import Measured, Row
 from labkit.theory.samples import Timing
 

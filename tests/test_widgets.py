@@ -150,8 +150,8 @@ def test_without_a_choice_the_answer_is_told_and_the_question_closed(question):
     assert question.choice is None
 
 
-def test_an_option_that_is_none_is_refused(question):
-    with pytest.raises(LabError, match="Choose one of: 6, 10"):
+def test_an_option_that_is_none_is_refused_and_those_that_are_stand_on_lines_of_their_own(question):
+    with pytest.raises(LabError, match=r"7 is no option\. Choose one of these:\n'6'\n'10'$"):
         question.lock(7)
 
 

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster.reaper import send
+
 TAG = "BENCHMARK_PROGRAM"
 MARK = "@ "  # begins a line that is meant for the benchmark; everything else is the program's own talk
 ERROR = re.compile(r"[\w.]+(Error|Exception|Exit|Interrupt)\b")  # a traceback's last line; others may follow it
@@ -154,12 +156,8 @@ def tagged(mark: str) -> list[int]:
 def kill(mark: str) -> None:
     """End every process with this mark; again until none is left, since one may have forked meanwhile."""
     for _ in range(200):
-        left = tagged(mark)
-        if not left:
+        if not send(mark.encode(), signal.SIGKILL):
             return
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 

@@ -5,24 +5,29 @@ Nothing here raises for a learner's mistake: whatever a function does comes back
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.cluster.attempt import COUNT, PATIENCE, attempt
-from labkit.cluster.cell import Running
 from labkit.cluster.console import Console
-from labkit.cluster.engines import EngineGone, Engines, EngineSilent
+from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
-from labkit.errors import LabError
-from labkit.grading import judge, tracing
+from labkit.cluster.run import Running
+from labkit.cluster.stop import STOP
+from labkit.errors import LabError, StoppedError
+from labkit.grading import judge, tracing, typed
 from labkit.grading.attempt import Attempt
+from labkit.grading.evidence import LastWords, last_words
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.limits import STATES, remarks
-from labkit.words import ranks
+from labkit.words import ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
@@ -30,11 +35,20 @@ SMALL = 64  # elements of all arguments up to which gradients are checked
 Watch = Callable[[int, float, Running], None]
 
 
-def check(console: Console, exercise: Exercise, saw: Callable[[str], None], watch: Watch) -> Finding:
+@STOP
+def check(
+    console: Console,
+    exercise: Exercise,
+    saw: Callable[[str], None],
+    watch: Watch,
+    cells: Sequence[str] = (),
+    known: Collection[str] = (),
+) -> Finding:
     """Hold the learner's function on the ranks against the exercise.
 
-    `saw` is given the cell that the function stands in, before anything of it runs; `watch` is called now and then
-    with the inputs that were right so far, the seconds of the run and the run.
+    `saw` is given the cell that the function stands in, as it was typed, before anything of it runs; `watch` is called
+    now and then with the inputs that were right so far, the seconds of the run and the run. `cells` are those that the
+    notebook ran, `known` names of functions that are no misspelling of this one.
     """
     engines = console.engines
     console.recover()
@@ -43,51 +57,59 @@ def check(console: Console, exercise: Exercise, saw: Callable[[str], None], watc
     if not sizes:
         least = min(exercise.ranks)
         raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
-    everyone = range(engines.n)
-    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(everyone, (exercise.name,)), 10)
-    if finding := _unready(exercise.name, seen):
+    seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
+    on_ranks = typed.as_typed(next((what["cell"] for what in seen.values() if what["cell"]), ""))
+    if misplaced := typed.misplaced(cells, exercise.name, on_ranks):
+        return Finding("elsewhere", [misplaced])
+    misspelt = typed.misspelt(cells, exercise.name, on_ranks, known)
+    if finding := _unready(exercise.name, seen, engines.anew):
+        finding.says += filter(None, [misspelt])
         return finding
-    saw(seen[0]["cell"])
-    _with_groups(engines, "gather", sizes, max(60.0, 10 * engines.limit))
+    saw(on_ranks)
+    folder = engines.processes.run.path
+    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), str(folder))
     try:
-        finding = _all(console, exercise, sizes, watch)
+        finding = _all(console, exercise, sizes, folder, watch)
+        finding.says += filter(None, [misspelt])
         if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
             finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
         if groups == 1:  # only the check's own have gone
             finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
         return finding
-    except KeyboardInterrupt:  # between two runs; within one it is the run's own end
-        console.unhealed = True
+    except StoppedError:  # between two runs; within one it is the run's own end
         return Finding("stopped", ["You stopped the check."])
     finally:
-        _with_groups(engines, "part", next(COUNT))
+        _everywhere(engines, "finish", next(COUNT))
         _joined(engines)
 
 
 def _joined(engines: Engines) -> int:
     """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
-    told = [t or {"joined": False, "groups": 1} for t in engines.ask("groups", range(engines.n), 1.0).values()]
-    if not all(t["joined"] for t in told):
+    answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
+    if not all(a["joined"] for a in answers):
         engines.heal()
-    return max(t["groups"] for t in told)
+    return max(a["groups"] for a in answers)
 
 
-def _with_groups(engines: Engines, do: str, *args: Any) -> None:
-    """Make the sub-groups, or let them go; ranks that cannot are healed first."""
+def _everywhere(engines: Engines, do: str, *args: Any) -> None:
+    """Begin on all ranks, or finish; ranks that cannot are healed first."""
     for _ in range(2):
-        try:
-            engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10)
+        if engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10).well:
             return
-        except (EngineGone, EngineSilent):
-            engines.ask("abort", range(engines.n), 1.0)
-            engines.heal()
+        engines.heal()
 
 
-def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
-    """Not attempted, or not the same everywhere; None where there is something to run."""
+def _unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -> Finding | None:
+    """Not attempted, or not the same everywhere; None where there is something to run.
+
+    `anew` are the ranks whose process was replaced since the lab began: what they had is lost.
+    """
     states: dict[str, list[int]] = {}
     for r, what in seen.items():
         states.setdefault(what["state"], []).append(r)
+    if list(states) == ["missing"] and set(seen) <= set(anew):
+        lost = f"There is no function {name} on the ranks: all of them have been started anew. Run its cell again."
+        return Finding("not attempted", [lost])
     if list(states) == ["missing"]:
         return Finding("not attempted", [f"There is no function {name} on the ranks yet. Write it in a %%px cell."])
     if set(states) <= {"missing", "empty"}:
@@ -96,9 +118,13 @@ def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
         what = seen[states["other"][0]]["what"]
         return Finding("differs", [f"{name} is no function but a value ({what}). Write def {name}(…) in a %%px cell."])
     if has := states["function"] if len(states) > 1 else []:
-        have = "has" if len(has) == 1 else "have"
-        everywhere = "Run its cell on all ranks, with %%px and no --targets."
-        return Finding("differs", [f"Only {ranks(has)} {have} {name}. {everywhere}"])
+        without = [r for r in seen if r not in has]
+        says = [f"Only {ranks(has)} {'has' if len(has) == 1 else 'have'} {name}."]
+        if set(without) <= set(anew):
+            says += [_started_anew(without), f"Run the cell of {name} once more, on all ranks."]
+        else:
+            says.append("Run its cell on all ranks, with %%px and no --targets.")
+        return Finding("differs", says)
     odd = [r for r, what in seen.items() if what["source"] != seen[0]["source"]]
     if odd:
         hold = "holds" if len(odd) == 1 else "hold"
@@ -107,8 +133,15 @@ def _unready(name: str, seen: dict[int, dict[str, Any]]) -> Finding | None:
     return None
 
 
-def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watch) -> Finding:
+def _started_anew(which: Sequence[int]) -> str:
+    one = len(which) == 1
+    who = ranks(which).capitalize()
+    return f"{who} {'has' if one else 'have'} been started anew and lost what {'it' if one else 'they'} had."
+
+
+def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Path, watch: Watch) -> Finding:
     """Every input on every number of ranks, until one goes wrong; then what is right, and yet not as it should be."""
+    engines = console.engines
     began = time.monotonic()
     right = 0
     found: list[Finding] = []
@@ -123,11 +156,13 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], watch: Watc
         for mode in _modes(exercise, case):
             left = LONG - (time.monotonic() - began)
             ran = attempt(console, exercise, case, mode, left, look)
+            ran.last_words = _last_words(folder, ran)
             finding = judged(exercise, case, ran, want, mode)
             if finding is not None:
                 finding.right = right
                 _heal(console, finding, ran)
-                if not ran.report.cut_short and finding.wrong and not finding.slopes and not exercise.harness:
+                finding.says[1:1] = _undefined(engines, ran)
+                if not ran.report.cut_short and finding.wrong and not finding.gradient and not exercise.harness:
                     _trace(console, exercise, finding, look)
                 return finding
         right += 1
@@ -149,7 +184,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     runs = []
     for probe in tracing.probes(case):
         ran = attempt(console, exercise, probe, "", PATIENCE, look)
-        if ran.report.cut_short or ran.slow or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
+        if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
             _heal(console, finding, ran)
             return
         runs.append([ran.answers[r]["out"] for r in range(case.n)])
@@ -158,16 +193,42 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
         return
     finding.origins = came
     if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
-        told = tracing.told(came, [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)])
-        finding.says += [f"{t[0].upper()}{t[1:]}." for t in told]
+        meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
+        finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
     attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.steps() shows the learner's numbers
+
+
+def _undefined(engines: Engines, ran: Attempt) -> list[str]:
+    """Who lacks a name that this run asked for, where other ranks have it: one of an earlier cell, say."""
+    raised = [answer["error"][1] for answer in ran.answers.values() if answer.get("error", [""])[0] == "NameError"]
+    found = re.match(r"name '(\w+)' is not defined", raised[0]) if raised else None
+    if not found:
+        return []
+    name = found[1]
+    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), 10).answers
+    lack = [r for r, what in seen.items() if what["state"] == "missing"]
+    if len(lack) in (0, engines.n):
+        return []
+    says = [f"{name} is not defined on {ranks(lack)}, and it is on the others."]
+    if set(lack) <= engines.anew:
+        says.append(_started_anew(lack))
+    return [*says, f"Run the cell that defines {name} once more, on all ranks."]
+
+
+def _last_words(folder: Path, ran: Attempt) -> dict[int, LastWords]:
+    """Where the processes were that crashed in this run, as far as they could still write it down."""
+    words: dict[int, LastWords] = {}
+    for r in ran.report.dead:
+        with contextlib.suppress(OSError):
+            if found := last_words((folder / f"last-words-{r}").read_text(errors="replace")):
+                words[r] = found
+    return words
 
 
 def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
-    ran.report.stopped |= ran.slow
     if ran.report.cut_short:
-        finding.healed = heal(console.engines, ran.report)
+        finding.healed = heal(console.engines, console.ran)
 
 
 def _modes(exercise: Exercise, case: Case) -> list[str]:

@@ -8,15 +8,16 @@ from typing import Any
 
 from IPython.display import publish_display_data
 
-from labkit.cluster.cell import Running, wait_out
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
-from labkit.errors import LabError, StoppedError
+from labkit.cluster.run import Running, run
+from labkit.cluster.stop import STOP
+from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import judge
 from labkit.outcome.text import merge
-from labkit.words import sentence
+from labkit.words import alike, ranks, sentence
 
 
 class Console:
@@ -24,91 +25,92 @@ class Console:
 
     def __init__(self, engines: Engines) -> None:
         self.engines = engines
-        self.unhealed = False  # Stop was pressed while healing
+        self.unhealed = False  # the ranks may be in a cell still
+        self.apart: list[int] = []  # the ranks that the last cell left without the lab's group
         self.ran: list[int] = []  # the ranks that the last cell was sent to
 
+    @STOP
     def run(self, code: str, ranks: Sequence[int]) -> Outcome:
         """Run `code`, show its output, heal what it broke, and raise its error if it has one."""
         return self.collect(self.send(code, ranks))
 
+    @STOP
     def send(self, code: str, ranks: Sequence[int]) -> Any:
         """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult."""
-        self.recover()
+        if "init_process_group" not in code:  # a learner may leave the group to make one by hand
+            self.recover()
         self.ran = list(ranks)
-        return self.engines.view(ranks).execute(code, silent=False, block=False)
+        return self.engines.execute(code, ranks)
 
+    @STOP
     def collect(
         self, result: Any, progress_after: float = 2.0, by_rank: bool = False, signal: str | int | None = None
     ) -> Outcome:
         """Wait for a cell that was sent, show its output, heal what it broke, raise its error if it has one."""
         progress = Progress(progress_after)
+        self.unhealed = True
         try:
-            report = wait_out(Running(self.engines, result), progress.show, signal)
-        except BaseException as error:
-            self.unhealed = True  # the ranks may still be in the cell
-            if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
-                raise
-            later = "its ranks were not yet free; the next cell, or lab.heal(), sees to it"  # Stop was pressed twice
-            raise StoppedError("You stopped the cell.", notes=[later]) from None
+            outcome = run(self.engines.running(result), watch=progress.show, signal=signal)
         finally:
             progress.clear()
-        show(report, by_rank)
-        self.finish(report)
-        return report
+        self.unhealed = False
+        self.apart = [r.rank for r in outcome.ranks if r.apart]
+        show(outcome, by_rank)
+        self.finish(outcome)
+        return outcome
 
-    def finish(self, report: Outcome) -> None:
-        """Heal after a cell and raise the error that it ended with."""
-        error = judge(report)
+    @STOP
+    def call(self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = 60.0) -> list[Any]:
+        """Call a function of `labkit.rank` by name: what these ranks return, in rank order; all ranks by default.
+
+        A failure, Stop, or more than `limit` seconds frees the ranks, heals them and raises, as a cell does.
+        """
+        self.recover()
+        which = range(self.engines.n) if ranks is None else ranks
+        outcome = self.engines.call(path, dict.fromkeys(which, args), limit)
+        self.finish(outcome)
+        return [outcome.answers[r] for r in which]
+
+    def finish(self, outcome: Outcome) -> None:
+        """Raise the error that a cell or a call ended with, once the ranks are healed."""
+        error = judge(outcome)
         if error is not None:
-            try:
-                error.notes += heal(self.engines, report)
-            except KeyboardInterrupt:  # a second Stop
-                self.unhealed = True
-                error.notes.append("healing was stopped; the next cell, or lab.heal(), does it")
+            error.notes += heal(self.engines, [r.rank for r in outcome.ranks])
             raise error
 
+    @STOP
     def heal(self) -> None:
         """By hand: free whoever waits, replace whoever died, join all again; a healthy lab is left alone."""
-        engines = self.engines
-        if engines.lost():
-            return self.recover()
-        where = engines.ask("where", range(engines.n), 1.0)
-        for r in [r for r, w in where.items() if w is None and engines.is_stopped(r)]:
-            engines.kill(r)
-        waiting = {r: w for r, w in where.items() if w and w["state"] != "idle"}
-        if waiting or self.unhealed:
-            engines.ask("abort", range(engines.n), 1.0)
-        if waiting:
-            engines.ask("interrupt", waiting, 1.0)
-        report = Outcome([], dead=engines.dead(), waiting=waiting, stopped=self.unhealed)
-        if notes := heal(engines, report):
+        if notes := heal(self.engines, self.ran, free=True):
             print(sentence(notes))
-        self.unhealed = False
+        self.unhealed, self.apart = False, []
 
     def recover(self) -> None:
         """Before a cell: bring back what died since the last one, and say so."""
-        if self.engines.stopped:
+        engines = self.engines
+        if engines.stopped:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")
-        if self.engines.lost():
-            print(sentence(self.engines.restore()))
-        elif self.unhealed:
-            self.heal()
-        elif dead := self.engines.dead():
-            died = ", ".join(f"rank {r} had died ({how})" for r, how in sorted(dead.items()))
-            notes = heal(self.engines, Outcome([], dead=dead))
-            print(sentence([died, *notes]))
+        if not (engines.lost() or self.unhealed or self.apart or engines.dead()):
+            return
+        found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
+        if self.apart:
+            found.append(f"{ranks(self.apart)} had left the lab's process group")
+        notes = heal(engines, self.ran, free=self.unhealed)
+        self.unhealed, self.apart = False, []
+        if notes:
+            print(sentence([*found, *notes]))
 
 
-def show(report: Outcome, by_rank: bool = False) -> None:
+def show(outcome: Outcome, by_rank: bool = False) -> None:
     """Print the ranks' output in rank order, equal ones once; rich outputs follow, each under its rank."""
-    out = {r.rank: _joined(r.stdout, r.value) for r in report.ranks}
-    err = {r.rank: r.stderr for r in report.ranks}
+    out = {r.rank: _joined(r.stdout, r.value) for r in outcome.ranks}
+    err = {r.rank: r.stderr for r in outcome.ranks}
     for stream, texts in ((sys.stdout, out), (sys.stderr, err)):
         for group in [{r: t} for r, t in texts.items()] if by_rank else [texts]:
             if merged := merge(group):
                 stream.write(merged)
     sys.stdout.flush()
-    for r in report.ranks:
+    for r in outcome.ranks:
         for data in r.displays:
             print(f"rank {r.rank} │")
             publish_display_data(data)
@@ -139,7 +141,7 @@ def doing(where: dict[str, Any] | None) -> str:
         return "done"
     if where["state"] == "collective":
         return f"in {where['op']}, line {where['line']}"
-    return f"computing, line {where['line']}" if where["state"] == "computing" else where["state"]
+    return f"{where['state']}, line {where['line']}" if where.get("line") else where["state"]
 
 
 def _last_line(reply: Any) -> str:

@@ -5,24 +5,32 @@ A rank is a position in `members`; the engine's id is ipyparallel's own business
 
 from __future__ import annotations
 
-import os
-import select
+import math
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
+from labkit.cluster.run import ANSWER, Running, Watch, run
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
+from labkit.outcome.outcome import Outcome
 
+CELLS = 500  # whose definitions a rank that is started anew is given
 JOINING = 30.0  # seconds in which all ranks must have joined
 
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes."""
+    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes.
+
+    `freeable` tells whether a call that waits for other ranks can be ended without ending the process.
+    """
 
     rank: int
     engine: int
@@ -30,6 +38,7 @@ class Member:
     host: str
     device: str
     backend: str
+    freeable: bool
     memory: int
 
 
@@ -42,8 +51,10 @@ class Engines:
         self.members: list[Member] = []
         self.backend = "gloo"
         self.stopped = False
+        self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
+        self.cells: deque[tuple[str, list[int]]] = deque(maxlen=CELLS)  # that were sent, each with its ranks
         self._ids: list[int] = []
-        self._pidfds: dict[int, int] = {}
+        self._held: dict[int, Process] = {}  # the ranks on this host; others are only reached through their agents
         self._ended: dict[int, str] = {}
         self._store: Path | None = None
 
@@ -60,7 +71,7 @@ class Engines:
             say(f"Starting {n} ranks …")
             self._ids = self.processes.new_engines(n)
             say("Joining the process group …")
-            self.join()
+            self.heal()
         except BaseException:
             self.stop()
             raise
@@ -74,15 +85,14 @@ class Engines:
         old = self.client.ids
         self._ids = self.processes.new_engines(n)
         self.processes.end(old)
-        self.join()
+        self.heal()
         return self
 
+    @STOP.unstoppable
     def stop(self) -> None:
         """End every process of the run and remove its files; of a shared run only this notebook's engines."""
         self.stopped = True
-        for fd in self._pidfds.values():
-            os.close(fd)
-        self._pidfds.clear()
+        self._held.clear()
         if not self.processes.owner:
             self.processes.end(self._ids)
         self.processes.stop()
@@ -101,34 +111,23 @@ class Engines:
     def ids(self, ranks: Iterable[int]) -> list[int]:
         return [self._ids[r] for r in ranks]
 
-    def view(self, ranks: Sequence[int]) -> Any:
-        """An ipyparallel view on these ranks, in their order."""
-        view = self.client[self.ids(ranks)]
-        view.block = True
-        return view
+    def execute(self, code: str, ranks: Sequence[int]) -> Any:
+        """Send a cell to these ranks; ipyparallel's AsyncResult."""
+        self.cells.append((code, list(ranks)))
+        return self.processes.execute(code, self.ids(ranks))
 
-    def call(self, path: str, args: dict[int, tuple[Any, ...]], timeout: float) -> dict[int, Any]:
-        """Call a function of `labkit.rank` by name, with its own arguments on each rank; the values by rank.
+    def running(self, result: Any) -> Running:
+        """A cell that was sent, by rank."""
+        by_engine = {engine: r for r, engine in enumerate(self._ids)}
+        replies = zip(result._targets, result._children, strict=True)
+        return Running(self, {by_engine[e]: reply for e, reply in replies if e in by_engine}, prints=True)
 
-        A request that falls into the moment in which an engine discards its queue after an error is sent again.
-        """
-        from ipyparallel.error import TaskAborted
-
-        deadline = time.monotonic() + timeout
-        sent = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
-        values: dict[int, Any] = {}
-        while len(values) < len(args):
-            for r in [r for r in sent if r not in values]:
-                if sent[r].wait(0.02):
-                    try:
-                        values[r] = sent[r].get()
-                    except TaskAborted:
-                        sent[r] = self.processes.call(self._ids[r], path, args[r])
-                elif r in self.dead():
-                    raise EngineGone(r)
-                elif time.monotonic() > deadline:
-                    raise EngineSilent(r)
-        return {r: values[r] for r in args}  # in rank order, whoever answered first
+    def call(
+        self, path: str, args: dict[int, tuple[Any, ...]], limit: float = math.inf, watch: Watch = lambda *_: None
+    ) -> Outcome:
+        """Call a function of `labkit.rank` by name, with its own arguments on each rank: see `run`."""
+        replies = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
+        return run(Running(self, replies), limit, watch)
 
     def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
@@ -140,44 +139,43 @@ class Engines:
 
     def dead(self) -> dict[int, str]:
         """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
-        waiting = {fd: r for r, fd in self._pidfds.items() if r not in self._ended}
-        if waiting:
-            poll = select.poll()
-            for fd in waiting:
-                poll.register(fd, select.POLLIN)
-            for fd, _ in poll.poll(0):
-                self._ended[waiting[fd]] = self.processes.how_ended(self.members[waiting[fd]].pid)
+        for r, process in self._held.items():
+            if r not in self._ended and not process.runs():
+                self._ended[r] = self.processes.how_ended(process.pid)
         for r, eid in enumerate(self._ids):
-            if r not in self._pidfds and eid not in self.client.ids:
+            if r not in self._held and eid not in self.client.ids:
                 self._ended.setdefault(r, "no heartbeat")
         return dict(self._ended)
 
     def signal(self, ranks: Iterable[int], sig: str | int) -> None:
-        """Send a signal, by name or number, to the processes of these ranks."""
+        """Send a signal, by name or number, to the processes of these ranks; LabError for those on other hosts."""
         number = sig if isinstance(sig, int) else signal.Signals[sig]
+        ranks = list(ranks)
         for r in ranks:
-            os.kill(self.members[r].pid, number)
+            if r in self._held:
+                self._held[r].send(number)
+        if far := [r for r in ranks if r not in self._held]:
+            where = ", ".join(f"rank {r} runs on {self.members[r].host}" for r in far)
+            raise LabError(f"{where}: no signal is sent there from here. Call lab.heal(), or lab.stop() and start().")
 
     def lost(self) -> bool:
         """Whether the controller has died: the ranks may live, but nothing reaches them."""
         return self.processes.lost()
 
-    def restore(self) -> list[str]:
+    def restore(self) -> None:
         """Start a new controller where the dead one listened; engines and their variables come back to it."""
         dead = self.dead()
         living = [r for r in range(self.n) if r not in dead]
         self.processes.restore(self.ids(living))
         where = self._until_heard(living)
-        busy = [r for r, w in where.items() if w is None or w["state"] != "idle"]
-        if busy:
-            self.ask("abort", range(self.n), 1.0)
-            self.ask("interrupt", busy, 1.0)
+        self.free([r for r, w in where.items() if w is None or w["state"] != "idle"])
         self.processes.until_reached(self.ids(living))
-        self.heal()
-        return [
-            "the controller had died and was started anew",
-            "the ranks have joined again, with all variables",
-        ]
+
+    def free(self, busy: Sequence[int]) -> None:
+        """Let whoever waits for another rank, or still runs something, leave it."""
+        if busy:
+            self.ask("abort", range(self.n), ANSWER)
+            self.ask("interrupt", busy, ANSWER)
 
     def _until_heard(self, ranks: list[int]) -> dict[int, Any]:
         """Ask where the ranks are until all have answered: what a new controller is given too early is lost.
@@ -193,84 +191,70 @@ class Engines:
     def replace(self) -> list[int]:
         """Start a new engine for each dead rank, under the same rank; the group is joined separately."""
         gone = sorted(self.dead())
+        self.anew |= set(gone)
         if gone:
             for r in gone:
                 self.processes.forget(self._ids[r])
             for r, eid in zip(gone, self.processes.new_engines(len(gone)), strict=True):
                 self._ids[r] = eid
-                fd = self._pidfds.pop(r, None)
-                if fd is not None:
-                    os.close(fd)
+                self._held.pop(r, None)
                 self._ended.pop(r, None)
         return gone
 
     def is_stopped(self, rank: int) -> bool:
-        """Whether the process of a rank stands still (SIGSTOP): it will never answer by itself."""
-        import psutil
-
-        try:
-            return psutil.Process(self.members[rank].pid).status() == psutil.STATUS_STOPPED
-        except psutil.Error:
-            return False
+        """Whether the process of a rank on this host stands still (SIGSTOP): it will never answer by itself."""
+        return rank in self._held and self._held[rank].stands_still()
 
     def kill(self, rank: int) -> None:
-        """End a rank that neither answers nor lets itself be interrupted."""
-        os.kill(self.members[rank].pid, 9)
-        self.await_end(rank)
+        """End a rank that neither answers nor lets itself be interrupted; on another host, by its agent."""
+        if rank in self._held:
+            self._held[rank].send(signal.SIGKILL)
+            self.await_end(rank)
+        elif self.ask("end", [rank], 1.0)[rank]:
+            self._ended[rank] = "SIGKILL"
+        else:
+            m = self.members[rank]
+            raise LabError(
+                f"rank {rank} does not answer and cannot be ended from here: it is process {m.pid} on {m.host}. "
+                "End it there, then call lab.stop() and start() for new ranks."
+            )
 
     def await_end(self, rank: int) -> None:
         """Wait until the process of a rank that is ending has ended, at most five seconds."""
-        fd = self._pidfds.get(rank)
-        if fd is not None:
-            select.select([fd], [], [], 5)
+        if rank in self._held:
+            self._held[rank].wait(5)
 
-    def join(self) -> None:
-        """Let all ranks leave whatever group they were in and join a new one; refresh `members`."""
+    def join(self) -> bool:
+        """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
         store = self.processes.run.store()
         args = {r: (r, self.n, self.backend, store, max(60.0, 10 * self.limit)) for r in range(self.n)}
-        facts = self.call("labkit.rank.agent.prepare", args, JOINING)
+        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together)
+        if not outcome.well:
+            return False
         if self._store is not None:
             self._store.unlink(missing_ok=True)  # the old group's; sub-groups of the new one meet in the new one's
         self._store = Path(store)
-        self.members = [Member(rank=r, engine=self._ids[r], **facts[r]) for r in range(self.n)]
+        self.members = [Member(rank=r, engine=self._ids[r], **facts) for r, facts in outcome.answers.items()]
         for m in self.members:
-            if m.rank not in self._pidfds and m.host == os.uname().nodename and hasattr(os, "pidfd_open"):
-                self._pidfds[m.rank] = os.pidfd_open(m.pid)
+            if m.rank not in self._held and (process := self.processes.hold(m.pid, m.host)):
+                self._held[m.rank] = process
+        return True
+
+    def _together(self, elapsed: float, running: Running) -> None:
+        """Nobody waits for a rank that dies on its way."""
+        if self.dead():
+            self.ask("abort", running.pending(), ANSWER)
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
-        from ipyparallel.error import RemoteError
-
         replaced: set[int] = set()
         for _ in range(4):
             replaced |= set(self.replace())
-            try:
-                self.join()
+            if self.join():
                 return sorted(replaced)
-            except EngineSilent as silent:
-                self.kill(silent.rank)
-            except (EngineGone, RemoteError):
-                pass
-            self.ask("abort", range(self.n), 1.0)  # nobody waits for a rank that did not come
         raise LabError("The ranks cannot be joined again. Call lab.stop() and start() for new ones.")
 
     def table(self) -> list[dict[str, Any]]:
         """One dict a rank, with the memory that it takes now."""
         memory = self.ask("memory", range(self.n), 1.0)
         return [{**asdict(m), **(memory[m.rank] or {})} for m in self.members]
-
-
-class EngineGone(LabError):
-    """A rank's process ended while it was asked something."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} died meanwhile. Run a cell, or lab.heal(), which starts it anew.")
-        self.rank = rank
-
-
-class EngineSilent(LabError):
-    """A rank lives but did not answer in time."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} does not answer. Wait for its cell to end, or call lab.heal().")
-        self.rank = rank

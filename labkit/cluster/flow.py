@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
-from collections.abc import Callable
 from typing import Any
 
-from IPython.core.error import UsageError
-from IPython.core.magic import Magics, cell_magic, magics_class
-
-from labkit.cluster.cell import Running, wait_out
 from labkit.cluster.console import Console
-from labkit.cluster.healing import heal
-from labkit.cluster.processes import call_by_name
-from labkit.errors import LabError, StoppedError
-from labkit.outcome.sentences import judge
+from labkit.cluster.stop import STOP
+from labkit.errors import CellError, LabError, StoppedError
 from labkit.theory import probing, provenance
 from labkit.theory.probing import Seen
 from labkit.theory.provenance import ADD, FAMILIES, Part
@@ -24,25 +15,23 @@ from labkit.words import ranks
 
 PATIENCE = 15.0  # seconds that all the probes of a cell may take
 NOT_DRAWN = "Where the numbers came from is not drawn"
-LINE = re.compile(r"^(?P<what>.*?)(?:\s+--means[ =](?P<means>\w+))?(?:\s+--root[ =](?P<root>\d+))?\s*$")
 
 
 class Unknown(Exception):
     """Why the origins of a result stay unknown, in a sentence."""
 
 
+@STOP
 def observe(console: Console, code: str, x: str, y: str) -> Seen:
     """Run the cell once for the learner, then again and again for the picture, on copies of the variables."""
-    engines = console.engines
-    console.recover()
-    everyone = range(engines.n)
-    before = list(engines.call("labkit.rank.probe.remember", dict.fromkeys(everyone, (code, x, y)), 60).values())
+    everyone = range(console.engines.n)
+    before = console.call("labkit.rank.probe.remember", code, x, y)
     _need(x, before, f"Make {x} on every rank in a %%px cell first.")
     try:
         began = time.perf_counter()
-        console.collect(console.send(code, everyone))
+        console.run(code, everyone)
         seconds = time.perf_counter() - began
-        after = list(engines.call("labkit.rank.probe.outcome", dict.fromkeys(everyone, (y,)), 60).values())
+        after = console.call("labkit.rank.probe.outcome", y)
         if all("error" in a for a in after):
             _need(y, after, f"Name what the cell leaves: %%flow {x} -> result.")
         sources, why = probing.sources(before), ""
@@ -53,8 +42,7 @@ def observe(console: Console, code: str, x: str, y: str) -> Seen:
             why = str(unknown)
         return Seen(code, x, y, before, after, sources, parts, why)
     finally:
-        with contextlib.suppress(Exception):  # a dead rank has nothing to forget
-            engines.call("labkit.rank.probe.forget", dict.fromkeys(everyone, ()), 5)
+        console.call("labkit.rank.probe.forget")
 
 
 def _need(name: str, values: list[dict[str, Any]], remedy: str) -> None:
@@ -96,57 +84,17 @@ def _parts(
         families = list(FAMILIES)
 
 
-def _ask(console: Console, path: str, args: tuple[Any, ...], patience: float) -> list[dict[str, Any]]:
+def _ask(console: Console, path: str, args: tuple[Any, ...], limit: float) -> list[dict[str, Any]]:
     """Run something on all ranks that may hang, raise or take too long: then free and heal, and say why."""
     engines = console.engines
-    running = Running(engines, engines.view(range(engines.n)).apply_async(call_by_name, path, *args))
+    outcome = engines.call(path, dict.fromkeys(range(engines.n), args), limit)
     try:
-        report = wait_out(running, lambda elapsed, _: _hurry(elapsed, patience))
-    except TimeoutError:
-        running.free()
-        heal(engines, running.report(stopped=True))
-        raise Unknown(f"{NOT_DRAWN}: run again on other numbers, the cell takes more than ten times as long.") from None
-    answers = {r: reply.result() for r, reply in running.replies.items() if reply.done() and not running.error(r)}
-    for rank in report.ranks:
-        rank.ename, rank.evalue = answers.get(rank.rank, {}).get("error", (rank.ename, rank.evalue))
-    error = judge(report)
-    if error is None:
-        return [answers[r] for r in range(engines.n)]
-    heal(engines, report)
-    if isinstance(error, StoppedError):
-        raise Unknown(f"{NOT_DRAWN}: you stopped it.")
-    refused = [e.evalue for e in report.errors.values() if e.ename == "Refused"]
-    if refused:
-        raise Unknown(f"{NOT_DRAWN}: {refused[0]}.")
-    raise Unknown(f"{NOT_DRAWN}: run again on other numbers, the cell fails ({error}).")
-
-
-def _hurry(elapsed: float, patience: float) -> None:
-    if elapsed > patience:
-        raise TimeoutError
-
-
-@magics_class
-class FlowMagics(Magics):
-    """`%%flow` over the function that draws: `draw(code, x, y, means, root)`."""
-
-    def __init__(self, shell: Any, draw: Callable[..., Any]) -> None:
-        super().__init__(shell)
-        self._draw = draw
-
-    @cell_magic
-    def flow(self, line: str, cell: str) -> Any:
-        """Run a cell on all ranks as %%px does, then draw what became of a value.
-
-        %%flow x                             x before and after
-        %%flow x -> y                        x before, y after
-        %%flow x -> y --means all_reduce     with what an all-reduce would have left beside it
-        %%flow x --means reduce --root 2     the same for a primitive with a root
-        """
-        match = LINE.match(line)
-        assert match is not None, "the pattern takes any line"
-        x, arrow, y = (part.strip() for part in match["what"].partition("->"))
-        if not x or bool(arrow) != bool(y) or "--" in match["what"]:
-            raise UsageError("Say which value to follow: %%flow x, or %%flow x -> y --means all_reduce --root 0.")
-        code = f"# %%flow {line}".rstrip() + "\n" + cell  # a traceback's line numbers are the editor's
-        return self._draw(code, x, y or x, match["means"], int(match["root"] or 0))
+        console.finish(outcome)
+    except StoppedError:
+        raise Unknown(f"{NOT_DRAWN}: you stopped it.") from None
+    except CellError as error:
+        refused = [e.evalue for e in outcome.errors.values() if e.ename == "Refused"]
+        slow = "run again on other numbers, the cell takes more than ten times as long"
+        fails = f"run again on other numbers, the cell fails ({error})"
+        raise Unknown(f"{NOT_DRAWN}: {[*refused, slow if outcome.ended == 'slow' else fails][0]}.") from None
+    return [outcome.answers[r] for r in range(engines.n)]

@@ -20,8 +20,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from labkit.cluster.rundir import TAG
+
 APPS = {
-    "controller": ("ipyparallel.controller.app", "IPController"),
+    "controller": ("labkit.cluster.controller", "Controller"),
     "engine": ("ipyparallel.engine.app", "IPEngine"),
 }
 # What engines and the learner's first cells need, by name: this room must not depend on the rooms of the ranks.
@@ -30,7 +32,9 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "ipyparallel.engine.app",
+    "ipykernel.debugger",
     "IPython.core.completerlib",
+    "IPython.core.oinspect",
     "IPython.extensions.storemagic",
     "tornado.platform.asyncio",
     "encodings.idna",
@@ -57,26 +61,27 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
+        told = False
         while not (self.ending and not self.children):
             for key, _ in self.selector.select():
                 key.data()
             self.reap()
+            if self.ending and not told:
+                told = True
+                for pid in self.children:
+                    os.kill(pid, signal.SIGTERM)
 
     def end(self, *_: Any) -> None:
         self.ending = True
-        for pid in self.children:
-            os.kill(pid, signal.SIGTERM)
 
     def reap(self) -> None:
-        """Collect ended children, and end with each the processes that it left in its own process group."""
-        while self.children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            self.children.discard(pid)
-            self.exits[pid] = os.waitstatus_to_exitcode(status)
+        """End what ended children left in their process groups; then collect them, which frees their numbers."""
+        while self.children and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+            pid = ended.si_pid
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
+            self.exits[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            self.children.discard(pid)
 
     def accept(self) -> None:
         connection, _ = self.listener.accept()
@@ -103,20 +108,17 @@ class ForkServer:
         return {}
 
     def do_preload(self) -> dict[str, Any]:
-        """Import what engines need; freeze it, so that the garbage collector of a child copies none of it.
-
-        The collector is off while imports fill the memory: it would search 200,000 objects and find no garbage.
-        """
+        """Import what engines need; freeze it, so that the garbage collector of a child copies none of it."""
         sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]  # ipykernel then goes without a debugger
-        gc.disable()
         for name in PRELOAD:
             importlib.import_module(name)
         gc.freeze()
-        gc.enable()
         return {"torch": sys.modules["torch"].__version__}
 
     def do_gpus(self) -> dict[str, Any]:
         """Count the GPUs in a child, since asking CUDA here would spoil every later fork."""
+        if not sys.modules["torch"].backends.cuda.is_built():
+            return {"gpus": 0}
         read, write = os.pipe()
         pid = self.fork(lambda: os.write(write, str(sys.modules["torch"].cuda.device_count()).encode()))
         os.close(write)
@@ -130,7 +132,7 @@ class ForkServer:
         return {"exits": self.exits}
 
     def do_fork(self, kind: str, args: list[str], env: dict[str, str], log: str) -> dict[str, Any]:
-        """Become an ipyparallel controller or engine in a child of its own process group; reply with its pid."""
+        """Become an ipyparallel controller or engine in a child of its own process group; reply with pid and tag."""
         module, name = APPS[kind]
         importlib.import_module(module)
 
@@ -148,7 +150,7 @@ class ForkServer:
 
         pid = self.fork(become)
         self.children.add(pid)
-        return {"pid": pid}
+        return {"pid": pid, "tag": os.environ.get(TAG, "")}
 
     def fork(self, become: Callable[[], Any]) -> int:
         sys.stdout.flush()
@@ -158,6 +160,7 @@ class ForkServer:
             return pid
         code = 1
         try:
+            gc.enable()
             signal.set_wakeup_fd(-1)
             for sig in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(sig, signal.SIG_DFL)
@@ -181,5 +184,6 @@ class ForkServer:
 
 
 if __name__ == "__main__":
+    gc.disable()  # it would search 200,000 objects that imports make, and find no garbage
     ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
     os._exit(0)  # taking torch's modules apart would last 0.1 s, on a busy machine 0.4

@@ -1,32 +1,66 @@
-"""Bring the group back after a cell that ended badly, and say what was done."""
+"""Bring the ranks back from whatever state they are in, and say what was done."""
 
 from __future__ import annotations
 
-from labkit.cluster.engines import EngineGone, Engines
-from labkit.outcome.outcome import Outcome
-from labkit.words import ranks
+from collections.abc import Sequence
+
+from labkit.cluster.engines import Engines
+from labkit.cluster.run import ANSWER
+from labkit.words import alike, listed, ranks
+
+REPLAYING = 30.0  # seconds in which the definitions of earlier cells must be made again
+MANY = 8  # names that are shown one by one
 
 
-def heal(engines: Engines, report: Outcome) -> list[str]:
-    """Bring the group back after a cell that ended badly; the sentences that say what was done."""
-    if report.lost or engines.lost():
-        return engines.restore()
-    before = {r: a for r, a in engines.ask("groups", range(engines.n), 1.0).items() if a}
-    steps = {a["steps"] for a in before.values()}
-    uneven = len(steps) > 1 or not all(a["joined"] for a in before.values())  # a rank missed a call, or left
-    if not (report.cut_short or uneven or engines.dead()):
-        try:
-            engines.call("labkit.rank.agent.ready", dict.fromkeys(report.errors, ()), engines.limit)
-            return []
-        except EngineGone:
-            pass
-    replaced = engines.heal()
+def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
+    """Look at what is: a dead controller or rank, a rank without the group, or out of step in it; mend that.
+
+    `ran` are the ranks that the last cell ran on. With `free` whoever is still in a cell is made to leave it.
+    Returns the sentences that say what was done, none where all is well.
+    """
     notes = []
-    if replaced:
-        what = "was started anew, without its variables" if len(replaced) == 1 else "were started anew, without theirs"
-        notes.append(f"{ranks(replaced)} {what}")
-    kept = "the other ranks keep theirs" if replaced else "all variables are kept"
-    notes.append(f"the process group is joined again; {kept}")
-    if any(a["groups"] > 1 for a in before.values()):
+    lost = engines.lost()
+    if lost:
+        engines.restore()
+        notes.append("the controller had died and was started anew")
+    where = engines.ask("where", range(engines.n), ANSWER) if free else {}
+    for r in [r for r, w in where.items() if w is None and engines.is_stopped(r)]:
+        engines.kill(r)
+    busy = [r for r, w in where.items() if w and w["state"] != "idle"]
+    engines.free(busy)
+    groups = {r: g for r, g in engines.ask("groups", range(engines.n), ANSWER).items() if g}
+    out_of_step = len({groups[r]["steps"] for r in ran if r in groups}) > 1  # one has missed a call
+    if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
+        return []
+    replaced = engines.heal()
+    anew = alike(_given_back(engines, replaced)) if replaced else {}
+    notes += [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
+    kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep their variables")
+    notes.append(f"the process group is joined again{kept}")
+    if any(g["groups"] > 1 for g in groups.values()):
         notes.append("sub-groups are gone with the old group: run the cell that made them again")
     return notes
+
+
+def _given_back(engines: Engines, replaced: Sequence[int]) -> dict[int, str]:
+    """Let replaced ranks have the definitions of the cells that ran on them; what became of each rank."""
+    cells = {r: ([code for code, ran in engines.cells if r in ran],) for r in replaced}
+    outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
+    if outcome.ended:
+        engines.heal()
+    return {r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced}
+
+
+def _anew(back: list[str], lost: list[str]) -> str:
+    """What a rank that was started anew has and lacks, in words.
+
+    >>> _anew(["step", "Model"], ["x"])
+    'started anew, with step and Model again, without variables (x is lost)'
+    """
+    again = f", with {_named(back)} again" if back else ""
+    gone = f" ({_named(lost)} {'is' if len(lost) == 1 else 'are'} lost)" if lost else ""
+    return f"started anew{again}, without variables{gone}"
+
+
+def _named(names: list[str]) -> str:
+    return listed(names if len(names) <= MANY else [*names[: MANY - 1], f"{len(names) - MANY + 1} more"])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import Any
-
-from IPython.core.error import UsageError
-from IPython.core.magic import Magics, cell_magic, magics_class
 
 from labkit.cluster.console import Console
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.theory.lateness import Lateness, statements, states
 from labkit.theory.record import read
@@ -18,7 +14,8 @@ SECONDS = 0.25  # that the rank comes late: far more than ranks differ by themse
 COME = "__import__('labkit.rank.late', fromlist=['come']).come({late}, {seconds})"
 
 
-def observe(console: Console, late: int, code: str, seconds: float = SECONDS) -> list[Lateness]:
+@STOP
+def observe(console: Console, code: str, late: int, seconds: float = SECONDS) -> list[Lateness]:
     """Run each statement of the code on all ranks, `late` so many seconds after the others; those that communicate."""
     engines = console.engines
     if isinstance(late, bool) or late not in range(engines.n):
@@ -28,7 +25,7 @@ def observe(console: Console, late: int, code: str, seconds: float = SECONDS) ->
     found = []
     for line, source in statements(code):
         come = COME.format(late=late, seconds=seconds)
-        console.collect(console.send(_behind(come, line, source), range(engines.n)))
+        console.run(_behind(come, line, source), range(engines.n))
         told = engines.ask("records", range(engines.n), 5.0)
         record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
         if any(record.ops):
@@ -53,22 +50,3 @@ def _behind(come: str, line: int, source: str) -> str:
     except SyntaxError:
         return f"{come}\n{source}"
     return f"{come}; {source}"
-
-
-@magics_class
-class LateMagics(Magics):
-    """`%%late` over the function that shows: `late(rank, code)`."""
-
-    def __init__(self, shell: Any, late: Callable[[int, str], Any]) -> None:
-        super().__init__(shell)
-        self._late = late
-
-    @cell_magic
-    def late(self, line: str, cell: str) -> Any:
-        """Run a cell's statements one by one, a rank late to each, and draw who waits for it.
-
-        %%late 1                             rank 1 comes a quarter of a second after the others
-        """
-        if not line.strip().isdigit():
-            raise UsageError("Say which rank comes late: %%late 1.")
-        return self._late(int(line), f"# %%late {line}\n{cell}")  # line numbers are the editor's

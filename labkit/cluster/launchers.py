@@ -14,31 +14,33 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 from ipyparallel.cluster.launcher import BaseLauncher, ControllerLauncher, EngineLauncher, NotRunning
 from traitlets import Any as AnyTrait
-from traitlets import Integer, List
+from traitlets import Integer, List, Unicode
 
 from labkit.cluster.forkclient import ForkClient, start_server
+from labkit.cluster.process import Process
 from labkit.cluster.rundir import TAG
 from labkit.errors import LabError
 
 
-def runs(pid: int) -> bool:
-    """Whether a process runs; one that has ended may still be listed where nobody collects it."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 class _Forked(BaseLauncher):
-    """What both launchers share: pids from the fork server instead of Popen objects."""
+    """What both launchers share: processes of the fork server instead of Popen objects."""
 
     kind = ""
     pids = List(Integer()).tag(to_dict=True)
+    run_tag = Unicode().tag(to_dict=True)  # the fork server's
     client = AnyTrait(allow_none=True)
     server = AnyTrait(allow_none=True)
+    logs = List(Unicode()).tag(to_dict=True)
+    held: Any = List()  # the processes of `pids`
+
+    def living(self) -> list[Process]:
+        return [process for process in self.held if process.runs()]
+
+    def hold(self, pid: int) -> None:
+        self.pids = [*self.pids, pid]
+        self.held.append(Process(pid, self.run_tag))
 
     def connect(self, start: bool = True) -> ForkClient:
         """Reach the fork server; where none answers, none has been started or it was killed, start one."""
@@ -50,7 +52,7 @@ class _Forked(BaseLauncher):
                 if not start:
                     raise
                 Path(path).unlink(missing_ok=True)
-                tag = self.environment.get(TAG) or os.environ.get(TAG) or secrets.token_hex(16)
+                tag = self.run_tag or self.environment.get(TAG) or os.environ.get(TAG) or secrets.token_hex(16)
                 self.server = start_server(path, tag)
                 self.client = ForkClient(path)
         return self.client
@@ -62,36 +64,36 @@ class _Forked(BaseLauncher):
         logs = Path(self.profile_dir) / "log"
         logs.mkdir(exist_ok=True)
         for i in range(n):
+            self.logs.append(str(logs / f"{self.identifier}-{i}.log"))
             reply = self.connect().ask(
                 "fork",
                 kind=self.kind,
                 args=[f"--profile-dir={self.profile_dir}", *self.arguments()],
                 env=self.get_env(),
-                log=str(logs / f"{self.identifier}-{len(self.pids)}-{i}.log"),
+                log=self.logs[-1],
             )
-            self.pids = [*self.pids, reply["pid"]]
+            self.run_tag = reply["tag"]
+            self.hold(reply["pid"])
         self.notify_start(self.pids)
 
     def poll(self) -> int | None:
         """None while one of the processes lives, else the first exit code that is known (or 1)."""
-        if any(runs(pid) for pid in self.pids):
+        if self.living():
             return None  # without the server, which answers late while it imports
         try:
             exits = self.connect(start=False).ask("exits")["exits"]
         except LabError:  # killed, and what it knew is lost
             exits, self.client = {}, None
-        ended = [exits.get(str(pid), 1) for pid in self.pids if not runs(pid)]
-        return ended[0] if len(ended) == len(self.pids) else None
+        return next((exits.get(str(pid), 1) for pid in self.pids), None)
 
     def signal(self, sig: int) -> None:
-        for pid in self.pids:
-            if runs(pid):
-                os.kill(pid, sig)
+        for process in self.held:
+            process.send(sig)
 
     async def join(self, timeout: float | None = None) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.stop_timeout if timeout is None else timeout)
-        while any(runs(pid) for pid in self.pids):
+        while self.living():
             if loop.time() > deadline:
                 raise TimeoutError(f"Processes {self.pids} are still there.")
             await asyncio.sleep(0.01)
@@ -104,19 +106,27 @@ class _Forked(BaseLauncher):
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self.join()
+        if self.server is not None:
+            self.server.terminate()
+            os.unlink(os.path.join(self.profile_dir, "fork.sock"))
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the connection to the fork server; collect a server that was started here and is ending."""
         if self.client is not None:
             self.client.close()
             self.client = None
         if self.server is not None:
-            self.server.terminate()
             self.server.wait()
-            os.unlink(os.path.join(self.profile_dir, "fork.sock"))
 
     @classmethod
     def from_dict(cls, d: dict[str, Any], **kwargs: Any) -> Any:
         self = super().from_dict(d, **kwargs)
-        if not any(runs(pid) for pid in self.pids):
-            raise NotRunning(f"Processes {self.pids} have ended")
+        pids, self.pids = self.pids, []
+        for pid in pids:
+            self.hold(pid)
+        if not self.living():
+            raise NotRunning(f"Processes {pids} have ended")
         return self
 
 
@@ -124,19 +134,6 @@ class ForkControllerLauncher(_Forked, ControllerLauncher):
     """Fork the controller: it starts without importing anything again."""
 
     kind = "controller"
-    helpers = List(Integer()).tag(to_dict=True)
-
-    def poll(self) -> int | None:
-        """As for any process; a controller without its heartbeat monitor, which is a child, counts as ended."""
-        code = super().poll()
-        if code is None and not self.helpers:
-            self.helpers = [child.pid for pid in self.pids for child in psutil.Process(pid).children()]
-        return 1 if code is None and not all(runs(pid) for pid in self.helpers) else code
-
-    def signal(self, sig: int) -> None:
-        for pid in (*self.pids, *self.helpers):
-            if runs(pid):
-                os.kill(pid, sig)
 
     def arguments(self) -> list[str]:
         return [*self.cluster_args, *self.controller_args]
@@ -174,3 +171,7 @@ class ForkEngineSetLauncher(_Forked, EngineLauncher):
         self.n = n
         self.connect().ask("preload")
         self.fork(n)
+
+    def died(self) -> dict[int, str]:
+        """The engines that have ended: pid → log."""
+        return {p.pid: log for p, log in zip(self.held, self.logs, strict=True) if not p.runs()}

@@ -1,17 +1,22 @@
-"""`%%px`, the standard magic by name and options, on ranks instead of engine ids."""
+"""The cell magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%wire` and `%%late`."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import parse_argstring
 
 from labkit.cluster.console import Console
+from labkit.cluster.stop import STOP
+
+FLOW = re.compile(r"^(?P<what>.*?)(?:\s+--means[ =](?P<means>\w+))?(?:\s+--root[ =](?P<root>\d+))?\s*$")
 
 
 class LabMagics(ParallelMagics):
@@ -20,7 +25,8 @@ class LabMagics(ParallelMagics):
     def __init__(self, shell: Any, console: Console) -> None:
         self.console = console
         everyone = range(console.engines.n)
-        super().__init__(shell, console.engines.view(everyone))
+        super().__init__(shell, console.engines.client[:])
+        self.view.block = True
         self.view.targets = list(everyone)  # ranks: the engine behind a rank changes when it is healed
         self.magics["line"]["pxresult"] = self.magics["line"]["result"] = self.result
         self.magics["cell"]["px"] = self._numbered(self.cell_px)
@@ -31,15 +37,17 @@ class LabMagics(ParallelMagics):
         @functools.wraps(cell_px)
         def numbered(line: str, cell: str) -> Any:
             if not cell.lstrip().startswith("%%"):  # a cell magic for the ranks must stay their first line
-                cell = f"# %%px {line}".rstrip() + "\n" + cell
+                cell = _under("px", line, cell)
             args = parse_argstring(self.cell_px, line)
             if not args.local:
                 return cell_px(line, cell)
             result = cell_px(line.replace("--local", "--noblock"), cell)
-            self.shell.run_cell(cell)
+            here = self.shell.run_cell(cell)
             if args.block is False:
                 return result
-            self.console.collect(result, by_rank=args.groupby == "engine")
+            with STOP:
+                STOP.presses += isinstance(here.error_in_exec, KeyboardInterrupt)  # which IPython has shown by now
+                self.console.collect(result, by_rank=args.groupby == "engine")
             return None
 
         return numbered
@@ -79,13 +87,59 @@ class LabMagics(ParallelMagics):
         progress_after: float | None = None,
         signal_on_interrupt: str | int | None = None,
     ) -> Any:
-        result = self.console.send(cell, self.view.targets)
-        result._fname = "%px"
-        self.last_result = result
-        if save_name:
-            self.shell.user_ns[save_name] = result
-        if not (self.view.block if block is None else block):
-            return result
-        wait = self.progress_after_seconds if progress_after is None else progress_after
-        self.console.collect(result, 0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
-        return None
+        with STOP:
+            result = self.last_result = self.console.send(cell, self.view.targets)
+            if save_name:
+                self.shell.user_ns[save_name] = result
+            if not (self.view.block if block is None else block) and not STOP.wished:
+                return result
+            wait = self.progress_after_seconds if progress_after is None else progress_after
+            self.console.collect(result, 0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
+            return None
+
+
+@magics_class
+class PictureMagics(Magics):
+    """The magics that run a cell and show what it did, over the lab's own `flow`, `wire` and `late`.
+
+    A comment stands for the magic's line in what they run, so that a traceback's line numbers are the editor's.
+    """
+
+    def __init__(self, shell: Any, *shows: Callable[..., Any]) -> None:
+        super().__init__(shell)
+        self._flow, self._wire, self._late = shows
+
+    @cell_magic
+    def flow(self, line: str, cell: str) -> Any:
+        """Run a cell on all ranks as %%px does, then draw what became of a value.
+
+        %%flow x                             x before and after
+        %%flow x -> y                        x before, y after
+        %%flow x -> y --means all_reduce     with what an all-reduce would have left beside it
+        %%flow x --means reduce --root 2     the same for a primitive with a root
+        """
+        match = FLOW.match(line)
+        assert match is not None, "the pattern takes any line"
+        x, arrow, y = (part.strip() for part in match["what"].partition("->"))
+        if not x or bool(arrow) != bool(y) or "--" in match["what"]:
+            raise UsageError("Say which value to follow: %%flow x, or %%flow x -> y --means all_reduce --root 0.")
+        return self._flow(_under("flow", line, cell), x, y or x, match["means"], int(match["root"] or 0))
+
+    @cell_magic
+    def wire(self, line: str, cell: str) -> Any:
+        """Run a cell on all ranks as %%px does, then show what each rank sent to each other one."""
+        return self._wire(_under("wire", line, cell))
+
+    @cell_magic
+    def late(self, line: str, cell: str) -> Any:
+        """Run a cell's statements one by one, a rank late to each, and draw who waits for it.
+
+        %%late 1                             rank 1 comes a quarter of a second after the others
+        """
+        if not line.strip().isdigit():
+            raise UsageError("Say which rank comes late: %%late 1.")
+        return self._late(_under("late", line, cell), int(line))
+
+
+def _under(magic: str, line: str, cell: str) -> str:
+    return f"# %%{magic} {line}".rstrip() + "\n" + cell

@@ -5,6 +5,8 @@ Everything here speaks in engine ids. Which engine plays which rank is the busin
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import json
 import os
@@ -12,11 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
+from labkit.cluster.process import Process
 from labkit.cluster.reaper import __file__ as REAPER
 from labkit.cluster.rundir import TAG, RunDir, choose_rundir
 from labkit.errors import LabError
@@ -26,13 +29,14 @@ RESTORING = 10.0  # seconds in which engines must be known to a new controller
 HEARING = 3.0  # seconds in which an engine that is known must have connected all its sockets
 CONTROLLER_ARGS = [
     "--IPController.enable_curve=True",  # other users of the host cannot listen in
-    "--IPController.use_threads=True",  # two processes instead of nine
+    "--IPController.use_threads=True",  # one process instead of nine
     "--IPController.db_class=NoDB",
-    "--HeartMonitor.period=100",  # an engine is known after its second heartbeat; 50 would double the idle CPU
-    "--HeartMonitor.max_heartmonitor_misses=100",
+    "--HeartMonitor.period=1000",  # how soon the end of an engine on another host is noticed: after ten misses
+    "--HeartMonitor.max_heartmonitor_misses=10",
 ]
-MAGICS = ("labkit.cluster.magic", "labkit.cluster.flow")  # what the notebook needs once there are ranks
+MAGICS = ("labkit.cluster.magic",)  # what the notebook needs once there are ranks
 RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
+JOINED = "__import__('labkit.rank.group', fromlist=['joined']).joined()"  # asked where a cell has ended well
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
     "--IPEngine.max_heartbeat_misses=0",  # the reaper ends engines, a busy controller must not
@@ -49,6 +53,18 @@ def call_by_name(path: str, *args: Any) -> Any:
     return getattr(importlib.import_module(module), name)(*args)
 
 
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Imports go faster by a quarter: the collector would search what they make, and find no garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Processes:
     """What one lab has started; `stop` ends all of it, and the reaper does should this process die before."""
 
@@ -60,6 +76,7 @@ class Processes:
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
+    @without_garbage_collection()
     def start(self, say: Callable[[str], None]) -> int:
         """Start everything but the engines; the number of GPUs that torch finds."""
         self.run = choose_rundir()
@@ -131,7 +148,8 @@ class Processes:
         config = Config()
         config.EngineLauncher.engine_args = ENGINE_ARGS if self.launcher == "labkit" else ENGINE_ARGS[1:]
         config.EngineLauncher.environment = {**ENVIRONMENT, TAG: self.run.tag}
-        config.ControllerLauncher.environment = {TAG: self.run.tag, **self._keys()}
+        config.ControllerLauncher.environment = {**ENVIRONMENT, TAG: self.run.tag, **self._keys()}
+        config.ControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
         return config
 
     def _keys(self) -> dict[str, str]:
@@ -172,32 +190,33 @@ class Processes:
             self.client.close(linger=0)
         while self._reaper is not None:
             self._reaper.terminate()
-            while self._reaper.poll() is None:
-                if self._server is not None:
-                    self._server.poll()  # collect it, or the reaper would wait for its zombie
-                time.sleep(0.005)
-            killed = self._reaper.returncode < 0  # by somebody, before it had done its work
+            killed = self._reaper.wait() < 0  # by somebody, before it had done its work
             self._reaper = start_reaper(self.run) if killed else None
         if self._server is not None:
             self._server.wait()
             self._server = None
         if hasattr(self, "cluster"):
             for launcher in (self.cluster.controller, *self.cluster.engines.values()):
-                if (server := getattr(launcher, "server", None)) is not None:
-                    server.wait()
+                if hasattr(launcher, "leave"):
+                    launcher.leave()
 
     # -- engines ------------------------------------------------------------------------------------------------
 
     def new_engines(self, n: int) -> list[int]:
         """Start n engines and return their ids once all have registered."""
         before = set(self.client.ids)
-        self.cluster.start_engines_sync(n)
+        launcher = self.cluster.engines[self.cluster.start_engines_sync(n)]
         deadline = time.monotonic() + STARTING
         while len(new := sorted(set(self.client.ids) - before)) < n:
+            for pid, log in _died(launcher).items():
+                raise LabError(
+                    f"An engine ended while it started ({self.how_ended(pid)}):\n{_last_lines(log)}\n"
+                    "Mend that, then run start() again."
+                )
             if time.monotonic() > deadline:
                 raise LabError(
                     f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded? "
-                    f"Start fewer ranks, or look into {self.run.path}/log."
+                    "Run start() again, with fewer ranks."
                 )
             time.sleep(0.005)
         self.until_reached(new)
@@ -213,9 +232,19 @@ class Processes:
             for e in far:
                 sent[e][-1].wait(0.1)
 
+    def execute(self, code: str, engines: list[int]) -> Any:
+        """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
+        from ipyparallel import AsyncResult
+
+        content = {"code": code, "silent": False, "user_expressions": {"group": JOINED}, "stop_on_error": False}
+        sent = [self._shell(e, "execute_request", content) for e in engines]
+        return AsyncResult(self.client, sent, fname="%px", targets=engines, owner=True)
+
     def call(self, engine: int, path: str, args: tuple[Any, ...]) -> Any:
-        """Send the call of a function of `labkit.rank`, by name; ipyparallel's AsyncResult."""
-        return self.client[engine].apply_async(call_by_name, path, *args)
+        """Send the call of a function of `labkit.rank`, by name; ipyparallel's future of what it returns."""
+        client = self.client
+        ident = client._engines[engine].encode()
+        return client.send_apply_request(client._mux_stream, call_by_name, [path, *args], ident=ident)
 
     def ask(self, do: str, engines: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time."""
@@ -232,6 +261,11 @@ class Processes:
         for heard in [self._control(e, "shutdown_request", {"restart": False}) for e in known]:
             heard.wait(max(0.0, deadline - time.monotonic()))
 
+    def _shell(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
+        client = self.client
+        ident = client._engines[engine].encode()
+        return client._send(client._mux_stream, kind, content=content, ident=ident, metadata={}, track_outstanding=True)
+
     def _control(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
         uuid = self.client._engines[engine]
         return self.client._send(self.client._control_stream, kind, content=content, ident=uuid.encode())
@@ -239,6 +273,11 @@ class Processes:
     def forget(self, engine: int) -> None:
         """Tell the hub that an engine is gone, rather than wait for its heart to be missed."""
         self.client._send(self.client._query_stream, "unregistration_request", content={"id": engine})
+
+    def hold(self, pid: int, host: str) -> Process | None:
+        """A handle on a process of this run; None where it is on another host, or is not to be held for certain."""
+        process = Process(pid, self.run.tag)
+        return process if process.held and host == os.uname().nodename else None
 
     def how_ended(self, pid: int) -> str:
         """How a process of ours ended: "SIGKILL", "exit code 1"; only its parent, the fork server, knows."""
@@ -264,10 +303,8 @@ class Processes:
     def restore(self, engines: list[int]) -> None:
         """Start a new controller where the dead one listened, and wait until these engines have come back to it."""
         self.client.close(linger=0)
-        self.cluster.controller.signal(signal.SIGKILL)  # its other half may live, on the same ports
         self.cluster.controller = None
         self._count_on(engines)
-        self.cluster.config.ControllerLauncher.environment = {TAG: self.run.tag, **self._keys()}
         self.cluster.controller_args = [*CONTROLLER_ARGS, *RESTORE_ARGS]
         self.cluster.start_controller_sync()
         self.client = self.cluster.connect_client_sync(timeout=STARTING)
@@ -284,6 +321,19 @@ class Processes:
         known = json.loads(file.read_text())
         known["next_id"] = 1 + max([known["next_id"], *engines, *map(int, known["engines"])])
         file.write_text(json.dumps(known))
+
+
+def _died(launcher: Any) -> dict[int, str]:
+    """The engines that have ended, pid → log, as far as their launcher knows."""
+    if hasattr(launcher, "died"):
+        return dict(launcher.died())
+    each = [e for e in list(getattr(launcher, "launchers", {}).values()) if getattr(e, "process", None)]
+    return {e.process.pid: e.output_file for e in each if not e.process.is_running()}
+
+
+def _last_lines(log: str, n: int = 8) -> str:
+    """The end of a log: when a run has failed, its files go with it."""
+    return "\n".join(Path(log).read_text(errors="replace").strip().splitlines()[-n:])
 
 
 def start_reaper(run: RunDir) -> subprocess.Popen[bytes]:

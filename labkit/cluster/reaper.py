@@ -17,43 +17,63 @@ GRACE = 0.4  # seconds between asking a process to end and ending it
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
 
+def hold(pid, tag):
+    """A pidfd of process `pid` if it runs on this host and its environment carries the tag, else None.
+
+    The number may pass to another process at any moment, the pidfd never does: it is opened before the look at
+    the environment, and what still runs after that look had the number all the while.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # nobody has this number, or there are no pidfds here
+        return None
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:  # another user's, or gone
+        if tag in f.read().split(b"\0") and not ended(fd, 0):
+            return fd
+    os.close(fd)
+    return None
+
+
+def ended(fd, timeout):
+    """Whether the process behind a pidfd ends within `timeout` seconds; one that nobody has collected has ended."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * timeout))
+
+
 def tagged(tag):
-    """The pids of all processes, except this one, whose environment carries the tag; an empty tag names none."""
-    me = os.getpid()
-    found: list[int] = []
+    """Pidfds, by pid, of all processes but this one that carry the tag; an empty tag names none."""
     if not tag:  # the owner died before it had told us; every environment contains an empty entry
-        return found
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == me:
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as f:
-                if tag in f.read().split(b"\0"):
-                    found.append(int(name))
-        except OSError:  # another user's, or gone meanwhile
-            continue
-    return found
+        return {}
+    held = {int(name): hold(int(name), tag) for name in os.listdir("/proc") if name.isdigit()}
+    own = held.pop(os.getpid(), None)
+    if own is not None:
+        os.close(own)
+    return {pid: fd for pid, fd in held.items() if fd is not None}
 
 
-def send(pids, sig):
-    """Send a signal to each process that is still there."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, sig)
+def send(tag, *signals):
+    """Send signals to every process that carries the tag; how many there were."""
+    held = tagged(tag)
+    for fd in held.values():
+        for sig in signals:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, sig)
+        os.close(fd)
+    return len(held)
 
 
 def end_all(tag):
     """Ask, wait a moment, then insist; again until none is left, since a process may have forked meanwhile."""
     deadline = time.monotonic() + GRACE
-    send(tagged(tag), signal.SIGCONT)  # a stopped process cannot hear anything else
-    send(tagged(tag), signal.SIGTERM)
-    while tagged(tag) and time.monotonic() < deadline:
+    left = send(tag, signal.SIGCONT, signal.SIGTERM)  # a stopped process hears nothing before it goes on
+    while left and time.monotonic() < deadline:
         time.sleep(0.02)
+        left = send(tag)
     for _ in range(100):
-        left = tagged(tag)
         if not left:
             return
-        send(left, signal.SIGKILL)
+        left = send(tag, signal.SIGKILL)
         time.sleep(0.02)
 
 
@@ -67,7 +87,7 @@ def owner_is_gone(owner, timeout):
         time.sleep(min(timeout, 0.2))
         return os.getppid() != owner
     try:
-        return bool(select.select([fd], [], [], timeout)[0])
+        return ended(fd, timeout)
     finally:
         os.close(fd)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from typing import Any
 
-from labkit.cluster.cell import Running, wait_out
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import Line
-from labkit.cluster.processes import call_by_name
+from labkit.cluster.stop import STOP
 from labkit.errors import CellError, LabError, StoppedError
 from labkit.theory import timing
 from labkit.theory.measured import Measured, Row
@@ -25,6 +24,7 @@ COPIES = 5  # buffers of the size that a rank may hold at a time
 NAMES = {"gloo": "Gloo", "nccl": "NCCL", "gloo + nccl": "NCCL"}
 
 
+@STOP
 def measure(
     console: Console, op: str, sizes: Sequence[int] | None, ranks: Sequence[int] | None, dtype: str, repeat: int
 ) -> Measured:
@@ -33,24 +33,24 @@ def measure(
     elements = _checked(engines, op, sizes, ranks, dtype, repeat)
     members = list(range(engines.n)) if ranks is None else sorted(ranks)
     part = None if len(members) == engines.n else members
-    console.recover()
-    everyone = range(engines.n)
     rows: list[Row] = []
     note = ""
     shares = [len(range(i, repeat, PASSES)) for i in range(min(PASSES, repeat))]
     progress = Bar(op, len(elements) * len(shares))
     try:
-        _ask(console, everyone, "labkit.rank.sweep.begin", part, engines.limit)
+        console.call("labkit.rank.sweep.begin", part, engines.limit)
         for i, share in enumerate(shares):
             for j, count in enumerate(elements):
                 size = 0 if op == "barrier" else count * DTYPES[dtype]
                 progress.show(i * len(elements) + j, rows, size)
                 calls = rows[j].timing.calls if i else None
-                told = _ask(console, members, "labkit.rank.sweep.row", op, count, dtype, share, calls)
+                told = console.call(
+                    *("labkit.rank.sweep.row", op, count, dtype, share, calls), ranks=members, limit=math.inf
+                )
                 clock, copied, _ = told[0]
                 row = Row(op, len(members), size, clock, copied, all(right for *_, right in told))
                 rows[j : j + 1] = [rows[j].and_(row) if i else row]
-        _ask(console, everyone, "labkit.rank.sweep.end")
+        console.call("labkit.rank.sweep.end")
     except CellError as error:  # the ranks are free and healed again
         if not rows:
             raise
@@ -60,14 +60,6 @@ def measure(
     finally:
         progress.clear()
     return Measured(op, len(members), dtype, _where(engines, members), rows, note)
-
-
-def _ask(console: Console, ranks: Sequence[int], path: str, *args: Any) -> list[Any]:
-    """Call a function on these ranks, index = place in `ranks`; a failure, or Stop, frees and heals as in a cell."""
-    engines = console.engines
-    running = Running(engines, engines.view(list(ranks)).apply_async(call_by_name, path, *args))
-    console.finish(wait_out(running, lambda elapsed, _: None))
-    return [running.replies[r].result() for r in ranks]
 
 
 def _checked(

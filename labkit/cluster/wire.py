@@ -1,31 +1,27 @@
-"""`lab.wire` and `%%wire`: run a cell, and count what each rank sent to each other one, by the kernel's counters."""
+"""`lab.wire`, `%%wire`: run a cell, and count what each rank sent to each other one, by the kernel's counters."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-from IPython.core.magic import Magics, cell_magic, magics_class
-
 from labkit.cluster.console import Console
-from labkit.cluster.engines import Engines
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.theory.traffic import Counted, flows
 
 PATIENCE = 2.0  # seconds in which what was sent must have arrived
 
 
+@STOP
 def count(console: Console, code: str) -> Counted:
     """Run a cell on all ranks, show its output, and count. Raises what the cell ends with."""
     if not code.strip():
         raise LabError('There is no code to run. Give it as text, such as lab.wire("dist.all_reduce(x)").')
-    console.recover()
-    engines = console.engines
-    before, _ = _settled(engines)
-    console.collect(console.send(code, range(engines.n)))
-    after, late = _settled(engines)
-    n = engines.n
+    n = console.engines.n
+    before, _ = _settled(console)
+    console.run(code, range(n))
+    after, late = _settled(console)
     links = [(a["nvlink"], b["nvlink"]) for a, b in zip(before, after, strict=True)]
     sent = [b - a for a, b in links if a is not None and b is not None] or None
     if why := after[0]["why"]:
@@ -42,7 +38,7 @@ def count(console: Console, code: str) -> Counted:
     return Counted(n, matrix, "", sent if sent and len(sent) == n else None, tuple(notes))
 
 
-def _settled(engines: Engines) -> tuple[list[dict[str, Any]], bool]:
+def _settled(console: Console) -> tuple[list[dict[str, Any]], bool]:
     """The ranks' counters once nothing is under way; whether something still is, after the time that there is.
 
     Nothing is under way once all that was sent has arrived, and a second look finds nothing more.
@@ -50,23 +46,9 @@ def _settled(engines: Engines) -> tuple[list[dict[str, Any]], bool]:
     deadline = time.monotonic() + PATIENCE
     last: Any = None
     while True:
-        told = list(engines.call("labkit.rank.wire.read", dict.fromkeys(range(engines.n), ()), 60).values())
+        told = console.call("labkit.rank.wire.read")
         now = flows(told)
         late = any(sent > received for _, _, sent, received in now.values())
         if (not late and now == last) or time.monotonic() > deadline:
             return told, late
         last = now
-
-
-@magics_class
-class WireMagics(Magics):
-    """`%%wire` over the function that counts: `count(code)`."""
-
-    def __init__(self, shell: Any, wire: Callable[[str], Any]) -> None:
-        super().__init__(shell)
-        self._wire = wire
-
-    @cell_magic
-    def wire(self, line: str, cell: str) -> Any:
-        """Run a cell on all ranks as %%px does, then show what each rank sent to each other one."""
-        return self._wire(f"# %%wire {line}".rstrip() + "\n" + cell)  # line numbers are the editor's

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.grading.evidence import LastWords
 from labkit.outcome.outcome import Outcome
 from labkit.theory.record import Record, read
 
 
 @dataclass
 class Attempt:
-    """One run: the answers by rank, and the report where it did not end well by itself."""
+    """One run: what became of it, what each rank that finished answered, and where processes crashed."""
 
-    answers: dict[int, dict[str, Any]]
     report: Outcome
-    slow: bool = False
+    last_words: dict[int, LastWords] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> dict[int, dict[str, Any]]:
+        return {r.rank: r.answer for r in self.report.ranks if r.answer is not None}
 
     @property
     def records(self) -> list[dict[str, Any] | None]:
         """What each rank that took part has recorded; None where it does not answer."""
-        return [self.answers.get(r.rank, {}).get("told") for r in self.report.ranks]
+        return [self.answers.get(r.rank, {}).get("record") for r in self.report.ranks]
 
     @property
     def record(self) -> Record | None:
         """The run's operations, where every rank has told them."""
         return read(self.records) if all(self.records) else None
+
+    @property
+    def finished(self) -> list[int]:
+        """The ranks that reached the function's end."""
+        return [r for r, answer in self.answers.items() if "error" not in answer]

@@ -84,7 +84,7 @@ class Exercise:
         in_place: what counts is what the function leaves in its first argument, not what it returns.
         keeps_input: a changed argument counts as a mistake.
         harness: source of a `def harness(fn, *args)` that the ranks run in place of `fn(*args)`; what it returns is
-            compared, and an AssertionError that it raises is told as the mistake.
+            compared, and an AssertionError that it raises is the mistake.
         after: what to notice once it is solved.
         picture: xs for the card's picture, instead of tokens or the first case.
     """
@@ -140,8 +140,8 @@ def stub(source: str, name: str) -> str:
     source = source.strip() + "\n"
     node = _function(source, name)
     first = node.body[0]
-    told = ast.get_docstring(node) is not None
-    lines = source.splitlines()[node.lineno - 1 : first.end_lineno if told else first.lineno - 1]
+    documented = ast.get_docstring(node) is not None
+    lines = source.splitlines()[node.lineno - 1 : first.end_lineno if documented else first.lineno - 1]
     return "\n".join([*lines, "    ..."])
 
 

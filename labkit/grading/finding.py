@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labkit.grading import gradients, judge
+from labkit.grading import evidence, gradients, judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
@@ -14,19 +14,22 @@ from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
 from labkit.theory.origin import Origin
 from labkit.theory.record import read
-from labkit.words import alike, ranks
+from labkit.words import alike, ranks, sentence
 
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
-WHY = "Gloo ends a process like this when other bytes come than it expects: another length or dtype than the sender's."
+WHY = (
+    "Gloo ends a process like this when it gets other bytes than it expects: the sender's tensor has a different "
+    "length or dtype."
+)
 
 
 @dataclass
 class Finding:
     """What a check found. `says` are sentences, the first one the verdict; `case` the input that it is about.
 
-    `outs[r]` and `want[r]` are what came and what should have come there (gradients where `slopes`), `wrong` the ranks
-    that differ (rank → difference), `origins[r]` where the elements came from, if that is known. `told` is every
-    rank's record, `right` how many inputs were right before.
+    `outs[r]` and `want[r]` are what came and what should have come there (gradients of the argument `gradient`, where
+    it is named), `wrong` the ranks that differ (rank → difference), `origins[r]` where the elements came from, if that
+    is known. `records` are the ranks' own, `right` how many inputs were right before.
     """
 
     state: str
@@ -36,8 +39,8 @@ class Finding:
     outs: list[Any] = field(default_factory=list)
     want: list[Any] = field(default_factory=list)
     wrong: dict[int, judge.Difference] = field(default_factory=dict)
-    slopes: bool = False
-    told: list[dict[str, Any] | None] = field(default_factory=list)
+    gradient: str = ""
+    records: list[dict[str, Any] | None] = field(default_factory=list)
     printed: str = ""
     origins: list[list[Origin]] | None = None
     healed: list[str] = field(default_factory=list)
@@ -48,19 +51,18 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
     finding = _broken(exercise, case, attempt)
     if finding is None:
         outs = [attempt.answers[r]["out"] for r in range(case.n)]
-        finding = Finding("wrong", case=case, outs=outs, want=want, told=attempt.records)
+        finding = Finding("wrong", case=case, outs=outs, want=want, records=attempt.records)
         if mode:
-            _slopes(exercise, case, attempt, finding, mode)
+            _gradients(exercise, case, attempt, finding, mode)
         else:
             _compare(exercise, case, attempt, finding)
-            if not finding.wrong:
+            if finding.wrong:
+                finding.says += _contradictions(attempt)
+            else:
                 _leftover(attempt, finding)
         if not finding.says:
             return None
-    for r in range(case.n):
-        printed = attempt.answers.get(r, {}).get("printed", "")
-        if printed and not finding.printed:
-            finding.printed = merge({r: printed})
+    finding.printed = merge({r: answer.get("printed", "") for r, answer in attempt.answers.items()})
     return finding
 
 
@@ -73,67 +75,93 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     """A run that did not end by itself, or that raised."""
     report = attempt.report
     there = setting(case)
-    base: dict[str, Any] = {"case": case, "told": attempt.records}
-    if report.stopped:
+    base: dict[str, Any] = {"case": case, "records": attempt.records}
+    if report.ended == "stopped":
         return Finding("stopped", ["You stopped the check."], **base)
-    if report.lost:
+    if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
-    errors = {r: text.Error(e.ename, e.evalue) for r, e in report.errors.items()}
-    causes, consequences = text.root_cause(errors)
-    if causes:
-        cause = causes[0]
-        at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
-        if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
-            return Finding("wrong", [f"{ranks(cause.ranks).capitalize()} {there}: {cause.evalue}."], **base)
-        line = f"Line {at['line']} of the cell: {at['source']}" if at.get("line") else ""
-        others = [f"{_flat(c)}." for c in causes[1:]]
-        says = [f"{_flat(cause)} ({there}).", line, *others]
-        says += _waited(attempt)
-        return Finding("raises", [s[0].upper() + s[1:] for s in says if s], **base)
-    if attempt.slow:
-        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in _groups(report.elsewhere))])
+    if report.ended == "slow":
+        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
+    causes, consequences = text.root_cause(report)
+    unfit = _contradictions(attempt)
+    alone = evidence.with_themselves(read(attempt.records))
+    if alone and report.ended != "stuck":  # torch raises, in words that say nothing of it
+        return Finding("raises", [f"{alone[0][:-1]}, {there}.", *unfit[1:]], **base)
+    if causes and not alone:
+        return _raises(exercise, attempt, there, causes, unfit, base)
     if report.dead:
-        died = ", ".join(f"rank {r} died ({how})" for r, how in report.dead.items())
-        crashed = any(how in CRASHES for how in report.dead.values())
-        says = [f"W{there[1:]}: {died}.", *_waited(attempt), *[WHY] * crashed]
-        return Finding("raises", says, **base)
-    if report.waiting or consequences:
-        says = [f"It hangs {there}.", *(f"{w[0].upper()}{w[1:]}." for w in _waits(attempt))]
-        says += [
-            f"{ranks(rs).capitalize()} {what.replace('the cell', 'the function')}."
-            for what, rs in _groups(report.elsewhere)
-        ]
+        return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
+    if report.ended == "stuck" or consequences:
+        says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
+        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(_instead(attempt)).items()]
         return Finding("deadlock", says, **base)
     return None
 
 
+def _raises(
+    exercise: Exercise, attempt: Attempt, there: str, causes: list[text.Cause], unfit: list[str], base: dict[str, Any]
+) -> Finding:
+    """What was raised, on which ranks and in which line; a harness's own assertion is a wrong result."""
+    cause = causes[0]
+    at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
+    if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
+        return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"])], **base)
+    line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
+    others = [sentence([_flat(c)]) for c in causes[1:]]
+    says = [sentence([f"{_flat(cause)} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
+    return Finding("raises", says, **base)
+
+
+def _died(attempt: Attempt, there: str) -> list[str]:
+    """Which processes ended, and in which line, where they could still say so."""
+    died = {r: f"rank {r} died ({how})" for r, how in attempt.report.dead.items()}
+    died |= {r: f"{died[r]} {words}" for r, words in attempt.last_words.items()}
+    crashed = [r for r, how in attempt.report.dead.items() if how in CRASHES]
+    gloo = any(r not in attempt.last_words or not attempt.last_words[r].own for r in crashed)
+    says = [f"W{there[1:]}: {', '.join(died.values())}.", *[WHY] * gloo]
+    by_themselves = {r for r, words in attempt.last_words.items() if words.own}
+    if not set(died) <= by_themselves:
+        says += evidence.with_others(read(attempt.records), set(died), but=attempt.report.waiting)
+    return says
+
+
+def _instead(attempt: Attempt) -> dict[int, str]:
+    """What the ranks did that do not wait; "without it" only where a rank made no call that others wait for."""
+    record = read(attempt.records)
+    pairs = [tuple(m.ops) for m in record.meetings] + [(m.send, m.recv) for m in record.messages if m.send and m.recv]
+    taking_part = {op.rank for ops in pairs if any(op.rank in attempt.report.waiting for op in ops) for op in ops}
+    instead = {r: what.replace("the cell", "the function") for r, what in attempt.report.elsewhere.items()}
+    instead |= {r: f"raised {error.ename}" for r, error in attempt.report.errors.items() if r in instead}
+    return {r: what.removesuffix(" without it") if r in taking_part else what for r, what in instead.items()}
+
+
+def _contradictions(attempt: Attempt) -> list[str]:
+    return evidence.contradictions(read(attempt.records), attempt.finished)
+
+
 def _flat(cause: text.Cause) -> str:
-    return " ".join(str(cause).split()).rstrip(".")
+    return " ".join(str(cause).split())
 
 
 def _waited(attempt: Attempt) -> list[str]:
-    return [f"{w[0].upper()}{w[1:]}." for w in waited(attempt.report)]
-
-
-def _groups(what: dict[int, str]) -> list[tuple[str, list[int]]]:
-    return list(alike(what).items())
+    return [sentence([w]) for w in waited(attempt.report)]
 
 
 def _waits(attempt: Attempt) -> list[str]:
     """Who waits for whom, at which line."""
-    said: dict[str, list[int]] = {}
+    places: dict[int, str] = {}
     record = read(attempt.records)
     for r, w in sorted(attempt.report.waiting.items()):
         last = next((op for op in reversed(record.ops[r]) if op.error or op.left is None), None)
-        for_ = ""
+        whom = ""
         if last is not None and last.kind == "send":
-            for_ = f" for rank {last.peer} to receive"
+            whom = f" for rank {last.peer} to receive"
         elif last is not None and last.kind == "recv":
-            for_ = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
+            whom = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
         inside = f" (in {w['function']})" if w.get("function") else ""
-        said.setdefault(f"{for_} in {w['op']}, line {w['line']}{inside}: {w['source']}", []).append(r)
-    return [f"{ranks(rs)} {'waits' if len(rs) == 1 else 'wait'}{what}" for what, rs in said.items()]
+        places[r] = f"{whom} in {w['op']}, line {w['line']}{inside}: {w['source']}"
+    return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
 
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:
@@ -154,10 +182,8 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
             if moved:
                 finding.wrong[r] = judge.Difference("the argument is changed, and must stay as it is")
     if finding.wrong:
-        says = next(iter(finding.wrong.values())).says
-        alike = [r for r, d in finding.wrong.items() if d.says == says]
-        there = f", {case.about}" if case.about else ""
-        finding.says = [f"With {case.n} ranks{there}: on {ranks(alike)} {says}."]
+        says, same = next(iter(alike({r: d.says for r, d in finding.wrong.items()}).items()))
+        finding.says = [f"W{setting(case)[1:]}: on {ranks(same)} {says}."]
         others = sorted(set(range(case.n)) - set(finding.wrong))
         if others:
             finding.says.append(f"{ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
@@ -173,32 +199,29 @@ def _leftover(attempt: Attempt, finding: Finding) -> None:
         if message.send is not None and message.recv is None:
             op = message.send
             finding.says = [
-                f"Rank {op.rank} sends to rank {op.peer} (line {op.line}), and nobody receives it "
+                f"Rank {op.rank} sends to rank {op.peer}{evidence.place(op)}, and nobody receives it "
                 f"({setting(finding.case)})."  # type: ignore[arg-type]
             ]
             return
 
 
-def _slopes(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding, mode: str) -> None:
+def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding, mode: str) -> None:
     expected = gradients.gradients(exercise.means, case.xs, case.options, one=mode == "one")
     names = [_floating(exercise, x) for x in case.xs]
+    wrong: dict[tuple[int, int], judge.Difference] = {}
     for r, grads in enumerate(expected):
         for i, want in enumerate(grads):
             got = attempt.answers[r]["gradients"][i]
-            which = names[r][i]
             if got is None:
-                says = f"no gradient reaches {which}"
+                wrong[r, i] = judge.Difference(f"no gradient reaches {names[r][i]}")
             elif difference := judge.first_difference(got, want.astype(got.dtype), 2e-3):
-                says = f"the gradient of {which} is wrong: {difference.says}"
-            else:
-                continue
-            finding.wrong[r] = judge.Difference(says)
-            break
-    if finding.wrong:
-        r, difference = next(iter(finding.wrong.items()))
-        finding.slopes = True
-        finding.outs = [a["gradients"][0] for _, a in sorted(attempt.answers.items())]
-        finding.want = [grads[0] for grads in expected]
+                wrong[r, i] = replace(difference, says=f"the gradient of {names[r][i]} is wrong: {difference.says}")
+    if wrong:
+        (r, i), difference = next(iter(wrong.items()))
+        finding.gradient = names[r][i]
+        finding.wrong = {rank: d for (rank, argument), d in wrong.items() if argument == i}
+        finding.outs = [attempt.answers[rank]["gradients"][i] for rank in range(case.n)]
+        finding.want = [grads[i] for grads in expected]
         finding.says = [f"The values are right, the gradients are not. Rank {r} {setting(case)}: {difference.says}."]
 
 

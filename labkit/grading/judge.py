@@ -123,15 +123,6 @@ def in_order(got: Any, want: Any) -> Any:
     return {key: got[key] for key in want} if alike else got
 
 
-def leaves(value: Any) -> list[Any]:
-    """The numbers and words in a value, in order."""
-    if isinstance(value, np.ndarray):
-        return list(value.ravel().tolist())
-    if isinstance(value, dict):
-        return [leaf for v in value.values() for leaf in leaves(v)]
-    return [leaf for v in value for leaf in leaves(v)] if isinstance(value, (list, tuple)) else [value]
-
-
 def _numbers(got: Any, want: Any, tolerance: float | None, dtype: str, at: str, typed: bool) -> Difference | None:
     if got.shape != want.shape and not got.size == want.size == 1:
         return Difference(f"the shape{at} is {got.shape}, and {want.shape} belongs there")

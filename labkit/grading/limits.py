@@ -30,7 +30,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
         sentences.append(("costly", _bytes(case, record, budget.sent)))
     if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
         sentences.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
-    return [Finding(state, [says], case=case, told=attempt.records) for state, says in sentences if says]
+    return [Finding(state, [says], case=case, records=attempt.records) for state, says in sentences if says]
 
 
 def _in(case: Case, sentence: str) -> str:

@@ -16,6 +16,7 @@ from labkit.grading import judge
 from labkit.grading.inputs import Case
 from labkit.theory import mistakes
 from labkit.theory.origin import INT64, Origin, merge, passes
+from labkit.theory.values import leaves
 
 BITS = {"int64": INT64, "float64": 53, "int32": 30, "float32": 24}  # that a sum may take and stay exact
 RUNS = 8  # of the function, at most
@@ -28,7 +29,7 @@ def origins(means: Means, case: Case, wants: Sequence[Any]) -> list[Row] | None:
     """Where each element of each expected result comes from; None where a meaning does more than move and add."""
     try:
         filled = [_filled(x, iter([Origin(r, i) for i in range(judge.size(x))])) for r, x in enumerate(case.xs)]
-        rows = [judge.leaves(out) if out is not None else [] for out in means(filled, **case.options)]
+        rows = [leaves(out) if out is not None else [] for out in means(filled, **case.options)]
     except Exception:  # a meaning that takes logarithms has no tokens for an answer
         return None
     fits = all(len(row) == judge.size(want) for row, want in zip(rows, wants, strict=True) if want is not None)
@@ -60,7 +61,7 @@ def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
     size = max(judge.size(x) for x in case.xs)
     rows = []
     for r in range(case.n):
-        flat = [judge.leaves(run[r]) for run in outs]
+        flat = [leaves(run[r]) for run in outs]
         if len({len(row) for row in flat}) != 1:
             return None
         try:
@@ -72,20 +73,20 @@ def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
 
 def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
     """Whether the sums of these sources are the results."""
-    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(judge.leaves(x))}
+    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
     for row, out in zip(rows, outs, strict=True):
         if out is None or not row:
             continue
         sums = [sum(times * values.get(s, 0) for s, times in o.counts.items()) for o in row]
-        if judge.first_difference(sums, judge.leaves(out), 1e-5):
+        if judge.first_difference(sums, leaves(out), 1e-5):
             return False
     return True
 
 
-def told(came: Sequence[Row], wanted: Sequence[Row | None]) -> list[str]:
+def in_words(came: Sequence[Row], wanted: Sequence[Row | None]) -> list[str]:
     """Each mistake in words: "rank 0 counts rank 1's element 2 twice"; see `theory.mistakes`.
 
-    >>> told([[Origin(1, 0), Origin(1, 1)]], [[Origin(0, 0), Origin(0, 1)]])
+    >>> in_words([[Origin(1, 0), Origin(1, 1)]], [[Origin(0, 0), Origin(0, 1)]])
     ["rank 0 holds rank 1's numbers where rank 0's belong"]
     """
     rest: list[list[mistakes.Span] | None] = []

@@ -1,4 +1,4 @@
-"""What became of a cell: the ranks' own parts, and why it was ended if it was. Plain data."""
+"""What became of a cell, or of a function run on the ranks: the ranks' own parts, and why it was ended if it was."""
 
 from __future__ import annotations
 
@@ -8,34 +8,52 @@ from typing import Any
 
 @dataclass
 class RankOutcome:
-    """What one rank made of a cell."""
+    """What one rank made of a cell, or answered to a call."""
 
     rank: int
     stdout: str = ""
     stderr: str = ""
     value: str = ""  # the plain text of a trailing expression
     displays: list[dict[str, Any]] = field(default_factory=list)  # rich outputs: figures, HTML
+    answer: Any = None  # what the function returned
     ename: str = ""
     evalue: str = ""
     traceback: str = ""
+    raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
+    at: int = 0  # when, in nanoseconds on a clock that the ranks of a host share
+    apart: bool = False  # it ended well, and outside of the lab's process group
 
 
 @dataclass
 class Outcome:
-    """What became of a cell: the ranks' reports, and why it was ended if it was."""
+    """What became of a cell or a call.
+
+    `ended` says why the lab ended it, or "" where it ended by itself: "stuck" (ranks waited for others that could not
+    come), "stopped" (by the learner), "slow" (it took longer than it may) or "lost" (the controller died, so that
+    nobody knows what the ranks made of it).
+    """
 
     ranks: list[RankOutcome]
+    ended: str = ""
     dead: dict[int, str] = field(default_factory=dict)  # rank → "SIGKILL"
     waiting: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → where it was when it was freed
     elsewhere: dict[int, str] = field(default_factory=dict)  # rank → what it did instead
-    stopped: bool = False  # by the learner
-    lost: bool = False  # the controller died: nobody knows what the ranks made of the cell
 
     @property
     def errors(self) -> dict[int, RankOutcome]:
         return {r.rank: r for r in self.ranks if r.ename}
 
     @property
+    def answers(self) -> dict[int, Any]:
+        """What the ranks that ended well have returned."""
+        return {r.rank: r.answer for r in self.ranks if not r.ename and r.rank not in self.dead}
+
+    @property
     def cut_short(self) -> bool:
-        """Whether ranks were freed or lost, so that the group must be joined anew."""
-        return bool(self.dead or self.waiting or self.stopped or self.lost)
+        """Whether ranks were freed or have died, so that the group must be joined anew."""
+        return bool(self.dead or self.ended)
+
+    @property
+    def well(self) -> bool:
+        """Whether every rank has done what it was asked."""
+        return not (self.cut_short or self.errors)

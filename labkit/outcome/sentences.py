@@ -9,65 +9,68 @@ from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.words import alike, ranks
 
+WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
-def judge(report: Outcome) -> CellError | None:
+
+def judge(outcome: Outcome) -> CellError | None:
     """The error that the cell ends with, or None where every rank finished."""
-    causes, consequences = text.root_cause(
-        {r: text.Error(e.ename, e.evalue, e.traceback) for r, e in report.errors.items()}
-    )
-    notes = [f"{ranks(rs)}: {what}" for what, rs in alike(consequences).items()]
-    if report.lost:
+    if outcome.ended == "lost":
         return CellError("the controller died, and with it what the ranks answered")
-    if report.stopped:
-        return StoppedError(f"You stopped the cell{_while(report)}.", notes=[])
+    if outcome.ended == "stopped":
+        where = _where(outcome)
+        return StoppedError(f"You stopped the cell{' while ' + where if outcome.waiting else ''}.")
+    causes, consequences = text.root_cause(outcome)
     if causes:
         cause = causes[0]
-        notes = [str(c) for c in causes[1:]] + waited(report)
-        return CellError(str(cause), text.trim(cause.traceback), notes)
-    if report.dead:
-        return CellError(", ".join(_died(report, r) for r in sorted(report.dead)), notes=waited(report))
-    if report.waiting:
-        return StuckError(_stuck(report))
+        return CellError(str(cause), text.trim(cause.traceback), [*map(str, causes[1:]), *waited(outcome)])
+    if outcome.dead:
+        return CellError(_deaths(outcome), notes=waited(outcome))
+    if outcome.ended == "slow":
+        return CellError(f"it took longer than it may: {_where(outcome)}")
+    if outcome.ended == "stuck":
+        return StuckError(_where(outcome))
     if consequences:
-        first = min(consequences)
-        return CellError(notes[0], text.trim(report.errors[first].traceback), notes[1:])
+        notes = [f"{ranks(rs)}: {what}" for what, rs in alike(consequences).items()]
+        first = outcome.errors[min(consequences)]
+        return CellError(notes[0], text.trim(first.traceback), notes[1:])
     return None
 
 
-def _died(report: Outcome, rank: int) -> str:
-    """How a rank ended: by itself, or by us because it would neither answer nor leave its cell."""
-    if rank in report.waiting:
-        ((place, _),) = _places(report, [rank])
-        return f"rank {rank} could not be freed from {place} and was ended"
-    instead = report.elsewhere.get(rank, "died")
-    if instead.startswith("died"):
-        return f"rank {rank} died ({report.dead[rank]})"
-    return f"rank {rank} {instead} and was ended"
+def _deaths(outcome: Outcome) -> str:
+    """How ranks ended: by themselves, or by us because they would neither answer nor leave their cell."""
+
+    def death(rank: int) -> str:
+        if rank in outcome.waiting:
+            return f"could not be freed from {_place(outcome.waiting[rank])} and {WAS} ended"
+        instead = outcome.elsewhere.get(rank, "died")
+        return f"died ({outcome.dead[rank]})" if instead.startswith("died") else f"{instead} and {WAS} ended"
+
+    deaths = alike({r: death(r) for r in outcome.dead})
+    return ", ".join(f"{ranks(rs)} {how.replace(WAS, _was(rs))}" for how, rs in deaths.items())
 
 
-def _stuck(report: Outcome) -> str:
-    parts = [f"{ranks(rs)} {'waits' if len(rs) == 1 else 'wait'} in {what}" for what, rs in _places(report)]
-    parts += [f"{ranks(rs)} {what}" for what, rs in alike(report.elsewhere).items()]
-    return "; ".join(parts)
+def _where(outcome: Outcome) -> str:
+    """Who waits where, and what the others do instead."""
+    waiting = _places(outcome, outcome.waiting)
+    parts = [f"{ranks(rs)} {'waits' if len(rs) == 1 else 'wait'} in {place}" for place, rs in waiting.items()]
+    return "; ".join([*parts, *(f"{ranks(rs)} {what}" for what, rs in alike(outcome.elsewhere).items())])
 
 
-def _while(report: Outcome) -> str:
-    return f" while {_stuck(report)}" if report.waiting else ""
-
-
-def waited(report: Outcome) -> list[str]:
+def waited(outcome: Outcome) -> list[str]:
     """Who waited where until it was freed, in sentences."""
-    return [
-        f"{ranks(rs)} waited in {what} and {'was' if len(rs) == 1 else 'were'} freed" for what, rs in _places(report)
-    ]
+    freed = _places(outcome, set(outcome.waiting) - set(outcome.dead))
+    return [f"{ranks(rs)} waited in {place} and {_was(rs)} freed" for place, rs in freed.items()]
 
 
-def _places(report: Outcome, which: Iterable[int] | None = None) -> list[tuple[str, list[int]]]:
-    """Where ranks waited, all that did or those named, with the ranks that waited there."""
+def _places(outcome: Outcome, which: Iterable[int]) -> dict[str, list[int]]:
+    """Where these ranks waited, with the ranks that waited there."""
+    return alike({r: _place(outcome.waiting[r]) for r in which})
 
-    def place(w: dict[str, object]) -> str:
-        function = f", in {w['function']}" if w.get("function") else ""
-        return f"{w['op']} (line {w['line']}{function})"
 
-    freed = set(report.waiting) - set(report.dead) if which is None else which
-    return list(alike({r: place(report.waiting[r]) for r in freed}).items())
+def _place(where: dict[str, object]) -> str:
+    function = f", in {where['function']}" if where.get("function") else ""
+    return f"{where['op']} (line {where['line']}{function})"
+
+
+def _was(which: list[int]) -> str:
+    return "was" if len(which) == 1 else "were"

@@ -8,34 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from labkit.outcome.outcome import Outcome
 from labkit.words import alike, ranks
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 
-# What a rank says whose peer has gone or never came; a learner's own exception has another type or text.
-TRANSPORT = re.compile(r"RuntimeError|Dist\w*Error|Connection\w*Error|BrokenPipeError|TimeoutError")
-CONSEQUENCE = re.compile(
-    r"connection (closed|reset|refused|timed out)|closed by peer|timed out waiting|broken pipe"
-    r"|socket (closed|timeout)|unexpectedly closed|pair closure|pair is not connected|bad file descriptor"
-    r"|endpoint is not connected|communicator (was|is) aborted|ncclRemoteError|remote process exited"
-    r"|broken off by the lab|collective operation timeout|failed to recv, got 0 bytes|wait timeout after"
-    r"|failed to pass monitoredBarrier",
-    re.IGNORECASE,
-)
 # What torch's detail mode compares: the operation, the shape and the dtype help a learner, the rest does not.
 FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[^]]*\]), TensorDtypes=(\w+))?"
     r".*?(?=, but Rank|\.?\s*Collectives differ|$)"
 )
-
-
-@dataclass(frozen=True)
-class Error:
-    """An exception as a rank reports it: its type's name, its message, and IPython's rendered traceback."""
-
-    ename: str
-    evalue: str
-    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,23 +53,26 @@ def plain(text: str) -> str:
     return "\n".join(next((s for s in reversed(line.split("\r")) if s), "") for line in lines)
 
 
-def root_cause(errors: dict[int, Error]) -> tuple[list[Cause], dict[int, str]]:
-    """Tell causes from consequences.
+def root_cause(outcome: Outcome) -> tuple[list[Cause], dict[int, str]]:
+    """Tell causes from consequences, by what the ranks recorded when they raised.
 
-    Returns the causes in the order of their first rank, equal ones merged, and for every other rank what it
-    suffered ("Connection closed by peer"). Both have short messages.
+    An error is a consequence where the lab brought it about, to free a rank, and where it came out of an operation
+    after another rank had raised or died. Returns the causes in the order of their first rank, equal ones merged, and
+    for every other rank what it suffered ("Connection closed by peer"). Both have short messages.
     """
     causes: dict[tuple[str, str], Cause] = {}
     consequences = {}
-    for r in sorted(errors):
+    errors = outcome.errors
+    first = min((e.at for e in errors.values() if e.raised != "lab"), default=0)
+    late = {r for r, e in errors.items() if e.at > first or outcome.dead}
+    suffered = {r for r, e in errors.items() if e.raised == "lab" or (e.raised == "operation" and r in late)}
+    for r in sorted(errors, key=lambda r: (r in suffered, r)):
         error = errors[r]
         message = shorten(error.evalue)
-        if error.ename == "KeyboardInterrupt":
-            consequences[r] = "interrupted"
-        elif TRANSPORT.fullmatch(error.ename) and CONSEQUENCE.search(error.evalue):
-            consequences[r] = message
-        elif (error.ename, message) in causes:
+        if (error.ename, message) in causes and error.raised != "lab":
             causes[error.ename, message].ranks.append(r)
+        elif r in suffered:
+            consequences[r] = message.rstrip(".") or "interrupted"
         else:
             causes[error.ename, message] = Cause([r], error.ename, message, error.traceback)
     return list(causes.values()), consequences
@@ -110,7 +95,7 @@ def shorten(evalue: str) -> str:
     """
     text = ANSI.sub("", evalue)
     text = re.split(
-        r"\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in ",
+        r"\.?\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in ",
         text,
     )[0]
     text = re.sub(r"\[?[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)
@@ -119,7 +104,7 @@ def shorten(evalue: str) -> str:
     text = re.sub(r"\(\d+\.py, line (\d+)\)", r"(line \1)", text)  # a SyntaxError names a temporary file
     text = re.sub(r"\b0x[0-9a-fA-F]{6,}", "0x…", text)
     text = re.sub(r"^(?:Read|Write|writev|readv|recv|send)(?: error)?:\s*", "", text.strip())
-    return text.strip().rstrip(".") if CONSEQUENCE.search(text) else text.strip()
+    return text.strip()
 
 
 def trim(traceback: str) -> str:

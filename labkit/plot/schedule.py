@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, PathPatch
 from matplotlib.path import Path
 
-from labkit.plot.svg import FAINT, INK, card
-from labkit.plot.tiles import DARK, LINES, Pen, color
+from labkit.plot.sheet import chip, color, extent, on, sheet, stroke
+from labkit.plot.svg import FAINT, INK
+from labkit.plot.tiles import Pen
 
 CELL, ROW = 0.4, 0.72
 LEFT, HEAD, FOOT, EDGE = 1.8, 0.85, 0.25, 0.4
 MIDDLE = 1.55  # between two states, where the arrows are
-WIDE = 17.5  # units that a row of panels may take
+WIDE = 19.0  # units that a row of panels may take
 LINE = 0.42
 LEVEL, STRIDE = 0.95, 0.95  # of a tree
 OUTLINES: dict[str, dict[str, Any]] = {
@@ -57,8 +59,9 @@ class Picture:
 
 def axes(picture: Picture) -> Axes:
     """Axes that are large enough for the picture."""
-    width = max(_rows(picture)[0], 12.0, _trees_wide(picture), 2 * EDGE + 0.17 * len(picture.title))
-    return card(width, _top(picture) + _height(picture) * len(_lines(picture)) + LINE * len(picture.notes) + FOOT)
+    rows = [LEFT + sum(_widths(panel)[1] for panel in panels) + EDGE for panels in _lines(picture)]
+    width = max(12.0, *rows, _trees_wide(picture), 2 * EDGE + extent(picture.title, 9.5, bold=True))
+    return sheet(width, _top(picture) + _height(picture) * len(_lines(picture)) + LINE * len(picture.notes) + FOOT)
 
 
 def draw(ax: Axes, picture: Picture) -> Axes:
@@ -68,16 +71,16 @@ def draw(ax: Axes, picture: Picture) -> Axes:
     x = EDGE
     for k, parent in enumerate(picture.trees):
         _tree(ax, pen, parent, x, 0.95, f"tree {k + 1}, half {k + 1} of the buffer")
-        x += len(parent) * STRIDE + 0.9
+        x += _tree_wide(parent)
     outlines: dict[str, list[Path]] = {name: [] for name in OUTLINES}
     y = _top(picture)
-    for line in _lines(picture):
+    for panels in _lines(picture):
         x = LEFT
         for r in range(picture.n):
             middle = y + HEAD + (r + 0.5) * ROW
-            pen.chip(EDGE + 0.15, middle, r)
+            chip(ax, EDGE + 0.15, middle, r)
             pen.text(EDGE + 0.42, middle, f"rank {r}", 8, INK, "left")
-        for panel in line:
+        for panel in panels:
             x = _panel(pen, panel, x, y, outlines)
         y += _height(picture)
     for note in picture.notes:
@@ -86,7 +89,7 @@ def draw(ax: Axes, picture: Picture) -> Axes:
     pen.finish()
     for name, paths in outlines.items():
         if paths:
-            ax.add_patch(PathPatch(Path.make_compound_path(*paths), facecolor="none", **OUTLINES[name]))
+            ax.add_artist(PathPatch(Path.make_compound_path(*paths), facecolor="none", **OUTLINES[name]))
     return ax
 
 
@@ -101,19 +104,19 @@ def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[
     labels: dict[int, tuple[bool, int]] = {}  # whether a rank's last label stands above, and its number
     for src, dst, text in panel.arrows:
         ya, yb = (y + HEAD + (r + 0.5) * ROW for r in (src, dst))
-        pen.curve((a, ya), (b, yb), LINES.get(color(src), color(src)), 1.5)
+        pen.curve((a, ya), (b, yb), stroke(src), 1.5)
         last = labels.get(src)
         above, nth = (dst >= src, 0) if last is None else (not last[0], last[1] + 1)
         labels[src] = above, nth
         at = a + 0.02 + 0.45 * (nth // 2), ya + (-0.13 if above else 0.15)
-        pen.text(*at, text, 6.5, INK, "left", bold=True, zorder=8)
-    return x + wide + 0.05
+        pen.text(*at, text, 7, INK, "left", bold=True, zorder=8, halo=True)
+    return x + wide
 
 
 def _widths(panel: Panel) -> tuple[float, float]:
     """How wide its cells are, and how wide the panel is with its arrows and its title."""
     held = max((len(cells) for cells in panel.cells), default=0) * CELL
-    return held, max(held + MIDDLE * bool(panel.arrows), 1.3)
+    return held, max(held + MIDDLE * bool(panel.arrows), 1.3) + 0.05
 
 
 def _cell(pen: Pen, cell: Cell, x: float, y: float, outlines: dict[str, list[Path]]) -> None:
@@ -130,7 +133,7 @@ def _cell(pen: Pen, cell: Cell, x: float, y: float, outlines: dict[str, list[Pat
         outlines["done" if cell.done else "there"].append(_box(x, y, w, CELL))
     if many:  # the text stands on a light ground
         pen.insets.append(_box(x + 0.05, y + 0.09, w - 0.1, CELL - 0.18))
-    ink = "#ffffff" if not many and color(cell.ranks[0]) in DARK else INK
+    ink = INK if many else on(cell.ranks[0])
     pen.text(x + w / 2, y + CELL / 2, cell.text, 7, ink, bold=cell.done)
 
 
@@ -146,11 +149,11 @@ def _tree(ax: Axes, pen: Pen, parent: Sequence[int], x: float, y: float, title: 
     for r, up in enumerate(parent):
         if up >= 0:
             path = Path([places[r], places[up]])
-            ax.add_patch(PathPatch(path, edgecolor=FAINT, linewidth=1.2, zorder=1))
+            ax.add_artist(PathPatch(path, edgecolor=FAINT, linewidth=1.2, zorder=1))
     for r, at in enumerate(places):
         inner = r in parent
-        ax.add_patch(Circle(at, 0.3, facecolor=color(r), edgecolor=INK, linewidth=2.0 if inner else 0.6, zorder=3))
-        pen.text(*at, str(r), 8, "#ffffff" if color(r) in DARK else INK, bold=inner)
+        ax.add_artist(Circle(at, 0.3, facecolor=color(r), edgecolor=INK, linewidth=2.0 if inner else 0.6, zorder=3))
+        pen.text(*at, str(r), 8, on(r), bold=inner)
 
 
 def _depth(parent: Sequence[int], r: int) -> int:
@@ -161,7 +164,11 @@ def _depth(parent: Sequence[int], r: int) -> int:
 
 
 def _trees_wide(picture: Picture) -> float:
-    return 2 * EDGE + sum(len(parent) * STRIDE + 0.9 for parent in picture.trees)
+    return 2 * EDGE + sum(_tree_wide(parent) for parent in picture.trees)
+
+
+def _tree_wide(parent: Sequence[int]) -> float:
+    return max(len(parent) * STRIDE, 4.2) + 0.9
 
 
 def _top(picture: Picture) -> float:
@@ -174,19 +181,11 @@ def _height(picture: Picture) -> float:
 
 
 def _lines(picture: Picture) -> list[list[Panel]]:
-    """The panels in rows of at most WIDE units."""
-    return _rows(picture)[1]
-
-
-def _rows(picture: Picture) -> tuple[float, list[list[Panel]]]:
-    rows: list[list[Panel]] = []
-    x = widest = 0.0
-    for panel in picture.panels:
-        wide = _widths(panel)[1] + 0.05
-        if not rows or x + wide > WIDE:
-            rows.append([])
-            x = LEFT
-        rows[-1].append(panel)
-        x += wide
-        widest = max(widest, x)
-    return widest + EDGE, rows
+    """The panels in rows of at most WIDE units, as even as they can be."""
+    panels = picture.panels
+    if not panels:
+        return []
+    fitting = max(1, int((WIDE - LEFT) / max(_widths(panel)[1] for panel in panels)))
+    rows = math.ceil(len(panels) / fitting)
+    across = math.ceil(len(panels) / rows)
+    return [list(panels[i : i + across]) for i in range(0, len(panels), across)]

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from labkit.plot.svg import FAINT, INK, card
-from labkit.plot.tiles import LINES, PITCH, TILE, Pen, Tile, color
+from labkit.plot.sheet import chip, sheet, shortened, stroke
+from labkit.plot.svg import FAINT, INK, PAGE
+from labkit.plot.tiles import PITCH, TILE, Pen, Tile
 
-WIDTH = 2.0  # of a tile, in tiles
+WIDTH = 2.2  # of a tile, in tiles
 WIDE = TILE + (WIDTH - 1) * PITCH
 GUTTER = 1.25  # between two ranks
 LEFT, RIGHT = 2.1, 1.0
@@ -72,7 +73,7 @@ def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
     width, height = _size(pictures, room)
     across = min(across, len(pictures))
     rows = -(-len(pictures) // across)
-    return card(across * (width + APART) - APART, rows * height)
+    return sheet(across * (width + APART) - APART, rows * height)
 
 
 def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
@@ -97,12 +98,12 @@ def _draw(ax: Axes, pen: Pen, picture: Picture, left: float, top: float) -> None
     pen.text(left + 0.4, top + 0.45, picture.title, 9.5, INK, "left", bold=True)
     for r in range(picture.ranks):
         x = left + LEFT + r * (WIDE + GUTTER)
-        pen.chip(x + WIDE / 2 - 0.62, top + 1.05, r)
+        chip(ax, x + WIDE / 2 - 0.62, top + 1.05, r)
         pen.text(x + WIDE / 2 + 0.15, top + 1.05, f"rank {r}", 9, INK)
     places: dict[tuple[int, int, int], tuple[float, float]] = {}  # the left edge's middle
     y = top + HEAD
     for s, slot in enumerate(picture.slots):
-        pen.text(left + 0.4, y + 0.5, slot.name, 8, FAINT, "left", mono=True)
+        pen.text(left + 0.4, y + 0.5, shortened(slot.name, LEFT - 0.5, 8, mono=True), 8, FAINT, "left", mono=True)
         for r, tiles in enumerate(slot.tiles):
             for i, tile in enumerate(tiles):
                 x = left + LEFT + r * (WIDE + GUTTER)
@@ -125,7 +126,7 @@ def _outline(ax: Axes, at: tuple[float, float]) -> None:
     """A chunk that is sent stands out."""
     box = FancyBboxPatch((at[0], at[1] - TILE / 2), WIDE, TILE, boxstyle="round,pad=0,rounding_size=0.14")
     box.set(facecolor="none", edgecolor=INK, linewidth=2.2, zorder=4.5)
-    ax.add_patch(box)
+    ax.add_artist(box)
 
 
 def _straight(ax: Axes, pen: Pen, arrow: Arrow, places: dict[tuple[int, int, int], tuple[float, float]]) -> None:
@@ -140,7 +141,7 @@ def _straight(ax: Axes, pen: Pen, arrow: Arrow, places: dict[tuple[int, int, int
         [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
     )
     _arrow(ax, path, arrow.src[0])
-    pen.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - 0.2, arrow.text, 6.5, INK)
+    pen.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - 0.2, arrow.text, 7, INK, halo=True)
 
 
 def _around(
@@ -157,7 +158,7 @@ def _around(
     corners = [(a + WIDE, ya), (a + WIDE + out, ya), (a + WIDE + out, y), (b - out, y), (b - out, yb), (b, yb)]
     _arrow(ax, _rounded(corners), arrow.src[0])
     if arrow.text:
-        pen.text((a + b + WIDE) / 2, y - 0.14, arrow.text, 6.5, INK)
+        pen.text((a + b + WIDE) / 2, y - 0.14, arrow.text, 7, INK, halo=True)
 
 
 def _rounded(corners: Sequence[tuple[float, float]], radius: float = 0.15) -> Path:
@@ -177,9 +178,8 @@ def _rounded(corners: Sequence[tuple[float, float]], radius: float = 0.15) -> Pa
 
 
 def _arrow(ax: Axes, path: Path, rank: int) -> None:
-    paint = LINES.get(color(rank), color(rank))
-    for width, ink, order in ((3.4, "#fafaf6", 1.0), (1.9, paint, 6.0)):
-        ax.add_patch(
+    for width, ink, order in ((3.4, PAGE, 1.0), (1.9, stroke(rank), 6.0)):
+        ax.add_artist(
             FancyArrowPatch(path=path, arrowstyle="-|>" if order == 6 else "-", mutation_scale=11, linewidth=width,
                             color=ink, zorder=order, shrinkA=0, shrinkB=0)
         )  # fmt: skip

@@ -1,107 +1,179 @@
 """A figure as a small SVG whose bytes are the same for equal data, and as an `<img>` that carries its own words.
 
-Pictures stand on a light card of their own: an SVG in an `<img>` sees neither JupyterLab's theme nor its colours,
-and a card reads well on both. Text stays text. No pyplot, no global style.
+An image, because a notebook that nobody trusts yet (a fresh clone) shows no other SVG: JupyterLab strips inline `<svg>`
+down to its text. The page's CSS variables end at an image, but its `color-scheme` does not: it decides which of the
+picture's two palettes is used. JupyterLab's themes leave it unset, so every picture brings SWITCH along, which sets it
+by the theme. Where the page drops SWITCH (an untrusted notebook outside `make lab`, GitHub), the browser's own
+preference decides. So the ground is painted too, in the page's colour: whichever palette it is, it can be read.
+
+matplotlib lays out and draws; `Writer` writes what it draws: tenths of a point as whole numbers, relative paths,
+every style once, text as text. matplotlib's own writer needs 5 times the characters, and global settings to be the same
+twice: those another thread may be changing just now, for JupyterLab runs callbacks of widgets beside a cell.
 """
 
 from __future__ import annotations
 
 import base64
-import io
-import re
 from html import escape
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backend_bases import GraphicsContextBase, RendererBase
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.path import Path
+from matplotlib.textpath import text_to_path
+from matplotlib.transforms import Affine2D, Transform
 
-UNIT = 36.0  # points that one unit of a picture's axes takes
-CARD, EDGE, INK, FAINT = "#fafaf6", "#c6c6bf", "#111111", "#5c5c57"
-FAMILIES = {"sans-serif": "'DejaVu Sans',Verdana,Arial,sans-serif", "monospace": "'DejaVu Sans Mono',Menlo,monospace"}
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "labkit",
-    "font.family": "sans-serif",
-    "path.simplify": False,
+# Colours that follow the theme, by what they are on a light page: (name, on a dark page).
+PAGE, INK, FAINT, EDGE, GRID = "#ffffff", "#111111", "#5c5c57", "#c6c6bf", "#e4e4de"
+PLAIN, WRONG, YELLOW = "#e2e2dc", "#9c2a00", "#b3a800"
+THEME = {
+    PAGE: ("page", "#111111"),  # JupyterLab's own grounds
+    INK: ("ink", "#eeeeee"),
+    FAINT: ("faint", "#a8a8a2"),
+    EDGE: ("edge", "#4a4a46"),
+    GRID: ("grid", "#333330"),
+    PLAIN: ("plain", "#3a3a37"),
+    WRONG: ("wrong", "#ff9066"),
+    YELLOW: ("yellow", "#f0e442"),
 }
+SWITCH = (
+    "<style>.labkit-picture{color-scheme:light}[data-jp-theme-light=false] .labkit-picture{color-scheme:dark}</style>"
+)
+FONTS = {"normal": "'DejaVu Sans',Verdana,Arial,sans-serif", "mono": "'DejaVu Sans Mono',Menlo,monospace"}
+LETTERS = {Path.MOVETO: "m", Path.LINETO: "l", Path.CURVE3: "q", Path.CURVE4: "c"}
+ANCHORS = {"left": "start", "center": "middle", "right": "end"}
+HALO = "halo"  # the id of a text around which the page is painted, so that no line crosses it
+HATCH = 72  # points from a hatch's pattern to its next repetition
 
 
-def card(width: float, height: float) -> Axes:
-    """Axes of a new figure, `width` × `height` units of UNIT points, y downwards, on a light rounded card."""
-    figure = Figure(figsize=(width * UNIT / 72, height * UNIT / 72))
-    figure.patch.set_alpha(0)
-    ax = figure.add_axes((0, 0, 1, 1))
-    ax.set_xlim(0, width)
-    ax.set_ylim(height, 0)
-    ax.axis("off")
-    box = FancyBboxPatch((0.06, 0.06), width - 0.12, height - 0.12, boxstyle="round,pad=0,rounding_size=0.25")
-    box.set(facecolor=CARD, edgecolor=EDGE, linewidth=0.8, zorder=-10)
-    ax.add_patch(box)
-    return ax
+class Writer(RendererBase):
+    """Writes what a figure draws as SVG; nothing is clipped. `width` and `height` are points."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__()
+        self.width, self.height = width, height
+        self._body: list[str] = []
+        self._classes: dict[str, str] = {}
+        self._patterns: dict[str, str] = {}
+
+    def get_canvas_width_height(self) -> tuple[float, float]:
+        return self.width, self.height
+
+    def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
+        return text_to_path.get_text_width_height_descent(s, prop, ismath)
+
+    def draw_path(self, gc: GraphicsContextBase, path: Path, transform: Transform, rgbFace: Any = None) -> None:
+        data = _data(path, transform + Affine2D().scale(1, -1).translate(0, self.height))
+        look = [f"fill:{_paint(rgbFace)}"]
+        if gc.get_forced_alpha():
+            look.append(f"opacity:{gc.get_alpha():g}")
+        if gc.get_linewidth():
+            look.append(f"stroke:{_paint(gc.get_rgb())};stroke-width:{10 * gc.get_linewidth():.3g}")
+            dashes: Any = gc.get_dashes()[1]
+            if dashes is not None:
+                look.append("stroke-dasharray:" + " ".join(f"{10 * dash:.3g}" for dash in dashes))
+        self._body.append(f'<path class="{self._class(look)}" d="{data}"/>')
+        if gc.get_hatch():
+            self._body.append(f'<path fill="url(#{self._pattern(gc)})" d="{data}"/>')
+
+    def draw_text(
+        self, gc: GraphicsContextBase, x: float, y: float, s: str, prop: Any, angle: float, ismath: Any = False,
+        mtext: Any = None,
+    ) -> None:  # fmt: skip
+        assert mtext is not None, "a text of a figure"
+        anchor = ANCHORS[mtext.get_ha()]
+        look = [
+            f"font-size:{10 * prop.get_size_in_points():g}px",
+            f"text-anchor:{anchor}",
+            f"fill:{_paint(gc.get_rgb())}",
+        ]
+        if prop.get_weight() == "bold":
+            look.append("font-weight:700")
+        if "Mono" in prop.get_family()[0]:
+            look.append(f"font-family:{FONTS['mono']}")
+        if mtext.get_gid() == HALO:
+            look.append("paint-order:stroke;stroke:var(--page);stroke-width:20")
+        x = mtext.get_transform().transform(mtext.get_unitless_position())[0]  # the browser's letters may be narrower
+        place = f'class="{self._class(look)}" x="{10 * x:.0f}" y="{10 * y:.0f}"'
+        self._body.append(f"<text {place}>{escape(s, quote=False)}</text>")
+
+    def _class(self, look: list[str]) -> str:
+        return self._classes.setdefault(";".join(look), f"s{len(self._classes)}")
+
+    def _pattern(self, gc: GraphicsContextBase) -> str:
+        paint = _paint(gc.get_hatch_color())
+        path = gc.get_hatch_path()
+        assert path is not None, "asked for a hatch only"
+        data = _data(path, Affine2D().scale(HATCH))
+        look = f'd="{data}" style="fill:{paint};stroke:{paint};stroke-width:10"'
+        return self._patterns.setdefault(look, f"h{len(self._patterns)}")
+
+    def written(self) -> bytes:
+        """The SVG of all that was drawn."""
+        light = ";".join(f"--{name}:{colour}" for colour, (name, _) in THEME.items())
+        dark = ";".join(f"--{name}:{colour}" for name, colour in THEME.values())
+        rules = "".join(f".{name}{{{look}}}" for look, name in self._classes.items())
+        side = 10 * HATCH
+        patterns = "".join(
+            f'<pattern id="{name}" patternUnits="userSpaceOnUse" width="{side}" height="{side}"><path {look}/>'
+            "</pattern>"
+            for look, name in self._patterns.items()
+        )
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}pt" height="{self.height:g}pt" '
+            f'viewBox="0 0 {10 * self.width:g} {10 * self.height:g}"><style>:root{{{light}}}'
+            f"@media(prefers-color-scheme:dark){{:root{{{dark}}}}}*{{stroke-linejoin:round}}"
+            f"text{{font-family:{FONTS['normal']}}}{rules}</style>{patterns}"
+            f'<rect width="100%" height="100%" fill="var(--page)"/>{"".join(self._body)}</svg>\n'
+        ).encode()
 
 
 def svg(ax: Axes) -> bytes:
-    """The figure of these axes as SVG; nothing is clipped."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None, "axes of a figure"
-    for artist in ax.get_children():
-        artist.set_clip_on(False)
-    out = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        FigureCanvasSVG(figure)
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return smaller(out.getvalue().decode()).encode()
-
-
-def smaller(text: str) -> str:
-    """The same picture in a third of the characters: no metadata, no empty groups, one decimal, styles as classes."""
-    text = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' transform="rotate\(-?0 [^)]*\)"|</?g\b[^>]*>| xmlns:xlink="[^"]*"', "", text)
-    text = re.sub(r' (d|x|y)="([^"]*)"', lambda m: f' {m[1]}="{_path(m[2]) if m[1] == "d" else _round(m[2])}"', text)
-    for name, family in FAMILIES.items():
-        text = re.sub(rf"font-family: [^;\"]*\b{name}(?=[;\"])", f"font-family: {family}", text)
-    styles = list(dict.fromkeys(re.findall(r'style="([^"]*)"', text)))
-    names = {style: f"s{i}" for i, style in enumerate(styles)}
-    text = re.sub(r'style="([^"]*)"', lambda m: f'class="{names[m[1]]}"', text)
-    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
-    text = text.replace("</style>", f"{rules}</style>", 1)
-    return re.sub(r">\s+<", "><", text).strip() + "\n"
-
-
-def _round(text: str) -> str:
-    """Numbers with one decimal, a tenth of a point: nobody sees less."""
-    return re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), text)
-
-
-def _path(d: str) -> str:
-    """A path in few characters: H and V for level and upright lines, and z alone goes back to the start."""
-    out: list[str] = []
-    x = y = ""
-    start, back = ("", ""), False
-    for command, rest in re.findall(r"([MLCQz])([^MLCQz]*)", _round(d)):
-        numbers = rest.split()
-        if command == "z":
-            out[-1:] = ["z"] if back else [out[-1], "z"]
-            continue
-        a, b = numbers[-2:]
-        if command == "M":
-            start = (a, b)
-        back = command == "L" and (a, b) == start
-        if command == "L" and (a == x or b == y):
-            out.append("" if a == x and b == y else f"V{b}" if a == x else f"H{a}")
-        elif command == "Q":
-            steps = (float(v) - float((x, y)[i % 2]) for i, v in enumerate(numbers))
-            out.append("q" + " ".join(f"{step:.1f}".removesuffix(".0") for step in steps))
-        else:
-            out.append(command + " ".join(numbers))
-        x, y = a, b
-    return "".join(out)
+    """The figure of these axes as SVG."""
+    figure = ax.figure
+    assert isinstance(figure, Figure), "axes of a figure of their own"
+    width, height = figure.get_size_inches() * 72
+    writer = Writer(round(float(width), 1), round(float(height), 1))
+    figure.draw(writer)
+    return writer.written()
 
 
 def img(picture: bytes, alt: str) -> str:
     """HTML that shows the picture anywhere, also in an untrusted notebook; `alt` tells the same in words."""
     data = base64.b64encode(picture).decode()
-    return f'<img alt="{escape(alt)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
+    return (
+        f'<img alt="{escape(alt)}" class="labkit-picture" style="max-width: 100%" '
+        f'src="data:image/svg+xml;base64,{data}">{SWITCH}'
+    )
+
+
+def _paint(rgba: Any) -> str:
+    if rgba is None:
+        return "none"
+    paint = to_hex(rgba)
+    return f"var(--{THEME[paint][0]})" if paint in THEME else paint
+
+
+def _data(path: Path, transform: Transform) -> str:
+    """A path in whole tenths of a point, each place relative to the one before, level and upright lines with one."""
+    out: list[str] = []
+    start = at = (0, 0)
+    for numbers, code in path.iter_segments(transform, simplify=False):
+        if code == Path.CLOSEPOLY:
+            out.append("z")
+            at = start
+            continue
+        rounded = [round(10 * float(v)) for v in numbers]
+        places = list(zip(rounded[::2], rounded[1::2], strict=True))
+        steps = [(x - at[0], y - at[1]) for x, y in places]
+        at = places[-1]
+        if code == Path.MOVETO:
+            start = at
+        (dx, dy), *_ = steps
+        if code == Path.LINETO and 0 in (dx, dy):
+            out.append(f"h{dx}" if dx else f"v{dy}" if dy else "")
+        else:
+            out.append(LETTERS[code] + " ".join(f"{x} {y}" for x, y in steps))
+    return "".join(out).replace(" -", "-")

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
-from labkit.plot.svg import FAINT, INK, card
+from labkit.plot.sheet import sheet, write
+from labkit.plot.svg import FAINT, GRID
+from labkit.words import nbytes, seconds
 
 WIDE, HIGH = 19.0, 9.4
 TOP, BOTTOM, WIDTH = 2.5, 8.05, 7.3  # of a panel
 LEFTS = (1.65, 11.1)
 MEASURED, FITTED, COPIED = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's
-GRID = "#e4e4de"
 ROOM = 1.5  # beyond the least and the largest value, as a factor
 
 
@@ -35,7 +36,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Panel:
-    """Two logarithmic scales: where a size and a value lie, in units of the card."""
+    """Two logarithmic scales: where a size and a value lie, in units of the sheet."""
 
     left: float
     sizes: tuple[float, float]
@@ -52,30 +53,30 @@ class Panel:
 
 def axes() -> Axes:
     """Axes that are large enough."""
-    return card(WIDE, HIGH)
+    return sheet(WIDE, HIGH)
 
 
 def draw(ax: Axes, curves: Curves) -> Axes:
     """Draw two panels on axes as `axes` makes them."""
-    _text(ax, 0.5, 0.62, curves.title, 10, INK, "left")
+    write(ax, 0.5, 0.62, curves.title, 10, align="left")
     sizes = list(curves.sizes)
     fine = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
     fitted = [curves.alpha + curves.beta * s for s in fine]
     medians = [median for _, median, _ in curves.times]
 
-    left = _panel(ax, 0, sizes, [*(t for row in curves.times for t in row), *fitted], _time)
+    left = _panel(ax, 0, sizes, [*(t for row in curves.times for t in row), *fitted], seconds)
     for size, (low, _, high) in zip(sizes, curves.times, strict=True):
         ax.plot([left.x(size)] * 2, [left.y(low), left.y(high)], color=MEASURED, linewidth=1.3, zorder=3)
     _line(ax, left, fine, fitted, FITTED, "--")
     _dots(ax, left, sizes, medians)
     _legend(ax, left, 0, "o", MEASURED, "time of a call: median, from min to p90")
-    _legend(ax, left, 1, "--", FITTED, f"fitted: α = {_time(curves.alpha)}, {_inverse(curves.beta)}")
+    _legend(ax, left, 1, "--", FITTED, f"fitted: α = {seconds(curves.alpha)}, {_inverse(curves.beta)}")
 
     rates = [curves.factor * s / t / 1e9 for s, t in zip(fine, fitted, strict=True)]
-    right = _panel(ax, 1, sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], _rate)
+    right = _panel(ax, 1, sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], rate)
     _line(ax, right, sizes, curves.copy, COPIED, ":")
     for size, copy in zip(sizes, curves.copy, strict=True):
-        ax.add_patch(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
+        ax.add_artist(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
     _line(ax, right, fine, rates, FITTED, "--")
     _dots(ax, right, sizes, curves.busbw)
     _legend(ax, right, 0, "o", MEASURED, "bus bandwidth; dashed: from α and β")
@@ -95,12 +96,12 @@ def _panel(ax: Axes, nth: int, sizes: Sequence[float], values: Sequence[float], 
     for k in range(first, last + 1, max(1, math.ceil((last - first) / 6))):
         x = panel.x(2.0**k)
         ax.plot([x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
-        _text(ax, x, BOTTOM + 0.3, _bytes(2.0**k), 7.5, FAINT)
+        write(ax, x, BOTTOM + 0.3, nbytes(2.0**k), 7.5, FAINT)
     for value in _marks(*panel.values):
         y = panel.y(value)
         ax.plot([panel.left, panel.left + WIDTH], [y, y], color=GRID, linewidth=0.7, zorder=0)
-        _text(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
-    _text(ax, panel.left + WIDTH / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
+        write(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
+    write(ax, panel.left + WIDTH / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
     return panel
 
 
@@ -120,44 +121,31 @@ def _line(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float
 
 def _dots(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float]) -> None:
     for size, value in zip(sizes, values, strict=True):
-        ax.add_patch(Circle((panel.x(size), panel.y(value)), 0.09, facecolor=MEASURED, edgecolor="none", zorder=5))
+        ax.add_artist(Circle((panel.x(size), panel.y(value)), 0.09, facecolor=MEASURED, edgecolor="none", zorder=5))
 
 
 def _legend(ax: Axes, panel: Panel, row: int, mark: str, paint: str, words: str) -> None:
     x, y = panel.left, 1.35 + 0.5 * row
     if mark == "o":
-        ax.add_patch(Circle((x + 0.3, y), 0.09, facecolor=paint, edgecolor="none"))
+        ax.add_artist(Circle((x + 0.3, y), 0.09, facecolor=paint, edgecolor="none"))
     else:
         ax.plot([x, x + 0.6], [y, y], color=paint, linewidth=1.5, linestyle=mark)
     if mark == ":":
-        ax.add_patch(Rectangle((x + 0.23, y - 0.07), 0.14, 0.14, facecolor=paint))
-    _text(ax, x + 0.8, y, words, 8, INK, "left")
+        ax.add_artist(Rectangle((x + 0.23, y - 0.07), 0.14, 0.14, facecolor=paint))
+    write(ax, x + 0.8, y, words, 8, align="left")
 
 
-def _text(ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: str = "center") -> None:
-    ax.text(x, y, text, size=points, color=ink, ha=align, va="center_baseline", zorder=8, parse_math=False)
+def rate(gbs: float) -> str:
+    """A bandwidth, given in GB/s, in the decimal unit that fits.
 
-
-def _bytes(size: float) -> str:
-    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= many:
-            return f"{size / many:.3g} {unit}"
-    return f"{size:.3g} B"
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9999 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-def _rate(gbs: float) -> str:
+    >>> rate(0.0025), rate(12.34)
+    ('2.5 MB/s', '12.3 GB/s')
+    """
     for unit, size in (("GB/s", 1.0), ("MB/s", 1e-3)):
-        if gbs >= 0.9999 * size:
+        if gbs >= 0.9995 * size:  # 999.6 MB/s read better as 1 GB/s
             return f"{gbs / size:.3g} {unit}"
     return f"{gbs * 1e6:.3g} kB/s"
 
 
 def _inverse(beta: float) -> str:
-    return f"1/β = {_rate(1e-9 / beta)}" if beta > 0 else "β = 0"
+    return f"1/β = {rate(1e-9 / beta)}" if beta > 0 else "β = 0"

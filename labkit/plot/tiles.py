@@ -9,14 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, PathPatch
 from matplotlib.path import Path
 
-from labkit.plot.svg import FAINT, INK, UNIT
+from labkit.plot.sheet import LEAST, color, extent, on, write
+from labkit.plot.svg import FAINT, INK, PAGE, PLAIN, WRONG
 
-# Okabe and Ito's colours, neighbours far apart; beyond 8 ranks they come again, and the labels tell.
-RANKS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
-DARK = {"#0072B2"}  # needs light ink
-LINES = {"#F0E442": "#b3a800"}  # yellow lines vanish on a light card
-OWN, WRONG, KNOT = "#e2e2dc", "#9c2a00", "#8a8a84"
+KNOT = "#8a8a84"
 TILE, PITCH = 0.9, 1.0  # a tile's side, and from tile to tile
+MARGIN = 0.14  # of a tile, beside its words
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,10 @@ class Tile:
     width: float = 1.0
 
 
-def color(rank: int) -> str:
-    """A rank's colour."""
-    return RANKS[rank % len(RANKS)]
+def needed(tile: Tile) -> float:
+    """How wide a tile must be, in tiles, for its words to fit in the smallest letters."""
+    words = max(extent(tile.text, LEAST, bold=tile.kind != "empty"), extent(tile.label, LEAST))
+    return (words + MARGIN + PITCH - TILE) / PITCH
 
 
 class Pen:
@@ -57,46 +56,39 @@ class Pen:
     def tile(self, x: float, y: float, tile: Tile) -> None:
         w = TILE + (tile.width - 1) * PITCH
         outline = _box(x, y, w, TILE)
-        if tile.kind == "empty":
-            self.dashed.append(outline)
-            self.text(x + w / 2, y + (0.36 if tile.label else 0.45), tile.text, _fitting(tile.text, w - 0.14, 8), FAINT)
-            self.text(x + w / 2, y + 0.62, tile.label, _fitting(tile.label, w - 0.14, 6), FAINT)
-            return
         stripes = [(r, True) for r, count in tile.shares for _ in range(count)]
         stripes = sorted(stripes + [(r, False) for r in tile.missing])
         mixed = len(stripes) > 1
-        if mixed or tile.wrong:
+        if tile.kind == "empty":
+            self.dashed.append(outline)
+        elif mixed or tile.wrong:
             self.lines.setdefault(tile.wrong, []).append(outline)
-        if not mixed:
-            paint = color(stripes[0][0]) if stripes else "#ffffff" if tile.kind == "plain" else OWN
+        if not mixed and tile.kind != "empty":
+            paint = color(stripes[0][0]) if stripes else PAGE if tile.kind == "plain" else PLAIN
             self.solid.setdefault(paint, []).append(outline)
         for i, (r, there) in enumerate(stripes if mixed else []):
             a, step, last = x + w * i / len(stripes), w / len(stripes), i == len(stripes) - 1
-            if there:  # a hair of card between stripes, so that two of one colour are two
+            if there:  # a hair of page between stripes, so that two of one colour are two
                 stripe = _box(a, y, step - 0.03 * (not last), TILE, i == 0, last)
                 self.fills.setdefault(color(r), []).append(stripe)
             else:
                 self.gaps.append(_box(a + 0.03, y + 0.05, step - 0.06, TILE - 0.1, radius=0.05))
         if mixed:
             self.insets.append(_box(x + 0.05, y + 0.19, w - 0.1, TILE - 0.38, radius=0))
-        ink = "#ffffff" if not mixed and stripes and color(stripes[0][0]) in DARK else INK
-        room = w - 0.14
-        value = y + (0.36 if tile.label else 0.45)
-        self.text(x + w / 2, value, tile.text, _fitting(tile.text, room, 10 if not mixed else 9, 0.7), ink, bold=True)
-        if tile.label:
-            self.text(x + w / 2, y + (0.6 if tile.text else 0.45), tile.label, _fitting(tile.label, room, 7), ink)
+        ink = FAINT if tile.kind == "empty" else on(stripes[0][0]) if len(stripes) == 1 else INK
+        most, bold = (8, False) if tile.kind == "empty" else (9 if mixed else 10, True)
+        up, down = (0.36, 0.62) if tile.text and tile.label else (0.45, 0.45)
+        self.text(x + w / 2, y + up, tile.text, fitting(tile.text, w - MARGIN, most, bold), ink, bold=bold)
+        self.text(x + w / 2, y + down, tile.label, fitting(tile.label, w - MARGIN, 7.5), ink)
         if tile.badge:
-            self.badge(x + w - 0.06, y + 0.06, tile.badge)
+            self.badge(x + w - 0.1, y - 0.02, tile.badge)
 
     def badge(self, x: float, y: float, text: str) -> None:
-        self.ax.add_patch(Circle((x, y), 0.2, facecolor=INK, edgecolor="#ffffff", linewidth=0.8, zorder=6))
-        self.text(x, y, text, 6.5, "#ffffff", bold=True, zorder=7)
-
-    def chip(self, x: float, y: float, rank: int) -> None:
-        self.ax.add_patch(Circle((x, y), 0.15, facecolor=color(rank), edgecolor=INK, linewidth=0.5, zorder=3))
+        self.ax.add_artist(Circle((x, y), 0.22, facecolor=PAGE, edgecolor=INK, linewidth=1.2, zorder=6))
+        self.text(x, y, text, 7, INK, bold=True, zorder=7)
 
     def knot(self, at: tuple[float, float]) -> None:
-        self.ax.add_patch(Circle(at, 0.1, facecolor=KNOT, edgecolor="none", zorder=2))
+        self.ax.add_artist(Circle(at, 0.1, facecolor=KNOT, edgecolor="none", zorder=2))
 
     def curve(
         self, a: tuple[float, float], b: tuple[float, float], paint: str, width: float, head: bool = True
@@ -107,39 +99,15 @@ class Pen:
             [a, (a[0] + bend, a[1]), (b[0] - bend, b[1]), (b[0] - tip, b[1])],
             [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
         )
-        self.ax.add_patch(PathPatch(path, facecolor="none", edgecolor=paint, linewidth=width, alpha=0.75, zorder=1))
+        self.ax.add_artist(PathPatch(path, facecolor="none", edgecolor=paint, linewidth=width, alpha=0.75, zorder=1))
         if head:
             self.fills.setdefault(paint, []).append(
                 Path([(b[0], b[1]), (b[0] - tip, b[1] - 0.085), (b[0] - tip, b[1] + 0.085), b], closed=True)
             )
 
-    def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        points: float,
-        ink: str,
-        align: str = "center",
-        bold: bool = False,
-        mono: bool = False,
-        zorder: float = 5,
-    ) -> None:
-        if not text:
-            return
-        self.ax.text(
-            x,
-            y,
-            text,
-            size=points,
-            color=ink,
-            ha=align,
-            va="center_baseline",
-            weight="bold" if bold else "normal",
-            family="monospace" if mono else "sans-serif",
-            zorder=zorder,
-            parse_math=False,
-        )
+    def text(self, x: float, y: float, text: str, *look: Any, **more: Any) -> None:
+        if text:
+            write(self.ax, x, y, text, *look, **{"zorder": 5, **more})
 
     def finish(self) -> None:
         """Put the collected paths on the axes."""
@@ -147,20 +115,21 @@ class Pen:
             self._add(paths, 2, facecolor=paint, edgecolor=INK, linewidth=0.6)
         for paint, paths in self.fills.items():
             self._add(paths, 2, facecolor=paint, edgecolor="none")
-        self._add(self.gaps, 2, facecolor="#ffffff", edgecolor=INK, linewidth=0.8, linestyle=(0, (2, 1.5)))
-        self._add(self.insets, 3, facecolor="#ffffff", edgecolor="none", alpha=0.95)
+        self._add(self.gaps, 2, facecolor=PAGE, edgecolor=INK, linewidth=0.8, linestyle=(0, (2, 1.5)))
+        self._add(self.insets, 3, facecolor=PAGE, edgecolor="none")
         self._add(self.dashed, 4, facecolor="none", edgecolor=FAINT, linewidth=0.9, linestyle=(0, (3, 2)))
         for wrong, paths in self.lines.items():
             self._add(paths, 4, facecolor="none", edgecolor=WRONG if wrong else INK, linewidth=2 if wrong else 0.6)
 
     def _add(self, paths: list[Path], zorder: float, **look: Any) -> None:
         if paths:
-            self.ax.add_patch(PathPatch(Path.make_compound_path(*paths), zorder=zorder, **look))
+            self.ax.add_artist(PathPatch(Path.make_compound_path(*paths), zorder=zorder, **look))
 
 
-def _fitting(text: str, room: float, most: float, wide: float = 0.54) -> float:
-    """The size in points at which a text keeps to the room, given in units; `wide` is a letter's width."""
-    return round(min(most, room * UNIT / (wide * max(1, len(text)))) * 2) / 2
+def fitting(text: str, room: float, most: float, bold: bool = False) -> float:
+    """The size in points at which a text keeps to the room, given in units."""
+    share = room / extent(text, most, bold) if text else 1.0
+    return max(LEAST, int(2 * most * min(1.0, share)) / 2)
 
 
 def _box(x: float, y: float, w: float, h: float, left: bool = True, right: bool = True, radius: float = 0.14) -> Path:

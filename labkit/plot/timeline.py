@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Polygon, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plot.svg import CARD, FAINT, INK, card
-from labkit.plot.tiles import WRONG, color
+from labkit.plot.sheet import chip, extent, sheet, write
+from labkit.plot.svg import FAINT, GRID, INK, PAGE, WRONG
 from labkit.theory.record import Meeting, Op, Record
 from labkit.words import seconds
 
-# Okabe and Ito's colours; the legend's words, and the labels on the bars, say the same.
-KINDS = {"send": ("#0072B2", "sends"), "recv": ("#E69F00", "receives"), "collective": ("#009E73", "collectives")}
+# Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
+KINDS = {"send": ("#56606b", "sends"), "recv": ("#b4bec8", "receives"), "collective": ("#868c94", "collectives")}
 PENDING = "#8a8a84"
 HATCHES = {"waited": "////", "stayed": "\\\\\\\\", "never": "xxx"}
 WORDS = {
@@ -50,7 +51,7 @@ class Scale:
 
 def axes(record: Record) -> Axes:
     """Axes that are large enough for the record."""
-    return card(WIDE, TOP + ROW * record.n + BOTTOM + LINE * len(record.notes))
+    return sheet(WIDE, TOP + ROW * record.n + BOTTOM + LINE * len(record.notes))
 
 
 def draw(ax: Axes, record: Record) -> Axes:
@@ -62,7 +63,7 @@ def draw(ax: Axes, record: Record) -> Axes:
     _grid(ax, record, scale)
     for meeting in record.meetings:
         _meeting(ax, meeting, scale)
-    taken: dict[int, float] = {}
+    taken: dict[tuple[int, int], float] = {}
     for op in sorted(ops, key=lambda o: o.entered):
         _bar(ax, op, scale)
     _waits(ax, record, scale)
@@ -73,16 +74,12 @@ def draw(ax: Axes, record: Record) -> Axes:
         _label(ax, x, rank, words, taken)
     _legend(ax, record)
     for i, note in enumerate(record.notes):
-        _text(ax, 0.4, TOP + ROW * record.n + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
+        write(ax, 0.4, TOP + ROW * record.n + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
     return ax
 
 
 def _y(rank: int) -> float:
     return TOP + ROW * (rank + 0.5)
-
-
-def _text(ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: str = "center") -> None:
-    ax.text(x, y, text, size=points, color=ink, ha=align, va="center_baseline", zorder=8, parse_math=False)
 
 
 def _grid(ax: Axes, record: Record, scale: Scale) -> None:
@@ -92,13 +89,13 @@ def _grid(ax: Axes, record: Record, scale: Scale) -> None:
     for tick in MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.end * per_second):
         if 0 <= tick <= scale.end * per_second:
             x = scale.x(tick / per_second)
-            ax.plot([x, x], [TOP, bottom], color="#e4e4de", linewidth=0.7, zorder=0)
-            _text(ax, x, bottom + 0.28, f"{tick:g}", 7.5, FAINT)
-    _text(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, f"{unit} since the first operation was entered", 8, FAINT)
+            ax.plot([x, x], [TOP, bottom], color=GRID, linewidth=0.7, zorder=0)
+            write(ax, x, bottom + 0.28, f"{tick:g}", 7.5, FAINT)
+    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, f"{unit} since the first operation was entered", 8, FAINT)
     for r in range(record.n):
         ax.plot([LEFT, WIDE - RIGHT], [_y(r)] * 2, color=PENDING, linewidth=1, zorder=1)
-        ax.add_patch(Circle((0.55, _y(r)), 0.15, facecolor=color(r), edgecolor=INK, linewidth=0.5))
-        _text(ax, 0.82, _y(r), f"rank {r}", 9, INK, "left")
+        chip(ax, 0.55, _y(r), r)
+        write(ax, 0.82, _y(r), f"rank {r}", 9, align="left")
 
 
 def _spans(op: Op, scale: Scale) -> list[tuple[float, float]]:
@@ -114,13 +111,13 @@ def _bar(ax: Axes, op: Op, scale: Scale) -> None:
     spans = _spans(op, scale)
     for a, b in spans:
         box = Rectangle((a, _y(op.rank) - BAR / 2), b - a, BAR, facecolor=paint, edgecolor=INK, linewidth=0.6, zorder=4)
-        ax.add_patch(box)
+        ax.add_artist(box)
         if op.error:
             box.set(edgecolor=WRONG, linewidth=1.6)
     if op.asynchronous and len(spans) == 2:  # under way between the call and its wait
         ax.plot([spans[0][1], spans[1][0]], [_y(op.rank)] * 2, color=paint, linewidth=2.5, zorder=2)
     if op.error:
-        _text(ax, min(spans[-1][1], WIDE - 0.2), _y(op.rank) - BAR / 2 - 0.2, f"✗ {op.error}", 7.5, WRONG, "right")
+        write(ax, min(spans[-1][1], WIDE - 0.2), _y(op.rank) - BAR / 2 - 0.2, f"✗ {op.error}", 7.5, WRONG, "right")
 
 
 def _waits(ax: Axes, record: Record, scale: Scale) -> None:
@@ -129,21 +126,19 @@ def _waits(ax: Axes, record: Record, scale: Scale) -> None:
         a, b = scale.x(wait.start), scale.x(wait.until)
         if b - a > 0.04:
             corner = (a, _y(wait.op.rank) - BAR / 2)
-            ax.add_patch(Rectangle(corner, b - a, BAR, facecolor=CARD, edgecolor="none", alpha=0.8, zorder=5))
+            ax.add_artist(Rectangle(corner, b - a, BAR, facecolor=PAGE, edgecolor="none", alpha=0.8, zorder=5))
             hatch = HATCHES[wait.kind]
             look = {"facecolor": "none", "edgecolor": KINDS[wait.op.kind][0], "linewidth": 0.6, "hatch": hatch}
-            ax.add_patch(Rectangle(corner, b - a, BAR, zorder=5, **look))  # type: ignore[arg-type]
+            ax.add_artist(Rectangle(corner, b - a, BAR, zorder=5, **look))  # type: ignore[arg-type]
         long = seconds(wait.seconds)
         said = {
             "waited": f"waits {long} for rank {wait.for_}",
             "stayed": f"stays {long}, until rank {wait.for_} comes",
             "never": f"waits {long} for rank {wait.for_}, in vain",
         }[wait.kind]
-        if b - a > 0.116 * len(said):
-            ax.text(
-                (a + b) / 2, _y(wait.op.rank), said, size=7.5, color=INK, ha="center", va="center_baseline", zorder=8,
-                bbox={"boxstyle": "round,pad=0.15", "facecolor": CARD, "edgecolor": "none"},
-            )  # fmt: skip
+        if b - a > extent(said, 7.5) + 0.2:
+            label = write(ax, (a + b) / 2, _y(wait.op.rank), said, 7.5)
+            label.set_bbox({"boxstyle": "round,pad=0.15", "facecolor": PAGE, "edgecolor": "none"})
 
 
 def _meeting(ax: Axes, meeting: Meeting, scale: Scale) -> None:
@@ -151,7 +146,7 @@ def _meeting(ax: Axes, meeting: Meeting, scale: Scale) -> None:
     ops = sorted(meeting.ops, key=lambda o: o.rank)
     first = min(scale.x(op.entered) for op in ops)
     for r in sorted(set(meeting.ranks) - {op.rank for op in ops}):
-        _text(ax, first, _y(r) - 0.2, f"✗ never came to {' or '.join(meeting.names)}", 7.5, WRONG, "left")
+        write(ax, first, _y(r) - 0.2, f"✗ never came to {' or '.join(meeting.names)}", 7.5, WRONG, "left")
     left, right = [], []
     for op in ops:
         spans = _spans(op, scale)
@@ -159,7 +154,7 @@ def _meeting(ax: Axes, meeting: Meeting, scale: Scale) -> None:
             left.append((spans[0][0], _y(op.rank) + side))
             right.append((spans[-1][1], _y(op.rank) + side))
     shape = Polygon(left + right[::-1], facecolor=KINDS["collective"][0], edgecolor="none", alpha=0.16, zorder=1.5)
-    ax.add_patch(shape)
+    ax.add_artist(shape)
     for edge in (left, right):  # one collective ends where the next may begin
         xs, ys = zip(*edge, strict=True)
         ax.plot(xs, ys, color=KINDS["collective"][0], linewidth=0.8, alpha=0.7, zorder=1.6)
@@ -179,7 +174,7 @@ def _messages(ax: Axes, record: Record, scale: Scale) -> None:
         tip = (max(scale.x(arrived), tail[0] + 0.02), _y(m.recv.rank) - down * BAR / 2)
         look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
         ax.annotate("", tip, tail, arrowprops=look, zorder=6)
-        ax.add_patch(Circle(tail, 0.045, facecolor=INK, edgecolor="none", zorder=6))
+        ax.add_artist(Circle(tail, 0.045, facecolor=INK, edgecolor="none", zorder=6))
 
 
 def _said(op: Op) -> tuple[str, str]:
@@ -188,14 +183,14 @@ def _said(op: Op) -> tuple[str, str]:
     return (f"{op.op} · {where}" if op.line else op.op), op.op
 
 
-def _label(ax: Axes, x: float, rank: int, words: tuple[str, str], taken: dict[int, float]) -> None:
-    """Write above a bar where there is room."""
-    for text in words:
-        width = 0.118 * len(text)
+def _label(ax: Axes, x: float, rank: int, words: tuple[str, str], taken: dict[tuple[int, int], float]) -> None:
+    """Write above a bar, or else below it, where there is room."""
+    for text, side in product(words, (-1, 1)):
+        width = extent(text, 7.5)
         start = min(x, WIDE - 0.2 - width)
-        if start >= taken.get(rank, 0.0):
-            _text(ax, start, _y(rank) - BAR / 2 - 0.2, text, 7.5, INK, "left")
-            taken[rank] = start + width + 0.15
+        if start >= taken.get((rank, side), 0.0):
+            write(ax, start, _y(rank) + side * (BAR / 2 + 0.2), text, 7.5, align="left", halo=True)
+            taken[rank, side] = start + width + 0.15
             return
 
 
@@ -206,11 +201,11 @@ def _legend(ax: Axes, record: Record) -> None:
     waits = {w.kind for w in record.waits}
     entries = [*entries, *((PENDING, HATCHES[k], WORDS[k]) for k in HATCHES if k in waits)]
     for paint, hatch, words in entries:
-        look = {"facecolor": CARD if hatch else paint, "edgecolor": paint if hatch else INK, "hatch": hatch}
-        ax.add_patch(Rectangle((x, 0.42), 0.5, 0.3, linewidth=0.6, zorder=4, **look))  # type: ignore[arg-type]
-        _text(ax, x + 0.62, 0.58, words, 8, INK, "left")
-        x += 0.62 + 0.135 * len(words) + 0.5
+        look = {"facecolor": PAGE if hatch else paint, "edgecolor": paint if hatch else INK, "hatch": hatch}
+        ax.add_artist(Rectangle((x, 0.42), 0.5, 0.3, linewidth=0.6, zorder=4, **look))  # type: ignore[arg-type]
+        write(ax, x + 0.62, 0.58, words, 8, align="left")
+        x += 0.62 + extent(words, 8) + 0.5
     if record.messages:
         look2 = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "mutation_scale": 9}
         ax.annotate("", (x + 0.6, 0.57), (x, 0.57), arrowprops=look2)
-        _text(ax, x + 0.72, 0.58, "a message", 8, INK, "left")
+        write(ax, x + 0.72, 0.58, "a message", 8, align="left")

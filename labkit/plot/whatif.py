@@ -14,15 +14,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, PathPatch
 from matplotlib.path import Path
 
-from labkit.plot.svg import CARD, FAINT, INK, card
-from labkit.plot.tiles import DARK, LINES, color
+from labkit.plot import sheet
+from labkit.plot.sheet import color, on, write
+from labkit.plot.svg import FAINT, GRID, INK, PAGE
 from labkit.words import nbytes, seconds
 
 WIDE = 19.6
 TOP, BOTTOM, WIDTH = 2.4, 8.55, 7.4  # of a panel
 LEFTS = (1.75, 11.4)
 ROW, ROWS = 0.52, 10.0  # the legend's lines, and where they begin
-GRID = "#e4e4de"
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -44,26 +44,26 @@ class Scene:
 
 def axes(scene: Scene) -> Axes:
     """Axes that are large enough."""
-    return card(WIDE, ROWS + ROW * ((len(scene.legend) + (scene.extra is not None) + 1) // 2) + 0.15)
+    return sheet.sheet(WIDE, ROWS + ROW * ((len(scene.legend) + (scene.extra is not None) + 1) // 2) + 0.15)
 
 
 def draw(ax: Axes, scene: Scene) -> Axes:
     """Draw the scene on axes as `axes` makes them."""
-    _text(ax, 0.5, 0.6, scene.title, 10, INK, "left")
-    _text(ax, 0.5, 1.15, scene.links, 8, FAINT, "left")
+    write(ax, 0.5, 0.6, scene.title, 10, align="left")
+    write(ax, 0.5, 1.15, scene.links, 8, FAINT, "left")
     _curves(ax, scene)
     _map(ax, scene)
     names = list(scene.curves)
     for i, line in enumerate(scene.legend):
         x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
-        _line(ax, [x, x + 0.9], [y, y], color=_ink(i), linewidth=2, linestyle=STYLES[i % 4])
+        _line(ax, [x, x + 0.9], [y, y], color=sheet.stroke(i), linewidth=2, linestyle=STYLES[i % 4])
         _badge(ax, x + 0.45, y, i)
-        _text(ax, x + 1.15, y, line, 8, INK, "left")
+        write(ax, x + 1.15, y, line, 8, align="left")
     if scene.extra is not None:
         i = len(names)
         x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
         _line(ax, [x, x + 0.9], [y, y], color=INK, linewidth=1.1, linestyle=":")
-        _text(ax, x + 1.15, y, scene.extra[0], 8, INK, "left")
+        write(ax, x + 1.15, y, scene.extra[0], 8, align="left")
     return ax
 
 
@@ -76,16 +76,16 @@ def _curves(ax: Axes, scene: Scene) -> None:
     def y(seconds: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * _share(seconds, low, high)
 
-    _text(ax, LEFTS[0], TOP - 0.4, f"seconds on {scene.here[1]:,} ranks", 8.5, INK, "left")
+    write(ax, LEFTS[0], TOP - 0.4, f"seconds on {scene.here[1]:,} ranks", 8.5, align="left")
     _sizes(ax, 0, scene.sizes)
     decades = round(math.log10(high / low))
     for k in range(0, decades + 1, max(1, decades // 6)):
         _line(ax, [LEFTS[0], LEFTS[0] + WIDTH], [y(low * 10**k)] * 2, color=GRID, linewidth=0.7, zorder=0)
-        _text(ax, LEFTS[0] - 0.15, y(low * 10**k), seconds(low * 10**k), 7.5, FAINT, "right")
+        write(ax, LEFTS[0] - 0.15, y(low * 10**k), seconds(low * 10**k), 7.5, FAINT, "right")
     order = sorted(range(len(scene.curves)), key=lambda i: -list(scene.curves.values())[i][-1])
     for i, curve in enumerate(scene.curves.values()):
         ys = [y(t) for t in curve]
-        _line(ax, xs, ys, color=_ink(i), linewidth=1.8, linestyle=STYLES[i % 4], zorder=3)
+        _line(ax, xs, ys, color=sheet.stroke(i), linewidth=1.8, linestyle=STYLES[i % 4], zorder=3)
         place = (2 * order.index(i) + 1) * len(xs) // (2 * len(order))  # badges side by side, never on one spot
         _badge(ax, xs[place], ys[place], i)
     if scene.extra:
@@ -96,7 +96,7 @@ def _curves(ax: Axes, scene: Scene) -> None:
 
 def _map(ax: Axes, scene: Scene) -> None:
     """A stripe for each run of one winner; a letter where its region is widest."""
-    _text(ax, LEFTS[1], TOP - 0.4, "the fastest, by size and number of ranks (powers of two)", 8.5, INK, "left")
+    write(ax, LEFTS[1], TOP - 0.4, "the fastest, by size and number of ranks (powers of two)", 8.5, align="left")
     rows, columns = scene.map.shape
     high, wide = (BOTTOM - TOP) / rows, WIDTH / columns
     stripes: dict[int, list[Path]] = {}
@@ -115,7 +115,7 @@ def _map(ax: Axes, scene: Scene) -> None:
                 stripes.setdefault(int(scene.map[i][start]), []).append(Path(corners, closed=True))
                 start = j
         if i % 2 == 0 or rows < 9:
-            _text(ax, LEFTS[1] - 0.15, bottom - high / 2, f"{scene.ranks[i]:,}", 7.5, FAINT, "right")
+            write(ax, LEFTS[1] - 0.15, bottom - high / 2, f"{scene.ranks[i]:,}", 7.5, FAINT, "right")
     for which, paths in stripes.items():
         whole, paint = Path.make_compound_path(*paths), color(which)
         ax.add_artist(PathPatch(whole, facecolor=paint, edgecolor=paint, linewidth=0.4))
@@ -127,7 +127,7 @@ def _map(ax: Axes, scene: Scene) -> None:
     steps = [math.log(n) for n in scene.ranks]
     row = float(np.interp(math.log(scene.here[1]), steps, range(rows)))
     y = BOTTOM - (row + 0.5) * high
-    for inner, ink in ((2.6, CARD), (1.3, INK)):
+    for inner, ink in ((2.6, PAGE), (1.3, INK)):
         ax.add_artist(Circle((x, y), 0.2, facecolor="none", edgecolor=ink, linewidth=inner, zorder=7))
     _line(ax, [x - 0.3, x + 0.3], [y, y], color=INK, linewidth=0.9, zorder=7)
     _line(ax, [x, x], [y - 0.3, y + 0.3], color=INK, linewidth=0.9, zorder=7)
@@ -167,8 +167,8 @@ def _sizes(ax: Axes, nth: int, sizes: npt.NDArray[np.float64]) -> None:
             _line(ax, [x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
         else:
             _line(ax, [x, x], [BOTTOM, BOTTOM + 0.1], color=FAINT, linewidth=0.7, zorder=0)
-        _text(ax, x, BOTTOM + 0.33, nbytes(2.0**k), 7.5, FAINT)
-    _text(ax, LEFTS[nth] + WIDTH / 2, BOTTOM + 0.85, "size S (logarithmic)", 8, FAINT)
+        write(ax, x, BOTTOM + 0.33, nbytes(2.0**k), 7.5, FAINT)
+    write(ax, LEFTS[nth] + WIDTH / 2, BOTTOM + 0.85, "size S (logarithmic)", 8, FAINT)
 
 
 def _across(nth: int, size: float, sizes: npt.NDArray[np.float64]) -> float:
@@ -179,18 +179,10 @@ def _share(value: float, low: float, high: float) -> float:
     return math.log(value / low) / math.log(high / low)
 
 
-def _ink(i: int) -> str:
-    return LINES.get(color(i), color(i))
-
-
 def _line(ax: Axes, xs: Sequence[float], ys: Sequence[float], **look: Any) -> None:
     ax.add_artist(Line2D(xs, ys, **look))  # ax.plot would look for limits that never change, ten times slower
 
 
 def _badge(ax: Axes, x: float, y: float, i: int) -> None:
     ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=5))
-    _text(ax, x, y + 0.01, "ABCDEFGHIJ"[i], 7, "#ffffff" if color(i) in DARK else INK)
-
-
-def _text(ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: str = "center") -> None:
-    ax.text(x, y, text, size=points, color=ink, ha=align, va="center_baseline", zorder=8, parse_math=False)
+    write(ax, x, y + 0.01, "ABCDEFGHIJ"[i], 7, on(i))

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
-from matplotlib.text import Text
 
-from labkit.plot.svg import CARD, EDGE, FAINT, INK, card
-from labkit.plot.tiles import LINES, color
+from labkit.plot.sheet import chip, color, on, sheet, stroke, wrapped, write
+from labkit.plot.svg import EDGE, FAINT, INK, PAGE
 from labkit.theory.traffic import SLIGHT
 
 WIDTH, HEIGHT = 1.15, 0.62  # of a matrix's cell
 LEFT, TOP, LINE, GAP = 1.85, 1.9, 0.45, 0.7
 SHADE = "#56B4E9"
 LABELLED = 12  # arrows that carry their figure; of more, the matrix tells
-Align = Literal["left", "center", "right"]
 LEAST, FINE, MOST = 0.8, 1.6, 4.5  # an arrow's width in points: the least, and the most where there are many or few
 
 
@@ -71,11 +68,18 @@ def _tall(drawing: Drawing) -> float:
     return max(TOP + HEIGHT * drawing.n, 2.5 + 2 * _height(drawing.n) if drawing.panels else 0)
 
 
+def _wide(drawing: Drawing) -> float:
+    return max(_table(drawing) + GAP + len(drawing.panels) * (2 * _radius(drawing.n) + 1.6), 12.0)
+
+
+def _notes(drawing: Drawing) -> list[str]:
+    """The notes, in lines that are as long as the drawing is wide."""
+    return [line for note in drawing.notes for line in wrapped(note, _wide(drawing) - 0.8, 8)]
+
+
 def axes(drawing: Drawing) -> Axes:
     """Axes that are large enough for the drawing."""
-    wide = _table(drawing) + GAP + len(drawing.panels) * (2 * _radius(drawing.n) + 1.6)
-    words = max((0.125 * len(line) + 0.9 for line in drawing.notes), default=0)
-    return card(max(wide, words), _tall(drawing) + 0.3 + LINE * len(drawing.notes) + 0.2)
+    return sheet(_wide(drawing), _tall(drawing) + 0.3 + LINE * len(_notes(drawing)) + 0.2)
 
 
 def draw(ax: Axes, drawing: Drawing) -> Axes:
@@ -84,21 +88,12 @@ def draw(ax: Axes, drawing: Drawing) -> Axes:
     r = _radius(drawing.n)
     x = _table(drawing) + GAP + r + 0.8
     for title, matrix in drawing.panels:
-        _text(ax, x, 0.55, title, 9, INK, bold=True)
+        write(ax, x, 0.55, title, 9, INK, bold=True)
         _arrows(ax, (x, 1.45 + _height(drawing.n)), matrix, drawing)
         x += 2 * r + 1.6
-    for i, line in enumerate(drawing.notes):
-        _text(ax, 0.4, _tall(drawing) + 0.3 + LINE * i, line, 8, FAINT, "left")
+    for i, line in enumerate(_notes(drawing)):
+        write(ax, 0.4, _tall(drawing) + 0.3 + LINE * i, line, 8, FAINT, "left")
     return ax
-
-
-def _text(
-    ax: Axes, x: float, y: float, text: str, size: float, ink: str, align: Align = "center", bold: bool = False
-) -> Text:
-    weight = "bold" if bold else "normal"
-    return ax.text(
-        x, y, text, size=size, color=ink, ha=align, va="center_baseline", weight=weight, zorder=8, parse_math=False
-    )
 
 
 def _numbers(ax: Axes, drawing: Drawing) -> None:
@@ -106,31 +101,27 @@ def _numbers(ax: Axes, drawing: Drawing) -> None:
     title, matrix = drawing.panels[0] if drawing.panels else ("", [])
     end = LEFT + WIDTH * len(matrix)
     if matrix:
-        _text(ax, 0.4, 0.55, f"{title}: {drawing.unit} from row to column", 9, INK, "left", bold=True)
+        write(ax, 0.4, 0.55, f"{title}: {drawing.unit} from row to column", 9, INK, "left", bold=True)
     for r in range(drawing.n):
         y = TOP + HEIGHT * (r + 0.5)
-        _chip(ax, 0.55, y, r)
-        _text(ax, 0.8, y, f"rank {r}", 8, INK, "left")
+        chip(ax, 0.55, y, r)
+        write(ax, 0.8, y, f"rank {r}", 8, INK, "left")
         if matrix:
-            _chip(ax, LEFT + WIDTH * (r + 0.5) - 0.16, TOP - 0.35, r)
-            _text(ax, LEFT + WIDTH * (r + 0.5) + 0.06, TOP - 0.35, str(r), 8, INK, "left")
+            chip(ax, LEFT + WIDTH * (r + 0.5) - 0.16, TOP - 0.35, r)
+            write(ax, LEFT + WIDTH * (r + 0.5) + 0.06, TOP - 0.35, str(r), 8, INK, "left")
         for c, value in enumerate(matrix[r] if matrix else []):
-            share = 0.75 * value / drawing.largest if counts(value, drawing.largest) else 0.0
+            share = 0.5 * value / drawing.largest if counts(value, drawing.largest) else 0.0
             at = (LEFT + WIDTH * c, TOP + HEIGHT * r)
             if share:
-                ax.add_patch(Rectangle(at, WIDTH, HEIGHT, facecolor=SHADE, alpha=share, edgecolor="none"))
-            ax.add_patch(Rectangle(at, WIDTH, HEIGHT, facecolor="none", edgecolor=EDGE, linewidth=0.6))
-            _text(ax, at[0] + WIDTH / 2, y, amount(value, drawing), 8, INK if share else FAINT)
+                ax.add_artist(Rectangle(at, WIDTH, HEIGHT, facecolor=SHADE, alpha=share, edgecolor="none"))
+            ax.add_artist(Rectangle(at, WIDTH, HEIGHT, facecolor="none", edgecolor=EDGE, linewidth=0.6))
+            write(ax, at[0] + WIDTH / 2, y, amount(value, drawing), 8, INK if share else FAINT)
         for i, (name, column) in enumerate(drawing.columns):
             x = end + 1.45 * (i + 1) - 0.1
             if r == 0:
-                _text(ax, x, TOP - 0.35, name, 8, FAINT if i else INK, "right", bold=not i)
+                write(ax, x, TOP - 0.35, name, 8, FAINT if i else INK, "right", bold=not i)
             written = amount(column[r], drawing)
-            _text(ax, x, y, written, 8, FAINT if i else INK, "right", bold=not i)
-
-
-def _chip(ax: Axes, x: float, y: float, rank: int) -> None:
-    ax.add_patch(Circle((x, y), 0.14, facecolor=color(rank), edgecolor=INK, linewidth=0.5, zorder=4))
+            write(ax, x, y, written, 8, FAINT if i else INK, "right", bold=not i)
 
 
 def _arrows(ax: Axes, middle: tuple[float, float], matrix: Sequence[Sequence[float]], drawing: Drawing) -> None:
@@ -148,22 +139,21 @@ def _arrows(ax: Axes, middle: tuple[float, float], matrix: Sequence[Sequence[flo
     moves = [(s, d, v) for s, row in enumerate(matrix) for d, v in enumerate(row) if counts(v, largest)]
     for s, d, value in moves:
         (x0, y0), (x1, y1) = at[s], at[d]
-        paint = LINES.get(color(s), color(s))
+        paint = stroke(s)
         bend = 0.16 if (d, s) in {(a, b) for a, b, _ in moves} else 0.08
         width = LEAST + ((MOST if len(moves) <= LABELLED else FINE) - LEAST) * value / largest
         arrow = FancyArrowPatch(
             at[s], at[d], connectionstyle=f"arc3,rad={bend}", arrowstyle="-|>", mutation_scale=7 + 1.6 * width,
             color=paint, linewidth=width, shrinkA=11, shrinkB=12, zorder=3,
         )  # fmt: skip
-        ax.add_patch(arrow)
+        ax.add_artist(arrow)
         if len(moves) <= LABELLED:
             t = 0.38 if n < 6 else 0.28  # off the middle, where arrows cross
             cx, cy = (x0 + x1) / 2 - bend * (y1 - y0), (y0 + y1) / 2 + bend * (x1 - x0)  # as arc3 has it
             x = (1 - t) ** 2 * x0 + 2 * t * (1 - t) * cx + t * t * x1
             y = (1 - t) ** 2 * y0 + 2 * t * (1 - t) * cy + t * t * y1
-            label = _text(ax, x, y, amount(value, drawing), 7.5, INK)
-            label.set_bbox({"boxstyle": "round,pad=0.12", "facecolor": CARD, "edgecolor": paint, "linewidth": 0.6})
+            label = write(ax, x, y, amount(value, drawing), 7.5, INK)
+            label.set_bbox({"boxstyle": "round,pad=0.12", "facecolor": PAGE, "edgecolor": paint, "linewidth": 0.6})
     for r, (x, y) in enumerate(at):
-        ax.add_patch(Circle((x, y), 0.27, facecolor=color(r), edgecolor=INK, linewidth=0.6, zorder=5))
-        ink = "#ffffff" if color(r) == "#0072B2" else INK
-        _text(ax, x, y, str(r), 9, ink, bold=True)
+        ax.add_artist(Circle((x, y), 0.27, facecolor=color(r), edgecolor=INK, linewidth=0.6, zorder=5))
+        write(ax, x, y, str(r), 9, on(r), bold=True)

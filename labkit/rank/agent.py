@@ -6,13 +6,11 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 
 from __future__ import annotations
 
-import linecache
-import re
 import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -21,13 +19,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed import distributed_c10d
 
 from labkit.errors import LabError
-from labkit.rank import comms, describe, group, p2p, recorder
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
 from labkit.rank.names import add_newest
 
 MAIN = threading.main_thread().ident or 0
-COMMS = (comms.__file__, p2p.__file__)
-WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 
 
 def _shell() -> InteractiveShell:
@@ -39,6 +35,8 @@ def _shell() -> InteractiveShell:
 def attach() -> None:
     """Answer `labkit_request` messages on the engine's control channel."""
     kernel = _shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
+    if kernel.control_thread is None:
+        _control_thread(kernel)
     _shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
 
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
@@ -50,9 +48,42 @@ def attach() -> None:
         kernel.session.send(stream, "labkit_reply", reply, parent=parent, ident=ident)
 
     kernel.control_handlers["labkit_request"] = labkit_request
+    kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
     _shell().set_hook("show_in_pager", show, 0)
     if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
         _shell().events.register("pre_run_cell", _note_sequence)
+
+
+def _control_thread(kernel: Any) -> None:
+    """Listen to the control channel on a thread, as later engines do: those of ipyparallel 8 hear it between cells."""
+    from ipykernel.control import ControlThread
+    from zmq.eventloop.zmqstream import ZMQStream
+
+    stream = kernel.control_stream
+    stream.stop_on_recv()
+    stream.io_loop.remove_handler(stream.socket)
+    kernel.control_thread = thread = ControlThread(daemon=True)
+    kernel.left_queue = kernel.control_queue  # the main thread's loop waits there for ever, and complains if it goes
+    kernel.control_queue = type(kernel.left_queue)()
+    kernel.control_stream = ZMQStream(stream.socket, thread.io_loop)
+    kernel.control_stream.on_recv(kernel.dispatch_control, copy=False)
+    thread.io_loop.add_callback(kernel.poll_control_queue)
+    thread.start()
+
+
+def _sigint(signum: int, frame: FrameType | None) -> None:
+    """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
+    if _runs(frame):
+        signal.default_int_handler(signum, frame)
+
+
+def _runs(frame: FrameType | None) -> bool:
+    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
+    while frame is not None and not frames.is_cell(frame.f_code.co_filename):
+        if frame.f_code.co_name == "call_by_name":
+            break
+        frame = frame.f_back
+    return frame is not None
 
 
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
@@ -69,16 +100,23 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
     """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
     attach()
     add_newest()
+    anysource.install()
     recorder.install(_shell())
+    ended.install(_shell())
     facts = group.join(rank, world_size, backend, store, limit)
-    _shell().user_ns.update(
-        torch=torch,
-        dist=dist,
-        rank=rank,
-        world_size=world_size,
-        device=torch.device(facts["device"]),
-        comms=comms,
-        timed=timed,
+    _note_sequence()
+    device = torch.device(facts["device"])
+    given.give(
+        _shell(),
+        {
+            "torch": torch,
+            "dist": dist,
+            "rank": rank,
+            "world_size": world_size,
+            "device": device,
+            "comms": comms,
+            "timed": timed,
+        },
     )
     return {**facts, **memory()}
 
@@ -121,41 +159,40 @@ def ready() -> None:
 
 def where() -> dict[str, Any]:
     """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
-    frames = []
+    stack = []
     frame: FrameType | None = sys._current_frames().get(MAIN)
     while frame is not None:
-        if frame.f_code.co_filename != recorder.__file__:  # it stands between the cell and torch
-            frames.append(frame)
+        if not frames.stands_between(frame):
+            stack.append(frame)
         frame = frame.f_back
-    cells = [i for i, f in enumerate(frames) if _is_cell(f.f_code.co_filename)]
+    cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]
     if not cells:
-        return {"state": "idle", "op": None, "line": None, "function": None, "source": ""}
-    inner, outer = frames[cells[0]], frames[cells[-1]]
-    source = linecache.getline(inner.f_code.co_filename, inner.f_lineno).strip()
-    op = _operation(frames[: cells[0]])
-    if op is None and cells[0] == 0 and WAITING.search(source):
+        called = _runs(stack[0] if stack else None)
+        return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
+    inner, outer = stack[cells[0]], stack[cells[-1]]
+    op = frames.operation(stack[: cells[0]])
+    if op is None and cells[0] == 0 and frames.waits(inner):
         op = "wait"
+    if op is None and frames.in_backward(stack[0]) and _sleeps():
+        op = "backward"
     return {
         "state": "computing" if op is None else "collective",
         "op": op,
         "line": outer.f_lineno,
         "function": None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}",
-        "source": source,
+        "source": frames.source(inner),
         "sequence": sequence(),
         "moved": group.moved(),
     }
 
 
-def _is_cell(filename: str) -> bool:
-    return "ipykernel_" in filename or filename.startswith("<ipython-input")
-
-
-def _operation(below: list[FrameType]) -> str | None:
-    """What the cell called: the outermost function of torch.distributed or of comms above the innermost frame."""
-    torch_s = distributed_c10d.__file__
-    names = [(f.f_code.co_filename, f.f_code.co_name) for f in below if not f.f_code.co_name.startswith("_")]
-    called = [n if f == torch_s else f"comms.{n}" for f, n in names if f == torch_s or f in COMMS]
-    return called[-1] if called else None
+def _sleeps() -> bool:
+    """Whether the main thread sleeps, as it does when C++ waits for another rank; only Linux tells."""
+    try:
+        with open("/proc/self/stat") as f:  # the main thread's state, not that of the one which asks
+            return f.read().rpartition(")")[2].split()[0] == "S"
+    except OSError:
+        return False
 
 
 def memory() -> dict[str, Any]:
@@ -170,11 +207,11 @@ def memory() -> dict[str, Any]:
 
 
 def sequence() -> int:
-    """How many operations this rank has started in the world group."""
-    if not dist.is_initialized():
+    """How many operations this rank has started in the world group; -1 where it is in none that can say."""
+    try:
+        return int(cast(Any, dist.group.WORLD)._get_sequence_number_for_group()) if dist.is_initialized() else -1
+    except RuntimeError:
         return -1
-    world: Any = distributed_c10d._get_default_group()
-    return int(world._get_sequence_number_for_group())
 
 
 _at_cell_start = 0
@@ -187,22 +224,33 @@ def _note_sequence(_: Any = None) -> None:
 
 def groups() -> dict[str, int]:
     """How many operations of the world group the last cell has started here, how many groups there are, and
-    whether this rank is in a group that works: a learner may have left it, the lab may have broken it off."""
-    joined = dist.is_initialized() and not group.aborted()
-    return {"steps": sequence() - _at_cell_start, "groups": len(distributed_c10d._world.pg_map), "joined": joined}
+    whether this rank is in the group that the lab joined, and it works: see `group.joined`."""
+    started = sequence() - _at_cell_start
+    return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
-def interrupt() -> None:
-    """Raise KeyboardInterrupt in the learner's cell; an idle engine ignores it."""
-    if where()["state"] != "idle":
+def interrupt() -> bool:
+    """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
+    busy = where()["state"] != "idle"
+    if busy:
+        ended.interrupted()
         signal.pthread_kill(MAIN, signal.SIGINT)
+    return busy
+
+
+def end() -> bool:
+    """End this process, as no signal from another host can; the answer leaves first."""
+    threading.Timer(0.1, signal.raise_signal, (signal.SIGKILL,)).start()
+    return True
 
 
 ACTIONS = {
     "where": where,
     "abort": group.abort,
     "interrupt": interrupt,
+    "end": end,
     "memory": memory,
     "groups": groups,
+    "ended": ended.last,
     "records": recorder.records,
 }

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from labkit.errors import LabError
 from labkit.rank.objects import Parcel, exchange
 from labkit.rank.ops import LINEAR, OPS, misfit
-from labkit.words import ranks as said_ranks
+from labkit.words import alike
+from labkit.words import ranks as named
 
 ALIKE = ("kind", "device", "dtype")  # what must agree even where shapes may differ
 EQUAL = (*ALIKE, "shape")
@@ -37,7 +38,7 @@ class Spec(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Card:
+class Announcement:
     """What one rank is about to do, as it tells the others."""
 
     call: str
@@ -65,24 +66,24 @@ class Card:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Every rank's card in the group's order; `ranks` are their numbers in the world."""
+    """Every rank's announcement in the group's order; `ranks` are their numbers in the world."""
 
     ranks: list[int]
-    cards: list[Card]
+    announcements: list[Announcement]
 
-    def of(self, rank: int) -> Card:
-        """The card of a rank, by its number in the world."""
-        return self.cards[self.ranks.index(rank)]
+    def of(self, rank: int) -> Announcement:
+        """The announcement of a rank, by its number in the world."""
+        return self.announcements[self.ranks.index(rank)]
 
     @property
     def specs(self) -> list[Spec]:
         """Every rank's tensor."""
-        return [card.specs[0] for card in self.cards]
+        return [announcement.specs[0] for announcement in self.announcements]
 
     @property
     def grad(self) -> bool:
         """Whether any rank wants a gradient, so that all of them take part in the backward pass."""
-        return any(card.grad for card in self.cards)
+        return any(announcement.grad for announcement in self.announcements)
 
 
 def agree(
@@ -90,18 +91,18 @@ def agree(
 ) -> Agreement:
     """Exchange what the ranks are about to do; unless it fits, raise one and the same LabError on all.
 
-    The call and its options (src, dst, op) must be equal everywhere, and so must the attributes of the cards
+    The call and its options (src, dst, op) must be equal everywhere, and so must the attributes of the announcements
     that `same` names, among the ranks that bring anything. `linear`: refuse an op that carries no gradient
     where an input requires one.
     """
     ranks = members(group)
-    agreed = Agreement(ranks, exchange(card_of(call, parcel, group, **options), group))
-    _compare("call", agreed.cards, ranks)
-    blamed = [(rank, c.complaint) for rank, c in zip(ranks, agreed.cards, strict=True) if c.complaint]
+    agreed = Agreement(ranks, exchange(announced(call, parcel, group, **options), group))
+    _compare("call", agreed.announcements, ranks)
+    blamed = [(rank, c.complaint) for rank, c in zip(ranks, agreed.announcements, strict=True) if c.complaint]
     if blamed:
         who = [rank for rank, complaint in blamed if complaint == blamed[0][1]]
-        raise LabError(f"{call} on {said_ranks(who)}: {blamed[0][1]}")
-    bringing = [(rank, c) for rank, c in zip(ranks, agreed.cards, strict=True) if c.kind != "nothing"]
+        raise LabError(f"{call} on {named(who)}: {blamed[0][1]}")
+    bringing = [(rank, c) for rank, c in zip(ranks, agreed.announcements, strict=True) if c.kind != "nothing"]
     for attribute in same if bringing else ():
         if attribute != "shape" or bringing[0][1].kind == "tensor":
             _compare(attribute, [c for _, c in bringing], [rank for rank, _ in bringing])
@@ -110,9 +111,9 @@ def agree(
     return agreed
 
 
-def card_of(call: str, parcel: Parcel, group: Any, **options: Any) -> Card:
+def announced(call: str, parcel: Parcel, group: Any, **options: Any) -> Announcement:
     """What this rank tells the others of a call."""
-    return Card(
+    return Announcement(
         call=f"{call}({', '.join(f'{name}={value!r}' for name, value in options.items())})",
         kind=parcel.kind,
         what=parcel.what,
@@ -155,15 +156,13 @@ def _complaint(parcel: Parcel, group: Any, **options: Any) -> str:
     return ""
 
 
-def _compare(attribute: str, cards: Sequence[Card], ranks: Sequence[int]) -> None:
-    """Raise unless the attribute is equal on all cards; the minority is named first."""
-    if len({str(getattr(card, attribute)) for card in cards}) == 1:
+def _compare(attribute: str, announcements: Sequence[Announcement], ranks: Sequence[int]) -> None:
+    """Raise unless the attribute is equal on all announcements; the minority is named first."""
+    if len({str(getattr(announcement, attribute)) for announcement in announcements}) == 1:
         return
-    bringing: dict[str, list[int]] = {}
-    for rank, card in zip(ranks, cards, strict=True):
-        said = card.what if attribute == "kind" else str(getattr(card, attribute)).removeprefix("torch.")
-        bringing.setdefault(said, []).append(rank)
+    shown = "what" if attribute == "kind" else attribute
+    texts = [str(getattr(announcement, shown)).removeprefix("torch.") for announcement in announcements]
+    groups = sorted(alike(dict(zip(ranks, texts, strict=True))).items(), key=lambda group: len(group[1]))
     verb = "call" if attribute == "call" else "bring"
-    minority_first = sorted(bringing.items(), key=lambda item: len(item[1]))
-    parts = [f"{said_ranks(who)} {verb}{'s' * (len(who) == 1)} {said}" for said, who in minority_first]
+    parts = [f"{named(who)} {verb}{'s' * (len(who) == 1)} {text}" for text, who in groups]
     raise LabError(f"Ranks disagree on the {attribute}: {', '.join(parts)}. {REMEDY[attribute]}")

@@ -175,7 +175,7 @@ def reduce_scatter(xs: Any, op: Any = "sum", group: Any = None) -> Any:
 
     def back(g):
         g = g / dist.get_world_size(group) if op == "avg" else g
-        return transport.all_gather(g, agreed.cards[0].specs, group)
+        return transport.all_gather(g, agreed.announcements[0].specs, group)
 
     (out,) = linear(there, back, parcel.tensors, agreed.grad)
     return out
@@ -191,10 +191,10 @@ def all_to_all(xs: Any, group: Any = None) -> list[Any]:
     me = dist.get_rank(group)
 
     def there(*xs):
-        return transport.all_to_all(xs, [card.specs[me] for card in agreed.cards], group)
+        return transport.all_to_all(xs, [a.specs[me] for a in agreed.announcements], group)
 
     def back(*gs):
-        return transport.all_to_all(gs, agreed.cards[me].specs, group)
+        return transport.all_to_all(gs, agreed.announcements[me].specs, group)
 
     out = linear(there, back, parcel.tensors, agreed.grad)
     return [unpack(t, parcel.kind) for t in out]

@@ -1,21 +1,16 @@
-"""A learner's function on a rank: found, told from an empty one, run on an input among the first n ranks.
-
-For a run on fewer ranks than the lab has, a sub-group takes the default group's place, so that `dist.send(x, 1)`,
-`rank` and `world_size` mean what they mean in a world of that size.
-"""
+"""A learner's function on a rank: found, told from an empty one, run on an input among the first n ranks."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import faulthandler
 import inspect
 import linecache
 import os
-import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -23,15 +18,37 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from IPython.utils.capture import capture_output
-from torch.distributed import distributed_c10d
 
 from labkit.grading import gradients
-from labkit.rank import agent, recorder
+from labkit.rank import agent, ended, frames, recorder, subworld
 from labkit.rank.copies import shell
+from labkit.rank.subworld import Gate
 
-PRINTED = 2000  # characters of what a function prints that are told
+PRINTED = 2000  # characters of what a function prints that are kept
 
-_groups: dict[int, Any] = {}
+_last_words: int | None = None  # the file that a dying process writes its stack to
+
+
+def begin(sizes: Sequence[int], limit: float, folder: str) -> None:
+    """Before a check: make the sub-groups, and let a process that crashes leave its stack in the folder."""
+    global _last_words
+    subworld.gather(sizes, limit)
+    if not faulthandler.is_enabled():
+        with contextlib.suppress(OSError):  # a folder of another host
+            _last_words = os.open(
+                f"{folder}/last-words-{dist.get_rank()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+            )
+            faulthandler.enable(_last_words)
+
+
+def finish(count: int) -> None:
+    """After a check: let go of both. `count` is where groups are numbered from now."""
+    global _last_words
+    subworld.part(count)
+    if _last_words is not None:
+        faulthandler.disable()
+        os.close(_last_words)
+        _last_words = None
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -68,76 +85,30 @@ def _is_empty(source: str) -> bool:
     return all(idle(statement) for statement in node.body)
 
 
-def gather(sizes: Sequence[int], limit: float) -> None:
-    """Make the sub-groups of the first n ranks; every rank of the world calls this."""
-    _loosen(sys.modules.get("torch.distributed.nn.functional"))
-    for n in sizes:
-        _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
-
-
-def _loosen(module: Any) -> None:
-    """Let torch's differentiable collectives use today's default group, not that of the moment of their import."""
-    for function in vars(module).values() if module is not None else ():
-        defaults = getattr(function, "__defaults__", None) or ()
-        if any(isinstance(value, dist.ProcessGroup) for value in defaults):
-            function.__defaults__ = tuple(None if isinstance(v, dist.ProcessGroup) else v for v in defaults)
-
-
-def part(count: int) -> None:
-    """Let the sub-groups go; after a heal they are gone already. `count` is where groups are numbered from now."""
-    for group in _groups.values():
-        if group is not dist.GroupMember.NON_GROUP_MEMBER and group in distributed_c10d._world.pg_map:
-            dist.destroy_process_group(group)
-    _groups.clear()
-    distributed_c10d._world.group_count = count
-
-
-@contextlib.contextmanager
-def _world_of(n: int, count: int) -> Iterator[None]:
-    """For a while, be one of n ranks; groups that are made meanwhile are numbered from `count` and let go again."""
-    world: Any = distributed_c10d._get_default_group()
-    space = shell().user_ns
-    had = {name: space.get(name) for name in ("rank", "world_size")}
-    groups = set(distributed_c10d._world.pg_map)
-    size = os.environ.get("WORLD_SIZE", "")
-    space.update(rank=dist.get_rank(), world_size=n)
-    os.environ["WORLD_SIZE"] = str(n)
-    try:
-        distributed_c10d._update_default_pg(_groups[n])
-        distributed_c10d._world.group_count = count  # groups meet under their number, which all ranks must share
-        recorder.confine(n)
-        yield
-    finally:
-        recorder.confine(None)
-        if dist.is_initialized():
-            distributed_c10d._update_default_pg(world)
-            for group in set(distributed_c10d._world.pg_map) - groups:
-                dist.destroy_process_group(group)
-        space.update(had)
-        os.environ["WORLD_SIZE"] = size
-
-
 def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Call the learner's function as one of n ranks, and tell what became of it.
+    """Call the learner's function as one of n ranks; what became of it.
 
     `calls[r]`, for rank r, has "args", "options", "dtype", "in_place", "harness" and "gradients". The answer has
-    "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", and "told", the
+    "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", and "record", the
     recorder's.
     """
     answer: dict[str, Any] = {}
     generator = torch.get_rng_state()
-    try:
-        with _world_of(n, count), capture_output() as said:
-            try:
-                _call(name, calls[dist.get_rank()], answer)
-            except BaseException as error:
-                answer["error"] = (type(error).__name__, str(error), _place(error))
-            finally:
-                recorder.end()
-                answer["told"] = recorder.records()
-        answer["printed"] = (said.stdout + said.stderr)[-PRINTED:]
-    finally:
-        torch.set_rng_state(generator)
+    with Gate() as gate:
+        try:
+            with subworld.one_of(n, count, shell().user_ns), capture_output() as output:
+                try:
+                    with gate.opened():
+                        _call(name, calls[dist.get_rank()], answer)
+                except BaseException as error:
+                    answer["error"] = (type(error).__name__, str(error), _place(error))
+                    answer["ended"] = ended.of(error)
+                finally:
+                    recorder.end()
+                    answer["record"] = recorder.records()
+            answer["printed"] = (output.stdout + output.stderr)[-PRINTED:]
+        finally:
+            torch.set_rng_state(generator)
     return answer
 
 
@@ -167,7 +138,7 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
-    """The gradients of the floating-point arguments, for the loss that `theory.slopes` weighs the result with."""
+    """The gradients of the floating-point arguments, for the loss that `grading.gradients` weighs the result with."""
     if not isinstance(out, torch.Tensor) or not out.requires_grad:
         raise TypeError("the result carries no gradient: nothing connects it with x in autograd")
     shared = loss == "one"
@@ -192,6 +163,6 @@ def made(value: Any, dtype: str, device: torch.device) -> Any:
 def _place(error: BaseException) -> dict[str, Any]:
     """The learner's innermost line that an error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if agent._is_cell(frame.filename):
+        if frames.is_cell(frame.filename):
             return {"line": frame.lineno, "function": frame.name, "source": (frame.line or "").strip()}
     return {"line": None, "function": "", "source": ""}

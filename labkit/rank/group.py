@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
 import stat
 import struct
 import sys
+import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 from torch.distributed import distributed_c10d
 
+from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import MeetingStore
 
-RENDEZVOUS = timedelta(seconds=20)  # how long a rank waits for the others to join
+RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
+
+ESTABLISHED = 1  # the first byte of `struct tcp_info`
+LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
+
+Socket = tuple[int, int]  # a file descriptor and its inode: the descriptor's number is used again
 
 _store: MeetingStore | None = None
-_noted: set[tuple[int, int]] = set()  # (file descriptor, inode) of the sockets that connect this rank to others
+_joined_at = 0  # nanoseconds since 1970, as the next
+_aborted_at: int | None = None
+_world: weakref.ref[Any] | None = None  # the group that was joined last
+_sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
+_counted = False  # bytes were seen to be counted on them
 
 
 def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet in the file `store`.
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank.
-    Returns the facts that the lab's table shows.
+    Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
-    global _store
+    global _store, _joined_at, _world, _counted
     leave()
+    _joined_at = time.time_ns()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     device = choose_device(rank, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
@@ -40,25 +55,39 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
         store=_store,
         rank=rank,
         world_size=world_size,
-        timeout=RENDEZVOUS,  # it also bounds the rendezvous, hence not `limit`
+        # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, and must outlast the lab
+        timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
         device_id=device if device.type == "cuda" else None,
     )
-    distributed_c10d._set_pg_timeout(timedelta(seconds=limit), None)
+    _world = weakref.ref(distributed_c10d._get_default_group())
+    _counted = backend != "nccl" and _counts()
+    set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
+    set_timeout(timedelta(seconds=limit), None)
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "device": str(device),
         "backend": "gloo + nccl" if backend == "nccl" else backend,
+        "freeable": world_size == 1 or bool(_noted()) or backend == "nccl",
     }
+
+
+def joined() -> bool:
+    """Whether this rank is in the group that it joined last, and that works as far as anybody can see here.
+
+    A learner may have left it or made another one, the lab may have broken it off, a connection may be down.
+    """
+    world = _world() if _world is not None and dist.is_initialized() else None
+    return world is not None and world is dist.group.WORLD and not aborted() and broken() is not True
 
 
 def leave() -> None:
     """Free every call that waits in the group, then forget the group and its sub-groups."""
-    abort()
+    _shut()
     if dist.is_initialized():
         dist.destroy_process_group()
     distributed_c10d._world.group_count = 0  # a failed attempt counts, and ranks meet under the count's name
-    _noted.clear()
+    _sockets.clear()
 
 
 def choose_device(rank: int, backend: str) -> torch.device:
@@ -77,16 +106,19 @@ def abort() -> None:
     process, and the engine's own connection to the notebook must live. On NCCL the communicator is aborted.
     A rank that still looks for the others, in `new_group` say, is freed through the store where they meet.
     """
+    global _aborted_at
+    if not aborted():
+        _aborted_at = time.time_ns()
+    _shut()
+
+
+def _shut() -> None:
     if _store is not None:
         _store.abort()
-    for fd, inode in list(_noted):
-        try:
-            if os.fstat(fd).st_ino == inode:
-                with socket.socket(fileno=os.dup(fd)) as s:
-                    s.shutdown(socket.SHUT_RDWR)
-        except OSError:  # closed meanwhile, or shut by the other side
-            pass
-    _noted.clear()
+    for noted in _noted():
+        with contextlib.suppress(OSError), _opened(noted) as s:  # it may be closed meanwhile, or shut by the other side
+            s.shutdown(socket.SHUT_RDWR)
+    _sockets.clear()
     if torch.cuda.is_available() and dist.is_initialized() and "nccl" in dist.get_backend_config():
         distributed_c10d._abort_process_group()
 
@@ -96,23 +128,74 @@ def aborted() -> bool:
     return _store is None or _store.aborted
 
 
-def moved() -> int:
+def times() -> tuple[int, int | None]:
+    """When this rank last joined a group, and when the lab last broke one off (None: never); in ns since 1970."""
+    return _joined_at, _aborted_at
+
+
+def broken() -> bool | None:
+    """Whether a connection to another rank has gone down; None where there is none that can be asked.
+
+    Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
+    """
+    living = _noted(only_living=True)
+    if sys.platform != "linux" or not living:
+        return None
+    return not all(map(_is_up, living))
+
+
+def moved() -> int | None:
     """Bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
 
-    Linux counts them in `struct tcp_info`, two 64-bit numbers at byte 120; elsewhere this is 0.
+    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes.
     """
+    return _moved() if _counted else None
+
+
+def _counts() -> bool:
+    """Whether a barrier, which every rank joins in, is seen to move bytes here."""
+    before = _moved()
+    dist.barrier()
+    return _moved() > before
+
+
+def _moved() -> int:
+    """Linux counts in `struct tcp_info`, two 64-bit numbers at byte 120; elsewhere this is 0."""
     total = 0
-    for fd, inode in list(_noted):
-        try:
-            if sys.platform == "linux" and os.fstat(fd).st_ino == inode:
-                with socket.socket(fileno=os.dup(fd)) as s:
-                    total += sum(struct.unpack_from("QQ", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136), 120))
-        except (OSError, struct.error):
-            continue
+    for noted in _noted() if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError, struct.error), _opened(noted) as s:
+            total += sum(struct.unpack_from("QQ", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136), 120))
     return total
 
 
-def _connected_sockets() -> set[tuple[int, int]]:
+def _noted(only_living: bool = False) -> list[Socket]:
+    """The sockets between this rank and others; those of a group that the learner has destroyed may be closed."""
+    return [s for group, sockets in list(_sockets) if not only_living or _lives(group) for s in sockets]
+
+
+def _lives(group: weakref.ref[Any] | None) -> bool:
+    return group is not None and group() in distributed_c10d._world.pg_map
+
+
+def _is_up(noted: Socket) -> bool:
+    try:
+        with _opened(noted) as s:
+            return s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
+    except OSError:
+        return False
+
+
+def _opened(noted: Socket) -> socket.socket:
+    """A second handle on a socket, while it is the one that was noted; OSError where it is gone."""
+    fd, inode = noted
+    s = socket.socket(fileno=os.dup(fd))
+    if os.fstat(s.fileno()).st_ino != inode:
+        s.close()
+        raise OSError("closed meanwhile")
+    return s
+
+
+def connected_sockets() -> set[Socket]:
     """File descriptor and inode of every connected TCP socket of this process."""
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
@@ -135,11 +218,20 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        before = _connected_sockets()
+        before = connected_sockets()
+        lazy = os.environ.pop(LAZY, None)
+        made = None
+        may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
         try:
-            return make_group(*args, **kwargs)
+            made = make_group(*args, **kwargs)
+            return made
         finally:
-            _noted.update(_connected_sockets() - before)
+            may_oversleep(0)
+            if lazy is not None:
+                os.environ[LAZY] = lazy
+            now = connected_sockets()
+            group = weakref.ref(made[0]) if made and isinstance(made[0], dist.ProcessGroup) else None
+            _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now] + [(group, now - before)]
 
     return noted
 

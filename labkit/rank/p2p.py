@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from labkit.errors import LabError
 from labkit.rank import transport
-from labkit.rank.agree import card_of, members, world_rank
+from labkit.rank.agree import announced, members, world_rank
 from labkit.rank.objects import HEADER, dumps, pack, to_tensor, unpack
 
 
@@ -22,12 +22,12 @@ def send(x: Any, dst: int, group: Any = None) -> None:
     """
     _check_other("dst", dst, group)
     parcel = pack(x, group)
-    card = card_of("send", parcel, group)
-    header = dumps(card)
+    announcement = announced("send", parcel, group)
+    header = dumps(announcement)
     assert len(header) <= HEADER, f"{len(header)} bytes do not fit into one header"
     dist.send(to_tensor(header.ljust(HEADER, b"\0"), group), dst=dst, group=group)
-    if card.complaint:
-        raise LabError(f"send on rank {world_rank(group)}: {card.complaint}")
+    if announcement.complaint:
+        raise LabError(f"send on rank {world_rank(group)}: {announcement.complaint}")
     transport.send(parcel.tensors[0].detach(), dst, group)
 
 
@@ -39,10 +39,10 @@ def recv(src: int, group: Any = None) -> Any:
     _check_other("src", src, group)
     header = to_tensor(bytes(HEADER), group)
     dist.recv(header, src=src, group=group)
-    card = unpack(header, "object")  # pickle stops where the object ends
-    if card.complaint:
-        raise LabError(f"send on rank {src}: {card.complaint}")
-    return unpack(transport.recv(card.specs[0], src, group), card.kind)
+    announcement = unpack(header, "object")  # pickle stops where the object ends
+    if announcement.complaint:
+        raise LabError(f"send on rank {src}: {announcement.complaint}")
+    return unpack(transport.recv(announcement.specs[0], src, group), announcement.kind)
 
 
 def _check_other(name: str, rank: int, group: Any) -> None:

@@ -18,7 +18,9 @@ import torch
 import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
+from labkit.rank import ended
 from labkit.rank.copies import Refused, copied, named, shell
+from labkit.theory.values import leaves
 
 FILE = "<ipython-input-flow>"  # the agent takes such frames for the learner's cell
 SHOWN = 4096  # elements of a value that are told to the notebook
@@ -55,7 +57,7 @@ def forget() -> None:
 def again(y: str) -> dict[str, Any]:
     """Run the cell once more on what it started from: the seconds it took, and where `y` came out the same."""
     if "refused" in _kept:
-        return {"error": ("Refused", _kept["refused"])}
+        return _failed(Refused(_kept["refused"]))
     try:
         with _untouched():
             began = time.perf_counter()
@@ -134,19 +136,6 @@ def told(expression: str, space: dict[str, Any]) -> dict[str, Any]:
         "values": [v if isinstance(v, (bool, int, float, str, type(None))) else repr(v) for v in flat[:SHOWN]],
         "shape": list(value.shape) if isinstance(value, torch.Tensor) else None,
     }
-
-
-def leaves(value: Any) -> list[Any]:
-    """The numbers, words and other atoms in a value, in order."""
-    if isinstance(value, torch.Tensor):
-        return list(value.detach().cpu().flatten().tolist())
-    if isinstance(value, np.ndarray):
-        return list(value.ravel().tolist())
-    if isinstance(value, dict):
-        return [leaf for v in value.values() for leaf in leaves(v)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for v in value for leaf in leaves(v)]
-    return [value]
 
 
 def _is_many(value: Any) -> bool:
@@ -251,4 +240,4 @@ def _set_rng(state: tuple[Any, ...]) -> None:
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
-    return {"error": (type(error).__name__.removeprefix("_"), str(error))}
+    return {"error": (type(error).__name__.removeprefix("_"), str(error)), "ended": ended.of(error)}

@@ -41,7 +41,7 @@ def read() -> dict[str, Any]:
 def sockets() -> list[tuple[str, str, int, int]]:
     """Every connected TCP socket of this process with its counters."""
     found = []
-    for fd, _ in sorted(group._connected_sockets()):
+    for fd, _ in sorted(group.connected_sockets()):
         try:
             with socket.socket(fileno=os.dup(fd)) as s:
                 found.append((_name(s.getsockname()), _name(s.getpeername()), *_counters(s)))
@@ -55,14 +55,13 @@ def sent() -> int | None:
 
     Checks of every call (TORCH_DISTRIBUTED_DEBUG=DETAIL) send as well: then these are not the caller's bytes alone.
     """
-    if sys.platform != "linux" or not group._noted or dist.get_debug_level() == dist.DebugLevel.DETAIL:
+    if group.moved() is None or dist.get_debug_level() == dist.DebugLevel.DETAIL:
         return None
     total = 0
-    for fd, inode in list(group._noted):
+    for noted in group._noted():
         try:
-            if os.fstat(fd).st_ino == inode:
-                with socket.socket(fileno=os.dup(fd)) as s:
-                    total += _counters(s)[0]
+            with group._opened(noted) as s:
+                total += _counters(s)[0]
         except (OSError, struct.error):
             return None
     return total

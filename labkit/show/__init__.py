@@ -1,1 +1,1 @@
-"""Values that show themselves: what `lab.look`, `%%flow`, `lab.timeline` and `lab.steps` return. No torch here."""
+"""Values that show themselves: what `lab.look`, `%%flow` and `lab.last` return. No torch here."""

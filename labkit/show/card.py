@@ -1,4 +1,4 @@
-"""An exercise on a card, its hints, and code to take over: what `lab.exercise`, `lab.hint` and `lab.mine` show."""
+"""An exercise on a card, its hints, and code to take over: what an exercise of the lab and its actions show."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Card:
         return f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)} · about {e.minutes} minutes · {STATES[self.state]}"
 
     def __repr__(self) -> str:
-        said = [markdown.plain(text).strip() for text in (self.exercise.statement, self._next)]
-        return "\n".join([f"Exercise: {self.exercise.title}", self.facts, said[0], *self._example, said[1]])
+        statement, next_ = (text.strip() for text in (self.exercise.statement, self._next))
+        return "\n".join([f"Exercise: {self.exercise.title}", self.facts, statement, *self._example, next_])
 
     def _repr_html_(self) -> str:
         image = f"<div style='margin: 6px 0'>{svg.img(self.svg, self.alt)}</div>" if self.svg else ""
@@ -69,8 +69,8 @@ class Card:
         case = self._case
         columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
         arrows = {(s, r) for r, row in enumerate(columns[1]) for group in row for t in group for s, _ in t.shares}
-        drawing = Drawing(["before", "after"], columns, sorted(arrows), code=self._call)
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+        drawing = Drawing(["before", "after"], columns, sorted(arrows), meaning.shapes(case.xs), code=self._call)
+        return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property
     def _call(self) -> str:
@@ -93,7 +93,7 @@ class Note:
         self.code = code
 
     def __repr__(self) -> str:
-        return "\n\n".join(filter(None, [markdown.plain(self.text), self.code.rstrip()]))
+        return "\n\n".join(filter(None, [self.text, self.code.rstrip()]))
 
     def _repr_html_(self) -> str:
         code = f"<pre style='margin: 6px 0'>{escape(self.code.rstrip())}</pre>"

@@ -94,7 +94,7 @@ class Flow:
     def svg(self) -> bytes:
         """The picture; equal flows give equal bytes."""
         drawing = self._drawing()
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing))
+        return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property
     def alt(self) -> str:

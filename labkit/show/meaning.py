@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from labkit.grading import judge, tracing
-from labkit.grading.inputs import Case
+from labkit.grading.inputs import Case, arrays
 from labkit.plot.tiles import Tile
 from labkit.show.tiles import from_part, grouped, short
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
+from labkit.theory.values import leaves
+from labkit.words import alike, ranks
 
 MOST = 9  # tiles in a row
 
@@ -29,7 +31,7 @@ def before(case: Case) -> Rows:
 def after(means: Means, case: Case, wants: Sequence[Any]) -> Rows:
     """What every rank should end with; coloured by origin where tokens can be fed through the meaning."""
     origins = tracing.origins(means, case, wants)
-    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(judge.leaves(x))}
+    values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
     return [
         _row(want, None if origins is None else origins[r], values)
         if want is not None
@@ -42,15 +44,35 @@ def _row(value: Any, origins: Sequence[Origin] | None, values: Values | None = N
     """The tiles of one rank; the entries of a list stand apart."""
     if value is None or isinstance(value, judge.Sentinel):
         return [[Tile("any" if value is judge.ANY else "None", kind="empty")]]
-    flat = judge.leaves(value)
+    flat = leaves(value)
     if not flat:
         return [[Tile("none", kind="empty")]]
     tiles = [_tile(v, origins[i] if origins else None, values) for i, v in enumerate(flat[:MOST])]
     if len(flat) > MOST:
         return [[*tiles, Tile(f"+{len(flat) - MOST}", kind="empty")]]
+    return grouped(tiles, parts(value))
+
+
+def parts(value: Any) -> list[int]:
+    """How many elements stand together: those of a list's entry, of a matrix's row.
+
+    >>> parts([np.ones(2), np.ones((2, 3))]), parts([1, 2])
+    ([2, 3, 3], [2])
+    """
     entries = list(value.values()) if isinstance(value, dict) else value
-    sizes = [judge.size(e) for e in entries] if isinstance(entries, (list, tuple)) else [len(flat)]
-    return grouped(tiles, [len(flat)] if max(sizes) == 1 else sizes)
+    matrix = isinstance(entries, np.ndarray) and entries.ndim > 1
+    if not (matrix or isinstance(entries, (list, tuple))) or all(judge.size(e) <= 1 for e in entries):
+        return [judge.size(value)]
+    return [size for entry in entries for size in parts(entry)]
+
+
+def shapes(xs: Sequence[Any]) -> list[str]:
+    """A note on the inputs' shapes, where some have more than one dimension: a row of tiles does not show them."""
+    each = [arrays(x) for x in xs]
+    if all(a.ndim < 2 for mine in each for a in mine):
+        return []
+    texts = alike({r: ", ".join(str(a.shape) for a in mine) for r, mine in enumerate(each)})
+    return [f"Shapes of the input: {'; '.join(f'{shape} on {ranks(rs)}' for shape, rs in texts.items())}."]
 
 
 def _tile(value: Any, origin: Origin | None, values: Values | None) -> Tile:
@@ -79,7 +101,7 @@ def words(value: Any) -> str:
     ('1e+08', '2', 'ring')
     """
     if isinstance(value, str):
-        return value[:6]
+        return value if len(value) <= 12 else f"{value[:11]}…"
     if isinstance(value, float) and len(short(value)) > 6:
         return f"{value:.2g}"
     return short(value)

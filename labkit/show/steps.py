@@ -1,4 +1,4 @@
-"""What `lab.steps` shows: the messages of the last cell, round by round. No torch, no cluster."""
+"""What `lab.last.steps` shows: the messages of the last cell, round by round. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ipywidgets
 from labkit.errors import LabError
 from labkit.plot import steps as plot
 from labkit.plot import svg
-from labkit.plot.tiles import Tile
+from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
 from labkit.theory.record import Message, Op, Record, read
 from labkit.theory.replay import Element, Replay
@@ -23,21 +23,17 @@ FEW = 8  # numbers of a message that are told
 BOXES = ("inbox", "outbox")  # what a line makes, sends or receives, and lets go
 PANELS, TILES = 12, 400  # rounds, and tiles, that the still picture has at most
 
-# Keys stay in the stepper (the notebook's shortcuts would hear them: "d d" deletes the cell), and arrows step.
-# ipywidgets cannot do that; an image that fails to load can, since its handler runs on the page.
-KEYS = (
-    (
-        '<img alt="" src="data:," style="display: none" onerror="const box = this.closest(\'.labkit-steps\');'
-        "box.setAttribute('role', 'group'); box.setAttribute('aria-label', 'Step through the messages');"
-        "box.querySelectorAll('button').forEach(b => b.setAttribute('aria-label', b.title || b.innerText));"
-        "box.addEventListener('keydown', event => {{ event.stopPropagation();"
-        "const way = {{ArrowLeft: '.labkit-back', ArrowRight: '.labkit-on'}}[event.key];"
-        "if (way && !event.target.closest('.widget-slider')) {{ event.preventDefault();"
-        'box.querySelector(way).click(); }} }})">'
-    )
-    .replace("{{", "{")
-    .replace("}}", "}")
-)
+# As `labkit.widgets.DEAF` does, it keeps keys from the notebook; and arrows step.
+KEYS = """<style onload="
+    const box = this.closest('.labkit-steps');
+    box.role = 'group';
+    box.ariaLabel = 'Step through the messages';
+    for (const button of box.querySelectorAll('button')) button.ariaLabel = button.title;
+    box.onkeydown = event => {
+        event.stopPropagation();
+        const way = {ArrowLeft: '.labkit-back', ArrowRight: '.labkit-on'}[event.key];
+        if (way && !event.target.closest('.widget-slider')) box.querySelector(way).click();
+    }"></style>"""
 
 
 class Steps(ipywidgets.VBox):
@@ -52,7 +48,7 @@ class Steps(ipywidgets.VBox):
         if not self.record.messages:
             raise LabError(
                 "The last cell sent nothing from rank to rank. Run one with send, recv, isend or irecv first; "
-                "lab.timeline() draws collectives."
+                "lab.last.timeline() draws collectives."
             )
         self.replay = Replay(self.record)
         self._slots = _aligned(self.replay)
@@ -234,9 +230,9 @@ def _tile(elements: Sequence[Element]) -> Tile:
     """A chunk as one tile."""
     if all(e.value is None for e in elements):
         return Tile("", kind="empty", width=plot.WIDTH)
-    said = ", ".join(map(_value, elements))
-    if len(said) > 18:
-        said = f"{_value(elements[0])} … {_value(elements[-1])}"
+    values = list(map(_value, elements))
+    ways = (", ".join(values), f"{values[0]} … {values[-1]}", f"{len(values)} numbers")
+    said = next((way for way in ways if needed(Tile(way)) <= plot.WIDTH), "")
     origins = [e.origin for e in elements]
     if any(o is None for o in origins):
         return Tile(said, kind="plain", width=plot.WIDTH)

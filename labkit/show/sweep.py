@@ -9,7 +9,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.plot import svg
 from labkit.plot import sweep as picture
-from labkit.plot.sweep import Curves
+from labkit.plot.sweep import Curves, rate
 from labkit.show.table import cell, row, table
 from labkit.theory import timing
 from labkit.theory.fit import Fit, fit
@@ -143,15 +143,3 @@ class Sweep:
             beta=line.beta,
             factor=timing.busbw_factor(self.op, self.n),
         )
-
-
-def rate(gbs: float) -> str:
-    """A bandwidth, given in GB/s, in the decimal unit that fits.
-
-    >>> rate(0.0025), rate(12.34)
-    ('2.5 MB/s', '12.3 GB/s')
-    """
-    for unit, size in (("GB/s", 1.0), ("MB/s", 1e-3)):
-        if gbs >= 0.9995 * size:  # 999.6 MB/s read better as 1 GB/s
-            return f"{gbs / size:.3g} {unit}"
-    return f"{gbs * 1e6:.3g} kB/s"

@@ -1,4 +1,4 @@
-"""What `lab.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
+"""What `lab.last.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
 
 from __future__ import annotations
 

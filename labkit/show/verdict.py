@@ -18,15 +18,17 @@ from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
 from labkit.show import markdown, meaning
-from labkit.show.tiles import from_part
+from labkit.show.tiles import from_part, grouped
 from labkit.show.timeline import Timeline
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
+from labkit.theory.values import leaves
 
 SHOWN = meaning.MOST  # elements of a row
 
 HEADS = {
     "not attempted": "Not attempted yet",
+    "elsewhere": "Not on the ranks",
     "right": "Right on {} inputs",
     "wrong": "Wrong",
     "raises": "It raises",
@@ -38,15 +40,17 @@ HEADS = {
     "differs": "Not the same on all ranks",
     "stopped": "Stopped",
 }
-SIGNS = {"right": "✓", "not attempted": "○", "stopped": "○", **dict.fromkeys(STATES, "≈")}  # ✗ for the others
+SIGNS = {"right": "✓", **dict.fromkeys(("not attempted", "elsewhere", "stopped"), "○"), **dict.fromkeys(STATES, "≈")}
+WRONG = "✗"  # the other states
 BORDERS = {"✓": "#009E73", "○": "#999999", "≈": "#E69F00", "✗": "#D55E00"}
 
 
 class Verdict:
     """How a function did: it displays itself as a sentence, with a picture where one helps.
 
-    `state` is "not attempted", "right", "wrong", "raises", "deadlock", "slow", "forbidden", "costly", "not as asked",
-    "differs" or "stopped"; `ok` is whether it is right; `right` counts the inputs that were; `says` are the sentences.
+    `state` is "not attempted", "elsewhere" (not on the ranks, but in the notebook), "right", "wrong", "raises",
+    "deadlock", "slow", "forbidden", "costly", "not as asked", "differs" or "stopped"; `ok` is whether it is
+    right; `right` counts the inputs that were; `says` are the sentences.
     """
 
     def __init__(self, exercise: Exercise, finding: Finding, next_: str = "") -> None:
@@ -81,18 +85,18 @@ class Verdict:
 
     def __repr__(self) -> str:
         printed = [f"it printed: {line}" for line in self._finding.printed.splitlines()]
-        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *map(markdown.plain, self._next)])
+        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *self._next])
 
     def _repr_html_(self) -> str:
-        colour = BORDERS[SIGNS.get(self.state, "✗")]
-        said = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
+        colour = BORDERS[SIGNS.get(self.state, WRONG)]
+        lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
         printed = self._finding.printed
         shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
-        nexts = "".join(f"<div style='margin-top: 6px'>{markdown.inline(line)}</div>" for line in self._next)
+        nexts = "".join(map(markdown.html, self._next))
         image = f"<div style='margin-top: 6px'>{svg.img(*self._picture)}</div>" if self._picture else ""
         return (
             f"<div class='labkit-verdict' style='border-left: 4px solid {colour}; padding: 2px 12px'>"
-            f"<div><b>{escape(self.head)}</b></div>{said}{image}{shown}{nexts}</div>"
+            f"<div><b>{escape(self.head)}</b></div>{lines}{image}{shown}{nexts}</div>"
         )
 
     @property
@@ -101,22 +105,23 @@ class Verdict:
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []
+        of = f"gradient of {f.gradient}: " if f.gradient else ""
         ends = [f"   should be: {written(w)}" if r in f.wrong else "" for r, w in enumerate(f.want)]
         sides = zip(f.case.xs, f.outs, ends, strict=True)
-        return [f"rank {r} │ {written(x)} → {written(out)}{end}" for r, (x, out, end) in enumerate(sides)]
+        return [f"rank {r} │ {written(x)} → {of}{written(out)}{end}" for r, (x, out, end) in enumerate(sides)]
 
     @cached_property
     def _picture(self) -> tuple[bytes, str] | None:
         """SVG and the same in words."""
         f = self._finding
-        if f.state == "deadlock" and f.told and all(f.told):
-            timeline = Timeline(f.told)
+        if f.state == "deadlock" and f.records and all(f.records):
+            timeline = Timeline(f.records)
             return timeline.svg, timeline.alt
         if f.state != "wrong" or not f.outs or f.case is None:
             return None
         drawing = _drawing(self._exercise, f)
         alt = " ".join([f"What {self.name} does {setting(f.case)}.", *self._rows])
-        return svg.svg(picture.draw(svg.card(*picture.size(drawing)), drawing)), alt
+        return svg.svg(picture.draw(picture.axes(drawing), drawing)), alt
 
 
 def _drawing(exercise: Exercise, f: Finding) -> Drawing:
@@ -124,21 +129,23 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
     assert f.case is not None, "a wrong result has an input"
     start = _start(f)
     outs = [judge.in_order(out, want) for out, want in zip(f.outs, f.want, strict=True)]
-    given = [[_tiles(out, start, want=f.want[r], wrong=r in f.wrong)] for r, out in enumerate(outs)]
+    rows = [_tiles(out, start, want=f.want[r], wrong=r in f.wrong) for r, out in enumerate(outs)]
     if f.origins is not None and not start:
-        given = [[_traced(row, f.origins[r])] for r, (row,) in enumerate(given)]
-    if f.slopes:
-        titles = ["input", "its gradient", "should be"]
-        columns = [meaning.before(f.case), given, [[_tiles(want, start)] for want in f.want]]
+        rows = [_traced(row, f.origins[r]) for r, row in enumerate(rows)]
+    given = [_apart(row, out, start) for row, out in zip(rows, outs, strict=True)]
+    should = [_apart(_tiles(want, start), want, start) for want in f.want]
+    if f.gradient:
+        titles = ["input", f"gradient of {f.gradient}", "should be"]
+        columns = [meaning.before(f.case), given, should]
     elif start:
         alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
         brought = [[_tiles(x, start if alike else 0, rank=r)] for r, x in enumerate(f.case.xs)]
         titles = ["input", f"{exercise.name} gives", "it should give"]
-        columns = [brought, given, [[_tiles(want, start)] for want in f.want]]
+        columns = [brought, given, should]
     else:
         titles = ["input", f"{exercise.name} gives", "it should give"]
         columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want)]
-    notes = [f"From element {start} on."] if start else []
+    notes = [*meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
     return Drawing(titles, columns, notes=notes)
 
 
@@ -147,6 +154,12 @@ def _start(f: Finding) -> int:
     longest = max(map(judge.size, [*f.outs, *f.want]), default=0)
     place = min((d.place for d in f.wrong.values() if d.place >= 0), default=0)
     return max(0, place - 3) if longest > meaning.MOST else 0
+
+
+def _apart(tiles: list[Tile], value: Any, start: int) -> list[list[Tile]]:
+    """The rows of a matrix and the entries of a list apart, where all of them are drawn."""
+    sizes = [] if start else meaning.parts(value)
+    return grouped(tiles, sizes) if sum(sizes) == len(tiles) else [tiles]
 
 
 def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
@@ -163,7 +176,7 @@ def _tiles(value: Any, start: int, rank: int | None = None, want: Any = None, wr
     """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined."""
     if value is None or isinstance(value, judge.Sentinel):
         return [Tile("any" if value is judge.ANY else "None", kind="empty", wrong=wrong)]
-    flat, wanted = judge.leaves(value), judge.leaves(want)
+    flat, wanted = leaves(value), leaves(want)
     if not flat:
         return [Tile("empty", kind="empty", width=1.3)]
     tiles = []
@@ -186,7 +199,11 @@ def written(value: Any) -> str:
         return "{" + ", ".join(f"{k}: {written(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list) and not all(isinstance(v, (bool, int, float)) for v in value):
         return "[" + ", ".join(map(written, value)) + "]"
-    flat = judge.leaves(value)
+    if getattr(value, "ndim", 0) > 1 and value.size:
+        first = value[: max(1, SHOWN // value[0].size)]
+        more = f", … {len(value)} rows in all" if len(first) < len(value) else ""
+        return f"[{', '.join(map(written, first))}{more}]"
+    flat = leaves(value)
     if isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ():
         return meaning.words(flat[0])
     more = f", … {len(flat)} in all" if len(flat) > SHOWN else ""

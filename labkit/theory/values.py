@@ -134,3 +134,16 @@ def _check_shapes(xs: Sequence[Any]) -> None:
                 f"Ranks disagree on shape: rank {r} holds {shape_of(x)}, rank 0 holds {first}. "
                 "Give every rank the same shape."
             )
+
+
+def leaves(value: Any) -> list[Any]:
+    """The numbers, words and other atoms in a value, in order: of an array or a tensor, a list, a tuple or a dict.
+
+    >>> leaves([np.array([1, 2]), {"a": (3, "x")}])
+    [1, 2, 3, 'x']
+    """
+    if hasattr(value, "ravel"):  # numpy's and torch's alike
+        return list(value.ravel().tolist())
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for v in value for leaf in leaves(v)] if isinstance(value, (list, tuple)) else [value]

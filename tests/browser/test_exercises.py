@@ -18,7 +18,16 @@ CHECK = 'lab.check("ring_shift")'
 
 def test_an_exercise_is_read_tried_solved_and_remembered(opened, lab_server, shots, tmp_path):
     place = f"import os\n\nos.environ['LABKIT_PROGRESS'] = {str(tmp_path)!r}"
-    cells = [place, START, 'lab.exercise("ring_shift")', RING.stub, CHECK, WRONG, CHECK, 'lab.solution("ring_shift")']
+    cells = [
+        place,
+        START,
+        'lab.exercise("ring_shift")',
+        RING.stub,
+        CHECK,
+        WRONG,
+        CHECK,
+        'lab.exercise("ring_shift").solution()',
+    ]
     nb: browse.Notebook = opened(lab_server.write("exercise.ipynb", cells))
     nb.run_cell(0)
     nb.run_cell(1)

@@ -18,7 +18,7 @@ for step in range(2):
 
 
 def test_the_stepper_steps_by_button_and_arrow_and_keeps_its_keys(opened, lab_server, shots):
-    nb: browse.Notebook = opened(lab_server.write("steps.ipynb", [START, SHIFT, "lab.steps()", "1 + 1"]))
+    nb: browse.Notebook = opened(lab_server.write("steps.ipynb", [START, SHIFT, "lab.last.steps()", "1 + 1"]))
     nb.run_cell(0)
     nb.run_cell(1)
     stepper = nb.run_cell(2).get_by_role("group", name="Step through the messages")

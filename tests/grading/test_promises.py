@@ -11,7 +11,7 @@ from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
 from labkit.grading.limits import remarks
 from labkit.grading.promises import Calls, Messages, Once, OnlyTo, Returns, Travels
-from labkit.outcome.outcome import Outcome
+from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.theory.record import read
 from tests.recorded import Told, told
 
@@ -81,17 +81,11 @@ def test_what_comes_back_has_the_promised_dtype():
 # -- in a check ---------------------------------------------------------------------------------------------------
 
 
-class Ran(Attempt):
-    """A run with this record."""
-
-    record = None
-
-
 def limits(ranks, size=1000, **more):
     """What a check remarks of a right run on these ranks, each with `size` float32 numbers."""
     exercise = Exercise("f", "", "", "", lambda xs: xs, "", **more)
-    ran = Ran({r: {"dtype": "float32"} for r in range(len(ranks))}, Outcome([]))
-    ran.record = record(*ranks)
+    answers = [{"dtype": "float32", "record": log} for log in told(*ranks)]
+    ran = Attempt(Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)]))
     case = Case([np.zeros(size, dtype="float32")] * len(ranks))
     return [(f.state, f.says[0]) for f in remarks(exercise, case, ran)]
 

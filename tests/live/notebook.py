@@ -89,6 +89,12 @@ class Notebook:
                 cell.status = reply["content"]["status"]
                 return cell
 
+    def until_begun(self, message: str) -> None:
+        """Wait until the kernel has begun with a cell that was sent; what it shows until then is lost."""
+        heard = {"parent_header": {}, "msg_type": ""}
+        while (heard["parent_header"].get("msg_id"), heard["msg_type"]) != (message, "execute_input"):
+            heard = self.client.get_iopub_msg(timeout=ENOUGH)
+
     def interrupt(self) -> None:
         """The Stop button."""
         self.manager.interrupt_kernel()

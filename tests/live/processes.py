@@ -69,9 +69,10 @@ class Trace:
 
 def listening(process: psutil.Process) -> list[str]:
     """The IP addresses on which a process can be reached by others."""
+    connections = process.net_connections if hasattr(process, "net_connections") else process.connections  # psutil 5
     return [
         c.laddr.ip
-        for c in process.net_connections("inet")
+        for c in connections("inet")
         if c.laddr and (c.status == psutil.CONN_LISTEN or (c.type == socket.SOCK_DGRAM and not c.raddr))
     ]
 

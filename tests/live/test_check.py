@@ -8,10 +8,11 @@ import pytest
 
 import labkit
 from labkit import progress
-from labkit.cluster import attempt, check
+from labkit.cluster import attempt, check, forgotten
 from labkit.errors import LabError
 from labkit.grading import inputs
 from labkit.grading.exercise import Budget, Case
+from labkit.show.verdict import _drawing
 from labkit.theory import collectives
 from tests.live.notebook import Notebook
 from tests.live.processes import eventually
@@ -128,13 +129,80 @@ def test_a_function_that_computes_for_ever_ends_at_the_limit(lab, monkeypatch):
     assert "ranks 0, 1 went on computing" in verdict.says[0]
 
 
-def test_a_rank_that_dies_is_replaced(lab):
+def test_a_rank_that_dies_is_replaced_and_what_is_known_is_told(lab):
     lab.run(SOME + "    import os\n    if rank == 1:\n        os._exit(3)\n    dist.all_reduce(y)\n    return y")
     verdict = lab.check("f", means=collectives.all_reduce)
     assert verdict.state == "raises"
-    assert "rank 1 died (exit code 3)" in verdict.says[0]
+    assert verdict.says[0] == "With 2 ranks: rank 1 died (exit code 3)."
+    assert re.search(r"Rank 0 (called|waited in) all_reduce\b.* \(line 6\)", repr(verdict))
     assert "Rank 1 was started anew" in repr(verdict)
     assert checked(lab, RIGHT).ok
+
+
+def test_what_a_rank_lost_that_was_started_anew_is_named(lab):
+    helper = "def other(x):\n    return x"
+    lab.run(f"{helper}\ndef f(x):\n    import os\n    if rank == 1:\n        os._exit(3)\n    return x")
+    lab.check("f", means=collectives.all_reduce)
+    lab.run(f"{helper}\n{RIGHT}")
+    lab.run("del f", ranks=[1])
+    assert lab.check("f", means=collectives.all_reduce).says == [
+        "Only ranks 0, 2, 3 have f.",
+        "Rank 1 has been started anew and lost what it had.",
+        "Run the cell of f once more, on all ranks.",
+    ]
+    lab.run(RIGHT.replace("return y", "return other(y)"))
+    lab.run("del other", ranks=[1])
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.says[:4] == [
+        "Rank 1: NameError: name 'other' is not defined (with 2 ranks).",
+        "other is not defined on rank 1, and it is on the others.",
+        "Rank 1 has been started anew and lost what it had.",
+        "Run the cell that defines other once more, on all ranks.",
+    ]
+    lab.run("del other", ranks=[0, 2, 3])
+    assert "other once more" not in repr(lab.check("f", means=collectives.all_reduce)), "nobody ever had it"
+    assert checked(lab, RIGHT).ok
+
+
+EVEN = "    y = y[:2] if rank == 0 else y\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "says"),
+    [
+        ("    dist.recv(y, rank)\n", "raises", "Ranks 0, 1 receive from themselves (line 4), with 2 ranks."),
+        (
+            "    if rank == 1:\n        dist.recv(y, 1)\n    dist.all_reduce(y)\n",
+            "deadlock",
+            "Rank 1 receives from itself (line 5).",
+        ),
+        (
+            f"{EVEN}    dist.all_reduce(y)\n",
+            "deadlock",
+            "Rank 0 brings 2 elements to all_reduce (line 5), and rank 1 brings 4.",
+        ),
+        (
+            "    if rank == 0:\n        dist.isend(y, 1)\n    dist.barrier()\n    dist.recv(y, 0) if rank else None\n",
+            "deadlock",
+            "Rank 0 started isend (line 5) and never waited for it.",
+        ),
+        (
+            "    dist.broadcast(y, rank)\n",
+            "deadlock",
+            "Rank 0 names rank 0 as the root of broadcast (line 4), and rank 1 names rank 1.",
+        ),
+        (
+            f"{EVEN}    dist.send(y, 1) if rank == 0 else dist.recv(y, 0)\n",
+            "wrong",
+            "Rank 0 sends 2 elements (line 5), and rank 1 makes room for 4 elements (line 5).",
+        ),
+    ],
+)
+def test_calls_that_cannot_fit_are_named(lab, body, state, says):
+    """Who waits is not always who is wrong: what the ranks called says more."""
+    verdict = checked(lab, f"{SOME}{body}    return y")
+    assert (verdict.state, says in verdict.says) == (state, True), repr(verdict)
+    assert "without it" not in repr(verdict), "every rank made its call"
 
 
 def test_a_message_that_nobody_receives_is_a_mistake_even_where_the_result_is_right(lab):
@@ -185,6 +253,7 @@ def test_gradients_are_checked_beside_the_values(lab):
     verdict = checked(lab, lazy, gradients=True)
     assert verdict.state == "wrong"
     assert "The values are right, the gradients are not" in verdict.says[0]
+    assert "rank 0 │ [0, 1, 2, 3] → gradient of argument 0: [1, 0.267, " in repr(verdict)
     verdict = checked(lab, RIGHT.replace("x.clone()", "x.detach().clone()"), gradients=True)
     assert "carries no gradient" in verdict.says[0]
 
@@ -212,13 +281,67 @@ def test_whatever_a_function_does_there_is_a_verdict_and_the_ranks_are_well(lab,
     assert checked(lab, RIGHT).ok
 
 
-def test_where_gloo_ends_a_process_the_verdict_says_what_that_means(lab):
-    lab.run(SOME + "    y = torch.cat([y, y]) if rank else y\n    dist.all_reduce(y)\n    return y")
+def test_where_gloo_ends_a_process_the_verdict_names_the_call_and_says_what_that_means(lab):
+    lab.run(SOME + "    if rank == 0:\n        dist.send(y, 1)\n    else:\n        dist.recv(y[:2], 0)\n    return y")
     verdict = lab.check("f", means=collectives.all_reduce)
     assert verdict.state == "raises"
-    assert "another length or dtype than the sender's" in repr(verdict)
-    assert lab.check("f", means=collectives.all_reduce).state == "differs", "the new process has no f"
+    assert verdict.says[0] == "With 2 ranks: rank 1 died (SIGABRT) in recv (line 6)."
+    assert "the sender's tensor has a different length or dtype" in verdict.says[1]
+    assert verdict.says[2] == "Rank 0 called send with 4 elements of float32 (line 4)."
     assert checked(lab, RIGHT).ok
+
+
+def test_a_crash_of_the_learners_own_names_its_line_and_does_not_blame_gloo(lab):
+    lab.run(SOME + "    import ctypes\n    if rank == 1:\n        ctypes.string_at(0)\n    return y")
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.says[0] == "With 2 ranks: rank 1 died (SIGSEGV) in line 5."
+    assert "Gloo" not in repr(verdict)
+    assert checked(lab, RIGHT).ok
+
+
+STANDING = """{
+    "world": (dist.get_rank(), dist.get_world_size(), rank, world_size, comms.all_reduce(torch.ones(1)).item()),
+    "groups": len(dist.distributed_c10d._world.pg_map),
+    "environment": dict(__import__("os").environ),
+    "stop": str(__import__("signal").getsignal(2)),
+    "stdout": str(type(__import__("sys").stdout)),
+    "dying": __import__("faulthandler").is_enabled(),
+    "peers": __import__("labkit.rank.recorder", fromlist=["_"])._peers,
+    "defaults": str(__import__("torch.distributed.nn.functional", fromlist=["_"]).all_reduce.__defaults__),
+    "random": torch.rand(1).item(),
+}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("    dist.all_reduce(y)\n", "right"),
+        ("", "wrong"),
+        ("    1 / 0\n", "raises"),
+        ("    dist.recv(y, 1 - rank)\n", "deadlock"),
+        ("    dist.new_group([0])\n    while True: pass\n", "slow"),
+    ],
+)
+def test_after_any_check_the_ranks_stand_as_before(lab, monkeypatch, body, state):
+    """What a run among fewer ranks changes meanwhile is put back on all ranks, whatever its end."""
+    monkeypatch.setattr(attempt, "PATIENCE", 0.5)
+    monkeypatch.setattr(lab._engines, "limit", 0.5)
+    monkeypatch.setattr(check, "LONG", 3.0 if state == "slow" else check.LONG)
+    lab.run(f"{SOME}{body}    return y\ntorch.manual_seed(5)")
+    lab.run("worlds = [dist.group.WORLD]")
+    before = lab.pull(STANDING)
+    lab.run("torch.manual_seed(5)")
+    assert lab.check("f", means=collectives.all_reduce).state == state
+    assert lab.pull(STANDING) == before
+    if state in ("right", "wrong", "raises"):
+        assert all(lab.pull("dist.group.WORLD is worlds[0]")), "nothing was broken, so nothing was joined anew"
+
+
+def test_where_ranks_differ_all_that_they_printed_is_shown_by_rank(lab):
+    verdict = checked(lab, "def f(x):\n    print('I hold', len(x))\n    print('as rank', rank)\n    return x")
+    assert "it printed: rank 0 │ I hold 4\nit printed: rank 0 │ as rank 0\nit printed: rank 1 │ I hold 4" in repr(
+        verdict
+    )
 
 
 def test_a_function_that_differs_between_ranks_is_told(lab):
@@ -239,6 +362,32 @@ def test_in_place_kept_inputs_options_and_no_argument(lab):
     code = "def f(x, root):\n    y = x.clone()\n    dist.broadcast(y, root)\n    return y"
     assert checked(lab, code, means=collectives.broadcast, inputs=inputs.with_roots(inputs.vectors)).ok
     assert checked(lab, "def f():\n    return rank", means=lambda xs: list(range(len(xs))), inputs=inputs.nothing).ok
+
+
+def test_the_gradient_that_is_shown_is_that_of_the_argument_that_is_wrong(lab):
+    code = "def f(a, b):\n    y = a + 2 * b.detach()\n    return y + 0 * b"
+    two = [Case([(x, x + 1) for x in inputs.counting(n, 2)]) for n in (2,)]
+    given = {"means": lambda xs: [a + 2 * b for a, b in xs], "inputs": lambda n: two, "ranks": (2,), "gradients": True}
+    verdict = checked(lab, code, **given)
+    assert "the gradient of argument 1 is wrong" in verdict.says[0]
+    assert "→ gradient of argument 1: [0, 0]   should be: [2.0, 0.535]" in repr(verdict)
+
+
+def test_a_matrix_is_shown_with_its_shape(lab):
+    cases = [Case([x.reshape(2, 3) for x in inputs.counting(2, 6)])]
+    verdict = checked(lab, "def f(x):\n    return x", inputs=lambda n: cases, ranks=(2,))
+    assert "rank 0 │ [[0, 1, 2], [3, 4, 5]] → [[0, 1, 2], [3, 4, 5]]   should be: [[10, 12, 14], " in repr(verdict)
+    drawing = _drawing(verdict._exercise, verdict._finding)
+    assert [[len(group) for group in row] for column in drawing.columns for row in column] == [[3, 3]] * 6
+    assert drawing.notes == ["Shapes of the input: (2, 3) on ranks 0, 1."]
+
+
+def test_a_meaning_may_be_named(lab):
+    assert checked(lab, RIGHT, means="all_reduce").ok
+    chunks = "def f(xs):\n    return comms.reduce_scatter(xs)"
+    assert checked(lab, chunks, means="reduce_scatter").ok
+    with pytest.raises(LabError, match="'all_redcue' is no primitive"):
+        lab.check("f", means="all_redcue")
 
 
 def test_lists_dicts_and_bfloat16_cross(lab):
@@ -282,7 +431,7 @@ def test_afterwards_timeline_and_steps_show_the_last_run(lab):
     checked(lab, SOME + "    dist.all_reduce(y)\n    return y")
     lab.run(RIGHT)
     lab.check("f", means=collectives.all_reduce)
-    assert "all_reduce(sum)" in repr(lab.timeline())
+    assert "all_reduce(sum)" in repr(lab.last.timeline())
 
 
 def test_what_a_function_prints_is_shown_where_it_is_wrong_and_only_there(lab, capfd):
@@ -301,20 +450,35 @@ def test_what_cannot_be_checked_is_a_lab_error(lab):
     with pytest.raises(LabError, match="needs 8 ranks or more"):
         lab.check("f", means=collectives.all_reduce, ranks=(8,))
 
+    def my_sum(x):
+        return x
+
+    with pytest.raises(LabError, match=r"my_sum is the notebook's\. Write it in a %%px cell and pass its name"):
+        lab.check(my_sum, means=collectives.all_reduce)
+
 
 def test_an_attempt_is_kept_before_it_runs_and_a_solution_counts(lab, place):
     lab.run("def hello_sum(x):\n    return x")
     verdict = lab.check("hello_sum")
     assert (verdict.state, progress.read()["hello_sum"]["state"]) == ("wrong", "tried")
     assert progress.last("hello_sum") == "%%px\ndef hello_sum(x):\n    return x\n"
-    assert "lab.hint" in repr(verdict)
-    lab.run(lab.solution("hello_sum").code.removeprefix("%%px\n"))
+    assert ".hint()" in repr(verdict)
+    lab.run(lab.exercise("hello_sum").solution().code.removeprefix("%%px\n"))
     verdict = lab.check("hello_sum")
     assert progress.read()["hello_sum"]["state"] == "solved"
     assert progress.last("hello_sum") == "%%px\ndef hello_sum(x):\n    return x\n", "the learner's own is kept"
+    assert progress.mine("hello_sum") == (progress.last("hello_sum"), False), "the workbook's solution is nobody's"
     assert "Next: " in repr(verdict)
     assert "● solved" in repr(lab.exercise("hello_sum"))
     assert lab.progress().solved == 1
+
+
+def test_after_a_worse_attempt_ones_own_solution_comes_back(lab, place):
+    for body in ("comms.all_reduce(x)", "-x"):
+        lab.run(f"def hello_sum(x):\n    return {body}")
+        lab.check("hello_sum")
+    assert lab.exercise("hello_sum").mine().code == "%%px\ndef hello_sum(x):\n    return comms.all_reduce(x)\n"
+    assert "brings your solution back" in repr(lab.exercise("hello_sum"))
 
 
 def test_an_attempt_survives_a_restart_of_the_kernel(place):
@@ -326,7 +490,7 @@ def test_an_attempt_survives_a_restart_of_the_kernel(place):
         notebook.restart()
         notebook.value("from labkit import start\nlab = start(2, timeout=20)")
         assert "◐ tried" in notebook.value("lab.exercise('hello_sum')")
-        assert notebook.value("lab.mine('hello_sum').code") == repr(f"{typed}\n")
+        assert notebook.value("lab.exercise('hello_sum').mine().code") == repr(f"{typed}\n")
 
 
 def test_a_small_lab_says_which_numbers_of_ranks_it_left_out(notebook):
@@ -334,6 +498,48 @@ def test_a_small_lab_says_which_numbers_of_ranks_it_left_out(notebook):
     notebook.value("from labkit.theory import collectives")
     told = notebook.value("lab.check('f', means=collectives.all_reduce)")
     assert told == "✓ f: right on 16 inputs.\nNot run on 4 ranks: this lab has 3."
+
+
+def test_a_function_that_was_written_last_in_the_notebook_is_not_checked_as_the_ranks_have_it(notebook):
+    notebook.value("from labkit.theory import collectives")
+    notebook.value(f"%%px\n{RIGHT}")
+    wrong = RIGHT.replace("return y", "return -y")
+    check = "lab.check('f', means='all_reduce')"
+    assert notebook.value(check).startswith("✓ f: right")
+    notebook.value(wrong)
+    assert notebook.value(check) == (
+        "○ f: not on the ranks.\n"
+        "f was last defined in the notebook, not on the ranks. Begin its cell with %%px and run it again."
+    )
+    notebook.value(f"%%px\n{wrong}")
+    assert notebook.value(check).startswith("✗ f: wrong.")
+    notebook.value("g = 3")
+    notebook.value("def ring(x):\n    return x")
+    assert "ring was last defined in the notebook" in notebook.value("lab.check('ring', means='all_reduce')")
+
+
+def test_a_misspelt_function_is_named_beside_the_verdict_on_the_old_one(notebook):
+    notebook.value("%%px\ndef my_sum(x):\n    ...")
+    notebook.value("%%px\ndef my_smu(x):\n    return comms.all_reduce(x)")
+    told = notebook.value("lab.check('my_sum', means='all_reduce')")
+    assert "my_sum is still empty." in told
+    assert "There is a newer function my_smu. If you meant my_sum, write its name so" in told
+    notebook.value("%%px\ndef my_sum(x):\n    return comms.all_reduce(x)")
+    assert "my_smu" not in notebook.value("lab.check('my_sum', means='all_reduce')")
+
+
+@pytest.mark.parametrize("name", forgotten.ON_RANKS)
+def test_a_forgotten_px_is_said_behind_the_name_error(notebook, name):
+    cell = notebook.run(f"print({name})")
+    assert cell.error == f"NameError: name '{name}' is not defined"
+    assert cell.stdout == f"{name} lives on the ranks, and this cell ran in the notebook. Begin it with %%px.\n"
+
+
+def test_other_errors_and_cells_of_the_ranks_are_left_alone(notebook):
+    for code in ("print(nowhere)", "1 / 0", "raise NameError('dist')", "%%px\nprint(nowhere)", "%%px\ndist.nothing"):
+        cell = notebook.run(code)
+        assert (cell.status, cell.stdout) == ("error", ""), code
+    assert notebook.run("rank = 3\nprint(rank)\ndel rank").stdout == "3\n"
 
 
 def test_stop_ends_a_check_and_the_ranks_are_well(notebook, tmp_path):
@@ -371,7 +577,7 @@ def test_in_a_notebook_line_numbers_are_the_editors_and_code_comes_into_a_new_ce
     assert cell.status == "ok"
     notebook.value("first = get_ipython().set_next_input; put = []")
     notebook.value("get_ipython().set_next_input = put.append")
-    notebook.value("_ = lab.mine('hello_sum'), lab.solution('hello_sum')")
+    notebook.value("_ = lab.exercise('hello_sum').mine(), lab.exercise('hello_sum').solution()")
     assert notebook.value("put[0]") == repr(
         "%%px\n\ndef hello_sum(x):\n    if rank == 1:\n        raise KeyError(3)\n    return x"
     )

@@ -70,7 +70,7 @@ t.calls, t.late[1] > 0.04, t.skew >= t.late[1], t.transfer < t.median - 0.03, "r
 
 def test_timing_leaves_no_trace_in_the_record(lab):
     lab.run("x = torch.ones(1)\ndist.all_reduce(x)\nt = timed(dist.barrier, repeat=2)\ndist.broadcast(x, 0)")
-    assert [[op.op for op in mine] for mine in lab.timeline().record.ops] == [["all_reduce", "broadcast"]] * 3
+    assert [[op.op for op in mine] for mine in lab.last.timeline().record.ops] == [["all_reduce", "broadcast"]] * 3
 
 
 def test_two_question_marks_show_the_few_lines_that_measure(lab):

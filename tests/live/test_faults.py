@@ -36,6 +36,7 @@ def rejoined(error):
 # -- exceptions ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_an_exception_on_one_rank_is_the_cause_and_frees_the_others(lab):
     error = ended(lab, "if rank == 1:\n    1 / 0\ndist.barrier()")
     assert str(error) == "rank 1: ZeroDivisionError: division by zero"
@@ -91,6 +92,7 @@ def test_an_error_in_a_function_of_an_earlier_cell_shows_both_lines(lab):
 # -- waiting ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_rank_that_never_joins_is_named(lab):
     error = ended(lab, "x = torch.ones(3)\nif rank != 2:\n    dist.all_reduce(x)", StuckError)
     assert str(error) == "ranks 0, 1 wait in all_reduce (line 3); rank 2 finished the cell without it"
@@ -214,7 +216,20 @@ def test_a_group_that_a_learner_destroyed_on_one_rank_is_joined_again_by_hand(la
     assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
 
 
-def test_a_group_that_a_learner_destroyed_is_joined_again_by_hand(lab):
+@pytest.mark.smoke
+def test_a_group_that_a_learner_destroyed_is_joined_again_before_the_next_cell_which_says_so(lab, capsys):
+    lab.run("if rank: dist.destroy_process_group()")
+    assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == (
+        "Ranks 1, 2 had left the lab's process group; the process group is joined again; all variables are kept."
+    )
+    lab.run(ALIVE)
+    assert "had left" not in capsys.readouterr().out
+
+
+def test_a_learner_may_leave_the_group_and_make_one_by_hand(lab, tmp_path):
     lab.run("dist.destroy_process_group()")
-    lab.heal()
+    make = f"dist.init_process_group('gloo', init_method='file://{tmp_path}/met', rank=rank, world_size=world_size)"
+    assert lab.run(f"{make}\ndist.barrier()\nprint('met')") == ["met\n"] * 3
     assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]

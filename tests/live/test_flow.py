@@ -201,9 +201,10 @@ def test_the_magic_reads_its_line(lab):
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from labkit.cluster.flow import FlowMagics
+    from labkit.cluster.magic import PictureMagics
 
-    magics = FlowMagics(InteractiveShell(config=Config({"HistoryManager": {"enabled": False}})), lambda *args: args)
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    magics = PictureMagics(shell, lambda *args: args, print, print)
     assert magics.flow("x", "pass\n") == ("# %%flow x\npass\n", "x", "x", None, 0)
     assert magics.flow("x -> y[0] --means reduce --root 2", "")[1:] == ("x", "y[0]", "reduce", 2)
     for line in ("", "x ->", "-> y", "x --mean all_reduce"):

@@ -19,43 +19,43 @@ def _numbers(lab):
 @pytest.mark.usefixtures("_numbers")
 class TestOnRanks:
     def test_everyone_waits_where_everyones_data_is_needed(self, lab):
-        late = lab.late(1, "\n".join(EVERYONE))
+        late = lab.late("\n".join(EVERYONE), 1)
         assert [row.call for row in late.rows] == EVERYONE
         assert [row.states for row in late.rows] == [("waits", "late", "waits")] * 4
 
     def test_those_who_need_nothing_of_the_late_rank_go_on(self, lab):
         late = lab.late(
-            1,
             "dist.gather(part, parts if rank == 0 else None, dst=0)\n"
             "dist.scatter(part, parts if rank == 0 else None, src=0)",
+            1,
         )
         assert [row.states for row in late.rows] == [("waits", "late", "goes on")] * 2
         assert late.waiting("scatter") == [0]
 
     def test_a_rank_without_a_part_in_it_is_left_out(self, lab):
         late = lab.late(
-            1, "if rank == 0:\n    dist.send(x, dst=1)\nelif rank == 1:\n    dist.recv(x, src=0)\ny = x + 1"
+            "if rank == 0:\n    dist.send(x, dst=1)\nelif rank == 1:\n    dist.recv(x, src=0)\ny = x + 1", 1
         )
         assert [row.states for row in late.rows] == [("waits", "late", "")]  # and y = x + 1 communicates nothing
         assert lab.pull("y.tolist()") is not None
 
     def test_each_statement_runs_once_on_the_learners_variables(self, lab):
         lab.run("n = torch.ones(1)")
-        lab.late(0, "n += 1\ndist.all_reduce(n)")
+        lab.late("n += 1\ndist.all_reduce(n)", 0)
         assert lab.pull("n.item()") == [6.0] * 3
 
     @pytest.mark.parametrize(("code", "line"), [("# %%late 1\ndist.barrier()\n1 / 0", 3), ("1 / 0", 1)])
     def test_an_error_names_the_line_and_the_ranks_are_well_afterwards(self, lab, code, line):
         with pytest.raises(CellError, match="ZeroDivisionError") as raised:
-            lab.late(1, code)
+            lab.late(code, 1)
         assert f"line {line}" in raised.value.traceback
-        assert lab.late(1, "dist.barrier()").waiting("barrier") == [0, 2]
+        assert lab.late("dist.barrier()", 1).waiting("barrier") == [0, 2]
 
     def test_a_rank_or_a_time_that_cannot_be_is_refused(self, lab):
         with pytest.raises(LabError, match="ranks 0 to 2"):
-            lab.late(3, "dist.barrier()")
+            lab.late("dist.barrier()", 3)
         with pytest.raises(LabError, match="half the time-out"):
-            lab.late(1, "dist.barrier()", seconds=5)
+            lab.late("dist.barrier()", 1, seconds=5)
 
 
 def test_the_magic_draws_the_same_picture_in_every_run(notebook):

@@ -111,7 +111,8 @@ def test_a_controller_killed_under_an_attached_notebook_comes_back(shared):
         notebook.value("%px keep = rank")
         mine = pids(notebook)
         forks = [p for p in Trace.of(shared.address).processes() if "labkit.cluster.forkserver" in p.cmdline()]
-        (controller,) = [p for p in forks if p.pid not in mine and p.children() and p.ppid() in {q.pid for q in forks}]
+        theirs = {row["pid"] for row in shared.status()}
+        (controller,) = [p for p in forks if p.pid not in {*mine, *theirs} and p.ppid() in {q.pid for q in forks}]
         controller.kill()
         controller.wait(5)
         after = notebook.run(SUM)

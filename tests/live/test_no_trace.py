@@ -163,7 +163,7 @@ def test_a_program_that_forgets_to_stop_its_lab_leaves_nothing():
 
 def test_a_reaper_that_was_told_no_tag_spares_everybody():
     """Its owner may be killed between starting it and telling it; an empty tag is in every environment."""
-    assert tagged(b"") == []
+    assert tagged(b"") == {}
     assert os.getpid() not in tagged(b"LABKIT_RUN=none")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import labkit
 from labkit import LabError
+from labkit.cluster import processes
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, eventually
 
@@ -27,6 +28,14 @@ def _nothing_runs():
 
     if lab._current is not None:
         lab._current.stop()
+
+
+@pytest.fixture(scope="module")
+def no_ranks():
+    """A notebook that has imported labkit and nothing more."""
+    with Notebook() as notebook:
+        notebook.value("import labkit")
+        yield notebook
 
 
 # -- what it starts -----------------------------------------------------------------------------------------------
@@ -204,6 +213,39 @@ def test_a_broken_torch_says_what_is_wrong_with_it(tmp_path):
 def test_a_torch_that_ends_its_process_says_so(tmp_path):
     said = start_with(tmp_path, "import os; os.abort()")
     assert said.startswith("LabError: The fork server ended")
+
+
+@pytest.mark.parametrize("launcher", [None, "local"])
+def test_an_engine_that_ends_while_it_starts_is_noticed_and_quoted(monkeypatch, launcher):
+    monkeypatch.setattr(processes, "ENGINE_ARGS", [*processes.ENGINE_ARGS, "--IPEngine.id=neither"])
+    monkeypatch.setattr(processes, "STARTING", 600.0)
+    with pytest.raises(LabError) as caught:
+        labkit.start(1, engines=launcher)
+    said = str(caught.value).splitlines()
+    assert said[0].startswith("An engine ended while it started (")
+    assert any("neither" in line for line in said[1:-1]), said
+    assert said[-1] == "Mend that, then run start() again."
+    assert not list(Path(tempfile.gettempdir()).glob("labkit-*"))
+
+
+# -- %%px where there are no ranks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magic", ["px", "flow x", "wire", "late 1"])
+def test_a_magic_before_the_first_start_says_so(no_ranks, magic):
+    assert no_ranks.run(f"%%{magic}\n1").error == "LabError: There are no ranks yet. Run lab = start() first."
+
+
+def test_a_magic_after_a_failed_start_says_what_happened_and_what_to_do():
+    with Notebook() as notebook:
+        failed = notebook.run("import labkit\nlabkit.start(engines='carrier pigeons')").error
+        assert failed.endswith("'local', 'mpi', 'ssh', 'slurm'.")
+        told = failed.replace("LabError: ", "LabError: There are no ranks, since start() failed: ")
+        assert notebook.run("%%px\n1").error == notebook.run("%px 1").error == told
+        notebook.value("lab = labkit.start(1)")
+        assert notebook.run("%%px\nrank").stdout == "rank 0 │ 0\n"
+        notebook.value("%px import labkit")  # on a rank it changes nothing
+        assert notebook.run("%%px\nrank").stdout == "rank 0 │ 0\n"
 
 
 # -- several of them ----------------------------------------------------------------------------------------------

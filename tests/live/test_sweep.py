@@ -93,13 +93,13 @@ def test_a_sweep_leaves_the_learners_variables_and_record_alone(lab):
     lab.run("x = torch.ones(1)\ndist.all_reduce(x)")
     lab.sweep(sizes=[64], repeat=1)
     assert lab.pull("x.item()") == [3.0] * 3
-    assert [[op.op for op in mine] for mine in lab.timeline().record.ops] == [["all_reduce"]] * 3
+    assert [[op.op for op in mine] for mine in lab.last.timeline().record.ops] == [["all_reduce"]] * 3
 
 
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        ({"op": "all_reduces"}, "is no operation to sweep. Choose one of all_reduce"),
+        ({"op": "all_reduces"}, "is no operation to sweep. Choose one of broadcast"),
         ({"op": "barrier", "sizes": [4]}, "Call lab.sweep\\('barrier'\\)"),
         ({"sizes": [0]}, "whole numbers of bytes above zero"),
         ({"sizes": []}, "whole numbers of bytes above zero"),

@@ -106,11 +106,15 @@ def test_two_runs_say_the_same(lab):
     assert repr(lab.wire("dist.barrier()")) == repr(lab.wire("dist.barrier()"))
 
 
+def test_objects_count_as_the_bytes_that_carry_them(lab):
+    assert lab.wire("dist.broadcast_object_list([rank])").textbook == [[0, 13, 13], [0, 0, 0], [0, 0, 0]]
+
+
 def test_what_cannot_be_known_is_said(lab):
     assert lab.wire("pass").notes == ["nothing was sent"]
-    wire = lab.wire("dist.broadcast_object_list([rank])")
+    wire = lab.wire("dist.group.WORLD.broadcast(torch.ones(4), 2).wait()")  # whose record names no root
     assert wire.textbook is None
-    assert wire.notes[-1] == "the textbook has no figure for broadcast_object_list"
+    assert wire.notes[-1] == "the textbook has no figure for ProcessGroup.broadcast"
     with pytest.raises(LabError, match="no code to run"):
         lab.wire(" ")
 

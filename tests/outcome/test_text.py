@@ -2,7 +2,8 @@
 
 import pytest
 
-from labkit.outcome.text import Error, merge, ranks, root_cause, shorten, trim
+from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.text import merge, ranks, root_cause, shorten, trim
 
 GLOO = "/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
 PEER = (
@@ -30,12 +31,18 @@ File ~/.pyenv/versions/3.11.7/lib/python3.11/json/decoder.py:353, in raw_decode(
 --> 353     obj, end = self.scan_once(s, idx)
 
 File /home/me/labkit/rank/comms.py:33, in all_reduce(x)
----> 33     raise RuntimeError("no")
+---> 33     raise Runtimeraised("no")
 
 RuntimeError: no
 
 and a second paragraph
 """
+
+
+def ended(*errors, **fate):
+    """What became of a cell in which some ranks raised: (rank, type, message, by whom, when)."""
+    ranks = [RankOutcome(r, ename=ename, evalue=evalue, raised=by, at=at) for r, ename, evalue, by, at in errors]
+    return Outcome(ranks, **fate)
 
 
 def test_ranks_are_named_as_one_says_them():
@@ -80,43 +87,63 @@ def test_colours_are_dropped():
     assert merge({0: "\x1b[1;31mred\x1b[0m\x1b[K\n", 1: "red\n"}) == "ranks 0, 1 │ red\n"
 
 
+def told(outcome):
+    causes, consequences = root_cause(outcome)
+    return [str(c) for c in causes], consequences
+
+
 def test_the_rank_that_failed_is_the_cause_and_those_that_waited_for_it_are_not():
-    causes, consequences = root_cause(
-        {
-            0: Error("RuntimeError", PEER),
-            1: Error("DistBackendError", "NCCL communicator was aborted on rank 1."),
-            2: Error("ZeroDivisionError", "division by zero"),
-            3: Error("KeyboardInterrupt", ""),
-        }
+    outcome = ended(
+        (0, "RuntimeError", PEER, "operation", 8),
+        (1, "DistBackendError", "NCCL communicator was aborted on rank 1.", "lab", 9),
+        (2, "ZeroDivisionError", "division by zero", "learner", 7),
+        (3, "KeyboardInterrupt", "", "lab", 9),
     )
-    assert [str(c) for c in causes] == ["rank 2: ZeroDivisionError: division by zero"]
-    assert consequences == {
-        0: "Connection reset by peer",
-        1: "NCCL communicator was aborted on rank 1",
-        3: "interrupted",
-    }
+    suffered = {0: "Connection reset by peer", 1: "NCCL communicator was aborted on rank 1", 3: "interrupted"}
+    assert told(outcome) == (["rank 2: ZeroDivisionError: division by zero"], suffered)
+
+
+def test_an_operation_that_failed_before_anybody_raised_is_a_cause():
+    first = (0, "RuntimeError", "Detected mismatch", "operation", 7)
+    assert told(ended(first, (1, "RuntimeError", "closed", "operation", 8))) == (
+        ["rank 0: RuntimeError: Detected mismatch"],
+        {1: "closed"},
+    )
+    later = (1, "ValueError", "no", "learner", 8)
+    assert told(ended(first, later))[0] == ["rank 0: RuntimeError: Detected mismatch", "rank 1: ValueError: no"]
+
+
+def test_an_operation_that_failed_where_a_rank_died_is_a_consequence():
+    outcome = ended((0, "RuntimeError", PEER, "operation", 7), dead={1: "SIGKILL"})
+    assert told(outcome) == ([], {0: "Connection reset by peer"})
 
 
 def test_one_mistake_made_by_all_ranks_is_one_cause():
     name = "name 'y' is not defined"
-    causes, consequences = root_cause({r: Error("NameError", name) for r in range(4)})
-    assert [str(c) for c in causes] == [f"ranks 0–3: NameError: {name}"]
-    assert not consequences
+    assert told(ended(*((r, "NameError", name, "learner", r) for r in range(4)))) == (
+        [f"ranks 0–3: NameError: {name}"],
+        {},
+    )
+
+
+def test_one_failure_of_an_operation_on_all_ranks_is_one_cause():
+    errors = [(r, "RuntimeError", "Detected mismatch", "operation", 9 - r) for r in range(3)]
+    assert told(ended(*errors)) == (["ranks 0–2: RuntimeError: Detected mismatch"], {})
 
 
 def test_different_mistakes_stand_in_the_order_of_their_first_rank():
-    errors = {2: Error("KeyError", "'b'"), 0: Error("AssertionError", ""), 3: Error("AssertionError", "")}
-    assert [str(c) for c in root_cause(errors)[0]] == ["ranks 0, 3: AssertionError", "rank 2: KeyError: 'b'"]
+    wrong = (2, "KeyError", "'b'", "learner", 1), (0, "AssertionError", "", "learner", 2)
+    causes, _ = told(ended(*wrong, (3, "AssertionError", "", "learner", 3)))
+    assert causes == ["ranks 0, 3: AssertionError", "rank 2: KeyError: 'b'"]
 
 
 def test_a_learners_own_words_about_connections_stay_a_cause():
-    causes, _ = root_cause({0: Error("ValueError", "Connection closed by peer")})
-    assert causes
+    assert told(ended((0, "RuntimeError", "Connection closed by peer", "learner", 1)))[0]
 
 
 def test_objects_that_differ_only_in_their_address_make_one_cause():
-    errors = {r: Error("TypeError", f"<Net at 0x7f00{r}abcde> is no tensor") for r in range(2)}
-    assert [str(c) for c in root_cause(errors)[0]] == ["ranks 0, 1: TypeError: <Net at 0x…> is no tensor"]
+    errors = [(r, "TypeError", f"<Net at 0x7f00{r}abcde> is no tensor", "learner", r) for r in range(2)]
+    assert told(ended(*errors))[0] == ["ranks 0, 1: TypeError: <Net at 0x…> is no tensor"]
 
 
 @pytest.mark.parametrize(

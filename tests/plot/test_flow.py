@@ -11,8 +11,10 @@ from matplotlib.colors import to_rgb
 
 from labkit.plot import flow, svg
 from labkit.plot.flow import Drawing
-from labkit.plot.svg import CARD, INK
-from labkit.plot.tiles import DARK, RANKS, Tile
+from labkit.plot.sheet import RANKS, on
+from labkit.plot.svg import INK, PAGE
+from labkit.plot.tiles import Tile, needed
+from tests.pictures import flow_of
 
 
 def drawing(n: int, k: int) -> Drawing:
@@ -25,7 +27,7 @@ def drawing(n: int, k: int) -> Drawing:
 
 
 def drawn(d: Drawing) -> bytes:
-    return svg.svg(flow.draw(svg.card(*flow.size(d)), d))
+    return svg.svg(flow.draw(flow.axes(d), d))
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 3), (4, 4), (8, 8)])
@@ -33,6 +35,7 @@ def test_every_size_that_a_learner_uses_is_below_60_kilobytes(n, k):
     assert len(drawn(drawing(n, k))) < 60_000
 
 
+@pytest.mark.slow
 def test_equal_data_give_equal_bytes_in_another_process():
     code = (
         "import hashlib; from tests.plot.test_flow import drawing, drawn;"
@@ -49,21 +52,29 @@ def test_text_stays_text_and_numbers_stay_whole():
     assert {"0.0321", "0·0", "rank 0", "x = 'é'", "a < b"} <= set(texts)
 
 
-def test_every_tile_lies_on_the_card():
+def test_every_tile_lies_on_the_sheet():
     d = drawing(4, 3)
-    width, height = flow.size(d)
-    ax = flow.draw(svg.card(width, height), d)
+    ax = flow.draw(flow.axes(d), d)
+    width, height = ax.get_xlim()[1], ax.get_ylim()[0]
     for patch in ax.patches:
         box = patch.get_path().transformed(patch.get_patch_transform()).get_extents()
         assert -0.01 <= box.x0 <= box.x1 <= width + 0.01
         assert -0.01 <= box.y0 <= box.y1 <= height + 0.01
 
 
+def test_tiles_are_as_wide_as_their_words():
+    short, long = drawing(2, 2), flow_of(2, 2)
+    assert {t.width for column in short.fitted for row in column for group in row for t in group} == {1.0}
+    tiles = [t for column in long.fitted for row in column for group in row for t in group]
+    assert len({t.width for t in tiles}) == 1
+    assert all(needed(t) <= t.width for t in tiles)
+
+
 def test_titles_over_narrow_columns_do_not_touch():
     titles = ["x before", "mine after", "as reduce_scatter means it"]
     column = [[[Tile("0", "0·0", ((0, 1),))]]]
     d = Drawing(titles, [column] * 3, wrong=["rank 0 lacks rank 1's element 0"])
-    ax = flow.draw(svg.card(*flow.size(d)), d)
+    ax = flow.draw(flow.axes(d), d)
     boxes = [t.get_window_extent() for title in titles for t in ax.texts if t.get_text() == title]
     assert len(boxes) == 3
     assert boxes[0].x1 < boxes[1].x0
@@ -80,14 +91,14 @@ def test_a_value_can_be_read_on_every_rank_s_colour():
         bright, dark = sorted((light(a), light(b)), reverse=True)
         return (bright + 0.05) / (dark + 0.05)
 
-    assert all(contrast(color, "#ffffff" if color in DARK else INK) >= 4.5 for color in RANKS)
-    assert contrast(CARD, INK) > 12
+    assert all(contrast(color, on(r)) >= 4.5 for r, color in enumerate(RANKS))
+    assert contrast(PAGE, INK) > 12
 
 
 def test_two_contributions_of_one_rank_are_two_stripes():
     once = drawn(Drawing(["y"], [[[[Tile("3", "Σ", ((0, 1), (1, 1)))]]]]))
     twice = drawn(Drawing(["y"], [[[[Tile("4", "Σ", ((0, 1), (1, 2)), badge="2×")]]]]))
-    stripes = [sum(e.get("d", "").count("M") for e in ET.fromstring(svg_).iter()) for svg_ in (once, twice)]
+    stripes = [sum(e.get("d", "").count("m") for e in ET.fromstring(svg_).iter()) for svg_ in (once, twice)]
     assert stripes[1] >= stripes[0] + 1
 
 

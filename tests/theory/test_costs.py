@@ -70,6 +70,11 @@ def test_a_pipeline_is_as_fast_as_the_best_number_of_pieces(n, nbytes):
         assert best <= got * 1.1
 
 
+def test_two_ranks_have_nobody_to_pass_pieces_on_to():
+    for op in ("broadcast", "reduce"):
+        assert float(seconds(op, "ring", 2, 1e9, A, B)) == pytest.approx(A + 1e9 * B)
+
+
 def test_n_cancels_out_of_the_rings_bytes_and_not_out_of_its_latency():
     few, many = (seconds("all_reduce", "ring", n, np.array([0, 1e9]), A, B) for n in (64, 6400))
     assert many[1] - many[0] == pytest.approx(few[1] - few[0], rel=0.02)
@@ -88,6 +93,7 @@ def test_gloos_reduce_scatter_costs_as_much_as_its_all_reduce():
     assert seconds("reduce_scatter", "as an all-reduce", 4, 1e6, A, B) == seconds("all_reduce", "ring", 4, 1e6, A, B)
 
 
+@pytest.mark.slow
 @given(st.integers(3, 300), st.floats(1e-7, 1e-3), st.floats(1e-12, 1e-8))
 def test_at_the_crossover_both_take_equally_long(n, alpha, beta):
     at = crossover("all_reduce", "ring", "recursive doubling", n, alpha, beta)

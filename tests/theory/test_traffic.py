@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.theory import traffic
-from labkit.theory.primitives import PRIMITIVES
+from labkit.theory.primitives import PRIMITIVES, find
 from labkit.theory.record import read
 from tests.recorded import Told, told
 
@@ -19,17 +19,20 @@ def everyone(n: int, op: str, **more: object) -> list[Told]:
     return [Told(n).meet(op, **more) for _ in range(n)]
 
 
-@pytest.mark.parametrize("op", ["broadcast", "reduce", "all_reduce", "reduce_scatter", "all_to_all_single"])
+@pytest.mark.parametrize(
+    "op", ["broadcast", "reduce", "all_reduce", "reduce_scatter", "all_to_all_single", "all_reduce_coalesced"]
+)
 def test_a_recorded_buffer_is_the_textbooks(op):
     found = asked(*everyone(4, op, bytes=800, peer=2))
-    assert (found.matrix() == PRIMITIVES[op.removesuffix("_single")].traffic(4, 800, 2)).all()
+    assert (found.matrix() == find(op).traffic(4, 800, 2)).all()
 
 
-@pytest.mark.parametrize("op", ["gather", "scatter", "all_gather", "all_gather_single", "all_gather_into_tensor"])
+@pytest.mark.parametrize(
+    "op", ["gather", "scatter", "all_gather", "all_gather_single", "all_gather_into_tensor", "gather_single"]
+)
 def test_a_recorded_share_is_one_rank_s_of_the_textbooks(op):
-    name = op.removesuffix("_single").removesuffix("_into_tensor")
     found = asked(*everyone(4, op, bytes=200, peer=2))
-    assert (found.matrix() == PRIMITIVES[name].traffic(4, 800, 2)).all()
+    assert (found.matrix() == find(op).traffic(4, 800, 2)).all()
 
 
 def test_a_sub_group_moves_data_between_its_own_ranks():

@@ -1,0 +1,235 @@
+"""Run a cell or a function of `labkit.rank` on the ranks: wait, see when it cannot finish, free the ranks, collect."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from labkit.cluster.stop import STOP
+from labkit.outcome.outcome import Outcome, RankOutcome
+
+if TYPE_CHECKING:
+    from labkit.cluster.engines import Engines
+
+TICK = 0.05  # seconds between two looks at the Stop button and at the controller
+LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
+SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
+ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
+PAUSE = 0.3  # seconds between two ways of freeing a rank
+FREEING = 2.0  # seconds in which a freed rank must leave its cell
+STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
+SILENT = {"state": "silent"}  # an agent that cannot answer: its rank is in a C call that keeps the interpreter
+
+Watch = Callable[[float, "Running"], Any]  # is called now and then with the seconds so far
+
+
+class Running:
+    """A cell or a call on its way: `replies[r]` is ipyparallel's future of what rank r answers."""
+
+    def __init__(self, engines: Engines, replies: dict[int, Any], prints: bool = False) -> None:
+        self.engines = engines
+        self.replies = replies
+        self.prints = prints  # its output is wanted as well
+        self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
+        self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
+        self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
+
+    def pending(self) -> list[int]:
+        """The ranks that live and have not finished."""
+        left = [r for r, reply in self.replies.items() if not reply.done()]
+        dead = self.engines.dead() if left else {}
+        return [r for r in left if r not in dead]
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long; True when no living rank is left in it."""
+        concurrent.futures.wait(self.replies.values(), seconds)
+        return not self.pending()
+
+    def error(self, rank: int) -> Exception | None:
+        """What a rank raised; ipyparallel delivers it as the reply's result."""
+        reply = self.replies[rank]
+        if not reply.done():
+            return None
+        result = reply.exception() or reply.result()
+        return result if isinstance(result, Exception) else None
+
+    def stuck(self) -> bool:
+        """Look at the unfinished ranks: whether one has waited for too long.
+
+        A rank waits while it stays in the same call and neither takes a step nor moves a byte. It waits too long
+        after the lab's limit; after a second already when nobody is computing who could still come, and bytes are
+        counted on every rank.
+        """
+        now = time.monotonic()
+        self.look()
+        waits, counted = [], True
+        for r, w in self.where.items():
+            here = (w["state"], w.get("op"), w.get("line"), w.get("sequence"), w.get("moved"))
+            if r not in self._since or self._since[r][0] != here:
+                self._since[r] = (here, now)
+            if w["state"] in ("collective", "stopped"):
+                waits.append(now - self._since[r][1])
+                counted &= w == STOPPED or w["moved"] is not None
+        if not waits:
+            return False
+        hopeless = counted and len(waits) == len(self.where)  # nobody is left who computes
+        return min(waits) > min(SURE, self.engines.limit) if hopeless else max(waits) > self.engines.limit
+
+    def look(self) -> None:
+        """Ask the unfinished ranks where they are."""
+        engines, pending = self.engines, self.pending()
+        still = [r for r in pending if self.where.get(r) == STOPPED and engines.is_stopped(r)]
+        answers = engines.ask("where", [r for r in pending if r not in still], ANSWER)
+        self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
+        self.where |= dict.fromkeys(still, STOPPED)
+
+    def fate(self) -> dict[str, dict[int, Any]]:
+        """Who waits where, and what everybody else does instead."""
+        dead = self.engines.dead()
+        waiting = {r: w for r, w in self.where.items() if w["state"] == "collective"}
+        elsewhere = {}
+        for r in range(self.engines.n):
+            if r in waiting:
+                continue
+            if r in dead:
+                elsewhere[r] = f"died ({dead[r]})"
+            elif r not in self.replies:
+                elsewhere[r] = "never ran the cell"
+            elif r in self.where:
+                elsewhere[r] = _instead(self.where[r])
+            elif (error := self.error(r)) is not None:
+                elsewhere[r] = f"raised {_name(error)}"
+            else:
+                elsewhere[r] = "finished the cell without it"
+        return {"waiting": waiting, "elsewhere": elsewhere}
+
+    def free(self, signal: str | int | None = None) -> None:
+        """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
+
+        Where nobody waits the group lives on, but for a rank that does not hear the interrupt.
+        `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
+        """
+        engines, self.freed = self.engines, time.time_ns()
+        if signal not in (None, 0, "SIGINT"):
+            engines.signal(self.pending(), signal)
+        for r, w in self.where.items():
+            if w == STOPPED:
+                engines.kill(r)
+        broken = any(w["state"] == "collective" for w in self.where.values())
+        interrupted: set[int] = set()
+        deadline = math.inf
+        while True:
+            if broken:
+                engines.ask("abort", range(engines.n), ANSWER)
+                if self.wait(PAUSE):
+                    return
+            heard = engines.ask("interrupt", set(self.pending()) - interrupted, ANSWER)
+            interrupted |= {r for r, heeded in heard.items() if heeded}  # the others had not begun yet
+            deadline = min(deadline, time.monotonic() + FREEING)
+            if self.wait(PAUSE):
+                return
+            broken = True
+            if time.monotonic() > deadline:
+                for r in self.pending():
+                    engines.kill(r)
+
+    def outcome(self, ended: str, **fate: Any) -> Outcome:
+        """Collect what every rank printed, returned or raised; a living rank's output arrives just after its reply."""
+        for r in self.replies:
+            if getattr(self.error(r), "ename", "") == "EngineError":  # ipyparallel may know before the kernel does
+                self.engines.await_end(r)
+        dead = {r: how for r, how in self.engines.dead().items() if r in self.replies}
+        if self.prints:
+            concurrent.futures.wait([reply.output for reply in self.replies.values()], 0.1 if dead else 1.0)
+        outcome = Outcome([self._of(r, r in dead) for r in self.replies], ended, dead, **fate)
+        self._trace(outcome)
+        return outcome
+
+    def _of(self, rank: int, dead: bool) -> RankOutcome:
+        reply = self.replies[rank]
+        output = reply.output.metadata
+        result = output["execute_result"] or {}
+        error = None if dead else self.error(rank)
+        answer = reply.result() if reply.done() and not error and not dead else None
+        group = getattr(answer, "_content", {}).get("user_expressions", {}).get("group", {})
+        return RankOutcome(
+            rank,
+            stdout=output["stdout"] or "",
+            stderr=output["stderr"] or "",
+            value=(result.get("data") or {}).get("text/plain", ""),
+            displays=[o["data"] for o in output["outputs"]],
+            answer=answer,
+            ename=_name(error) if error else "",
+            evalue=str(getattr(error, "evalue", error)) if error else "",
+            traceback=getattr(error, "traceback", "") or "" if error else "",
+            apart=group.get("data", {}).get("text/plain") == "False",
+        )
+
+    def _trace(self, outcome: Outcome) -> None:
+        """Note of every error when it was raised and by whom, as the rank recorded it."""
+        raised = list(outcome.errors)
+        told = self.engines.ask("ended", raised, ANSWER) if raised and outcome.ended != "lost" else {}
+        for r in outcome.ranks:
+            if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
+                r.ename, r.evalue = r.answer["error"][:2]
+                end = r.answer["ended"]
+            else:
+                end = told.get(r.rank)
+                if not end or end["request"] != self.replies[r.rank].msg_id:
+                    continue
+            r.at = end["at"]
+            r.raised = "lab" if end["raised"] == "operation" and r.at > self.freed else end["raised"]
+
+
+def run(running: Running, limit: float = math.inf, watch: Watch = lambda *_: None, signal: Any = None) -> Outcome:
+    """Wait for a cell or a call to its end, or free its ranks where it cannot end; the group is not healed here.
+
+    Stop ends it as well, and so does taking longer than `limit` seconds.
+    """
+    ended = _wait(running, limit, watch)
+    if ended in ("", "lost"):
+        return running.outcome(ended)
+    if ended == "stopped":
+        STOP.told = True
+    if ended != "stuck":
+        running.look()
+    fate = running.fate()
+    running.free(signal)
+    return running.outcome(ended, **fate)
+
+
+def _wait(running: Running, limit: float, watch: Watch) -> str:
+    """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
+    began = looked = time.monotonic()
+    presses = STOP.pressed
+    while running.pending():
+        if STOP.wished:
+            return "stopped"
+        if running.engines.lost():
+            return "lost"
+        if running.wait(TICK):
+            break
+        now = time.monotonic()
+        if now - began > (limit if STOP.pressed == presses else min(limit, FREEING)):  # pressed again: hurry
+            return "slow"
+        if now - looked < LOOK_EVERY:
+            continue
+        stuck = running.stuck()
+        looked = time.monotonic()
+        watch(now - began, running)
+        if stuck:
+            return "stuck"
+    return ""
+
+
+def _instead(where: dict[str, Any]) -> str:
+    line = f" (line {where['line']})" if where.get("line") else ""
+    other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
+    return other.get(where["state"], f"went on computing{line}")
+
+
+def _name(error: Exception) -> str:
+    return str(getattr(error, "ename", type(error).__name__))

@@ -1,0 +1,128 @@
+"""The Stop button: while the lab is at work a press is noted and looked for, and tears nothing in two.
+
+Stop is SIGINT. Python would raise KeyboardInterrupt wherever the main thread happens to be: between a request and
+its answer, in the middle of healing, or in the kernel's own code, where the cell then never ends.
+
+    with STOP:             # or @STOP on a function
+        while not done:
+            if STOP.wished: …
+
+The block ends as a StoppedError where Stop was pressed in it and nobody has told the learner so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+from IPython.core.getipython import get_ipython
+
+from labkit.errors import StoppedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Stop:
+    """The button; there is one, as there is one main thread. In any other thread it is never pressed."""
+
+    def __init__(self) -> None:
+        self.presses = 0  # since the outermost block began
+        self.told = False  # somebody has acted on them
+        self._early = 0  # presses after a cell's request came and before its code began
+        self._depth = 0
+        self._before: Any = None
+
+    @property
+    def pressed(self) -> int:
+        """How often Stop was pressed since the block began."""
+        return self.presses if _in_main_thread() else 0
+
+    @property
+    def wished(self) -> bool:
+        """Whether Stop was pressed and nobody has acted on it yet."""
+        return self.pressed > 0 and not self.told
+
+    def press(self, signum: int, frame: FrameType | None) -> None:
+        """The handler of SIGINT: note it in a block, raise it in the learner's code, else it has come too late."""
+        if self._depth:
+            self.presses += 1
+        elif _learners(frame):
+            signal.default_int_handler(signum, frame)
+        else:
+            self._early += 1
+
+    def __enter__(self) -> Stop:
+        if _in_main_thread():
+            if not self._depth:
+                self._before = signal.signal(signal.SIGINT, self.press)
+                self.presses, self._early, self.told = self._early, 0, False
+            self._depth += 1  # from here on a press is noted; one that came before is raised, and nothing has begun
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not _in_main_thread():
+            return
+        self._depth -= 1  # a press that comes from here on is raised
+        if not self._depth:
+            if self._before is not None:
+                signal.signal(signal.SIGINT, self._before)
+            wished, self.presses = self.wished, 0
+            if wished and kind is None:
+                raise StoppedError("You pressed Stop when the ranks had finished.")
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Run a function in a block."""
+
+        @functools.wraps(function)
+        def stoppable(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return function(*args, **kwargs)
+
+        return stoppable
+
+    def unstoppable(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Run a function to its end, however often Stop is pressed meanwhile."""
+
+        @functools.wraps(function)
+        def unstopped(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self.told = True
+
+        return unstopped
+
+    def watch(self, shell: Any) -> None:
+        """Take the button from a notebook's kernel, which loses a cell's reply where a press hits its own code."""
+        kernel = getattr(shell, "kernel", None)
+        if kernel is None:
+            return
+
+        def pre_handler_hook() -> None:
+            self._early = 0
+            with contextlib.suppress(ValueError):  # not in the main thread
+                kernel.saved_sigint_handler = signal.signal(signal.SIGINT, self.press)
+
+        kernel.pre_handler_hook = pre_handler_hook
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _learners(frame: FrameType | None) -> bool:
+    """Whether code of the learner runs: a cell's, or what it called. Outside IPython all code is."""
+    shell = get_ipython()
+    while shell is not None and frame is not None and frame.f_globals is not shell.user_ns:
+        frame = frame.f_back
+    return shell is None or frame is not None
+
+
+STOP = Stop()

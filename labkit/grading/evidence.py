@@ -1,0 +1,182 @@
+"""What a run that went wrong has left: calls that cannot fit one another, and the stack of a process that crashed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from labkit.theory.record import Meeting, Message, Op, Record
+from labkit.words import alike, count, nbytes, ranks, sentence
+
+MOST = 3  # contradictions; later ones are often consequences of the first
+
+# What all ranks must agree on in a collective: a verb, what each rank has to say there, and what follows it.
+ASPECTS: Sequence[tuple[str, Callable[[Op], str], str]] = (
+    ("call", lambda op: op.op, ""),
+    ("name", lambda op: "" if op.peer is None else f"rank {op.peer}", " as the root of {}"),
+    ("ask", lambda op: f"for {op.reduce}" if op.reduce else "", " in {}"),
+    ("bring", lambda op: op.dtype or "", " to {}"),
+    ("bring", lambda op: _size(op) if _equal(op) else "", " to {}"),
+)
+
+
+def contradictions(record: Record, finished: Collection[int]) -> list[str]:
+    """Calls that cannot fit one another, each in a sentence; `finished` are the ranks that reached the function's end.
+
+    A rank that exchanges with itself, ranks that disagree in a collective, a receive that does not fit its send, and
+    what was started and never waited for.
+    """
+    waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not op.waited]
+    found = [
+        *with_themselves(record),
+        *filter(None, map(_disagreement, record.meetings)),
+        *filter(None, map(_misfit, record.messages)),
+        *_other_tags(record.messages),
+        *_together(waiting, lambda op: f"{{}} started {op.op}{place(op)} and never waited for it"),
+    ]
+    return found[:MOST]
+
+
+def with_themselves(record: Record) -> list[str]:
+    """Ranks that tried to send to themselves or to receive from themselves.
+
+    "Rank 0 receives from itself (line 8)."
+    """
+    failed = [op for mine in record.ops for op in mine if op.error or op.left is None]
+    ops = [op for op in failed if op.kind in ("send", "recv") and op.peer == op.rank]
+
+    def says(op: Op) -> str:
+        return f"{{}} {'send{s} to' if op.kind == 'send' else 'receive{s} from'} {{self}}{place(op)}"
+
+    return _together(ops, says)
+
+
+def with_others(record: Record, died: Collection[int], but: Collection[int] = ()) -> list[str]:
+    """The last call of each rank in which it met those that died, with what it brought; not of the ranks in `but`."""
+    last = {}
+    for op in (op for mine in record.ops for op in mine if op.rank not in but):
+        if op.peer in died if op.kind != "collective" else set(op.ranks) & set(died):
+            last[op.rank] = op
+
+    def says(op: Op) -> str:
+        size = _size(op)
+        return f"{{}} called {op.op}{f' with {size} of {op.dtype}' if size and op.dtype else ''}{place(op)}"
+
+    return _together(last.values(), says)
+
+
+def place(op: Op) -> str:
+    """Where a call stands in the cell: " (line 8)"."""
+    return f" ({op.place})" if op.place else ""
+
+
+def _together(ops: Iterable[Op], says: Callable[[Op], str]) -> list[str]:
+    """A sentence for all ranks that do the same."""
+    who: dict[str, list[int]] = {}
+    for op in ops:
+        who.setdefault(says(op), []).append(op.rank)
+    return [
+        sentence([text.format(ranks(rs), s="s" * one, self="itself" if one else "themselves")])
+        for text, rs in who.items()
+        for one in [len(set(rs)) == 1]
+    ]
+
+
+def _disagreement(meeting: Meeting) -> str:
+    """What the ranks of a collective do not agree on, the fewest first.
+
+    "Rank 0 brings 2 elements to all_reduce (line 4), and the others bring 3."
+    """
+    first = {op.rank: op for op in meeting.ops}
+    for verb, what, tail in ASPECTS if meeting.mixed else ASPECTS[1:]:
+        values = {r: what(op) for r, op in first.items()}
+        groups = sorted(alike(values).items(), key=lambda group: len(group[1]))
+        if len(groups) == 1 or "" in values.values():
+            continue
+        parts = []
+        for i, (value, rs) in enumerate(groups):
+            op = first[rs[0]]
+            who = "the others" if i and len(groups) == 2 and len(rs) > 1 else ranks(rs)
+            at = tail.format(op.op) + place(op) if i == 0 else place(op) if verb == "call" else ""
+            value = value.removesuffix(" elements").removesuffix(" element") if i else value
+            parts.append(f"{who} {verb}{'s' * (len(rs) == 1)} {value}{at}")
+        return sentence([", and ".join(parts)])
+    return ""
+
+
+def _misfit(message: Message) -> str:
+    """A receive that makes room for something else than what is sent."""
+    send, recv = message.send, message.recv
+    if send is None or recv is None:
+        return ""
+    for what in (lambda op: op.dtype or "", _size):
+        brought, room = what(send), what(recv)
+        if brought and room and brought != room:
+            end = f"rank {recv.rank} makes room for {room}{place(recv)}"
+            return f"Rank {send.rank} sends {brought}{place(send)}, and {end}."
+    return ""
+
+
+def _other_tags(messages: Iterable[Message]) -> list[str]:
+    """Sends and receives of two ranks that do not meet because their tags differ."""
+    messages = list(messages)
+    sends = [m.send for m in messages if m.send and not m.recv]
+    recvs = [m.recv for m in messages if m.recv and not m.send]
+    return [
+        f"Rank {a.rank} sends to rank {b.rank} with tag {a.tag}{place(a)}, and rank {b.rank} receives with tag "
+        f"{b.tag}{place(b)}."
+        for a in sends
+        for b in recvs
+        if (a.peer, a.rank) == (b.rank, b.peer) and a.tag != b.tag
+    ]
+
+
+def _equal(op: Op) -> bool:
+    """Whether all ranks must bring equally much: torch's own all-to-all may be uneven, and comms asks first."""
+    uneven = op.primitive is None or op.primitive.name == "all_to_all"
+    return not (uneven or op.witnessed or op.op.startswith("comms."))
+
+
+def _size(op: Op) -> str:
+    """How much a call carries: "2 elements"; a list of tensors in bytes."""
+    if op.shape is not None:
+        return count(math.prod(op.shape), "element")
+    return "" if op.bytes is None else nbytes(op.bytes)
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """Where a process was when it crashed: the operation, if any, and the line of the cell.
+
+    `own` is whether it crashed in that very line; otherwise a thread of Gloo's or torch's took the process down.
+    """
+
+    op: str | None
+    place: str
+    own: bool
+
+    def __str__(self) -> str:
+        return f"in {self.op} ({self.place})" if self.op else f"in {self.place}"
+
+
+FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+CELL = re.compile(r"ipykernel_|^<ipython-input")
+TORCH_OR_COMMS = re.compile(r"torch/distributed/distributed_c10d\.py$|labkit/rank/(?:comms|p2p)\.py$")
+
+
+def last_words(stacks: str) -> LastWords | None:
+    """What Python's faulthandler has written of a process that crashed, read; None where it says nothing of a cell."""
+    for thread in stacks.split("\n\n"):
+        frames = FRAME.findall(thread)
+        cells = [i for i, (file, _, _) in enumerate(frames) if CELL.search(file)]
+        if cells:
+            (_, inner, name), (_, outer, _) = frames[cells[0]], frames[cells[-1]]
+            called = [name for file, _, name in frames[: cells[0]] if TORCH_OR_COMMS.search(file)]
+            public = [name for name in called if not name.startswith("_")]
+            waits = any(file.endswith("labkit/rank/recorder.py") and name == "wait" for file, _, name in frames)
+            place = f"line {inner}" + (f" of {name}, called in line {outer}" if cells[0] != cells[-1] else "")
+            op = public[-1] if public else "wait" if waits else None
+            return LastWords(op, place, thread.startswith("Current thread"))
+    return None

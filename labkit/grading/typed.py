@@ -1,0 +1,68 @@
+"""What the notebook's cells define, and where: on the ranks or, where `%%px` was forgotten, in the notebook.
+
+Cells are the source as it was typed, oldest first. Pure: strings in, strings out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
+ON_RANKS = ("px", "flow", "wire", "late")  # cell magics whose code the ranks run
+ALIKE = 0.75  # of difflib's ratio: "swpa" for "swap"
+
+
+def as_typed(cell: str) -> str:
+    """The cell of a function on the ranks as it was typed: labkit lets a comment stand for its %%px line."""
+    first, _, rest = cell.partition("\n")
+    return f"{first.removeprefix('# ')}\n{rest}" if first.startswith("# %%") else f"%%px\n{cell}" if cell else ""
+
+
+def misplaced(cells: Sequence[str], name: str, on_ranks: str) -> str:
+    """Why what the ranks have is not what was written last; empty where it is.
+
+    `on_ranks` is the cell, as typed, that their function comes from, empty where they have none.
+
+    >>> misplaced(["def swap(x): ..."], "swap", "")
+    'swap was last defined in the notebook, not on the ranks. Begin its cell with %%px and run it again.'
+    """
+    since = _since(cells, on_ranks)
+    last = next((magic for cell in reversed(since) for magic, names in [_defines(cell)] if name in names), None)
+    if last != "":
+        return ""
+    return f"{name} was last defined in the notebook, not on the ranks. Begin its cell with %%px and run it again."
+
+
+def misspelt(cells: Sequence[str], name: str, on_ranks: str, known: Collection[str] = ()) -> str:
+    """A note on a function with nearly this name that was written since and is not used; `known` are no mistakes.
+
+    >>> misspelt(["%%px\\ndef swpa(x): ..."], "swap", "")
+    'There is a newer function swpa. If you meant swap, write its name so and run its cell again.'
+    """
+    since = [_defines(cell) for cell in _since(cells, on_ranks)]
+    names = [other for magic, found in since if magic in ON_RANKS for other in found]
+    used = set(re.findall(r"\w+", on_ranks))
+    near = get_close_matches(name, [other for other in names if other not in {name, *known} | used], 1, ALIKE)
+    if not near:
+        return ""
+    return f"There is a newer function {near[0]}. If you meant {name}, write its name so and run its cell again."
+
+
+def _since(cells: Sequence[str], on_ranks: str) -> Sequence[str]:
+    """The cells after the one that the ranks' function comes from; none where that one was not typed here."""
+    if not on_ranks:
+        return cells
+    places = [i for i, cell in enumerate(cells) if cell.strip() == on_ranks.strip()]
+    return cells[places[-1] + 1 :] if places else []
+
+
+def _defines(cell: str) -> tuple[str, list[str]]:
+    """The cell's magic ("" for none) and the functions that it defines."""
+    magic = re.match(r"\s*%%(\w+)", cell)
+    try:
+        nodes = ast.parse(re.sub(r"^\s*[%!].*$", "", cell, flags=re.MULTILINE)).body
+    except SyntaxError:
+        nodes = []
+    return magic[1] if magic else "", [node.name for node in nodes if isinstance(node, ast.FunctionDef)]

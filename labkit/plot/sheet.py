@@ -1,0 +1,100 @@
+"""What all pictures share: a sheet to draw on, letters and how wide they are, the colours of the ranks.
+
+A unit is UNIT points; y goes down. No pyplot, no global style: a learner may be drawing in another thread.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Circle
+from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
+
+from labkit.plot.svg import HALO, INK, YELLOW
+
+UNIT = 36.0  # points that one unit takes
+LEAST = 7.0  # points of the smallest letters: more than 9 px at 100 %
+# Okabe and Ito's colours, neighbours far apart; beyond 8 ranks they come again, and the labels tell.
+RANKS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
+BLACK, WHITE = "#000000", "#fefefe"  # on colours, which are the same in both themes
+Align = Literal["left", "center", "right"]
+
+
+def sheet(width: float, height: float) -> Axes:
+    """Axes of a new figure, `width` × `height` units."""
+    figure = Figure(figsize=(width * UNIT / 72, height * UNIT / 72), dpi=72)
+    figure.set_layout_engine("none")
+    figure.patch.set_visible(False)
+    ax = figure.add_axes((0, 0, 1, 1))
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
+    ax.axis("off")
+    return ax
+
+
+def write(
+    ax: Axes, x: float, y: float, text: str, points: float, ink: str = INK, align: Align = "center",
+    bold: bool = False, mono: bool = False, zorder: float = 8, halo: bool = False,
+) -> Text:  # fmt: skip
+    """Write a line whose letters' middle is at y; with a halo, what it crosses ends before it."""
+    return ax.text(
+        x, y, text, color=ink, ha=align, va="center_baseline", zorder=zorder, parse_math=False,
+        gid=HALO if halo else None, fontproperties=_font(points, bold, mono),
+    )  # fmt: skip
+
+
+@cache
+def extent(text: str, points: float, bold: bool = False, mono: bool = False) -> float:
+    """How many units a line takes, by matplotlib's own letters."""
+    return float(text_to_path.get_text_width_height_descent(text, _font(points, bold, mono), False)[0]) / UNIT
+
+
+def shortened(text: str, room: float, points: float, mono: bool = False) -> str:
+    """The text, or as much of its beginning as the room has place for."""
+    if extent(text, points, mono=mono) <= room:
+        return text
+    return next((s for i in range(len(text), 0, -1) if extent(s := text[:i] + "…", points, mono=mono) <= room), "…")
+
+
+def wrapped(text: str, room: float, points: float, bold: bool = False) -> list[str]:
+    """The text in lines that the room has place for, broken between words."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and extent(longer, points, bold) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def color(rank: int) -> str:
+    """A rank's colour."""
+    return RANKS[rank % len(RANKS)]
+
+
+def stroke(rank: int) -> str:
+    """The colour of a rank's lines: yellow ones vanish on a light page."""
+    return YELLOW if color(rank) == "#F0E442" else color(rank)
+
+
+def on(rank: int) -> str:
+    """The ink that can be read on a rank's colour."""
+    return WHITE if color(rank) == "#0072B2" else BLACK
+
+
+def chip(ax: Axes, x: float, y: float, rank: int, radius: float = 0.15) -> None:
+    """A small circle in a rank's colour."""
+    ax.add_artist(Circle((x, y), radius, facecolor=color(rank), edgecolor=INK, linewidth=0.5, zorder=4))
+
+
+def _font(points: float, bold: bool, mono: bool) -> FontProperties:
+    """DejaVu comes with matplotlib: the same widths on every machine, whatever a learner's style says."""
+    return FontProperties(
+        family="DejaVu Sans Mono" if mono else "DejaVu Sans", size=points, weight="bold" if bold else "normal"
+    )

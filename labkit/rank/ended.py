@@ -1,0 +1,177 @@
+"""How the last cell ended on this rank, or a function that labkit ran here by name: what was raised, when, and by whom.
+
+From this the notebook tells a cause from what it did to the other ranks, and need not read torch's English.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from labkit.rank import frames, group, store
+
+LEARNER, OPERATION, LAB = "learner", "operation", "lab"
+NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0, "raised": "", "op": None, "line": None}
+
+_last = NOTHING
+_group = 0  # when the group was joined in which that happened
+_interrupted = False  # by the lab, in the cell that runs
+
+
+def install(shell: Any) -> None:
+    """Note the end of every cell, and every exception before its traceback is rendered.
+
+    Only the learner's own frames are rendered: IPython reads the whole of every file, and takes seconds for torch's.
+    """
+    if getattr(shell.showtraceback, "noting", False):
+        return
+    show = shell.showtraceback
+
+    def showtraceback(*args: Any, **kwargs: Any) -> Any:
+        error = sys.exc_info()[1]
+        note(shell, error)
+        _cut(error)
+        return show(*args, **kwargs)
+
+    showtraceback.noting = True  # type: ignore[attr-defined]
+    shell.showtraceback = showtraceback
+    shell.events.register("pre_run_cell", _begin)
+    shell.events.register("post_run_cell", lambda result: _end(shell, result))
+
+
+def last() -> dict[str, Any]:
+    """How the last cell, or the last function that labkit ran by name and that raised, ended here.
+
+    `request` is the message that asked for it, so that nobody takes an older end for a newer one's. The others are
+    those of `of`; `error` is "" where nothing was raised. `aborted` is when the lab broke that group off, or None. The
+    lab breaks off all ranks, one a little before the other: an "operation" that failed after any rank's `aborted`
+    failed through the lab too.
+    """
+    aborted = group.times()[1]
+    return {**_last, "aborted": aborted if aborted is not None and aborted > _group else None}
+
+
+def of(error: BaseException) -> dict[str, Any]:
+    """What is known of an exception that was just caught: `error` (its type's name), `at`, `raised`, `op` and `line`.
+
+    `at` is when it was caught, in nanoseconds since 1970: one clock for all ranks of a host. `op` is the operation of
+    torch.distributed or comms that it came out of, `line` the line of the cell that led there. `raised` is
+    - "operation" where an operation between ranks failed under way: a connection went down, nobody came in time;
+    - "lab" where the lab had broken the group off before, or interrupted the cell;
+    - "learner" for everything else, torch's complaint about a wrong argument as well.
+    """
+    at = time.time_ns()
+    below = _frames(error.__traceback__)
+    cells = [i for i, (frame, _, _) in enumerate(below) if frames.is_cell(frame.f_code.co_filename)]
+    called = [frame for frame, _, _ in below[(cells[-1] + 1 if cells else 0) :]]
+    op = frames.operation(reversed(called))
+    if op is None and any(map(frames.stands_between, called)):
+        op = "wait"  # a handle's
+    return {
+        "error": type(error).__name__,
+        "at": at,
+        "raised": _raised(error),
+        "op": op,
+        "line": below[cells[0]][1] if cells else None,
+    }
+
+
+def interrupted() -> None:
+    """The lab is about to interrupt the cell that runs."""
+    global _interrupted
+    _interrupted = True
+
+
+def _raised(error: BaseException) -> str:
+    """By whom; an exception that was raised from another one, by whom that was."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, KeyboardInterrupt):
+        return LAB if _interrupted else LEARNER
+    if not _failed_under_way(error):
+        return LEARNER
+    return LAB if group.aborted() else OPERATION
+
+
+def _failed_under_way(error: BaseException) -> bool:
+    """Whether an operation failed for something that came, or did not come, from another rank.
+
+    What torch raises in Python is about arguments, but for its own DistErrors. What it raises in C++ may be either:
+    a connection that went down tells them apart, where there is one that can be asked.
+    """
+    below = _frames(error.__traceback__)
+    if not below or not isinstance(error, RuntimeError) or isinstance(error, NotImplementedError):
+        return False
+    frame, line, in_python = next(b for b in reversed(below) if b is below[0] or not frames.passes_on(b[0]))
+    if in_python:
+        ours = frames.in_torch(frame) or frame.f_code.co_filename == store.__file__
+        return ours and isinstance(error, dist.DistError)
+    if frames.is_cell(frame.f_code.co_filename):
+        return frames.waits(frame, line) and group.broken() is True
+    waited = frames.in_torch(frame) or frames.in_backward(frame) or frames.stands_between(frame)
+    return waited and group.broken() is not False
+
+
+def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int, bool]]:
+    """The frames that an exception came through, outermost first: each with its line, and whether Python raised it."""
+    found = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code.co_code
+        raised = dis.opname[code[traceback.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+        found.append((traceback.tb_frame, traceback.tb_lineno, raised))
+        traceback = traceback.tb_next
+    return found
+
+
+def _cut(error: BaseException | None) -> None:
+    """Leave the learner's own frames in a traceback, where there are any, and in those that it was raised from."""
+    outermost, chain = error, set()
+    while error is not None and id(error) not in chain:
+        chain.add(id(error))
+        entries = []
+        entry = error.__traceback__
+        while entry is not None:
+            entries.append(entry)
+            entry = entry.tb_next
+        mine = [e for e in entries if frames.is_learners(e.tb_frame)]
+        if mine:
+            if error is outermost and mine[0] is not entries[0]:
+                mine.insert(0, entries[0])  # IPython's own, which it leaves out when it renders
+            cut = None
+            for e in reversed(mine):
+                cut = TracebackType(cut, e.tb_frame, e.tb_lasti, e.tb_lineno)
+            error.__traceback__ = cut
+        error = error.__cause__ or error.__context__
+
+
+def note(shell: Any, error: BaseException | None) -> None:
+    """Keep what is known of an exception that has left a cell, or a function that labkit ran by name."""
+    global _last, _group
+    if error is not None:
+        _group = group.times()[0]
+        _last = {"request": _request(shell), **of(error)}
+
+
+def _begin(_: Any = None) -> None:
+    global _interrupted
+    _interrupted = False
+
+
+def _end(shell: Any, result: Any) -> None:
+    global _last, _group
+    error = result.error_before_exec or result.error_in_exec
+    known = _last["request"] == _request(shell) and _last["error"] == type(error).__name__
+    if error is None:
+        _group = group.times()[0]
+        _last = {**NOTHING, "request": _request(shell), "at": time.time_ns()}
+    elif not known:  # a SyntaxError is shown in another way
+        note(shell, error)
+
+
+def _request(shell: Any) -> str:
+    return str(shell.kernel.get_parent("shell").get("header", {}).get("msg_id", ""))

@@ -1,0 +1,80 @@
+"""Whose a frame is: the learner's cell, an operation that ranks take part in together, or what lies between them."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+import torch.distributed as dist
+from torch import _ops
+from torch.autograd import graph
+from torch.distributed import distributed_c10d
+
+from labkit.rank import anysource, comms, p2p, recorder
+
+TORCH = str(Path(dist.__file__).parent) + os.sep
+WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
+FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
+CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
+COMMS = (comms.__file__, p2p.__file__)
+
+
+def is_cell(filename: str) -> bool:
+    """Whether a file's name is one that IPython gives to a cell."""
+    return "ipykernel_" in filename or filename.startswith("<ipython-input")
+
+
+def is_learners(frame: FrameType) -> bool:
+    """Whether a frame runs the learner's code, in a cell or in a file of their own."""
+    file = frame.f_code.co_filename
+    return is_cell(file) or not FOREIGN.search(file)
+
+
+def stands_between(frame: FrameType) -> bool:
+    """Whether a frame is one of labkit's own that passes a call on to torch."""
+    return frame.f_code.co_filename in (recorder.__file__, anysource.__file__)
+
+
+def in_torch(frame: FrameType) -> bool:
+    """Whether a frame runs code of torch.distributed."""
+    return frame.f_code.co_filename.startswith(TORCH)
+
+
+def passes_on(frame: FrameType) -> bool:
+    """Whether a frame only stands between a call of torch.ops and the C++ behind it."""
+    return frame.f_code.co_filename == _ops.__file__
+
+
+def source(frame: FrameType, line: int | None = None) -> str:
+    """The source of the line that a frame is in."""
+    return linecache.getline(frame.f_code.co_filename, line or frame.f_lineno).strip()
+
+
+def waits(frame: FrameType, line: int | None = None) -> bool:
+    """Whether a frame of a cell is in a line that waits for a handle."""
+    return bool(WAITING.search(source(frame, line)))
+
+
+def in_backward(frame: FrameType) -> bool:
+    """Whether a frame is the last in Python of a backward pass; DDP waits for the other ranks in the C++ behind it."""
+    return frame.f_code.co_filename == graph.__file__
+
+
+def operation(frames: Iterable[FrameType]) -> str | None:
+    """What the cell called, from the frames that it called, innermost first: "all_reduce", "comms.send".
+
+    It is the outermost function of torch.distributed or of comms that has a public name.
+    """
+    called = None
+    for frame in frames:
+        name = frame.f_code.co_name
+        if not name.startswith(("_", "<")) and name != "wrapper":  # that one logs a call and passes it on
+            if frame.f_code.co_filename in CALLS:
+                called = name
+            elif frame.f_code.co_filename in COMMS:
+                called = f"comms.{name}"
+    return called

@@ -1,0 +1,133 @@
+"""Be one of the first n ranks for a while, as if there were no others.
+
+A sub-group takes the default group's place, so that `dist.send(x, 1)`, `dist.get_rank()`, `rank` and `world_size` mean
+what they mean in a world of that size. To join a real one instead would take the learner's own groups along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, MutableMapping, Sequence
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from labkit.rank import recorder
+
+_groups: dict[int, Any] = {}
+
+
+def gather(sizes: Sequence[int], limit: float) -> None:
+    """Make the sub-groups of the first n ranks, for each n; every rank of the world calls this."""
+    for n in sizes:
+        _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
+
+
+def part(count: int) -> None:
+    """Let the sub-groups go; after a heal they are gone already. `count` is where groups are numbered from now."""
+    for group in _groups.values():
+        if group in distributed_c10d._world.pg_map:
+            dist.destroy_process_group(group)
+    _groups.clear()
+    distributed_c10d._world.group_count = count
+
+
+class Gate:
+    """Stop's signal while a learner's function runs: it breaks off the function, once, and never what is around it.
+
+    >>> with Gate() as gate:  # an interrupt waits
+    ...     try:
+    ...         with gate.opened():  # here it is raised, also one that came before
+    ...             signal.raise_signal(signal.SIGINT)
+    ...     except KeyboardInterrupt:
+    ...         signal.raise_signal(signal.SIGINT)  # not here: this has to be finished
+    """
+
+    def __init__(self) -> None:
+        self._open = False
+        self._came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """What Python calls when the signal comes."""
+        self._came = True
+        if self._open:
+            self._open = False
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Let an interrupt through."""
+        try:
+            self._open = not self._came
+            if self._came:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._open = False
+
+    def __enter__(self) -> Gate:
+        self._before = signal.signal(signal.SIGINT, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+@contextlib.contextmanager
+def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None]:
+    """For a while, be one of n ranks; groups that are made meanwhile are numbered from `count` and let go again.
+
+    `space` is where the learner's `rank` and `world_size` are. However it is left, all is put back, step by step in
+    reverse, also where one step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed
+    meanwhile stays destroyed, for the lab to heal.
+    """
+    world: Any = distributed_c10d._get_default_group()
+    with contextlib.ExitStack() as undo:
+        undo.callback(_assert_in, world)
+        undo.callback(_let_go, set(distributed_c10d._world.pg_map))
+        undo.enter_context(_put(space, rank=dist.get_rank(), world_size=n))
+        undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
+        undo.callback(_return_to, world)
+        distributed_c10d._update_default_pg(_groups[n])
+        distributed_c10d._world.group_count = count  # groups meet under their number, which all ranks must share
+        undo.callback(recorder.confine, None)
+        recorder.confine(n)
+        yield
+
+
+def _return_to(world: Any) -> None:
+    """Make the world the default group again; where it is no more, leave what has taken its place."""
+    if world in distributed_c10d._world.pg_map:
+        distributed_c10d._update_default_pg(world)
+    elif dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _let_go(before: set[Any]) -> None:
+    """Destroy the groups that were made since."""
+    with contextlib.ExitStack() as each:
+        for group in set(distributed_c10d._world.pg_map) - before:
+            each.callback(dist.destroy_process_group, group)
+
+
+def _assert_in(world: Any) -> None:
+    """The default group is the one from before, or there is none."""
+    assert distributed_c10d._world.default_pg in (world, None), "the default group was not put back"
+
+
+@contextlib.contextmanager
+def _put(mapping: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
+    """Set names for a while."""
+    before = {name: mapping[name] for name in values if name in mapping}
+    mapping.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            mapping.pop(name, None)
+        mapping.update(before)

@@ -1,0 +1,49 @@
+"""`make lab` in a fresh clone: what a learner meets first, and what is left after the page was loaded again."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, expect
+from serve import Server
+
+pytestmark = pytest.mark.browser
+
+ASKED = "from labkit import Predict\n\np = Predict('Which?', ['one', 'two'])\np"
+
+
+def test_it_opens_the_first_lesson_and_asks_nothing(chromium: Browser, lab_server: Server):
+    page = chromium.new_page()
+    page.goto(f"{lab_server.url}?token={lab_server.token}")
+    expect(page.locator(".lm-TabBar-tab.jp-mod-current", has_text="00-start-here.ipynb")).to_be_visible(timeout=60_000)
+    expect(page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+    # JupyterLab counts whatever it has to say here; the question about news would be the first.
+    expect(page.locator(".jp-Notification-Status")).to_be_visible()
+    expect(page.locator(".jp-Notification-Status")).to_have_text("0")
+    expect(page.locator(".jp-Dialog, .Toastify__toast")).to_have_count(0)
+    page.close()
+
+
+def test_a_widget_is_alive_after_the_page_was_loaded_again(opened, lab_server: Server):
+    nb = opened(lab_server.write("alive.ipynb", [ASKED, "p.choice"]))
+    nb.run_cell(0)
+    nb.save()
+    nb.reload()
+    widget = nb.cells.nth(0)
+    widget.get_by_role("radio").nth(1).click()
+    widget.get_by_role("button", name="Lock it in").click()
+    expect(widget.get_by_text("Locked in: two")).to_be_visible()
+    expect(nb.run_cell(1)).to_contain_text("'two'")
+
+
+def test_a_widget_is_saved_with_its_state_and_shows_it_without_its_kernel(opened, lab_server: Server):
+    nb = opened(lab_server.write("saved.ipynb", [ASKED, "p.lock('one')"]))
+    nb.run_cell(0)
+    nb.run_cell(1)
+    nb.save()
+    saved = nbformat.read(lab_server.notebooks / "saved.ipynb", as_version=4)
+    assert saved.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    lab_server.end_kernels()
+    nb.reload()
+    expect(nb.cells.nth(0).get_by_text("Locked in: one")).to_be_visible()
+    expect(nb.cells.nth(0).get_by_role("radio").nth(0)).to_be_checked()

@@ -1,0 +1,85 @@
+"""A lab starts, reduces and stops wherever a learner's shell, folder or cluster has left things in an odd state."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+from IPython.core.interactiveshell import InteractiveShell
+from labkit import start
+with start(2) as lab:
+    said = lab.run("x = torch.ones(1) + rank\\ndist.all_reduce(x)\\nprint(x.item(), rank, world_size)")
+print(said)
+"""
+NOBODY = "203.0.113.1"  # an address that is nobody's
+SURROUNDINGS = {
+    "warnings are errors": {
+        "PYTHONWARNINGS": "error",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "TORCH_SHOW_CPP_STACKTRACES": "1",
+        "PYTHONHASHSEED": "0",
+    },
+    "another job's variables": {
+        "MASTER_ADDR": NOBODY,
+        "MASTER_PORT": "1",
+        "RANK": "7",
+        "LOCAL_RANK": "7",
+        "WORLD_SIZE": "9",
+        "GLOO_SOCKET_IFNAME": "nosuch0",
+        "NCCL_SOCKET_IFNAME": "nosuch0",
+        "OMP_NUM_THREADS": "64",
+        "TORCHELASTIC_RUN_ID": "other",
+        "SLURM_PROCID": "3",
+        "OMPI_COMM_WORLD_RANK": "3",
+    },
+    "a plain locale, odd folders, startup files that raise": {
+        "LC_ALL": "C",
+        "PYTHONSTARTUP": "{folder}/raises.py",
+        "HOME": "{folder}/nowhere",
+        "IPYTHONDIR": "{folder}/ipython",
+        "XDG_RUNTIME_DIR": "{folder}/nowhere",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    },
+    "proxies, strict paths": {
+        **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY"), f"http://{NOBODY}:1"),
+        "no_proxy": "",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONDEVMODE": "1",
+    },
+}
+
+
+@pytest.mark.parametrize("surroundings", SURROUNDINGS)
+def test_a_lab_starts_reduces_and_stops_with(surroundings):
+    with tempfile.TemporaryDirectory(prefix="o d'd é") as place:  # short: a socket's path has 107 bytes
+        _starts_reduces_and_stops(SURROUNDINGS[surroundings], Path(place))
+
+
+def _starts_reduces_and_stops(surroundings: dict[str, str], folder: Path) -> None:
+    startup = folder / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    for raises in (folder / "raises.py", startup / "00-raises.py", startup.parent / "ipython_config.py"):
+        raises.write_text("raise RuntimeError('a startup file')")
+    odd = {name: value.format(folder=folder) for name, value in surroundings.items()}
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "TMPDIR": str(folder), **odd},
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "['3.0 0 2\\n', '3.0 1 2\\n']" in ran.stdout
+    assert not list(folder.glob("labkit-*"))
+    assert "unclosed" not in ran.stderr, ran.stderr

@@ -1,0 +1,147 @@
+"""Every kind of picture that labkit draws, with words as long as lessons bring; and where a picture's words stand."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from labkit import WhatIf, draw, exercises
+from labkit.plot import flow, late, svg, sweep, wire
+from labkit.plot.flow import Drawing
+from labkit.plot.sheet import extent
+from labkit.plot.tiles import Tile
+from labkit.show.card import Card
+from labkit.show.steps import Steps
+from labkit.show.timeline import Timeline
+from labkit.theory import schedules
+from tests.recorded import Told, told
+
+SVG = "{http://www.w3.org/2000/svg}"
+LONG = ["-0.0321", "1.23e-05", "12345.6", "-1e+08"]
+
+
+def flow_of(n: int, k: int, wrong: bool = False) -> Drawing:
+    """An all-reduce over n ranks of k elements; where it is wrong, beside what was meant, with rank 1 left out."""
+    before = [[[Tile(LONG[(r + i) % 4], f"{r}·{i}", ((r, 1),)) for i in range(k)]] for r in range(n)]
+    some = tuple((r, 1 + (wrong and r == 0)) for r in range(n) if not wrong or r != 1)
+    badge = "2×" if wrong else ""
+    missing = (1,) if wrong else ()
+    sums = [Tile(LONG[i % 4], f"Σ 0–{n - 1}·{i}", some, missing, badge=badge, wrong=wrong) for i in range(k)]
+    every = [Tile("", f"Σ 0–{n - 1}·{i}", tuple((r, 1) for r in range(n))) for i in range(k)]
+    other = [[sums], [[Tile("None", kind="empty")]], [[Tile("3", kind="plain"), Tile("7", "·", wrong=wrong)]]]
+    after = [other[r % 3] for r in range(n)]
+    titles = ["gradients before", "gradients after", "as reduce_scatter means it"]
+    lines = ["rank 0 holds rank 0's element 0 twice, and lacks rank 1's: " * 3] if wrong else []
+    notes = ["1·0 stands for rank 1's element 0 before the cell.", "x has the shape (2, 3) and is drawn row by row."]
+    code = "dist.reduce_scatter_tensor(gradients, everything, op=dist.…"
+    columns = [before, after, [[every]] * n] if wrong else [before, after]
+    return Drawing(titles, columns, [(s, d) for s in range(n) for d in range(n)], notes, code, lines)
+
+
+def wire_of(n: int, unit: str = "MiB") -> wire.Drawing:
+    matrix = [[0.0 if s == d else 12.5 * (s + 1) for d in range(n)] for s in range(n)]
+    panels = [("seen", matrix), ("by the textbook", matrix)]
+    notes = ["Seen: what the textbook has for all_reduce of the same buffer, to 1 %: reduce_scatter ran as that." * 2]
+    return wire.Drawing(n, unit, panels, [("sent", [123.4] * n), ("textbook", [1234.0] * n)], notes)
+
+
+def late_of(n: int) -> bytes:
+    calls = ["dist.barrier()", "dist.reduce_scatter_tensor(shard, torch.cat(chunks), op=dist.ReduceOp.AVG, group=g)"]
+    rows = [(call, [("late", "waits", "goes on", "")[(r + i) % 4] for r in range(n)]) for i, call in enumerate(calls)]
+    return svg.svg(late.draw(late.axes(rows, n), rows, 1))
+
+
+def sweep_of() -> bytes:
+    sizes = [2.0**k for k in range(3, 29)]
+    times = [(0.9 * t, t, 1.4 * t) for t in (5e-5 + 3e-10 * s for s in sizes)]
+    rates = [s / t / 1e9 for s, (_, t, _) in zip(sizes, times, strict=True)]
+    title = "reduce_scatter_tensor, bfloat16: NCCL, 16 ranks, NVIDIA H100 80GB HBM3, on 2 hosts of 8"
+    curves = sweep.Curves(title, sizes, times, rates, [9.0] * len(sizes), 5e-5, 3e-10, 1.75)
+    return svg.svg(sweep.draw(sweep.axes(), curves))
+
+
+def shift(n: int, k: int) -> Steps:
+    """Each rank sends its numbers to the next one but one, and then to the next."""
+    ranks = []
+    for r in range(n):
+        rank = Told(n)
+        x = rank.buffer("parameters", [-0.03125 * (r + 1) - i for i in range(k)])
+        y = rank.buffer("inbox", [0.0] * k)
+        for hop in (2, 1):
+            rank.send((r + hop) % n, view=(x, 0, k), asynchronous=True)
+            landed = [-0.03125 * ((r - hop) % n + 1) - i for i in range(k)]
+            rank.recv((r - hop) % n, view=(y, 0, k), landed=landed)
+        ranks.append(rank)
+    return Steps(told(*ranks))
+
+
+def crossing() -> Timeline:
+    """Messages both ways, a wait in vain, an error, a late rank."""
+    a = Told(3).send(1, 0, 3, line=2).recv(1, 4, 9, line=3).meet("all_reduce", 10, 210, reduce="sum", line=12)
+    b = Told(3).recv(0, 1, 3, line=2).send(0, 4, 9, line=3).meet("all_reduce", 200, 210, reduce="sum", line=12)
+    inside = {"function": "ring_all_reduce, its line 3", "line": 14}
+    c = Told(3).meet("reduce_scatter_tensor", 0, 900, error="RuntimeError", **inside)
+    return Timeline(told(a, b, c))
+
+
+@cache
+def every() -> dict[str, bytes]:
+    """Name → SVG."""
+    pictures = {f"card {name}": card for name, e in exercises.every().items() if (card := Card(e).svg)}
+    for n, k, wrong in ((1, 1, False), (2, 3, True), (4, 4, False), (3, 2, True), (8, 8, False)):
+        drawing = flow_of(n, k, wrong)
+        pictures[f"flow {n} {k} {wrong}"] = svg.svg(flow.draw(flow.axes(drawing), drawing))
+    for n in (2, 4, 8):
+        drawing_ = wire_of(n)
+        pictures[f"wire {n}"] = svg.svg(wire.draw(wire.axes(drawing_), drawing_))
+        pictures[f"late {n}"] = late_of(n)
+    pictures["sweep"] = sweep_of()
+    for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):
+        pictures |= {f"schedule {n} {op} {s.name}": draw(s).svg for s in schedules.of(op, n)}
+    for n, k in ((3, 1), (4, 3), (8, 2)):
+        steps = shift(n, k)
+        pictures[f"steps {n} {k}"] = steps.still
+        pictures[f"step {n} {k}"] = steps.svg(0)
+    pictures["timeline"] = crossing().svg
+    late_comers = (Told(4).meet("all_reduce", start, 205, reduce="sum", line=3) for start in (0, 1, 2, 200))
+    pictures["timeline of a wait"] = Timeline(told(*late_comers)).svg
+    for op, cluster in (("all_reduce", None), ("all_reduce", "H100"), ("all_to_all", "GB200")):
+        pictures[f"whatif {op} {cluster}"] = WhatIf(op, n=100_000, nbytes=2**30, cluster=cluster).svg
+    return pictures
+
+
+@dataclass(frozen=True)
+class Words:
+    """A text of a picture in points: its box, and the size of its letters."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    size: float
+
+
+def words(picture: bytes) -> list[Words]:
+    """Every text of a picture with its extents, by matplotlib's own letters."""
+    root = ET.fromstring(picture)
+    (style,) = (e.text or "" for e in root.iter(f"{SVG}style"))
+    found = []
+    for e in root.iter(f"{SVG}text"):
+        (look,) = re.findall(rf"\.{e.get('class')}\{{([^}}]*)\}}", style)
+        size = float(re.search(r"font-size:([\d.]+)px", look)[1]) / 10
+        long = 36 * extent(e.text, size, bold="font-weight:700" in look, mono="Mono" in look)
+        x, y = (float(e.get(k)) / 10 for k in "xy")
+        left = x - long * {"start": 0, "middle": 0.5, "end": 1}[re.search(r"text-anchor:(\w+)", look)[1]]
+        found.append(Words(e.text, left, y - 0.76 * size, left + long, y + 0.24 * size, size))
+    return found
+
+
+def size(picture: bytes) -> tuple[float, float]:
+    """Width and height of a picture in points."""
+    root = ET.fromstring(picture)
+    return tuple(float(np.char.strip(root.get(k), "pt")) for k in ("width", "height"))
