@@ -326,8 +326,10 @@ class Lab:
     def heal(self) -> None:
         """Bring every rank back: free those that wait, replace those that died, join all of them again.
 
-        Variables stay, except on a rank that died. A healthy lab is left alone.
+        Variables stay, except on a rank that died: it gets the functions, classes and imports of your cells again. A
+        healthy lab is left alone.
         """
+        self._live()
         self._console.heal()
 
     def stop(self) -> None:

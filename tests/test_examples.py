@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_RANKS = ("labkit.lab", "labkit.rank.clock", "labkit.rank.comms", "labkit.rank.p2p")  # tested in tests/live
+ON_RANKS = (
+    "labkit.lab",
+    "labkit.show.last",
+    "labkit.task",
+    "labkit.rank.clock",
+    "labkit.rank.comms",
+    "labkit.rank.p2p",
+)  # tested in tests/live
 
 
 def modules() -> list[str]:

@@ -8,7 +8,9 @@ OTHER_WAYS = {
     "distributed_mean": [
         """
 def distributed_mean(x):
-    return comms.all_reduce(x.double().sum(0)) / torch.tensor(comms.all_reduce(len(x)))
+    total = torch.cat([x.double().sum(0).reshape(-1), torch.tensor([len(x)]).double()])
+    total = comms.all_reduce(total)
+    return total[:-1].reshape(x.shape[1:]) / total[-1]
 """
     ],
     "distributed_variance": [

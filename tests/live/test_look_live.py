@@ -104,9 +104,7 @@ def test_pulling_from_a_rank_that_has_died_finds_it_replaced(lab):
 
 def test_an_expression_that_ends_its_rank_is_an_error_and_the_lab_lives_on(lab):
     lab.run("import os")
-    with pytest.raises(
-        LabError, match=r"^rank 1 died meanwhile\. Run a cell, or lab\.heal\(\), which starts it anew\.$"
-    ):
+    with pytest.raises(LabError, match=r"^rank 1 died \(exit code 1\)$"):
         lab.pull("os._exit(1) if rank == 1 else rank")
     assert lab.pull("rank") == [0, 1, 2]
 

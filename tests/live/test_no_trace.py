@@ -12,6 +12,7 @@ import pytest
 
 from labkit.cluster.reaper import __file__ as reaper_file
 from labkit.cluster.reaper import tagged
+from labkit.cluster.rundir import TAG
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, eventually
 
@@ -136,7 +137,7 @@ def test_killing_the_kernel_while_a_lab_starts_leaves_nothing(notebook, file):
     notebook.send(START)
     assert eventually(lambda: run_directory() and (not file or list(run_directory().glob(file))))
     path = run_directory()
-    tags = {line for p in carrying(str(path)) for line in p.environ().values() if len(line) == 32}
+    tags = {p.environ()[TAG] for p in carrying(str(path)) if TAG in p.environ()}
     notebook.kill()
     for tag in tags or {str(path)}:
         gone(Trace(tag, path))

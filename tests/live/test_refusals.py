@@ -20,7 +20,7 @@ def three():
     [
         (
             "comms.all_reduce(torch.ones(3 if rank == 2 else 4))",
-            r"rank 2 brings \(3,\), ranks 0 and 1 bring \(4,\)",
+            r"rank 2 brings \(3,\), ranks 0, 1 bring \(4,\)",
         ),
         (
             "comms.all_reduce(torch.ones(4, dtype=torch.int32 if rank == 1 else torch.float32))",
@@ -33,7 +33,7 @@ def three():
         ),
         (
             "comms.all_reduce(torch.ones(1) if rank else 1.0)",
-            "rank 0 brings float, ranks 1 and 2 bring tensor",
+            "rank 0 brings float, ranks 1, 2 bring tensor",
         ),
         ("comms.all_reduce(torch.ones(4, dtype=torch.int64), 'mean')", "mean of int64"),
         ("comms.all_reduce(torch.ones(4, dtype=torch.bool))", "sum of bools"),
@@ -61,7 +61,7 @@ def three():
         ("comms.reduce_scatter([torch.ones(1)] * (3 if rank else 2))", "reduce_scatter on rank 0: 2 chunks"),
         ("comms.reduce_scatter([torch.ones(1 + rank)] * 3)", "disagree on the shape"),
         ("comms.all_to_all([torch.ones(1), 2, 3] if rank else [torch.ones(1)] * 3)", "disagree on the kind"),
-        ("comms.barrier() if rank else comms.all_gather(1)", r"ranks 1 and 2 call barrier\(\)"),
+        ("comms.barrier() if rank else comms.all_gather(1)", r"ranks 1, 2 call barrier\(\)"),
     ],
 )
 def test_what_cannot_be_is_one_error_on_every_rank(three, code, says):
