@@ -67,10 +67,13 @@ def in_backward(frame: FrameType) -> bool:
 def operation(frames: Iterable[FrameType]) -> str | None:
     """What the cell called, from the frames that it called, innermost first: "all_reduce", "comms.send".
 
-    It is the outermost function of torch.distributed or of comms that has a public name.
+    It is the outermost function of torch.distributed or of comms that has a public name. None while it still imports
+    what it needs, as a first functional collective does for seconds: that is no wait for another rank.
     """
     called = None
     for frame in frames:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return None
         name = frame.f_code.co_name
         if not name.startswith(("_", "<")) and name != "wrapper":  # that one logs a call and passes it on
             if frame.f_code.co_filename in CALLS:
