@@ -1,6 +1,7 @@
 """Which statements of a learner's cells make definitions and may run again: read from the source, nothing is run here.
 
-Imports, functions, classes and constants may, where making them calls nothing but what is known to be harmless.
+Imports, functions and classes may, and constants, whose names are in capitals, where making them calls nothing but
+what is known to be harmless. Any other assignment makes a variable, which a rank that is started anew has lost.
 What communicates, writes, prints or computes for long is a call, and calls are left out.
 """
 
@@ -50,8 +51,8 @@ class Statement:
 class Reader:
     """Reads the cells of one rank in their order: what a name stands for in one depends on those before.
 
-    >>> [s.safe for s in Reader().read(ast.parse("import math\\nx = load()\\ndef f(): return x"))]
-    [True, False, True]
+    >>> [s.safe for s in Reader().read(ast.parse("import math\\nx = 1\\nLR = 0.1\\ndef f(): return x"))]
+    [True, False, True, True]
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,8 @@ class Reader:
     def read(self, cell: ast.Module) -> Iterator[Statement]:
         """The statements of one cell, in their order."""
         for node in cell.body:
-            yield Statement(node, tuple(dict.fromkeys(bound(node))), self._statement(node))
+            safe = self._statement(node) and all(map(str.isupper, self._assigned(node)))
+            yield Statement(node, tuple(dict.fromkeys(bound(node))), safe)
             self._remember(node)
 
     def _remember(self, node: ast.stmt) -> None:
@@ -106,6 +108,19 @@ class Reader:
                 return all(map(self._statement, parts))
         return False
 
+    def _assigned(self, node: ast.AST) -> set[str]:
+        """The names that a statement gives a value where it stands, but for functions and what it imports as well."""
+        parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, SCOPES)]
+        imported = {name for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)) for name in bound(n)}
+        match node:
+            case ast.Assign(value=ast.Lambda()) | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                return set()
+            case ast.Assign(value=ast.Call(func=made)) if self._name(made) == "functools.partial":
+                return set()
+            case ast.Name(ctx=ast.Store()):
+                return {node.id}
+        return {name for part in parts for name in self._assigned(part)} - imported
+
     def _value(self, node: ast.AST | None) -> bool:
         """Whether an expression may be evaluated: it calls nothing that is not harmless."""
         match node:
@@ -122,8 +137,12 @@ class Reader:
         """Whether what an expression stands for may be called; a decorator is."""
         if isinstance(node, ast.Call):  # @lru_cache(maxsize=None) calls what it returns
             return self._value(node)
+        return self._name(node) in HARMLESS or (isinstance(node, ast.Name) and node.id in self._harmless)
+
+    def _name(self, node: ast.expr) -> str:
+        """What an expression was imported as: "functools.partial"."""
         first, *rest = ast.unparse(node).split(".")
-        return ".".join([self._origin.get(first, first), *rest]) in HARMLESS or (not rest and first in self._harmless)
+        return ".".join([self._origin.get(first, first), *rest])
 
 
 def bound(node: ast.AST) -> Iterator[str]:

@@ -38,14 +38,15 @@ def test_imports_functions_classes_and_constants_come_back_and_values_are_lost(s
 import math
 LR = 0.1
 right = (rank + 1) % world_size
+SIZES = (2, 3)
 x = torch.ones(3)
 def area(r): return math.pi * r
 class Model(torch.nn.Module):
     rate = LR
 model = Model()
 """
-    assert replay(cell) == (["math", "LR", "right", "area", "Model"], ["x", "model"])
-    assert space["right"] == 3
+    assert replay(cell) == (["math", "LR", "SIZES", "area", "Model"], ["right", "x", "model"])
+    assert space["SIZES"] == (2, 3)
     assert space["area"](1) > 3
     assert space["Model"]().rate == 0.1
     assert "x" not in space
@@ -82,14 +83,14 @@ def test_a_redefinition_that_needs_what_is_lost_does_not_leave_the_old_one(space
 
 
 def test_a_constant_that_was_counted_on_is_lost(space):
-    assert replay("step = 0\nseen = 0\nlimit = 3", "step += 1", "def see():\n    global seen\n    seen += 1") == (
-        ["limit", "see"],
-        ["seen", "step"],
+    assert replay("STEP = 0\nSEEN = 0\nLIMIT = 3", "STEP += 1", "def see():\n    global SEEN\n    SEEN += 1") == (
+        ["LIMIT", "see"],
+        ["SEEN", "STEP"],
     )
 
 
 def test_a_list_is_lost_since_it_may_have_been_filled_and_a_tuple_is_not(space):
-    assert replay("losses = []\nshape = (2, 3)\nnames = ('a', [])") == (["shape"], ["losses", "names"])
+    assert replay("LOSSES = []\nSHAPE = (2, 3)\nNAMES = ('a', [])") == (["SHAPE"], ["LOSSES", "NAMES"])
 
 
 def test_a_deleted_name_is_neither_back_nor_lost(space):
