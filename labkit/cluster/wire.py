@@ -10,7 +10,7 @@ from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.theory.traffic import Counted, flows
 
-PATIENCE = 2.0  # seconds in which what was sent must have arrived
+PATIENCE = 2.0  # seconds without a byte after which what was sent and has not arrived never will
 
 
 @STOP
@@ -43,12 +43,12 @@ def _settled(console: Console) -> tuple[list[dict[str, Any]], bool]:
 
     Nothing is under way once all that was sent has arrived, and a second look finds nothing more.
     """
-    deadline = time.monotonic() + PATIENCE
-    last: Any = None
+    deadline, last = 0.0, None
     while True:
         told = console.call("labkit.rank.wire.read")
         now = flows(told)
         late = any(sent > received for _, _, sent, received in now.values())
-        if (not late and now == last) or time.monotonic() > deadline:
+        if now != last:
+            last, deadline = now, time.monotonic() + PATIENCE
+        elif not late or time.monotonic() > deadline:
             return told, late
-        last = now

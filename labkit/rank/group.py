@@ -68,7 +68,7 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
         "host": socket.gethostname(),
         "device": str(device),
         "backend": "gloo + nccl" if backend == "nccl" else backend,
-        "freeable": world_size == 1 or bool(_noted()) or backend == "nccl",
+        "freeable": world_size == 1 or bool(noted_sockets()) or backend == "nccl",
     }
 
 
@@ -115,8 +115,8 @@ def abort() -> None:
 def _shut() -> None:
     if _store is not None:
         _store.abort()
-    for noted in _noted():
-        with contextlib.suppress(OSError), _opened(noted) as s:  # it may be closed meanwhile, or shut by the other side
+    for noted in noted_sockets():
+        with contextlib.suppress(OSError), opened(noted) as s:  # it may be closed meanwhile, or shut by the other side
             s.shutdown(socket.SHUT_RDWR)
     _sockets.clear()
     if torch.cuda.is_available() and dist.is_initialized() and "nccl" in dist.get_backend_config():
@@ -138,7 +138,7 @@ def broken() -> bool | None:
 
     Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
     """
-    living = _noted(only_living=True)
+    living = noted_sockets(only_living=True)
     if sys.platform != "linux" or not living:
         return None
     return not all(map(_is_up, living))
@@ -162,13 +162,13 @@ def _counts() -> bool:
 def _moved() -> int:
     """Linux counts in `struct tcp_info`, two 64-bit numbers at byte 120; elsewhere this is 0."""
     total = 0
-    for noted in _noted() if sys.platform == "linux" else ():
-        with contextlib.suppress(OSError, struct.error), _opened(noted) as s:
+    for noted in noted_sockets() if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError, struct.error), opened(noted) as s:
             total += sum(struct.unpack_from("QQ", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136), 120))
     return total
 
 
-def _noted(only_living: bool = False) -> list[Socket]:
+def noted_sockets(only_living: bool = False) -> list[Socket]:
     """The sockets between this rank and others; those of a group that the learner has destroyed may be closed."""
     return [s for group, sockets in list(_sockets) if not only_living or _lives(group) for s in sockets]
 
@@ -179,13 +179,13 @@ def _lives(group: weakref.ref[Any] | None) -> bool:
 
 def _is_up(noted: Socket) -> bool:
     try:
-        with _opened(noted) as s:
+        with opened(noted) as s:
             return s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
     except OSError:
         return False
 
 
-def _opened(noted: Socket) -> socket.socket:
+def opened(noted: Socket) -> socket.socket:
     """A second handle on a socket, while it is the one that was noted; OSError where it is gone."""
     fd, inode = noted
     s = socket.socket(fileno=os.dup(fd))

@@ -58,9 +58,9 @@ def sent() -> int | None:
     if group.moved() is None or dist.get_debug_level() == dist.DebugLevel.DETAIL:
         return None
     total = 0
-    for noted in group._noted():
+    for noted in group.noted_sockets(only_living=True):
         try:
-            with group._opened(noted) as s:
+            with group.opened(noted) as s:
                 total += _counters(s)[0]
         except (OSError, struct.error):
             return None
