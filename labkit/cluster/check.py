@@ -195,7 +195,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
         meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
         finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
-    attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.steps() shows the learner's numbers
+    attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.last.steps() shows the learner's numbers
 
 
 def _undefined(engines: Engines, ran: Attempt) -> list[str]:

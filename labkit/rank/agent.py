@@ -153,10 +153,6 @@ def push(values: dict[str, Any]) -> None:
     _shell().user_ns.update(values)
 
 
-def ready() -> None:
-    """Reached once the engine has thrown away what was queued behind an error."""
-
-
 def where() -> dict[str, Any]:
     """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
     stack = []
