@@ -168,9 +168,10 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
         right += 1
         found += remarks(exercise, case, ran)
     for state in STATES:
-        if worst := [f for f in found if f.state == state]:
-            worst[-1].right = right
-            return worst[-1]
+        if such := [f for f in found if f.state == state]:
+            first = next(f for f in such if f.case is such[-1].case)  # of the largest input
+            first.right = right
+            return first
     return Finding("right", right=right)
 
 
