@@ -94,7 +94,7 @@ class Console:
             return
         found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
         if self.apart:
-            found.append(f"{ranks(self.apart)} had left the lab's process group")
+            found.append("the lab's process group no longer joined all ranks")  # who left first, nobody knows
         notes = heal(engines, self.ran, free=self.unhealed)
         self.unhealed, self.apart = False, []
         if notes:
