@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import no_ranks
+from labkit import no_ranks, words
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import QUIET
@@ -164,8 +164,8 @@ class Lab:
         >>> lab.flow("y = ring(x)", "x", "y", means="all_reduce")  # marks what an all-reduce would have done
 
         The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
-        what moves in `y` came from there. `means` is a primitive's name or any function, as in `lab.check`; `root` is
-        that of the primitive that is meant.
+        what moves in `y` came from there. A cell that writes files or starts programs is not run again. `means` is a
+        primitive's name or any function, as in `lab.check`; `root` is that of the primitive that is meant.
         """
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
@@ -387,13 +387,9 @@ def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, st
         backend = "nccl" if gpus >= 2 and (n is None or n <= gpus) else "gloo"
     if backend == "nccl":
         n = n or gpus
-        return n, backend, f"{_count(n)} with NCCL, each on a GPU of its own: torch finds {have} here."
+        return n, backend, f"{words.count(n, 'rank')} with NCCL, each on a GPU of its own: torch finds {have} here."
     why = f"torch finds {have} here" if gpus < 2 else "as you asked" if n is None else f"torch finds only {have} here"
-    return n or 4, backend, f"{_count(n or 4, 'CPU ')} with Gloo: {why}."
-
-
-def _count(n: int, kind: str = "") -> str:
-    return f"{n} {kind}rank{'s' if n > 1 else ''}"
+    return n or 4, backend, f"{words.count(n or 4, 'CPU rank')} with Gloo: {why}."
 
 
 def _ranks(ranks: int | Sequence[int] | None, n: int) -> list[int]:
@@ -419,10 +415,8 @@ def _crosses(name: str, value: Any) -> None:
 
 def _all_have(expression: str, errors: dict[int, str]) -> None:
     if errors:
-        from labkit.words import ranks
-
         raise LabError(
-            f"{ranks(errors)}: {next(iter(errors.values()))}. "
+            f"{words.ranks(errors)}: {next(iter(errors.values()))}. "
             f"Make {expression!r} on every rank in a %%px cell first; lab.look({expression!r}) shows who has it."
         )
 

@@ -27,7 +27,7 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.limits import STATES, remarks
-from labkit.words import ranks, sentence
+from labkit.words import alike, ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
@@ -104,9 +104,7 @@ def _unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) 
 
     `anew` are the ranks whose process was replaced since the lab began: what they had is lost.
     """
-    states: dict[str, list[int]] = {}
-    for r, what in seen.items():
-        states.setdefault(what["state"], []).append(r)
+    states = alike({r: what["state"] for r, what in seen.items()})
     if list(states) == ["missing"] and set(seen) <= set(anew):
         lost = f"There is no function {name} on the ranks: all of them have been started anew. Run its cell again."
         return Finding("not attempted", [lost])
@@ -134,9 +132,8 @@ def _unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) 
 
 
 def _started_anew(which: Sequence[int]) -> str:
-    one = len(which) == 1
-    who = ranks(which).capitalize()
-    return f"{who} {'has' if one else 'have'} been started anew and lost what {'it' if one else 'they'} had."
+    has, it = ("has", "it") if len(which) == 1 else ("have", "they")
+    return f"{ranks(which).capitalize()} {has} been started anew, and not all that {it} had came back."
 
 
 def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Path, watch: Watch) -> Finding:

@@ -26,7 +26,7 @@ class Console:
     def __init__(self, engines: Engines) -> None:
         self.engines = engines
         self.unhealed = False  # the ranks may be in a cell still
-        self.apart: list[int] = []  # the ranks that the last cell left without the lab's group
+        self.apart = False  # the last cell left a rank without the lab's group
         self.ran: list[int] = []  # the ranks that the last cell was sent to
 
     @STOP
@@ -54,7 +54,7 @@ class Console:
         finally:
             progress.clear()
         self.unhealed = False
-        self.apart = [r.rank for r in outcome.ranks if r.apart]
+        self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
         self.finish(outcome)
         return outcome
@@ -83,7 +83,7 @@ class Console:
         """By hand: free whoever waits, replace whoever died, join all again; a healthy lab is left alone."""
         if notes := heal(self.engines, self.ran, free=True):
             print(sentence(notes))
-        self.unhealed, self.apart = False, []
+        self.unhealed = self.apart = False
 
     def recover(self) -> None:
         """Before a cell: bring back what died since the last one, and say so."""
@@ -96,7 +96,7 @@ class Console:
         if self.apart:
             found.append("the lab's process group no longer joined all ranks")  # who left first, nobody knows
         notes = heal(engines, self.ran, free=self.unhealed)
-        self.unhealed, self.apart = False, []
+        self.unhealed = self.apart = False
         if notes:
             print(sentence([*found, *notes]))
 

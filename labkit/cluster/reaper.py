@@ -14,6 +14,7 @@ import sys
 import time
 
 GRACE = 0.4  # seconds between asking a process to end and ending it
+MOMENTS = 1000  # milliseconds that an exec may take
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
 
@@ -27,11 +28,37 @@ def hold(pid, tag):
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):  # nobody has this number, or there are no pidfds here
         return None
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:  # another user's, or gone
-        if tag in f.read().split(b"\0") and not ended(fd, 0):
+    with contextlib.suppress(OSError):  # another user's, or gone
+        if tag in environment(pid).split(b"\0") and not ended(fd, 0):
             return fd
     os.close(fd)
     return None
+
+
+def environment(pid):
+    """The environment that a process began with.
+
+    While it becomes another program (exec) it shows none for a moment: what carried the tag before and will carry it
+    again would be passed over. So that moment is waited for.
+    """
+    for _ in range(MOMENTS):
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            found = f.read()
+        if found or has_none(pid):
+            return found
+        time.sleep(0.001)
+    return b""
+
+
+def has_none(pid):
+    """Whether a process's environment is empty; the kernel's threads and the dead have not even a program."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+        with open(f"/proc/{pid}/stat") as f:
+            start, end = f.read().rpartition(")")[2].split()[47:49]  # proc(5)'s env_start and env_end
+    except OSError:
+        return True
+    return start == end != "0"
 
 
 def ended(fd, timeout):

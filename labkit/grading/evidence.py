@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from labkit.theory.record import Meeting, Message, Op, Record
+from labkit.theory.record import Meeting, Message, Op, Record, is_cell
 from labkit.words import alike, count, nbytes, ranks, sentence
 
 MOST = 3  # contradictions; later ones are often consequences of the first
@@ -162,7 +162,6 @@ class LastWords:
 
 
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-CELL = re.compile(r"ipykernel_|^<ipython-input")
 TORCH_OR_COMMS = re.compile(r"torch/distributed/distributed_c10d\.py$|labkit/rank/(?:comms|p2p)\.py$")
 
 
@@ -170,7 +169,7 @@ def last_words(stacks: str) -> LastWords | None:
     """What Python's faulthandler has written of a process that crashed, read; None where it says nothing of a cell."""
     for thread in stacks.split("\n\n"):
         frames = FRAME.findall(thread)
-        cells = [i for i, (file, _, _) in enumerate(frames) if CELL.search(file)]
+        cells = [i for i, (file, _, _) in enumerate(frames) if is_cell(file)]
         if cells:
             (_, inner, name), (_, outer, _) = frames[cells[0]], frames[cells[-1]]
             called = [name for file, _, name in frames[: cells[0]] if TORCH_OR_COMMS.search(file)]

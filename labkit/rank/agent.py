@@ -6,6 +6,7 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 import threading
@@ -14,30 +15,24 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from IPython.core.getipython import get_ipython
-from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed import distributed_c10d
 
 from labkit.errors import LabError
 from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
+from labkit.rank.copies import shell
 from labkit.rank.names import add_newest
+from labkit.theory.record import is_cell
 
 MAIN = threading.main_thread().ident or 0
 
 
-def _shell() -> InteractiveShell:
-    shell = get_ipython()
-    assert shell is not None, "only an engine calls this"
-    return shell
-
-
 def attach() -> None:
     """Answer `labkit_request` messages on the engine's control channel."""
-    kernel = _shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
+    kernel = shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
     if kernel.control_thread is None:
         _control_thread(kernel)
-    _shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
+    shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
 
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         content = parent["content"]
@@ -49,9 +44,18 @@ def attach() -> None:
 
     kernel.control_handlers["labkit_request"] = labkit_request
     kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
-    _shell().set_hook("show_in_pager", show, 0)
-    if _note_sequence not in _shell().events.callbacks["pre_run_cell"]:
-        _shell().events.register("pre_run_cell", _note_sequence)
+    shell().set_hook("show_in_pager", show, 0)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "_buffers"):
+            stream.flush = functools.partial(_flush, stream)  # type: ignore[method-assign]
+    if _note_sequence not in shell().events.callbacks["pre_run_cell"]:
+        shell().events.register("pre_run_cell", _note_sequence)
+
+
+def _flush(stream: Any) -> None:
+    """Flush what a rank has printed, if it has; ipykernel asks six times a message, each time by way of a thread."""
+    if stream._buffers:
+        type(stream).flush(stream)
 
 
 def _control_thread(kernel: Any) -> None:
@@ -79,7 +83,7 @@ def _sigint(signum: int, frame: FrameType | None) -> None:
 
 def _runs(frame: FrameType | None) -> bool:
     """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
-    while frame is not None and not frames.is_cell(frame.f_code.co_filename):
+    while frame is not None and not is_cell(frame.f_code.co_filename):
         if frame.f_code.co_name == "call_by_name":
             break
         frame = frame.f_back
@@ -101,13 +105,13 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
     attach()
     add_newest()
     anysource.install()
-    recorder.install(_shell())
-    ended.install(_shell())
+    recorder.install(shell())
+    ended.install(shell())
     facts = group.join(rank, world_size, backend, store, limit)
     _note_sequence()
     device = torch.device(facts["device"])
     given.give(
-        _shell(),
+        shell(),
         {
             "torch": torch,
             "dist": dist,
@@ -123,13 +127,13 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
 
 def look(expression: str) -> dict[str, Any]:
     """Describe the value of an expression in the learner's namespace; a missing name is said, not raised."""
-    return describe.find(expression, _shell().user_ns)
+    return describe.find(expression, shell().user_ns)
 
 
 def pull(expression: str) -> tuple[str, Any]:
     """(error, value): the value of an expression as plain data, which is all that may cross to the notebook."""
     try:
-        return "", plain(eval(expression, _shell().user_ns))
+        return "", plain(eval(expression, shell().user_ns))
     except Exception as error:
         return f"{type(error).__name__}: {error}", None
 
@@ -150,7 +154,7 @@ def plain(value: Any) -> Any:
 
 def push(values: dict[str, Any]) -> None:
     """Put variables into the learner's namespace."""
-    _shell().user_ns.update(values)
+    shell().user_ns.update(values)
 
 
 def where() -> dict[str, Any]:
@@ -161,7 +165,7 @@ def where() -> dict[str, Any]:
         if not frames.stands_between(frame):
             stack.append(frame)
         frame = frame.f_back
-    cells = [i for i, f in enumerate(stack) if frames.is_cell(f.f_code.co_filename)]
+    cells = [i for i, f in enumerate(stack) if is_cell(f.f_code.co_filename)]
     if not cells:
         called = _runs(stack[0] if stack else None)
         return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}

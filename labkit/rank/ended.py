@@ -14,6 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.rank import frames, group, store
+from labkit.theory.record import is_cell
 
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0, "raised": "", "op": None, "line": None}
@@ -67,7 +68,7 @@ def of(error: BaseException) -> dict[str, Any]:
     """
     at = time.time_ns()
     below = _frames(error.__traceback__)
-    cells = [i for i, (frame, _, _) in enumerate(below) if frames.is_cell(frame.f_code.co_filename)]
+    cells = [i for i, (frame, _, _) in enumerate(below) if is_cell(frame.f_code.co_filename)]
     called = [frame for frame, _, _ in below[(cells[-1] + 1 if cells else 0) :]]
     op = frames.operation(reversed(called))
     if op is None and any(map(frames.stands_between, called)):
@@ -111,7 +112,7 @@ def _failed_under_way(error: BaseException) -> bool:
     if in_python:
         ours = frames.in_torch(frame) or frame.f_code.co_filename == store.__file__
         return ours and isinstance(error, dist.DistError)
-    if frames.is_cell(frame.f_code.co_filename):
+    if is_cell(frame.f_code.co_filename):
         return frames.waits(frame, line) and group.broken() is True
     waited = frames.in_torch(frame) or frames.in_backward(frame) or frames.stands_between(frame)
     return waited and group.broken() is not False

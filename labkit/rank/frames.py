@@ -15,17 +15,13 @@ from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
 from labkit.rank import anysource, comms, p2p, recorder
+from labkit.theory.record import is_cell
 
 TORCH = str(Path(dist.__file__).parent) + os.sep
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
-
-
-def is_cell(filename: str) -> bool:
-    """Whether a file's name is one that IPython gives to a cell."""
-    return "ipykernel_" in filename or filename.startswith("<ipython-input")
 
 
 def is_learners(frame: FrameType) -> bool:

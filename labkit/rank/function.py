@@ -20,9 +20,10 @@ import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
 from labkit.grading import gradients
-from labkit.rank import agent, ended, frames, recorder, subworld
+from labkit.rank import agent, ended, recorder, subworld
 from labkit.rank.copies import shell
 from labkit.rank.subworld import Gate
+from labkit.theory.record import is_cell
 
 PRINTED = 2000  # characters of what a function prints that are kept
 
@@ -163,6 +164,6 @@ def made(value: Any, dtype: str, device: torch.device) -> Any:
 def _place(error: BaseException) -> dict[str, Any]:
     """The learner's innermost line that an error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frames.is_cell(frame.filename):
+        if is_cell(frame.filename):
             return {"line": frame.lineno, "function": frame.name, "source": (frame.line or "").strip()}
     return {"line": None, "function": "", "source": ""}

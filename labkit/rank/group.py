@@ -144,6 +144,11 @@ def broken() -> bool | None:
     return not all(map(_is_up, living))
 
 
+def counted() -> bool:
+    """Whether bytes were seen to be counted on the sockets between this rank and the others."""
+    return _counted
+
+
 def moved() -> int | None:
     """Bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
 

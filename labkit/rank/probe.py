@@ -1,14 +1,19 @@
 """Run a cell again on a copy of the learner's variables, with other numbers in one of them, and see what moves.
 
 `remember` copies, before the cell runs, the variables that its code names; `again` and `respond` run the code on
-such copies only, so the learner's own stay as the cell left them. All ranks take the same steps in the same order.
+such copies only, so the learner's own stay as the cell left them. What would last beyond the variables, a file that
+is written or a program that is started, happens once: a run for the picture is refused it. All ranks take the same
+steps in the same order.
 """
 
 from __future__ import annotations
 
 import contextlib
 import linecache
+import os
 import random
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +32,13 @@ SHOWN = 4096  # elements of a value that are told to the notebook
 MANY = 4_000_000  # elements of a result times runs
 RUNS = 128  # stretches of one provenance in a result; more cannot be drawn
 
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+LASTING = {f"os.{name}" for name in ("link", "mkdir", "remove", "rename", "rmdir", "symlink", "truncate", "system")}
+LASTING |= {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec", "os.kill", "socket.connect"}
+
 _kept: dict[str, Any] = {}
+_hooked = False  # a hook cannot be taken away again
+_probing = 0  # the thread that runs the cell again, if one does
 
 
 def remember(code: str, x: str, y: str) -> dict[str, Any]:
@@ -221,12 +232,26 @@ def _value(expression: str, space: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
-    """Leave the random numbers as the cell left them."""
+    """Leave the random numbers as the cell left them, and refuse what would last."""
+    global _hooked, _probing
+    if not _hooked:
+        sys.addaudithook(_once)
+        _hooked = True
     state = _rng()
+    _probing = threading.get_ident()
     try:
         yield
     finally:
+        _probing = 0
         _set_rng(state)
+
+
+def _once(event: str, arguments: tuple[Any, ...]) -> None:
+    """Python's audit hook: it is asked before each of these events."""
+    if _probing == threading.get_ident() and (
+        event in LASTING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
+    ):
+        raise Refused("the cell changes files or reaches other programs, and that is not done again")
 
 
 def _rng() -> tuple[Any, ...]:

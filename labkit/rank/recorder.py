@@ -44,7 +44,7 @@ from labkit.rank import comms, objects, p2p, wire
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
-from labkit.theory.record import Log, Op
+from labkit.theory.record import Log, Op, is_cell
 
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
 MAIN = threading.main_thread().ident or 0
@@ -209,7 +209,7 @@ def _merged(ops: list[Op], missing: list[Noted]) -> list[Op]:
 
 def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
     """The operation that a process group has noted."""
-    mine = [f for f in one.frames if _is_cell(f["filename"])]
+    mine = [f for f in one.frames if is_cell(f["filename"])]
     function = f"{mine[0]['name']}, its line {mine[0]['line']}" if len(mine) > 1 else None
     return Op(
         rank=_cell.rank,
@@ -441,9 +441,6 @@ def _reduction(op: Any) -> str:
     return "sum" if op is None else str(op).rpartition(".")[2].lower()
 
 
-_mine: dict[str, bool] = {}  # file name → whether it is a cell
-
-
 def _where() -> tuple[int | None, str | None]:
     """The line of the cell that the call came from, and the learner's function that made it."""
     frame: FrameType | None = sys._getframe(2)
@@ -452,7 +449,7 @@ def _where() -> tuple[int | None, str | None]:
     inner, outer = None, None
     while frame is not None:
         code = frame.f_code
-        if _is_cell(code.co_filename):
+        if is_cell(code.co_filename):
             inner, outer = inner or frame, frame
         elif code.co_name == "run_code":
             break
@@ -460,10 +457,3 @@ def _where() -> tuple[int | None, str | None]:
     if inner is None or outer is None:
         return None, None
     return outer.f_lineno, None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}"
-
-
-def _is_cell(name: str) -> bool:
-    known = _mine.get(name)
-    if known is None:
-        known = _mine[name] = "ipykernel_" in name or name.startswith("<ipython-input")
-    return known

@@ -55,7 +55,7 @@ def sent() -> int | None:
 
     Checks of every call (TORCH_DISTRIBUTED_DEBUG=DETAIL) send as well: then these are not the caller's bytes alone.
     """
-    if group.moved() is None or dist.get_debug_level() == dist.DebugLevel.DETAIL:
+    if not group.counted() or dist.get_debug_level() == dist.DebugLevel.DETAIL:
         return None
     total = 0
     for noted in group.noted_sockets(only_living=True):

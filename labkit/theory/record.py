@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from labkit.theory.primitives import Primitive, find
 from labkit.words import count, ranks
+
+
+@cache
+def is_cell(file: str) -> bool:
+    """Whether a file's name is one that IPython gives to a cell."""
+    return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 @dataclass(slots=True)

@@ -147,7 +147,7 @@ def test_what_a_rank_lost_that_was_started_anew_is_named(lab):
     lab.run("del f", ranks=[1])
     assert lab.check("f", means=collectives.all_reduce).says == [
         "Only ranks 0, 2, 3 have f.",
-        "Rank 1 has been started anew and lost what it had.",
+        "Rank 1 has been started anew, and not all that it had came back.",
         "Run the cell of f once more, on all ranks.",
     ]
     lab.run(RIGHT.replace("return y", "return other(y)"))
@@ -156,7 +156,7 @@ def test_what_a_rank_lost_that_was_started_anew_is_named(lab):
     assert verdict.says[:4] == [
         "Rank 1: NameError: name 'other' is not defined (with 2 ranks).",
         "other is not defined on rank 1, and it is on the others.",
-        "Rank 1 has been started anew and lost what it had.",
+        "Rank 1 has been started anew, and not all that it had came back.",
         "Run the cell that defines other once more, on all ranks.",
     ]
     lab.run("del other", ranks=[0, 2, 3])

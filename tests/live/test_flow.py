@@ -150,6 +150,23 @@ def test_a_probe_that_fails_costs_the_colours_and_nothing_else(lab, code, reason
     assert [float(one[0]) for one in lab.pull("ones")] == [4.0] * 4
 
 
+@pytest.mark.parametrize(
+    "lasting",
+    [
+        "open(f'{folder}/{rank}', 'a').write('once ')",
+        "with __import__('pathlib').Path(f'{folder}/{rank}').open('a') as f:\n    f.write('once ')",
+        "__import__('subprocess').run(['sh', '-c', f'printf \"once \" >> {folder}/{rank}'])",
+    ],
+)
+def test_what_would_last_beyond_the_variables_happens_once(lab, lasting, tmp_path):
+    lab.run(f"x = torch.tensor([1., 2.]) + rank\nfolder = {str(tmp_path)!r}")
+    flow = lab.flow(f"dist.all_reduce(x)\n{lasting}", "x")
+    assert [(tmp_path / str(r)).read_text() for r in range(4)] == ["once "] * 4
+    assert "the cell changes files or reaches other programs, and that is not done again" in flow.why
+    lab.run(lasting)  # a cell of the learner's may go on writing
+    assert [(tmp_path / str(r)).read_text() for r in range(4)] == ["once once "] * 4
+
+
 def test_a_cell_that_raises_ends_as_a_px_cell_does(lab):
     lab.run(X)
     with pytest.raises(CellError, match="rank 2: ZeroDivisionError"):

@@ -12,7 +12,7 @@ import pytest
 import labkit
 from labkit import LabError
 from labkit.cluster.process import Process
-from labkit.cluster.reaper import send
+from labkit.cluster.reaper import environment, send, tagged
 from labkit.cluster.rundir import TAG
 from tests.live.processes import SOON, Trace, eventually
 
@@ -25,8 +25,8 @@ def sleeper():
     """Start processes that sleep, in a run or in none; they are ended afterwards."""
     started = []
 
-    def start(tag: str = "") -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(["sleep", "1000"], env={**os.environ, TAG: tag} if tag else None))
+    def start(tag: str = "", env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "1000"], env={**os.environ, TAG: tag} if tag else env))
         return started[-1]
 
     yield start
@@ -44,6 +44,17 @@ def test_a_process_of_the_run_is_held_and_hears_signals(sleeper):
     process.send(signal.SIGKILL)
     assert process.wait(SOON)
     assert not process.stands_still()
+
+
+def test_a_process_that_is_just_becoming_another_program_is_not_passed_over(sleeper):
+    started = [sleeper("mine").pid for _ in range(10)]
+    fresh = [Process(sleeper("mine").pid, "mine").held for _ in range(100)]
+    assert fresh == [True] * 100
+    assert set(started) < set(tagged(f"{TAG}=mine".encode()))
+
+
+def test_an_empty_environment_is_not_waited_for(sleeper):
+    assert environment(sleeper(env={}).pid) == b""
 
 
 @pytest.mark.parametrize("tag", ["", "another"])
