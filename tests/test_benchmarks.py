@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -171,13 +172,16 @@ def test_a_program_that_ends_early_or_stays_silent_says_so(load, tmp_path):
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     bench = subprocess.Popen(
-        [sys.executable, str(FOLDER / "start.py"), "--rounds=1"], env=environment, stderr=subprocess.DEVNULL
+        [sys.executable, str(FOLDER / "start.py"), "--rounds=1"],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's `make test &` ignores
     )
     scratch: list[Path] = []
     while not scratch and bench.poll() is None:
         scratch = list(tmp_path.glob("bench-*/stderr"))
         time.sleep(0.01)
-    bench.send_signal(2)
+    bench.send_signal(signal.SIGINT)
     assert bench.wait(30) == 130
     assert list(tmp_path.iterdir()) == []
 

@@ -10,9 +10,7 @@ import json
 import os
 import re
 import secrets
-import select
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -64,11 +62,9 @@ class Program:
                     env=environment,
                     start_new_session=True,  # Ctrl-C is for the benchmark alone, which then ends all of this
                 )
-            self._ear, self._bell = socket.socketpair()
-            self._bell.setblocking(False)
-            self._before = signal.set_wakeup_fd(self._bell.fileno())  # Python rings it for every signal
-            self._watcher = threading.Thread(target=self._watch, args=(limit,), daemon=True)
-            self._watcher.start()
+            self.timer = threading.Timer(limit, self._time_out)
+            self.timer.daemon = True
+            self.timer.start()
         except BaseException:  # nobody has entered yet who would end it
             kill(self.mark)
             raise
@@ -110,10 +106,8 @@ class Program:
         """CPU seconds that all it started have used so far."""
         return sum(cpu_seconds(pid) for pid in self.started())
 
-    def _watch(self, limit: float) -> None:
-        """End it when its time is up or a signal came, which may have come too early to break off a read."""
-        rung, _, _ = select.select([self._ear], [], [], limit)
-        self.timed_out = not rung
+    def _time_out(self) -> None:
+        self.timed_out = True
         kill(self.mark)
 
     def _last_words(self) -> str:
@@ -127,12 +121,9 @@ class Program:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        signal.set_wakeup_fd(self._before)
-        self._bell.send(b"0")
-        self._watcher.join()
+        self.timer.cancel()
+        kill(self.mark)
         self.popen.wait()
-        self._bell.close()
-        self._ear.close()
         for pipe in (self.popen.stdin, self.popen.stdout):
             assert pipe
             with contextlib.suppress(BrokenPipeError):

@@ -208,9 +208,9 @@ class Processes:
         launcher = self.cluster.engines[self.cluster.start_engines_sync(n)]
         deadline = time.monotonic() + STARTING
         while len(new := sorted(set(self.client.ids) - before)) < n:
-            for pid, log in _died(launcher).items():
+            for pid, wrote in _died(launcher).items():
                 raise LabError(
-                    f"An engine ended while it started ({self.how_ended(pid)}):\n{_last_lines(log)}\n"
+                    f"An engine ended while it started ({self.how_ended(pid)}):\n{_last_lines(wrote)}\n"
                     "Mend that, then run start() again."
                 )
             if time.monotonic() > deadline:
@@ -324,16 +324,18 @@ class Processes:
 
 
 def _died(launcher: Any) -> dict[int, str]:
-    """The engines that have ended, pid → log, as far as their launcher knows."""
+    """The engines that have ended, as far as their launcher knows: pid → what each wrote."""
     if hasattr(launcher, "died"):
-        return dict(launcher.died())
+        return {pid: Path(log).read_text(errors="replace") for pid, log in launcher.died().items()}
     each = [e for e in list(getattr(launcher, "launchers", {}).values()) if getattr(e, "process", None)]
-    return {e.process.pid: e.output_file for e in each if not e.process.is_running()}
+    wrote = {e.process.pid: e.get_output() for e in each if not e.process.is_running()}
+    seen = getattr(launcher, "stop_data", {}).get("engines", {})  # ipyparallel's launcher drops whom it has seen end
+    return wrote | {end["pid"]: launcher.outputs.get(i, "") for i, end in list(seen.items())}
 
 
-def _last_lines(log: str, n: int = 8) -> str:
+def _last_lines(text: str, n: int = 8) -> str:
     """The end of a log: when a run has failed, its files go with it."""
-    return "\n".join(Path(log).read_text(errors="replace").strip().splitlines()[-n:])
+    return "\n".join(text.strip().splitlines()[-n:])
 
 
 def start_reaper(run: RunDir) -> subprocess.Popen[bytes]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -267,3 +268,8 @@ def test_an_address_tells_the_tag_and_the_cluster_file():
         told = json.loads(Path(lab.address).read_text())
         assert Path(told["path"]) == Path(lab.address).parent
         assert Path(told["file"]).exists()
+
+
+def test_an_engine_that_its_launcher_has_seen_end_and_dropped_is_known_to_have_died():
+    seen = SimpleNamespace(launchers={}, stop_data={"engines": {"0": {"pid": 7}}}, outputs={"0": "one\ntwo\n"})
+    assert processes._died(seen) == {7: "one\ntwo\n"}
