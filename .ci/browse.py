@@ -21,6 +21,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PATIENCE = 60  # seconds after which a test gives up on a page; no test measures time, and a busy machine may need them
 ERROR = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr']"
 
 
@@ -39,6 +40,7 @@ def chromium_path() -> str:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A headless Chromium with a fresh profile."""
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
         try:
@@ -62,7 +64,7 @@ class Notebook:
     def _wait_open(self) -> None:
         expect(self.cells.first).to_be_visible(timeout=60_000)
         # Before its kernel is there, JupyterLab answers "Run" with the question which one to take.
-        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle")
 
     def save(self) -> None:
         """File → Save Notebook, and wait until nothing is unsaved."""
@@ -115,7 +117,7 @@ class Notebook:
         """Kernel → Restart Kernel…, confirmed; returns when the new kernel is ready."""
         self.menu("Kernel", "Restart Kernel…")
         self.page.locator(".jp-Dialog .jp-mod-accept").click()
-        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+        expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle")
 
     def errors(self) -> list[str]:
         """The text of every error that a cell ended with."""

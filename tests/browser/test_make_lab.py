@@ -15,8 +15,8 @@ ASKED = "from labkit import Predict\n\np = Predict('Which?', ['one', 'two'])\np"
 def test_it_opens_the_first_lesson_and_asks_nothing(chromium: Browser, lab_server: Server):
     page = chromium.new_page()
     page.goto(f"{lab_server.url}?token={lab_server.token}")
-    expect(page.locator(".lm-TabBar-tab.jp-mod-current", has_text="00-start-here.ipynb")).to_be_visible(timeout=60_000)
-    expect(page.locator("#jp-main-statusbar")).to_contain_text(") | Idle", timeout=60_000)
+    expect(page.locator(".lm-TabBar-tab.jp-mod-current", has_text="00-start-here.ipynb")).to_be_visible()
+    expect(page.locator("#jp-main-statusbar")).to_contain_text(") | Idle")
     # JupyterLab counts whatever it has to say here; the question about news would be the first.
     expect(page.locator(".jp-Notification-Status")).to_be_visible()
     expect(page.locator(".jp-Notification-Status")).to_have_text("0")
