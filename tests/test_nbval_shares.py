@@ -6,10 +6,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+import labkit
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +34,6 @@ def project(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     (tmp_path / "labkit.py").write_text(STAND_IN)
-    (tmp_path / "test_plain.py").write_text("def test_plain(): pass\n")
     (tmp_path / "notebooks").mkdir()
     for name in "ab":
         cell = new_code_cell("import os\nprint(os.environ['LABKIT_SHARED'], os.environ['LABKIT_QUIET'])")
@@ -41,20 +43,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *arguments: str) -> str:
-    """Run pytest there, and return what the stand-in noted."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    ran = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    notes = project / "notes"
-    return notes.read_text().strip() if notes.exists() else ""
-
-
 def test_two_notebooks_share_one_lab_that_is_stopped_in_the_end(project: Path):
-    assert run(project, "--nbval", "--nbval-current-env", "notebooks") == "start(4) stop"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
+    ran = subprocess.run([*command, "notebooks"], cwd=project, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (project / "notes").read_text() == "start(4) stop "
 
 
-def test_no_lab_starts_where_no_notebook_runs(project: Path):
-    assert run(project, "--nbval", "test_plain.py") == ""
-    assert run(project, "notebooks", "test_plain.py") == ""
-    assert run(project, "--nbval", "--collect-only", "notebooks") == ""
+@pytest.mark.parametrize(("file", "collectonly"), [("test_plain.py", False), ("a.ipynb", True)])
+def test_no_lab_starts_where_no_notebook_runs(file: str, collectonly: bool, request, monkeypatch):
+    monkeypatch.setattr(labkit, "start", lambda *_: pytest.fail("a lab was started"))
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    config = SimpleNamespace(option=SimpleNamespace(collectonly=collectonly))
+    conftest.pytest_collection_finish(SimpleNamespace(config=config, items=[SimpleNamespace(path=Path(file))]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import os
 import re
 import shlex
@@ -23,8 +25,8 @@ def flags() -> list[str]:
     return shlex.split(line.replace("=.ci/", f"={ROOT}/.ci/"))
 
 
-def red_files(folder: Path) -> dict[str, bool]:
-    """Check every notebook in a folder in one run: file name → whether nbval found a fault in it."""
+def red_cells(folder: Path) -> dict[str, list[str]]:
+    """Check every notebook in a folder in one run: file name → the cells in which nbval found a fault."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     report = folder / "report.xml"
     command = [
@@ -40,85 +42,77 @@ def red_files(folder: Path) -> dict[str, bool]:
     quiet = {**os.environ, "LABKIT_QUIET": "1", "LABKIT_PROGRESS": str(folder / "progress")}  # nothing solved yet
     ran = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True)
     assert report.exists(), ran.stdout + ran.stderr
-    red: dict[str, bool] = {}
+    red: dict[str, list[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        name = case.attrib["classname"].split(".")[0]
-        failed = case.find("failure") is not None or case.find("error") is not None
-        red[name] = red.get(name, False) or failed
+        cells = red.setdefault(case.attrib["classname"].split(".")[0], [])
+        if case.find("failure") is not None or case.find("error") is not None:
+            cells.append(case.attrib["name"])
     return red
 
 
-def plain() -> nbformat.NotebookNode:
-    """A notebook with one output of each kind that a lesson has, all of them right."""
-    svg = '<img alt="one dot" src="data:image/svg+xml;base64,PHN2Zy8+">'
-    html = f"from IPython.display import HTML\nHTML({svg!r})"
-    html_data = {"text/html": svg, "text/plain": "<IPython.core.display.HTML object>"}
-    table = "print('rank 0: pid=123   memory=61 MiB')"
-    return new_notebook(
-        cells=[
-            new_code_cell("print([1, 2, 3])", outputs=[new_output("stream", name="stdout", text="[1, 2, 3]\n")]),
-            new_code_cell("{'busbw': 1.5}", outputs=[new_output("execute_result", {"text/plain": "{'busbw': 1.5}"})]),
-            new_code_cell(html, outputs=[new_output("execute_result", html_data)]),
-            new_code_cell(
-                "1 / 0",
-                metadata={"tags": ["raises-exception"]},
-                outputs=[new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])],
-            ),
-            new_code_cell(table, outputs=[new_output("stream", name="stdout", text="rank 0: pid=9 memory=7.5 GiB\n")]),
-            new_code_cell("quiet = True"),
-        ]
-    )
-
-
-def save(nb: nbformat.NotebookNode, path: Path) -> None:
-    for number, cell in enumerate((c for c in nb.cells if c.cell_type == "code"), start=1):
-        cell.execution_count = number
-    nbformat.write(nb, path)
+SVG = '<img alt="one dot" src="data:image/svg+xml;base64,PHN2Zy8+">'
+RIGHT = [  # a cell with each kind of output that a lesson has
+    new_code_cell("print([1, 2, 3])", outputs=[new_output("stream", name="stdout", text="[1, 2, 3]\n")]),
+    new_code_cell("{'busbw': 1.5}", outputs=[new_output("execute_result", {"text/plain": "{'busbw': 1.5}"})]),
+    new_code_cell(
+        f"from IPython.display import HTML\nHTML({SVG!r})",
+        outputs=[new_output("execute_result", {"text/html": SVG, "text/plain": "<IPython.core.display.HTML object>"})],
+    ),
+    new_code_cell(
+        "1 / 0",
+        metadata={"tags": ["raises-exception"]},
+        outputs=[new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[])],
+    ),
+    new_code_cell(
+        "print('rank 0: pid=123   memory=61 MiB')",
+        outputs=[new_output("stream", name="stdout", text="rank 0: pid=9 memory=7.5 GiB\n")],
+    ),
+    new_code_cell("quiet = True"),
+]
 
 
 @pytest.mark.slow
-def test_each_kind_of_wrong_output_turns_its_notebook_red_and_only_its_own(tmp_path: Path):
-    def change(name: str, cell: int, **fields: object) -> None:
-        nb = plain()
-        nb.cells[cell].outputs[0].update(fields)
-        save(nb, tmp_path / f"{name}.ipynb")
+def test_each_kind_of_wrong_output_turns_its_cell_red_and_no_other(tmp_path: Path):
+    def wrong(cell: int, **fields: object) -> nbformat.NotebookNode:
+        changed = copy.deepcopy(RIGHT[cell])
+        changed.outputs[0].update(fields)
+        return changed
 
-    save(plain(), tmp_path / "right.ipynb")
-    change("stream", 0, text="[1, 2, 4]\n")
-    change("value", 1, data={"text/plain": "{'busbw': 1.6}"})
-    change("picture", 2, data={**plain().cells[2].outputs[0].data, "text/html": "<img alt='two dots'>"})
-    change("error", 3, evalue="division by one")
-    change("sentence", 4, text="rank 1: pid=9 memory=7.5 GiB\n")
-    nb = plain()
-    nb.cells[0].outputs = []
-    save(nb, tmp_path / "lost.ipynb")
-    nb = plain()
-    nb.cells[5].outputs = [new_output("stream", name="stdout", text="something\n")]
-    save(nb, tmp_path / "invented.ipynb")
-    nb = plain()
-    nb.cells[3].metadata = {}
-    save(nb, tmp_path / "unexpected_error.ipynb")
-
-    red = red_files(tmp_path)
-    assert red.pop("right") is False
-    assert len(red) == 8
-    assert all(red.values()), red
+    lost, invented, unexpected = (copy.deepcopy(RIGHT[i]) for i in (0, 5, 3))
+    lost.outputs = []
+    invented.outputs = [new_output("stream", name="stdout", text="something\n")]
+    unexpected.metadata = {}
+    wrongs = [
+        wrong(0, text="[1, 2, 4]\n"),
+        wrong(1, data={"text/plain": "{'busbw': 1.6}"}),
+        wrong(2, data={**RIGHT[2].outputs[0].data, "text/html": "<img alt='two dots'>"}),
+        wrong(3, evalue="division by one"),
+        wrong(4, text="rank 1: pid=9 memory=7.5 GiB\n"),
+        lost,
+        invented,
+        unexpected,
+    ]
+    cells = [cell for pair in itertools.zip_longest(wrongs, RIGHT) for cell in pair if cell is not None]
+    for number, cell in enumerate(cells, start=1):
+        cell.update(execution_count=number, id=f"cell-{number}")
+    nbformat.write(new_notebook(cells=cells), tmp_path / "both.ipynb")
+    assert red_cells(tmp_path) == {"both": [f"Cell {cells.index(cell)}" for cell in wrongs]}
 
 
 @pytest.mark.live
 @pytest.mark.pinned
-def test_one_wrong_character_in_a_lesson_turns_it_red(tmp_path: Path):
+def test_one_wrong_character_in_a_lesson_turns_its_cell_red_and_no_other(tmp_path: Path):
     lesson = sorted((ROOT / "notebooks").glob("*.ipynb"))[0]
     nb = nbformat.read(lesson, as_version=4)
-    streams = [
-        output
-        for cell in nb.cells
-        if cell.cell_type == "code" and "nbval-ignore-output" not in cell.metadata.get("tags", ())
+    printing = [
+        (number, output)
+        for number, cell in enumerate(cell for cell in nb.cells if cell.cell_type == "code")
+        if "nbval-ignore-output" not in cell.metadata.get("tags", ())
         for output in cell.outputs
         if output.output_type == "stream"
     ]
-    assert streams, f"{lesson.name} prints nothing that is compared"
-    streams[-1].text = streams[-1].text[:-2] + "~\n"
-    nbformat.write(nb, tmp_path / "wrong.ipynb")
-    (tmp_path / "right.ipynb").write_text(lesson.read_text(encoding="utf-8"), encoding="utf-8")
-    assert red_files(tmp_path) == {"right": False, "wrong": True}
+    assert printing, f"{lesson.name} prints nothing that is compared"
+    number, output = printing[-1]
+    output.text = output.text[:-2] + "~\n"
+    nbformat.write(nb, tmp_path / "lesson.ipynb")
+    assert red_cells(tmp_path) == {"lesson": [f"Cell {number}"]}

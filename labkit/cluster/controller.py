@@ -56,6 +56,7 @@ class Controller(IPController):
 
     def init_hub(self) -> None:
         super().init_hub()
+        self.hub.monitor_handlers[b"iopub"] = lambda *_: None  # kept for a database, and there is none
         ping, pong = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
         ping.setsockopt(zmq.XPUB_VERBOSE, 1)  # tells of each engine that subscribes, not only of the first
         self.bind(ping, self.engine_url("hb_ping"))

@@ -31,6 +31,7 @@ CONTROLLER_ARGS = [
     "--IPController.enable_curve=True",  # other users of the host cannot listen in
     "--IPController.use_threads=True",  # one process instead of nine
     "--IPController.db_class=NoDB",
+    "--IPController.log_level=30",  # WARNING: it would note each message
     "--HeartMonitor.period=1000",  # how soon the end of an engine on another host is noticed: after ten misses
     "--HeartMonitor.max_heartmonitor_misses=10",
 ]
@@ -40,6 +41,7 @@ JOINED = "__import__('labkit.rank.group', fromlist=['joined']).joined()"  # aske
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
     "--IPEngine.max_heartbeat_misses=0",  # the reaper ends engines, a busy controller must not
+    "--IPEngine.log_level=30",
     "--InteractiveShell.colors=nocolor",
     "--HistoryManager.enabled=False",
 ]

@@ -124,7 +124,7 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
         scope = dict(space)
         exec(compile(call["harness"], "<labkit-harness>", "exec"), scope)
         function, args = scope["harness"], [function, *args]
-    torch.manual_seed(0)
+    _seed()
     recorder.begin()
     out = function(*args, **options)
     if call["harness"]:
@@ -136,6 +136,13 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
     answer["out"] = agent.plain(out)
     answer["dtype"] = str(out.dtype).removeprefix("torch.") if isinstance(out, torch.Tensor) else ""
     answer["kept"] = agent.plain(args)
+
+
+def _seed() -> None:
+    """Let all ranks draw the same numbers; `torch.manual_seed` would walk the stack for each GPU that is not there."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(0)
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:

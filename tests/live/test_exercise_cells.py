@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import nbformat
-import pytest
 
 from labkit import exercises
 from tests.live.notebook import Notebook
@@ -13,8 +12,8 @@ from tests.live.notebook import Notebook
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
-@pytest.mark.parametrize("lesson", ["00", "02", "06"])
-def test_a_lesson_whose_exercises_are_solved_says_so(lesson: str, tmp_path: Path):
+def test_a_lesson_whose_exercises_are_solved_says_so(tmp_path: Path):
+    lesson = "02"
     answers = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
     names = [e.name for e in exercises.every().values() if e.lesson == lesson]
     (path,) = NOTEBOOKS.glob(f"{lesson}-*.ipynb")

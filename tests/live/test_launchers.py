@@ -11,6 +11,7 @@ import ipyparallel as ipp
 import pytest
 
 import labkit
+from labkit import lab as lab_module
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, eventually
 
@@ -53,12 +54,10 @@ def test_the_ordinary_launcher_serves_where_forking_is_unsafe():
 
 
 def test_platforms_where_forking_is_unsafe_choose_the_ordinary_launcher(monkeypatch):
-    from labkit import lab
-
-    assert lab._default_launcher() == "labkit"
+    assert lab_module._default_launcher() == "labkit"
     for platform in ("darwin", "win32"):
         monkeypatch.setattr(sys, "platform", platform)
-        assert lab._default_launcher() == "local"
+        assert lab_module._default_launcher() == "local"
 
 
 # -- a lab that several notebooks share ---------------------------------------------------------------------------
@@ -123,21 +122,20 @@ def test_a_controller_killed_under_an_attached_notebook_comes_back(shared):
 @pytest.mark.parametrize(
     "stale", ["{}", '{"path": "/nowhere", "tag": "x", "file": "/nowhere/cluster.json"}', "no JSON", None]
 )
-def test_a_stale_address_starts_a_lab_of_ones_own(tmp_path, stale):
+def test_nobody_attaches_to_a_stale_address(tmp_path, stale):
     address = tmp_path / "address.json"
     if stale is not None:
         address.write_text(stale)
-    with Notebook(LABKIT_SHARED=str(address)) as notebook:
-        notebook.value("from labkit import start\nlab = start(2)")
-        assert notebook.value("lab.address").strip("'") != str(address)
-        assert notebook.run(SUM).stdout == "ranks 0, 1 │ 2\n"
+    assert lab_module._attached(str(address), 10.0, lambda gpus: (2, "gloo")) is None
 
 
 def test_the_address_of_a_lab_that_has_stopped_starts_a_lab_of_ones_own(tmp_path):
     lab = labkit.start(1)
     text = Path(lab.address).read_text()
     lab.stop()
-    (tmp_path / "address.json").write_text(text)
-    with Notebook(LABKIT_SHARED=str(tmp_path / "address.json")) as notebook:
+    address = tmp_path / "address.json"
+    address.write_text(text)
+    with Notebook(LABKIT_SHARED=str(address)) as notebook:
         notebook.value("from labkit import start\nlab = start(1)")
+        assert notebook.value("lab.address").strip("'") != str(address)
         assert notebook.run(SUM).stdout == "rank 0 │ 1\n"

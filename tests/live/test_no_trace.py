@@ -47,11 +47,6 @@ def test_stopping_the_lab_leaves_nothing(notebook):
     gone(trace)
 
 
-def test_the_end_of_a_with_block_leaves_nothing(notebook):
-    address = notebook.run(f"{START}\nwith lab:\n    print(lab.address)").stdout.splitlines()[-1]
-    gone(Trace("no tag is known any more", Path(address).parent))
-
-
 def test_a_with_block_left_by_an_error_leaves_nothing(notebook):
     cell = notebook.run(f"{START}\nwith lab:\n    print(lab.address)\n    lab.run('1 / 0')")
     assert cell.error.startswith("CellError")
