@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cells import HERE
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Locator, Page, expect, sync_playwright
 from serve import Server
 
 FLAGS = [
@@ -21,6 +22,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 PATIENCE = 60  # seconds after which a test gives up on a page; no test measures time, and a busy machine may need them
 ERROR = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type='application/vnd.jupyter.stderr']"
 
@@ -38,11 +40,11 @@ def chromium_path() -> str:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """A headless Chromium with a fresh profile."""
+def chromium() -> Iterator[BrowserContext]:
+    """A headless Chromium with a fresh profile, in which it keeps JupyterLab's code from page to page."""
     expect.set_options(timeout=PATIENCE * 1000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory(prefix="chromium-") as profile:
+        browser = playwright.chromium.launch_persistent_context(profile, executable_path=chromium_path(), args=FLAGS)
         try:
             yield browser
         finally:
@@ -52,9 +54,12 @@ def chromium() -> Iterator[Browser]:
 class Notebook:
     """A notebook open in JupyterLab: its cells, its menus, its toolbar. Cells count from 0, text cells too."""
 
-    def __init__(self, browser: Browser, server: Server, name: str, size: tuple[int, int] = (1400, 2400)) -> None:
+    def __init__(
+        self, browser: BrowserContext, server: Server, name: str, size: tuple[int, int] = (1400, 2400)
+    ) -> None:
         width, height = size
-        self.page: Page = browser.new_page(viewport={"width": width, "height": height})
+        self.page: Page = browser.new_page()
+        self.page.set_viewport_size({"width": width, "height": height})
         # A workspace of its own: no tab of an earlier page opens again.
         where = f"lab/workspaces/{secrets.token_hex(4)}/tree/{name}"
         self.cells: Locator = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")

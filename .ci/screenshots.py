@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from browse import Notebook, chromium
+from browse import DARK, LIGHT, Notebook, chromium
 from cells import HERE
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 from serve import Server, jupyterlab
 
 PICTURE = HERE / "screenshot.png"
@@ -25,7 +25,7 @@ CELLS = [
 SIZE = (920, 780)
 
 
-def picture(browser: Browser, server: Server) -> None:
+def picture(browser: BrowserContext, server: Server) -> None:
     """The short notebook of CELLS, with the file list folded away."""
     nb = Notebook(browser, server, server.write("all-reduce.ipynb", CELLS), SIZE)
     nb.page.keyboard.press("Control+b")
@@ -35,16 +35,15 @@ def picture(browser: Browser, server: Server) -> None:
     nb.close()
 
 
-def lessons(browser: Browser, server: Server, folder: Path) -> None:
+def lessons(browser: BrowserContext, server: Server, folder: Path) -> None:
     """Each lesson on one long page, as far as JupyterLab draws it, in both themes."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(server.notebooks.glob("*.ipynb")):
         nb = Notebook(browser, server, path.name, (1200, 6000))
         nb.run_all(timeout=300)
-        for theme in ("Light", "Dark"):
-            nb.theme(f"JupyterLab {theme}")
-            nb.page.screenshot(path=folder / f"{path.stem}-{theme.lower()}.png")
-        nb.theme("JupyterLab Light")
+        for theme in (DARK, LIGHT):
+            nb.theme(theme)
+            nb.page.screenshot(path=folder / f"{path.stem} in {theme}.png")
         nb.close()
         server.end_kernels()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import browse
 import psutil
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 from serve import Server, jupyterlab
 
 NO_TRACE = 20.0  # seconds after which no process may be left: what labkit promises, and room for a busy machine
@@ -17,7 +17,7 @@ Open = Callable[[str], browse.Notebook]
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+def chromium() -> Iterator[BrowserContext]:
     try:
         browse.chromium_path()
     except browse.NoBrowser as none:
@@ -44,7 +44,7 @@ def said(process: psutil.Process) -> str:
 
 
 @pytest.fixture
-def opened(chromium: Browser, lab_server: Server) -> Iterator[Open]:
+def opened(chromium: BrowserContext, lab_server: Server) -> Iterator[Open]:
     """Open a notebook by name: `opened("00-start-here.ipynb")`."""
     notebooks: list[browse.Notebook] = []
 

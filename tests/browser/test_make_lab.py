@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 from serve import Server
 
 pytestmark = pytest.mark.browser
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 ASKED = "from labkit import Predict\n\np = Predict('Which?', ['one', 'two'])\np"
 
 
-def test_it_opens_the_first_lesson_and_asks_nothing(chromium: Browser, lab_server: Server):
+def test_it_opens_the_first_lesson_and_asks_nothing(chromium: BrowserContext, lab_server: Server):
     page = chromium.new_page()
     page.goto(f"{lab_server.url}?token={lab_server.token}")
     expect(page.locator(".lm-TabBar-tab.jp-mod-current", has_text="00-start-here.ipynb")).to_be_visible()

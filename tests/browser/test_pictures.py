@@ -11,7 +11,7 @@ import matplotlib.image
 import nbformat
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 from labkit.plot import svg
 from tests import pictures
@@ -37,9 +37,10 @@ def contrast(a: tuple[int, ...], b: tuple[int, ...]) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_of_every_picture_stands_out(chromium: Browser, scheme):
+def test_every_text_of_every_picture_stands_out(chromium: BrowserContext, scheme):
     """The SVGs stand on the page itself, where their shapes can be asked for; in JupyterLab they are images."""
-    page = chromium.new_page(color_scheme=scheme)
+    page = chromium.new_page()
+    page.emulate_media(color_scheme=scheme)
     faint = []
     kinds = {name.split()[0]: name for name in pictures.every()}  # the last one of each
     assert len(kinds) > 7
@@ -52,25 +53,26 @@ def test_every_text_of_every_picture_stands_out(chromium: Browser, scheme):
     assert faint == [], "WCAG asks for 4.5 at least"
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server, shots, theme):
+def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server, shots):
     untrusted = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
     html = svg.img(pictures.every()["flow 3 2 True"], "a picture that somebody else made")
     untrusted.outputs = [nbformat.v4.new_output("execute_result", {"text/html": html}, execution_count=1)]
-    nb: browse.Notebook = opened(lab_server.write(f"pictures {theme}.ipynb", [untrusted, MADE, "WhatIf()"]))
-    nb.theme(theme)
+    nb: browse.Notebook = opened(lab_server.write("pictures.ipynb", [untrusted, MADE, "WhatIf()"]))
+    nb.theme(browse.DARK)
     nb.run_cell(1)
     nb.run_cell(2)
-    ground = nb.page.locator(".jp-Notebook").first.evaluate("element => getComputedStyle(element).backgroundColor")
-    page = tuple(map(int, re.findall(r"\d+", ground)))
-    for index in range(3):
-        image = nb.cells.nth(index).locator("img.labkit-picture")
-        expect(image).to_be_visible()
-        shot = image.screenshot(path=shots / f"picture-{theme.split()[1].lower()}-{index}.png")
-        pixels = (255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3]).round().astype(int)
-        assert tuple(pixels[2, 2]) == page, "the picture's ground is the page's"
-        assert (pixels == page).all(axis=2).mean() > 0.3
-        colours = np.unique(pixels.reshape(-1, 3), axis=0)
-        assert max(contrast(tuple(colour), page) for colour in colours) > 12, "the ink stands out"
+    for theme in (browse.DARK, browse.LIGHT):
+        nb.theme(theme)
+        ground = nb.page.locator(".jp-Notebook").first.evaluate("element => getComputedStyle(element).backgroundColor")
+        page = tuple(map(int, re.findall(r"\d+", ground)))
+        for index in range(3):
+            image = nb.cells.nth(index).locator("img.labkit-picture")
+            expect(image).to_be_visible()
+            shot = image.screenshot(path=shots / f"picture {index} in {theme}.png")
+            pixels = (255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3]).round().astype(int)
+            assert tuple(pixels[2, 2]) == page, "the picture's ground is the page's"
+            assert (pixels == page).all(axis=2).mean() > 0.3
+            colours = np.unique(pixels.reshape(-1, 3), axis=0)
+            assert max(contrast(tuple(colour), page) for colour in colours) > 12, "the ink stands out"
     assert not nb.cells.nth(0).locator("style").count(), "JupyterLab took it for untrusted"
     assert nb.errors() == []
