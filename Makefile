@@ -8,14 +8,15 @@ FRESH ?=
 
 # The versions to install; with none, the newest that pyproject.toml allows.
 PINS ?= constraints.txt
-# Test files run side by side: while one waits for a time-out, another computes.
-WORKERS ?= 2
+# Test files run side by side: while one waits for a time-out or a page, others compute.
+WORKERS ?= 3
 RUNS ?= 20
 
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip --disable-pip-version-check install $(if $(PINS),-c $(PINS),-U --upgrade-strategy eager)
 PYTEST = $(BIN)/python -m pytest
-BESIDE = -n $(WORKERS) --dist loadfile
+BESIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+BROWSE = CHROMIUM="$$(.ci/chromium)" && export CHROMIUM &&
 # Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
 # .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news, pictures
@@ -25,8 +26,8 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test quick lint format test-code test-notebooks test-browser test-oldest test-newest other soak \
-  notebooks bench clean
+.PHONY: help lab test quick lint format test-all test-code test-notebooks test-browser test-oldest test-newest other \
+  soak notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,7 +38,7 @@ lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and 
 	  --LabApp.default_url=/lab/tree/00-start-here.ipynb \
 	  --custom-css --ServerApp.static_custom_path=.jupyter/custom $(AS_ROOT) $(LAB_ARGS)
 
-test: lint test-code test-notebooks test-browser ## run every check (make -k test goes on after a failure)
+test: lint test-all ## run every check (make -k test goes on where lint finds something)
 
 quick: lint ## what can be known in a minute: lint, the quick tests, a few of them on live ranks
 	$(PYTEST) $(BESIDE) tests --ignore=tests/browser -m "smoke or not (live or slow)"
@@ -53,6 +54,10 @@ format: $(VENV)/.test ## format the code, also inside %%px cells
 	$(BIN)/ruff format
 	$(BIN)/python .ci/lint_notebooks.py --fix
 
+# The notebooks and the pages take longest, so they begin first.
+test-all: $(VENV)/.test ## test all that runs: the three below, side by side
+	$(BROWSE) $(PYTEST) $(BESIDE) $(NBVAL) $(OTHER) $(NOTEBOOKS) tests
+
 test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
 	$(PYTEST) $(BESIDE) tests --ignore=tests/browser $(OTHER)
 
@@ -60,7 +65,7 @@ test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with
 	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
 
 test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
-	CHROMIUM="$$(.ci/chromium)" && export CHROMIUM && $(PYTEST) tests/browser
+	$(BROWSE) $(PYTEST) tests/browser
 
 test-oldest: ## run the tests on the oldest versions, in .venv-oldest (PYTHON=python3.11)
 	$(MAKE) VENV=.venv-oldest PINS=.venv-oldest/pins.txt other
@@ -71,7 +76,7 @@ test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=py
 
 # Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
 other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
-other: $(VENV)/nbval.cfg test-code test-notebooks test-browser
+other: $(VENV)/nbval.cfg test-all
 
 soak: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
 	$(BIN)/python .ci/soak.py --runs=$(RUNS)

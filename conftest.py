@@ -1,28 +1,55 @@
-"""One lab for all notebooks that `pytest --nbval` checks: four ranks start once, not once a notebook.
+"""One lab for all notebooks that `pytest --nbval` checks, and what stays together when tests run side by side.
 
 It stands here, above tests/, because pytest reads only the conftest.py files above the paths it is given.
 """
 
 import os
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+TOGETHER = ("notebooks/", "tests/browser/")  # each of them shares something costly: four ranks, a JupyterLab
 
 # What a test or a checked notebook does is nobody's progress.
 _progress = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ["LABKIT_PROGRESS"] = _progress.name
 
+_lab: Any = None
+_environment = pytest.MonkeyPatch()
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    config = session.config
-    cells = [item for item in session.items if item.path.suffix == ".ipynb"]
-    if not cells or config.option.collectonly:
-        return
-    import labkit
 
-    os.environ["LABKIT_QUIET"] = "1"
-    lab = labkit.start(4)
-    config.add_cleanup(lab.stop)
-    # Every notebook's kernel inherits this; start() in it joins these ranks afresh.
-    os.environ["LABKIT_SHARED"] = str(lab.address)
-    config.add_cleanup(lambda: os.environ.pop("LABKIT_SHARED", None))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Four ranks start with the first cell and stop after the last; every notebook's kernel inherits where they are."""
+    global _lab
+    if _is_cell(item) and _lab is None:
+        import labkit
+
+        _environment.setenv("LABKIT_QUIET", "1")
+        _lab = labkit.start(4)
+        _environment.setenv("LABKIT_SHARED", str(_lab.address))
+    try:
+        return (yield)
+    finally:
+        if _lab is not None and not _is_cell(nextitem):
+            _environment.undo()
+            _lab.stop()
+            _lab = None
+
+
+def _is_cell(item: pytest.Item | None) -> bool:
+    return item is not None and item.path.suffix == ".ipynb"
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker gets a whole file, or a whole folder of TOGETHER."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.split("::")[0])
+
+    return ByFile(config, log)

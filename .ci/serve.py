@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
 from cells import ROOT
+from jupyter_client import BlockingKernelClient
 
 MARK = "WORKBOOK_BROWSER"  # in the environment of a server and of whatever it starts: what must be gone at the end
 STARTING = 60.0  # seconds that JupyterLab may take to come up
@@ -34,6 +36,7 @@ class Server:
     token: str
     notebooks: Path
     tmp: Path
+    runtime: Path
     mark: str
     process: subprocess.Popen[bytes]
 
@@ -62,9 +65,20 @@ class Server:
         for session in json.loads(self._ask("GET", "api/sessions")):
             self._ask("DELETE", f"api/sessions/{session['id']}")
 
-    def _ask(self, method: str, path: str) -> bytes:
+    def begin_kernel(self, name: str) -> None:
+        """Start a notebook's kernel before a page asks for it, and wait until it answers."""
+        session = {"path": name, "name": name, "type": "notebook", "kernel": {"name": "python3"}}
+        kernel = json.loads(self._ask("POST", "api/sessions", session))["kernel"]["id"]
+        client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel}.json"))
+        client.load_connection_file()
+        client.start_channels()
+        client.wait_for_ready(STARTING)
+        client.stop_channels()
+
+    def _ask(self, method: str, path: str, content: Any = None) -> bytes:
         headers = {"Authorization": f"token {self.token}"}
-        request = urllib.request.Request(self.url + path, method=method, headers=headers)
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(self.url + path, body, headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read()
 
@@ -98,7 +112,7 @@ def jupyterlab() -> Iterator[Server]:
         )  # fmt: skip
     try:
         url = _wait_for_url(process, runtime, place / "log")
-        yield Server(url, token, clone / "notebooks", tmp, mark, process)
+        yield Server(url, token, clone / "notebooks", tmp, runtime, mark, process)
     finally:
         # make, its shell and JupyterLab; kernels are in groups of their own, JupyterLab ends them.
         if process.poll() is None:

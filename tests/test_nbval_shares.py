@@ -50,9 +50,10 @@ def test_two_notebooks_share_one_lab_that_is_stopped_in_the_end(project: Path):
     assert (project / "notes").read_text() == "start(4) stop "
 
 
-@pytest.mark.parametrize(("file", "collectonly"), [("test_plain.py", False), ("a.ipynb", True)])
-def test_no_lab_starts_where_no_notebook_runs(file: str, collectonly: bool, request, monkeypatch):
+def test_no_lab_starts_for_a_test_that_is_no_notebooks(request, monkeypatch):
     monkeypatch.setattr(labkit, "start", lambda *_: pytest.fail("a lab was started"))
     conftest = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
-    config = SimpleNamespace(option=SimpleNamespace(collectonly=collectonly))
-    conftest.pytest_collection_finish(SimpleNamespace(config=config, items=[SimpleNamespace(path=Path(file))]))
+    running = conftest.pytest_runtest_protocol(SimpleNamespace(path=Path("test_plain.py")), None)
+    next(running)
+    with pytest.raises(StopIteration):
+        running.send(True)

@@ -20,6 +20,7 @@ SURE = 1.0  # seconds without a byte or a step after which a wait that nobody ca
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
 PAUSE = 0.3  # seconds between two ways of freeing a rank
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
+AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that cannot answer: its rank is in a C call that keeps the interpreter
 
@@ -119,15 +120,17 @@ class Running:
             if w == STOPPED:
                 engines.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
-        interrupted: set[int] = set()
+        interrupted: dict[int, float] = {}
         deadline = math.inf
         while True:
             if broken:
                 engines.ask("abort", range(engines.n), ANSWER)
                 if self.wait(PAUSE):
                     return
-            heard = engines.ask("interrupt", set(self.pending()) - interrupted, ANSWER)
-            interrupted |= {r for r, heeded in heard.items() if heeded}  # the others had not begun yet
+            now = time.monotonic()
+            due = [r for r in self.pending() if now - interrupted.get(r, -math.inf) > AGAIN]
+            heard = engines.ask("interrupt", due, ANSWER)
+            interrupted |= {r: now for r, heeded in heard.items() if heeded}  # the others had not begun yet
             deadline = min(deadline, time.monotonic() + FREEING)
             if self.wait(PAUSE):
                 return
@@ -206,14 +209,15 @@ def _wait(running: Running, limit: float, watch: Watch) -> str:
     began = looked = time.monotonic()
     presses = STOP.pressed
     while running.pending():
-        if STOP.wished:
-            return "stopped"
         if running.engines.lost():
             return "lost"
         if running.wait(TICK):
             break
         now = time.monotonic()
-        if now - began > (limit if STOP.pressed == presses else min(limit, FREEING)):  # pressed again: hurry
+        hurry = STOP.pressed != presses  # asked before the wish: a press in between is the next round's
+        if STOP.wished:
+            return "stopped"
+        if now - began > (min(limit, FREEING) if hurry else limit):
             return "slow"
         if now - looked < LOOK_EVERY:
             continue

@@ -118,9 +118,14 @@ def _in_main_thread() -> bool:
 
 
 def _learners(frame: FrameType | None) -> bool:
-    """Whether code of the learner runs: a cell's, or what it called. Outside IPython all code is."""
-    shell = get_ipython()
+    """Whether code of the learner runs: a cell's, or what it called. Outside IPython all code is.
+
+    So is IPython between two statements of a cell: it takes an interrupt there for the next one's.
+    """
+    shell: Any = get_ipython()
     while shell is not None and frame is not None and frame.f_globals is not shell.user_ns:
+        if frame.f_code in (shell.run_code.__code__, shell.run_ast_nodes.__code__):
+            return frame.f_code is shell.run_ast_nodes.__code__
         frame = frame.f_back
     return shell is None or frame is not None
 

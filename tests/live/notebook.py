@@ -14,6 +14,7 @@ import os
 import queue
 import re
 import signal
+import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,9 @@ class Notebook:
     """A kernel and the cells run in it, one after another; the kernel ends with the `with` block."""
 
     def __init__(self, **environment: str) -> None:
-        self.manager = KernelManager(kernel_name="python3")
+        self._place = tempfile.TemporaryDirectory(prefix="kernel-")
+        # No TCP ports: Jupyter only looks for free ones, and somebody else may have one before the kernel does.
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self._place.name}/k")
         self.manager.start_kernel(env={**os.environ, **environment})
         self._connect()
 
@@ -113,6 +116,7 @@ class Notebook:
         """End the kernel, politely where `now` is false."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=now)
+        self._place.cleanup()
 
     def __enter__(self) -> Notebook:
         return self

@@ -68,20 +68,13 @@ def test_restarting_the_kernel_leaves_nothing_and_a_new_lab_starts(notebook):
     assert new.path != trace.path
 
 
-def test_killing_the_kernel_leaves_nothing(notebook):
-    trace = started(notebook)
-    notebook.kill()
-    gone(trace)
-
-
 @pytest.mark.parametrize(
     "code",
     [
         "if rank == 0:\n    while True: pass\ndist.barrier()",
-        "import signal; signal.pause()",
-        "import os; os.kill(os.getpid(), 19)",
+        "import os, signal\nif rank == 0:\n    signal.pause()\nos.kill(os.getpid(), 19)",
     ],
-    ids=["waiting and computing", "sleeping", "standing still"],
+    ids=["waiting and computing", "sleeping and standing still"],
 )
 def test_killing_the_kernel_during_a_cell_leaves_nothing(notebook, code, tmp_path):
     trace = started(notebook)
@@ -149,10 +142,12 @@ def test_a_start_that_was_stopped_leaves_nothing(notebook):
     assert notebook.value("len(lab.status())" if notebook.run(START).status == "ok" else "0") == "2"
 
 
-def test_a_program_that_forgets_to_stop_its_lab_leaves_nothing():
-    code = "from labkit import start; lab = start(2); print(lab.address)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+def test_a_program_in_any_folder_that_forgets_to_stop_its_lab_leaves_nothing(tmp_path):
+    code = "from labkit import start; lab = start(2); lab.run('import os; print(os.getcwd())'); print(lab.address)"
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
+    assert f"ranks 0, 1 │ {tmp_path}\n" in told.stdout, "the ranks work where the program does"
+    assert list(tmp_path.iterdir()) == []
     path = Path(told.stdout.splitlines()[-1]).parent
     gone(Trace(str(path), path))
 

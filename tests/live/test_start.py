@@ -102,14 +102,6 @@ def test_the_notebooks_kernel_never_imports_torch():
         assert notebook.value("import sys; [m for m in sys.modules if m.split('.')[0] == 'torch']") == "[]"
 
 
-def test_a_lab_starts_without_a_notebook_in_any_working_folder(tmp_path):
-    code = "from labkit import start\nwith start(1) as lab: print(lab.run('import os; print(os.getcwd())'))"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    assert str(tmp_path) in ran.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- what it refuses ----------------------------------------------------------------------------------------------
 
 

@@ -11,15 +11,20 @@ from random import Random
 
 import pytest
 
+from labkit.cluster.run import FREEING
 from tests.live.processes import eventually
 
 ALIVE = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep == 100 + rank)"
 
 
 def stopped(notebook, folder, code):
-    """Run a cell that never ends, press Stop once all ranks are in it, and run another one."""
+    """Run a cell that never ends, press Stop once all ranks are in it, and run another one.
+
+    They are once they have made a file each, or where the code says BEGUN.
+    """
     notebook.value("%px keep = int(torch.tensor(100 + rank))")
-    running = notebook.send(f"%%px\nopen(f'{folder}/{{rank}}', 'w').close()\n{code}")
+    begun = f"open(f'{folder}/{{rank}}', 'w').close()"
+    running = notebook.send("%%px\n" + (code.replace("BEGUN", begun) if "BEGUN" in code else f"{begun}\n{code}"))
     assert eventually(lambda: len(list(folder.iterdir())) == 3)
     notebook.interrupt()
     cell = notebook.wait(running)
@@ -60,6 +65,30 @@ dist.barrier()"""
     notebook.interrupt()
     assert notebook.wait(running).error.startswith("StoppedError")
     assert notebook.run("%px print(globals().get('keep'))").stdout == "rank 0 │ 100\nrank 1 │ None\nrank 2 │ 102\n"
+
+
+def test_stop_after_a_cell_has_run_for_long_is_stop_all_the_same(notebook, tmp_path):
+    stopped(notebook, tmp_path, f"import time\ntime.sleep({FREEING} + 0.2)\nBEGUN\nwhile True: pass")
+
+
+def test_a_rank_that_loses_an_interrupt_is_sent_another_and_keeps_its_variables(notebook, tmp_path):
+    code = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass\ntime.sleep(600)"
+    stopped(notebook, tmp_path, code)
+
+
+def test_stop_between_two_statements_of_a_cell_is_not_lost(notebook):
+    """Where IPython compiles the second one: there Stop presses itself, in nobody's namespace."""
+    code = """
+really = shell.compile.extra_flags
+def press(flags):
+    shell.compile.extra_flags = really
+    signal.raise_signal(signal.SIGINT)
+    return really(flags)
+"""
+    notebook.value(f"import signal\nbeside = {{'shell': get_ipython(), 'signal': signal}}\nexec({code!r}, beside)")
+    cell = notebook.run("get_ipython().compile.extra_flags = beside['press']\nreached = True")
+    assert cell.error.startswith("KeyboardInterrupt")
+    assert notebook.value("'reached' in globals()") == "False"
 
 
 def test_stop_in_the_notebooks_own_cell_leaves_the_ranks_alone(notebook):
@@ -130,6 +159,6 @@ def test_stop_pressed_one_to_ten_times_at_any_moments_ends_the_cell_as_an_error_
     told = cell.error.startswith(("StoppedError: You", "KeyboardInterrupt"))
     hopeless = what == "all wait" and cell.error.startswith("StuckError")  # the lab saw it first
     late = cell.status == "ok" and watched.value("all(at > over for at in heard)") == "True"
-    assert told or hopeless or late, (what, moments, cell)
+    assert told or hopeless or late, f"{what} {moments} {cell}"
     after = watched.run(ALIVE)
-    assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 True\n"), (what, moments, cell, after)
+    assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 True\n"), f"{what} {moments} {cell} {after}"
