@@ -8,14 +8,14 @@ FRESH ?=
 
 # The versions to install; with none, the newest that pyproject.toml allows.
 PINS ?= constraints.txt
-# Test files run side by side: while one waits for a time-out or a page, others compute.
+# Test files run side by side: while one waits for a time-out, others compute. The pages need a processor each.
 WORKERS ?= 3
 RUNS ?= 20
 
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip --disable-pip-version-check install $(if $(PINS),-c $(PINS),-U --upgrade-strategy eager)
 PYTEST = $(BIN)/python -m pytest
-BESIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+BESIDE = --dist loadfile --no-loadscope-reorder
 BROWSE = CHROMIUM="$$(.ci/chromium)" && export CHROMIUM &&
 # Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
@@ -26,7 +26,7 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test quick lint format test-all test-code test-notebooks test-browser test-oldest test-newest other \
+.PHONY: help lab test quick lint format test-code test-jupyter test-notebooks test-browser test-oldest test-newest other \
   soak notebooks bench clean
 
 help: ## list these targets
@@ -38,10 +38,10 @@ lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and 
 	  --LabApp.default_url=/lab/tree/00-start-here.ipynb \
 	  --custom-css --ServerApp.static_custom_path=.jupyter/custom $(AS_ROOT) $(LAB_ARGS)
 
-test: lint test-all ## run every check (make -k test goes on where lint finds something)
+test: lint test-code test-jupyter ## run every check (make -k test goes on after a failure)
 
 quick: lint ## what can be known in a minute: lint, the quick tests, a few of them on live ranks
-	$(PYTEST) $(BESIDE) tests --ignore=tests/browser -m "smoke or not (live or slow)"
+	$(PYTEST) -n $(WORKERS) $(BESIDE) tests --ignore=tests/browser -m "smoke or not (live or slow)"
 
 lint: $(VENV)/.test ## ruff, also inside %%px cells, the notebooks' rules, and mypy
 	$(BIN)/ruff check
@@ -54,12 +54,11 @@ format: $(VENV)/.test ## format the code, also inside %%px cells
 	$(BIN)/ruff format
 	$(BIN)/python .ci/lint_notebooks.py --fix
 
-# The notebooks and the pages take longest, so they begin first.
-test-all: $(VENV)/.test ## test all that runs: the three below, side by side
-	$(BROWSE) $(PYTEST) $(BESIDE) $(NBVAL) $(OTHER) $(NOTEBOOKS) tests
-
 test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
-	$(PYTEST) $(BESIDE) tests --ignore=tests/browser $(OTHER)
+	$(PYTEST) -n $(WORKERS) $(BESIDE) tests --ignore=tests/browser $(OTHER)
+
+test-jupyter: $(VENV)/.test ## the two below, side by side
+	$(BROWSE) $(PYTEST) -n 2 $(BESIDE) $(NBVAL) $(NOTEBOOKS) tests/browser $(OTHER)
 
 test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
 	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
@@ -76,7 +75,7 @@ test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=py
 
 # Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
 other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
-other: $(VENV)/nbval.cfg test-all
+other: $(VENV)/nbval.cfg test-code test-jupyter
 
 soak: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
 	$(BIN)/python .ci/soak.py --runs=$(RUNS)

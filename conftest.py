@@ -4,20 +4,31 @@ It stands here, above tests/, because pytest reads only the conftest.py files ab
 """
 
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from jupyter_client.manager import KernelManager
 
 TOGETHER = ("notebooks/", "tests/browser/")  # each of them shares something costly: four ranks, a JupyterLab
 
-# What a test or a checked notebook does is nobody's progress.
-_progress = tempfile.TemporaryDirectory(prefix="progress-")
-os.environ["LABKIT_PROGRESS"] = _progress.name
-
 _lab: Any = None
 _environment = pytest.MonkeyPatch()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    place = tempfile.TemporaryDirectory(prefix="workbook-")
+    config.add_cleanup(place.cleanup)
+    os.environ["LABKIT_PROGRESS"] = f"{place.name}/progress"  # what a test or a checked notebook does is nobody's
+    if config.pluginmanager.hasplugin("nbval"):
+        import nbval.kernel
+
+        # Jupyter only looks for TCP ports that are free: on a busy machine somebody has them before the kernel does.
+        nbval.kernel.KernelManager = lambda **options: KernelManager(
+            transport="ipc", ip=f"{place.name}/{secrets.token_hex(4)}", **options
+        )
 
 
 @pytest.hookimpl(wrapper=True)

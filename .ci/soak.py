@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-LIVE = ["-n", "2", "--dist", "loadfile", "tests/live"]
+LIVE = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "tests/live"]
 BUSY = "while True: pass"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -88,30 +89,49 @@ def crossing() -> Timeline:
     return Timeline(told(a, b, c))
 
 
+def waiting() -> bytes:
+    """A rank that comes late to an all-reduce, and those that wait for it."""
+    return Timeline(
+        told(*(Told(4).meet("all_reduce", start, 205, reduce="sum", line=3) for start in (0, 1, 2, 200)))
+    ).svg
+
+
 @cache
-def every() -> dict[str, bytes]:
-    """Name → SVG."""
-    pictures = {f"card {name}": card for name, e in exercises.every().items() if (card := Card(e).svg)}
+def names() -> tuple[str, ...]:
+    """Every picture there is; the first word says of what kind."""
+    return tuple(sorted(_makers()))
+
+
+@cache
+def drawn(name: str) -> bytes:
+    """One picture, as SVG."""
+    return _makers()[name]()
+
+
+@cache
+def _makers() -> dict[str, Callable[[], bytes]]:
+    """How each picture is drawn: drawing all of them takes ten seconds, and no test needs all."""
+    makers: dict[str, Callable[[], bytes]] = {
+        f"card {name}": lambda e=e: Card(e).svg for name, e in exercises.every().items()
+    }
     for n, k, wrong in ((1, 1, False), (2, 3, True), (4, 4, False), (3, 2, True), (8, 8, False)):
-        drawing = flow_of(n, k, wrong)
-        pictures[f"flow {n} {k} {wrong}"] = svg.svg(flow.draw(flow.axes(drawing), drawing))
+        made = flow_of(n, k, wrong)
+        makers[f"flow {n} {k} {wrong}"] = lambda d=made: svg.svg(flow.draw(flow.axes(d), d))
     for n in (2, 4, 8):
-        drawing_ = wire_of(n)
-        pictures[f"wire {n}"] = svg.svg(wire.draw(wire.axes(drawing_), drawing_))
-        pictures[f"late {n}"] = late_of(n)
-    pictures["sweep"] = sweep_of()
+        bytes_ = wire_of(n)
+        makers[f"wire {n}"] = lambda d=bytes_: svg.svg(wire.draw(wire.axes(d), d))
+        makers[f"late {n}"] = partial(late_of, n)
+    makers["sweep"] = sweep_of
     for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):
-        pictures |= {f"schedule {n} {op} {s.name}": draw(s).svg for s in schedules.of(op, n)}
+        makers |= {f"schedule {n} {op} {s.name}": lambda s=s: draw(s).svg for s in schedules.of(op, n)}
     for n, k in ((3, 1), (4, 3), (8, 2)):
-        steps = shift(n, k)
-        pictures[f"steps {n} {k}"] = steps.still
-        pictures[f"step {n} {k}"] = steps.svg(0)
-    pictures["timeline"] = crossing().svg
-    late_comers = (Told(4).meet("all_reduce", start, 205, reduce="sum", line=3) for start in (0, 1, 2, 200))
-    pictures["timeline of a wait"] = Timeline(told(*late_comers)).svg
+        makers[f"steps {n} {k}"] = lambda n=n, k=k: shift(n, k).still
+        makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).svg(0)
+    makers["timeline"] = lambda: crossing().svg
+    makers["timeline of a wait"] = waiting
     for op, cluster in (("all_reduce", None), ("all_reduce", "H100"), ("all_to_all", "GB200")):
-        pictures[f"whatif {op} {cluster}"] = WhatIf(op, n=100_000, nbytes=2**30, cluster=cluster).svg
-    return pictures
+        makers[f"whatif {op} {cluster}"] = lambda op=op, c=cluster: WhatIf(op, n=100_000, nbytes=2**30, cluster=c).svg
+    return makers
 
 
 @dataclass(frozen=True)

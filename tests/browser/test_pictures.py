@@ -42,10 +42,10 @@ def test_every_text_of_every_picture_stands_out(chromium: BrowserContext, scheme
     page = chromium.new_page()
     page.emulate_media(color_scheme=scheme)
     faint = []
-    kinds = {name.split()[0]: name for name in pictures.every()}  # the last one of each
+    kinds = {name.split()[0]: name for name in pictures.names()}  # the last one of each
     assert len(kinds) > 7
     for name in kinds.values():
-        page.set_content(pictures.every()[name].decode())
+        page.set_content(pictures.drawn(name).decode())
         texts = page.evaluate(STANDING_OUT)
         assert texts, name
         faint += [(name, *text) for text in texts if text[1] < 4.5]
@@ -55,7 +55,7 @@ def test_every_text_of_every_picture_stands_out(chromium: BrowserContext, scheme
 
 def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server, shots):
     untrusted = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
-    html = svg.img(pictures.every()["flow 3 2 True"], "a picture that somebody else made")
+    html = svg.img(pictures.drawn("flow 3 2 True"), "a picture that somebody else made")
     untrusted.outputs = [nbformat.v4.new_output("execute_result", {"text/html": html}, execution_count=1)]
     nb: browse.Notebook = opened(lab_server.write("pictures.ipynb", [untrusted, MADE, "WhatIf()"]))
     nb.theme(browse.DARK)

@@ -9,12 +9,10 @@ import pytest
 from labkit.plot.sheet import LEAST, extent, shortened, wrapped
 from tests import pictures
 
-NAMES = sorted(pictures.every())
 
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", pictures.names())
 def test_no_label_is_cut_off_or_smaller_than_nine_pixels(name):
-    picture = pictures.every()[name]
+    picture = pictures.drawn(name)
     width, height = pictures.size(picture)
     words = pictures.words(picture)
     assert words
@@ -23,9 +21,9 @@ def test_no_label_is_cut_off_or_smaller_than_nine_pixels(name):
     assert [w for w in words if w.size * 96 / 72 < 9] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", pictures.names())
 def test_no_label_lies_on_another(name):
-    words = pictures.words(pictures.every()[name])
+    words = pictures.words(pictures.drawn(name))
     touching = [
         (a.text, b.text)
         for a, b in combinations(words, 2)
