@@ -5,6 +5,7 @@ ipyparallel's own counts an engine after its second heartbeat, of which a proces
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
@@ -53,6 +54,26 @@ class Hearts(HeartMonitor):
 
 class Controller(IPController):
     """The hub, its schedulers' threads and the heart monitor."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._kept: list[socket.socket] = []
+
+    def next_port(self, pool_name: str = "common") -> int:
+        """Where no ports are given: a free TCP port that nobody else is given before ZeroMQ listens at it."""
+        if self.ports:
+            return int(super().next_port(pool_name))
+        kept = socket.socket()
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ, which may then listen beside it
+        kept.bind(("", 0))
+        self._kept.append(kept)
+        return int(kept.getsockname()[1])
+
+    def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
+        """As client and engine spell it: ipyparallel's own puts a "-" before the number of a Unix socket."""
+        info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
+        port = info[channel] if index is None else info[channel][index]
+        return f"{info['interface']}:{port}"
 
     def init_hub(self) -> None:
         super().init_hub()

@@ -136,7 +136,7 @@ class Processes:
             profile_dir=str(self.run.path),
             cluster_id="lab",
             cluster_file=str(self.run.path / "cluster.json"),
-            controller_args=CONTROLLER_ARGS,
+            controller_args=self._controller_args(),
             delay=0,
             log_level=logging.CRITICAL,
             shutdown_atexit=False,  # the reaper's work
@@ -153,6 +153,11 @@ class Processes:
         config.ControllerLauncher.environment = {**ENVIRONMENT, TAG: self.run.tag, **self._keys()}
         config.ControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
         return config
+
+    def _controller_args(self, sockets: str = "1-99") -> list[str]:
+        """Where everything is on this host, the controller listens at Unix sockets in the run's directory."""
+        here = ["transport=ipc", f"ip={self.run.sockets}", f"ports={sockets}"] if self.launcher == "labkit" else []
+        return [*CONTROLLER_ARGS, *(f"--IPController.{option}" for option in here)]
 
     def _keys(self) -> dict[str, str]:
         """The controller's curve keys, the same for a controller that takes the place of a dead one."""
@@ -307,7 +312,8 @@ class Processes:
         self.client.close(linger=0)
         self.cluster.controller = None
         self._count_on(engines)
-        self.cluster.controller_args = [*CONTROLLER_ARGS, *RESTORE_ARGS]
+        unused = self._controller_args("100-199")  # beside those that the engines know
+        self.cluster.controller_args = [*unused, *RESTORE_ARGS]
         self.cluster.start_controller_sync()
         self.client = self.cluster.connect_client_sync(timeout=STARTING)
         deadline = time.monotonic() + RESTORING

@@ -28,6 +28,11 @@ class RunDir:
         return str(self.path / "fork.sock")
 
     @property
+    def sockets(self) -> str:
+        """How the names of the controller's Unix sockets begin: a colon and a number follow."""
+        return str(self.path / "zmq")
+
+    @property
     def address(self) -> str:
         return str(self.path / "address.json")
 

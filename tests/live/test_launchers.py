@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
 import ipyparallel as ipp
 import pytest
+import zmq
 
 import labkit
 from labkit import lab as lab_module
+from labkit.cluster.controller import Controller
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, eventually
 
@@ -51,6 +54,15 @@ def test_the_ordinary_launcher_serves_where_forking_is_unsafe():
             lab.run("import os\nif rank: os._exit(1)")
         assert lab.run("x = torch.ones(1)\ndist.all_reduce(x)\nint(x)") == ["2", "2"]
     assert eventually(trace.gone, 5), trace.left()
+
+
+def test_a_tcp_port_chosen_for_the_controller_is_kept_until_it_listens():
+    controller = Controller()
+    port = controller.next_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as mine:
+        mine.bind(f"tcp://127.0.0.1:{port}")
 
 
 def test_platforms_where_forking_is_unsafe_choose_the_ordinary_launcher(monkeypatch):

@@ -1,4 +1,4 @@
-"""Nobody else reaches a lab: it listens on the loopback alone, its files are its user's, strangers get no answer."""
+"""Nobody else reaches a lab: sockets and files are its user's, its ranks meet on the loopback, strangers get no answer."""
 
 from __future__ import annotations
 
@@ -30,19 +30,25 @@ def all_listeners(lab):
 def test_every_process_listens_on_the_loopback_or_in_the_private_directory(lab):
     addresses, names = all_listeners(lab)
     assert set(addresses) == {"127.0.0.1"}
-    assert set(names) == {str(Path(lab.address).parent / "fork.sock")}
+    assert {Path(name).parent for name in names} == {Path(lab.address).parent}
+
+
+def test_a_start_takes_no_tcp_port_that_another_program_could_take_meanwhile(lab):
+    """Only Gloo listens at TCP ports, and it lets the kernel choose one while it binds."""
+    ranks = {row["pid"] for row in lab.status()}
+    assert {p.pid for p in Trace.of(lab.address).processes() if listening(p)} == ranks
 
 
 def test_sub_groups_and_transfers_open_nothing_beyond(lab):
+    before = set(all_listeners(lab)[1])
     lab.run("""group = dist.new_group([0, 1])
 x = torch.ones(1 << 20)
 dist.all_reduce(x)
 if rank < 2: dist.all_reduce(x, group=group)
 if rank == 0: dist.send(x, 2)
 if rank == 2: dist.recv(x, 0)""")
-    addresses, names = all_listeners(lab)
-    assert set(addresses) == {"127.0.0.1"}
-    assert len(names) == 1
+    assert set(all_listeners(lab)[0]) == {"127.0.0.1"}
+    assert set(all_listeners(lab)[1]) == before
 
 
 def test_a_listener_beyond_the_loopback_would_be_found(lab):
@@ -87,14 +93,14 @@ def test_another_user_reads_none_of_its_files_and_reaches_none_of_its_sockets(la
     assert (stranger.returncode, stranger.stdout) == (0, ""), stranger.stderr
 
 
-def handshakes(port, keys=None):
-    """What becomes of a connection to the port, with the server's key or without one."""
+def handshakes(url, keys=None):
+    """What becomes of a connection, with the server's key or without one."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as mine:
         if keys:
             mine.curve_publickey, mine.curve_secretkey = zmq.curve_keypair()
             mine.curve_serverkey = keys["IPP_CURVE_PUBLICKEY"].encode()
         with mine.get_monitor_socket() as monitor:
-            mine.connect(f"tcp://127.0.0.1:{port}")
+            mine.connect(url)
             while monitor.poll(10_000):
                 event = zmq.utils.monitor.recv_monitor_message(monitor)["event"]
                 if event in HANDSHAKES:
@@ -103,15 +109,15 @@ def handshakes(port, keys=None):
     return None
 
 
-def test_a_client_without_the_key_is_turned_away_at_every_port_of_the_controller(lab):
+def test_a_client_without_the_key_is_turned_away_at_every_socket_of_the_controller(lab):
     folder = Path(lab.address).parent
     info = json.loads((folder / "security" / "ipcontroller-lab-client.json").read_text())
     keys = json.loads((folder / "keys.json").read_text())
     ports = {v for v in info.values() if isinstance(v, int) and not isinstance(v, bool)}
     assert len(ports) >= 5
     for port in ports:
-        assert handshakes(port) == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    assert handshakes(info["registration"], keys) == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        assert handshakes(f"{info['interface']}:{port}") == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    assert handshakes(f"{info['interface']}:{info['registration']}", keys) == zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 def test_two_learners_labs_share_no_meeting_place(lab):
