@@ -106,7 +106,7 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml $(PINS)
 $(VENV)/pins.txt: .ci/oldest.txt constraints.txt | $(VENV)/.made
 	awk -F == '!seen[tolower($$1)]++' $^ > $@
 
-$(VENV)/nbval.cfg: .ci/nbval-sanitize.cfg .ci/nbval-pictures.cfg | $(VENV)/.made
+$(VENV)/nbval.cfg: .ci/nbval-sanitize.cfg .ci/nbval-other-versions.cfg | $(VENV)/.made
 	cat $^ > $@
 
 $(VENV)/.made:

@@ -67,7 +67,7 @@ class Notebook:
         self._wait_open()
 
     def _wait_open(self) -> None:
-        expect(self.cells.first).to_be_visible(timeout=60_000)
+        expect(self.cells.first).to_be_visible()
         # Before its kernel is there, JupyterLab answers "Run" with the question which one to take.
         expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle")
 

@@ -1,4 +1,4 @@
-"""Nobody else reaches a lab: sockets and files are its user's, its ranks meet on the loopback, strangers get no answer."""
+"""Nobody else reaches a lab: sockets and files are its user's, ranks meet on the loopback, strangers get no answer."""
 
 from __future__ import annotations
 
