@@ -13,6 +13,8 @@ WORKERS ?= 3
 RUNS ?= 20
 
 BIN = $(VENV)/bin
+# Without bytecode, each of the hundred programs that the tests start would compile labkit for itself.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(BIN)/python -m pip --disable-pip-version-check install $(if $(PINS),-c $(PINS),-U --upgrade-strategy eager)
 PYTEST = $(BIN)/python -m pytest
 BESIDE = --dist loadfile --no-loadscope-reorder
@@ -41,7 +43,7 @@ lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and 
 test: lint test-code test-jupyter ## run every check (make -k test goes on after a failure)
 
 quick: lint ## what can be known in a minute: lint, the quick tests, a few of them on live ranks
-	$(PYTEST) -n $(WORKERS) $(BESIDE) tests --ignore=tests/browser -m "smoke or not (live or slow)"
+	$(PYTEST) -n 2 $(BESIDE) --hypothesis-profile=quick tests --ignore=tests/browser -m "smoke or not (live or slow)"
 
 lint: $(VENV)/.test ## ruff, also inside %%px cells, the notebooks' rules, and mypy
 	$(BIN)/ruff check

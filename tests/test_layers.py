@@ -146,6 +146,7 @@ def test_an_import_that_goes_down_is_allowed(module: str, source: str):
     assert broken(module, source) == []
 
 
+@pytest.mark.slow
 def test_the_notebook_starts_without_torch():
     names = [name for name, _ in modules() if room(name) != "rank"]
     code = f"import importlib, sys; [importlib.import_module(n) for n in {names}]; print('torch' in sys.modules)"

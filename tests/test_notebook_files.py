@@ -29,11 +29,13 @@ def test_there_are_notebooks_to_check():
     assert notebook_paths([])
 
 
+@pytest.mark.slow  # and `make lint` does the same
 @pytest.mark.parametrize("path", notebook_paths([]), ids=lambda path: path.stem)
 def test_the_notebook_obeys_the_rules(path: Path):
     assert lint(nbformat.read(path, as_version=4)) == []
 
 
+@pytest.mark.slow  # and `make lint` does the same
 @pytest.mark.parametrize("path", notebook_paths([]), ids=lambda path: path.stem)
 def test_the_notebook_lies_in_normal_form(path: Path):
     found = normal_form.faults(path.read_text(encoding="utf-8"))

@@ -156,6 +156,7 @@ def test_an_unknown_exercise_is_answered_with_the_nearest_one(place: Path):
         task.Task(None, "qqqq").hint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_tells_and_draws_every_exercise(place: Path, name: str):
     card = task.Task(None, name)._card

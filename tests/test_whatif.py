@@ -91,6 +91,7 @@ def test_a_cluster_of_ones_own_joins_the_list():
     assert "mine" in w._links.options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [None, "A100", "GB200"])
 @pytest.mark.parametrize("op", OPS)
 def test_every_picture_is_well_formed_small_and_the_same_twice(op, cluster):

@@ -12,7 +12,6 @@ from labkit import LabError
 from tests.live.processes import eventually
 
 
-@pytest.mark.smoke
 def test_look_shows_one_row_a_rank_and_says_what_differs(lab):
     lab.run("x = torch.arange(2.) + rank")
     shown = repr(lab.look("x"))

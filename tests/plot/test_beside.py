@@ -12,6 +12,8 @@ from labkit import WhatIf
 from labkit.plot import flow, svg
 from tests import pictures
 
+pytestmark = pytest.mark.slow
+
 MINE = {
     "font.size": 30, "font.family": "monospace", "lines.linewidth": 9, "patch.linewidth": 9, "hatch.linewidth": 9,
     "text.color": "red", "axes.facecolor": "black", "figure.dpi": 300, "savefig.dpi": 300, "path.simplify": True,

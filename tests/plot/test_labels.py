@@ -10,6 +10,7 @@ from labkit.plot.sheet import LEAST, extent, shortened, wrapped
 from tests import pictures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.names())
 def test_no_label_is_cut_off_or_smaller_than_nine_pixels(name):
     picture = pictures.drawn(name)
@@ -21,6 +22,7 @@ def test_no_label_is_cut_off_or_smaller_than_nine_pixels(name):
     assert [w for w in words if w.size * 96 / 72 < 9] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pictures.names())
 def test_no_label_lies_on_another(name):
     words = pictures.words(pictures.drawn(name))

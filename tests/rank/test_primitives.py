@@ -111,6 +111,7 @@ def test_an_older_torch_gets_the_newest_names_and_keeps_its_functions(monkeypatc
     assert dist.reduce_scatter_single is dist.reduce_scatter_tensor
 
 
+@pytest.mark.slow
 def test_a_torch_that_has_all_names_is_left_alone():
     code = (
         "import torch.distributed as dist\nfrom labkit.rank import names\nbefore = dict(vars(dist))\n"
