@@ -8,7 +8,7 @@ FRESH ?=
 
 # The versions to install; with none, the newest that pyproject.toml allows.
 PINS ?= constraints.txt
-# Test files run side by side: while one waits for a time-out, others compute. The pages need a processor each.
+# So many test files run side by side: while one waits for a time-out, others compute.
 WORKERS ?= 3
 RUNS ?= 20
 
@@ -80,7 +80,7 @@ other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
 other: $(VENV)/nbval.cfg test-code test-jupyter
 
 soak: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
-	$(BIN)/python .ci/soak.py --runs=$(RUNS)
+	$(BIN)/python .ci/soak.py --runs=$(RUNS) -n $(WORKERS) $(BESIDE) tests/live
 
 notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal form (NOTEBOOKS=path, FRESH=1)
 	$(BIN)/python .ci/notebooks.py $(if $(FRESH),--fresh) $(NOTEBOOKS)

@@ -1,7 +1,7 @@
 """Run the live tests again and again, every second time with every core kept busy: does each get the same verdict?
 
-python .ci/soak.py --runs=20                          # the live tests, as `make test` runs them
-python .ci/soak.py --runs=4 tests/live/test_px.py     # or whatever pytest takes
+python .ci/soak.py --runs=20                          # the live tests, one after another; `make soak` runs them
+python .ci/soak.py --runs=4 tests/live/test_px.py     # side by side, as `make test` does. Or whatever pytest takes
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
-LIVE = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "tests/live"]
+LIVE = ["tests/live"]
 BUSY = "while True: pass"
 
 

@@ -118,8 +118,8 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         made = flow_of(n, k, wrong)
         makers[f"flow {n} {k} {wrong}"] = lambda d=made: svg.svg(flow.draw(flow.axes(d), d))
     for n in (2, 4, 8):
-        bytes_ = wire_of(n)
-        makers[f"wire {n}"] = lambda d=bytes_: svg.svg(wire.draw(wire.axes(d), d))
+        sent = wire_of(n)
+        makers[f"wire {n}"] = lambda d=sent: svg.svg(wire.draw(wire.axes(d), d))
         makers[f"late {n}"] = partial(late_of, n)
     makers["sweep"] = sweep_of
     for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):
