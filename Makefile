@@ -60,7 +60,7 @@ test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
 	$(PYTEST) -n $(WORKERS) $(BESIDE) tests --ignore=tests/browser $(OTHER)
 
 test-jupyter: $(VENV)/.test ## the two below, side by side
-	$(BROWSE) $(PYTEST) -n 2 $(BESIDE) $(NBVAL) $(NOTEBOOKS) tests/browser $(OTHER)
+	$(BROWSE) $(PYTEST) -n $(WORKERS) $(BESIDE) $(NBVAL) $(NOTEBOOKS) tests/browser $(OTHER)
 
 test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
 	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 
-TOGETHER = ("notebooks/", "tests/browser/")  # each of them shares something costly: four ranks, a JupyterLab
-
 _lab: Any = None
 _environment = pytest.MonkeyPatch()
 
@@ -56,11 +54,12 @@ def _is_cell(item: pytest.Item | None) -> bool:
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker gets a whole file, or a whole folder of TOGETHER."""
+    """A worker gets a whole file, or all notebooks, which share four ranks."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.split("::")[0])
+            file = nodeid.split("::")[0]
+            return "notebooks" if file.endswith(".ipynb") else file
 
     return ByFile(config, log)
