@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -120,12 +121,15 @@ def _in_main_thread() -> bool:
 def _learners(frame: FrameType | None) -> bool:
     """Whether code of the learner runs: a cell's, or what it called. Outside IPython all code is.
 
-    So is IPython between two statements of a cell: it takes an interrupt there for the next one's.
+    So is IPython between two statements of a cell: it takes an interrupt there for the next one's, once its `try`
+    has made `to_run`, and while it does not handle another.
     """
     shell: Any = get_ipython()
     while shell is not None and frame is not None and frame.f_globals is not shell.user_ns:
-        if frame.f_code in (shell.run_code.__code__, shell.run_ast_nodes.__code__):
-            return frame.f_code is shell.run_ast_nodes.__code__
+        if frame.f_code is shell.run_code.__code__:
+            return False
+        if frame.f_code is shell.run_ast_nodes.__code__:
+            return "to_run" in frame.f_locals and sys.exc_info()[0] is None
         frame = frame.f_back
     return shell is None or frame is not None
 

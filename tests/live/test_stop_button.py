@@ -76,18 +76,24 @@ def test_a_rank_that_loses_an_interrupt_is_sent_another_and_keeps_its_variables(
     stopped(notebook, tmp_path, code)
 
 
-def test_stop_between_two_statements_of_a_cell_is_not_lost(notebook):
-    """Where IPython compiles the second one: there Stop presses itself, in nobody's namespace."""
-    code = """
-really = shell.compile.extra_flags
-def press(flags):
-    shell.compile.extra_flags = really
-    signal.raise_signal(signal.SIGINT)
-    return really(flags)
+# Stop presses itself where IPython calls one of its own functions, in nobody's namespace.
+PRESSES = """
+def presses(place, name):
+    really = getattr(place, name)
+    def press(*args, **kwargs):
+        setattr(place, name, really)
+        signal.raise_signal(signal.SIGINT)
+        return really(*args, **kwargs)
+    setattr(place, name, press)
 """
-    notebook.value(f"import signal\nbeside = {{'shell': get_ipython(), 'signal': signal}}\nexec({code!r}, beside)")
-    cell = notebook.run("get_ipython().compile.extra_flags = beside['press']\nreached = True")
-    assert cell.error.startswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("again", ["", "beside['presses'](shell.InteractiveTB, 'structured_traceback')"])
+def test_stop_between_two_statements_of_a_cell_is_told_whole(notebook, again):
+    """Where IPython compiles the second one; and pressed again while it tells of the first press."""
+    notebook.value(f"import signal\nshell = get_ipython()\nbeside = {{'signal': signal}}\nexec({PRESSES!r}, beside)")
+    cell = notebook.run(f"{again}\nbeside['presses'](shell.compile, 'extra_flags')\nreached = True")
+    assert (cell.error[:17], cell.stderr) == ("KeyboardInterrupt", "")
     assert notebook.value("'reached' in globals()") == "False"
 
 
