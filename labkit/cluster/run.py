@@ -20,6 +20,7 @@ SURE = 1.0  # seconds without a byte or a step after which a wait that nobody ca
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
 PAUSE = 0.3  # seconds between two ways of freeing a rank
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
+LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that cannot answer: its rank is in a C call that keeps the interpreter
@@ -110,7 +111,8 @@ class Running:
     def free(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
 
-        Where nobody waits the group lives on, but for a rank that does not hear the interrupt.
+        Where nobody waits the group lives on, but for a rank that does not hear the interrupt. None is ended that
+        has left its cell, or has not begun with it yet, before `LEAVING` is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
         engines, self.freed = self.engines, time.time_ns()
@@ -120,23 +122,27 @@ class Running:
             if w == STOPPED:
                 engines.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
+        began = time.monotonic()
+        since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
         interrupted: dict[int, float] = {}
-        deadline = math.inf
         while True:
             if broken:
                 engines.ask("abort", range(engines.n), ANSWER)
                 if self.wait(PAUSE):
                     return
             now = time.monotonic()
-            due = [r for r in self.pending() if now - interrupted.get(r, -math.inf) > AGAIN]
-            heard = engines.ask("interrupt", due, ANSWER)
-            interrupted |= {r: now for r, heeded in heard.items() if heeded}  # the others had not begun yet
-            deadline = min(deadline, time.monotonic() + FREEING)
+            inside = [r for r in self.pending() if self.where.get(r, SILENT)["state"] != "idle"]
+            since = {r: since.get(r, now) for r in inside}
+            due = [r for r in since if now - interrupted.get(r, -math.inf) > AGAIN]
+            engines.ask("interrupt", due, ANSWER)
+            interrupted |= dict.fromkeys(due, now)
             if self.wait(PAUSE):
                 return
+            self.look()
             broken = True
-            if time.monotonic() > deadline:
-                for r in self.pending():
+            now = time.monotonic()
+            for r, w in self.where.items():
+                if now > (began + LEAVING if w["state"] == "idle" else since.get(r, now) + FREEING):
                     engines.kill(r)
 
     def outcome(self, ended: str, **fate: Any) -> Outcome:

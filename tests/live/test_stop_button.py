@@ -76,6 +76,23 @@ def test_a_rank_that_loses_an_interrupt_is_sent_another_and_keeps_its_variables(
     stopped(notebook, tmp_path, code)
 
 
+# IPython takes longer to tell of an error than a rank has to leave its cell.
+SLOWLY = f"""
+import time
+really = place.structured_traceback
+def slowly(*args, **kwargs):
+    place.structured_traceback = really
+    time.sleep({FREEING} + 1)
+    return really(*args, **kwargs)
+place.structured_traceback = slowly
+"""
+
+
+def test_a_rank_that_has_left_its_cell_and_tells_of_it_slowly_keeps_its_variables(notebook, tmp_path):
+    slow = f"exec({SLOWLY!r}, {{'place': get_ipython().InteractiveTB}})"
+    stopped(notebook, tmp_path, f"{slow}\nBEGUN\nwhile True: pass")
+
+
 # Stop presses itself where IPython calls one of its own functions, in nobody's namespace.
 PRESSES = """
 def presses(place, name):
