@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from labkit.cluster.engines import Engines
 from labkit.cluster.run import ANSWER
@@ -24,11 +25,12 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
         engines.restore()
         notes.append("the controller had died and was started anew")
     where = engines.ask("where", range(engines.n), ANSWER) if free else {}
-    for r in [r for r, w in where.items() if w is None and engines.is_stopped(r)]:
-        engines.kill(r)
+    _end_stopped(engines, where)
     busy = [r for r, w in where.items() if w and w["state"] != "idle"]
     engines.free(busy)
-    groups = {r: g for r, g in engines.ask("groups", range(engines.n), ANSWER).items() if g}
+    answers = engines.ask("groups", range(engines.n), ANSWER)
+    _end_stopped(engines, answers)
+    groups = {r: g for r, g in answers.items() if g}
     out_of_step = len({groups[r]["steps"] for r in ran if r in groups}) > 1  # one has missed a call
     if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
         return []
@@ -40,6 +42,12 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
     if any(g["groups"] > 1 for g in groups.values()):
         notes.append("sub-groups are gone with the old group: run the cell that made them again")
     return notes
+
+
+def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
+    """End the ranks that have not answered and never will (SIGSTOP): they are replaced."""
+    for r in [r for r, answer in answers.items() if answer is None and engines.is_stopped(r)]:
+        engines.kill(r)
 
 
 def _given_back(engines: Engines, replaced: Sequence[int]) -> dict[int, str]:

@@ -122,6 +122,7 @@ class Running:
             if w == STOPPED:
                 engines.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
+        deaf = [r for r, w in self.where.items() if w == SILENT]  # another that is silent from now on, has much to do
         began = time.monotonic()
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
         interrupted: dict[int, float] = {}
@@ -131,8 +132,7 @@ class Running:
                 if self.wait(PAUSE):
                     return
             now = time.monotonic()
-            inside = [r for r in self.pending() if self.where.get(r, SILENT)["state"] != "idle"]
-            since = {r: since.get(r, now) for r in inside}
+            since = {r: since.get(r, now) for r in self._inside(deaf)}
             due = [r for r in since if now - interrupted.get(r, -math.inf) > AGAIN]
             engines.ask("interrupt", due, ANSWER)
             interrupted |= dict.fromkeys(due, now)
@@ -140,10 +140,15 @@ class Running:
                 return
             self.look()
             broken = True
-            now = time.monotonic()
-            for r, w in self.where.items():
-                if now > (began + LEAVING if w["state"] == "idle" else since.get(r, now) + FREEING):
+            now, inside = time.monotonic(), self._inside(deaf)
+            for r in self.pending():
+                if now > (since.get(r, now) + FREEING if r in inside else began + LEAVING):
                     engines.kill(r)
+
+    def _inside(self, deaf: list[int]) -> list[int]:
+        """The unfinished ranks that run their cell still, as far as was seen."""
+        state = {r: self.where.get(r, SILENT)["state"] for r in self.pending()}
+        return [r for r, s in state.items() if s != "idle" and (s != "silent" or r in deaf)]
 
     def outcome(self, ended: str, **fate: Any) -> Outcome:
         """Collect what every rank printed, returned or raised; a living rank's output arrives just after its reply."""

@@ -150,7 +150,9 @@ def test_a_rank_stopped_between_cells_is_ended_and_replaced_in_the_next_one(lab)
 
 
 def test_a_rank_stopped_between_cells_is_replaced_by_hand(lab):
-    os.kill(pid(lab, 1), signal.SIGSTOP)
+    stopped = psutil.Process(pid(lab, 1))
+    stopped.suspend()
+    assert eventually(lambda: stopped.status() == psutil.STATUS_STOPPED)
     lab.heal()
     alive(lab, {1})
 
