@@ -6,6 +6,7 @@ import itertools
 
 from labkit.cluster.console import Console
 from labkit.cluster.run import Watch
+from labkit.cluster.stop import STOP
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
@@ -32,5 +33,6 @@ def attempt(console: Console, exercise: Exercise, case: Case, mode: str, patienc
     args = dict.fromkeys(console.ran, (exercise.name, case.n, next(COUNT), calls))
     limit = min(patience, max(PATIENCE, engines.limit + 5.0))
     report = engines.call("labkit.rank.function.run", args, limit, watch)
+    STOP.told |= report.ended == "stopped"  # which becomes the check's verdict
     report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < case.n}
     return Attempt(report)

@@ -19,7 +19,7 @@ from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.run import Running
 from labkit.cluster.stop import STOP
-from labkit.errors import LabError, StoppedError
+from labkit.errors import LabError
 from labkit.grading import judge, tracing, typed
 from labkit.grading.attempt import Attempt
 from labkit.grading.evidence import LastWords, last_words
@@ -76,8 +76,6 @@ def check(
         if groups == 1:  # only the check's own have gone
             finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
         return finding
-    except StoppedError:  # between two runs; within one it is the run's own end
-        return Finding("stopped", ["You stopped the check."])
     finally:
         _everywhere(engines, "finish", next(COUNT))
         _joined(engines)
@@ -93,8 +91,9 @@ def _joined(engines: Engines) -> int:
 
 def _everywhere(engines: Engines, do: str, *args: Any) -> None:
     """Begin on all ranks, or finish; ranks that cannot are healed first."""
+    everyone = dict.fromkeys(range(engines.n), args)
     for _ in range(2):
-        if engines.call(f"labkit.rank.function.{do}", dict.fromkeys(range(engines.n), args), 10).well:
+        if engines.call(f"labkit.rank.function.{do}", everyone, 10, stoppable=False).well:
             return
         engines.heal()
 
@@ -151,6 +150,9 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
         want = list(exercise.means(given, **case.options))
         judge.check_length(want, case.n)
         for mode in _modes(exercise, case):
+            if STOP.wished:  # between two runs; within one it is the run's own end
+                STOP.told = True
+                return Finding("stopped", ["You stopped the check."], right=right)
             left = LONG - (time.monotonic() - began)
             ran = attempt(console, exercise, case, mode, left, look)
             ran.last_words = _last_words(folder, ran)

@@ -75,6 +75,7 @@ class Console:
         """Raise the error that a cell or a call ended with, once the ranks are healed."""
         error = judge(outcome)
         if error is not None:
+            STOP.told |= outcome.ended == "stopped"
             error.notes += heal(self.engines, [r.rank for r in outcome.ranks])
             raise error
 

@@ -123,11 +123,16 @@ class Engines:
         return Running(self, {by_engine[e]: reply for e, reply in replies if e in by_engine}, prints=True)
 
     def call(
-        self, path: str, args: dict[int, tuple[Any, ...]], limit: float = math.inf, watch: Watch = lambda *_: None
+        self,
+        path: str,
+        args: dict[int, tuple[Any, ...]],
+        limit: float = math.inf,
+        watch: Watch = lambda *_: None,
+        stoppable: bool = True,
     ) -> Outcome:
         """Call a function of `labkit.rank` by name, with its own arguments on each rank: see `run`."""
         replies = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
-        return run(Running(self, replies), limit, watch)
+        return run(Running(self, replies), limit, watch, stoppable=stoppable)
 
     def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
@@ -228,7 +233,7 @@ class Engines:
         """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
         store = self.processes.run.store()
         args = {r: (r, self.n, self.backend, store, max(60.0, 10 * self.limit)) for r in range(self.n)}
-        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together)
+        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together, stoppable=False)
         if not outcome.well:
             return False
         if self._store is not None:

@@ -198,16 +198,21 @@ class Running:
             r.raised = "lab" if end["raised"] == "operation" and r.at > self.freed else end["raised"]
 
 
-def run(running: Running, limit: float = math.inf, watch: Watch = lambda *_: None, signal: Any = None) -> Outcome:
+def run(
+    running: Running,
+    limit: float = math.inf,
+    watch: Watch = lambda *_: None,
+    signal: Any = None,
+    stoppable: bool = True,
+) -> Outcome:
     """Wait for a cell or a call to its end, or free its ranks where it cannot end; the group is not healed here.
 
-    Stop ends it as well, and so does taking longer than `limit` seconds.
+    Stop ends it as well, where it is `stoppable`, and so does taking longer than `limit` seconds. Whoever gets an
+    outcome that was stopped tells the learner and says so (`STOP.told`); else the wish stands.
     """
-    ended = _wait(running, limit, watch)
+    ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
         return running.outcome(ended)
-    if ended == "stopped":
-        STOP.told = True
     if ended != "stuck":
         running.look()
     fate = running.fate()
@@ -215,7 +220,7 @@ def run(running: Running, limit: float = math.inf, watch: Watch = lambda *_: Non
     return running.outcome(ended, **fate)
 
 
-def _wait(running: Running, limit: float, watch: Watch) -> str:
+def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
     began = looked = time.monotonic()
     presses = STOP.pressed
@@ -225,8 +230,8 @@ def _wait(running: Running, limit: float, watch: Watch) -> str:
         if running.wait(TICK):
             break
         now = time.monotonic()
-        hurry = STOP.pressed != presses  # asked before the wish: a press in between is the next round's
-        if STOP.wished:
+        hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
+        if stoppable and STOP.wished:
             return "stopped"
         if now - began > (min(limit, FREEING) if hurry else limit):
             return "slow"

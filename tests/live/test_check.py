@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
 import labkit
 from labkit import progress
 from labkit.cluster import attempt, check, forgotten
-from labkit.errors import LabError
+from labkit.cluster.engines import Engines
+from labkit.errors import LabError, StoppedError
 from labkit.grading import inputs
 from labkit.grading.exercise import Budget, Case
 from labkit.show.verdict import _drawing
@@ -565,6 +567,32 @@ def test_stop_ends_a_check_whose_ranks_wait(notebook, tmp_path):
     assert (cell.status, cell.result.split(".")[0]) == ("ok", "○ f: stopped")
     after = notebook.run("%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), world_size)")
     assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 3\n")
+
+
+@pytest.mark.parametrize(
+    ("moment", "told"),
+    [("begin", "You stopped the check."), ("finish", "You pressed Stop when the ranks had finished.")],
+)
+def test_stop_before_the_first_run_and_after_the_last_one_is_heard_and_tears_nothing_in_two(
+    lab, monkeypatch, moment, told
+):
+    lab.run(f"keep = 100 + rank\n{RIGHT}")
+    really = Engines.call
+
+    def pressed(engines, path, *args, **options):
+        if path == f"labkit.rank.function.{moment}":
+            signal.raise_signal(signal.SIGINT)
+        return really(engines, path, *args, **options)
+
+    monkeypatch.setattr(Engines, "call", pressed)
+    try:
+        said = repr(lab.check("f", means=collectives.all_reduce))
+    except StoppedError as error:
+        said = str(error)
+    assert told in said
+    monkeypatch.undo()
+    assert lab.run(WELL) == [f"{r} 4 4 4 {100 + r}\n" for r in range(4)]
+    assert checked(lab, RIGHT).ok
 
 
 def test_in_a_notebook_line_numbers_are_the_editors_and_code_comes_into_a_new_cell(notebook, place):

@@ -9,7 +9,8 @@ import signal
 import psutil
 import pytest
 
-from labkit import CellError, LabError
+from labkit import CellError, LabError, StoppedError
+from labkit.cluster.engines import Engines
 from labkit.cluster.healing import _anew
 from tests.live.processes import SOON, Trace, eventually
 
@@ -70,6 +71,21 @@ def test_a_rank_killed_between_cells_is_replaced_before_the_next_one(lab, capsys
     alive(lab, {2})
     said = capsys.readouterr().out
     assert "Rank 2 had died (SIGKILL); rank 2 was started anew, " in said
+
+
+def test_stop_while_the_ranks_are_brought_back_heals_them_and_stops_the_cell_that_waits_for_it(lab, monkeypatch):
+    os.kill(pid(lab, 2), signal.SIGKILL)
+    assert eventually(lambda: lab.status()[2]["state"] == "dead")
+    really = Engines.join
+
+    def pressed(engines):
+        signal.raise_signal(signal.SIGINT)
+        return really(engines)
+
+    monkeypatch.setattr(Engines, "join", pressed)
+    with pytest.raises(StoppedError, match="You stopped the cell"):
+        lab.run("while True: pass")
+    alive(lab, {2})
 
 
 def test_a_rank_killed_between_cells_is_replaced_by_hand(lab):
