@@ -14,6 +14,7 @@ from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
+from labkit.cluster.run import ANSWER
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.show.look import Look
@@ -224,7 +225,7 @@ class Lab:
         which collective and which line of the cell; `engine` and `pid` which process.
         """
         engines = self._live()
-        where, dead = engines.ask("where", range(engines.n), 0.5), engines.dead()
+        where, dead = engines.ask("where", range(engines.n), ANSWER), engines.dead()
         return [
             {
                 "rank": m.rank,

@@ -230,14 +230,20 @@ class Processes:
         return new
 
     def until_reached(self, engines: list[int]) -> None:
-        """Wait until requests arrive too, at most `HEARING` seconds: one that is sent too early is lost."""
+        """Wait until requests arrive by both channels, at most `HEARING` seconds: one sent too early is lost."""
         deadline = time.monotonic() + HEARING
-        sent: dict[int, list[Any]] = {e: [] for e in engines}
-        while (far := [e for e in engines if not any(s.done() for s in sent[e])]) and time.monotonic() < deadline:
-            for e in far:
-                sent[e].append(self.client[e].apply_async(os.getpid))
-            for e in far:
-                sent[e][-1].wait(0.1)
+        sent: dict[tuple[int, Any], list[Any]] = {(e, ask): [] for ask in (self._called, self._asked) for e in engines}
+        while (far := [k for k, s in sent.items() if not any(x.done() for x in s)]) and time.monotonic() < deadline:
+            for engine, ask in far:
+                sent[engine, ask].append(ask(engine))
+            for channel in far:
+                sent[channel][-1].wait(0.1)
+
+    def _called(self, engine: int) -> Any:
+        return self.client[engine].apply_async(os.getpid)
+
+    def _asked(self, engine: int) -> Any:
+        return self._control(engine, "kernel_info_request", {})
 
     def execute(self, code: str, engines: list[int]) -> Any:
         """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""

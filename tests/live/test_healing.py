@@ -242,6 +242,14 @@ def test_a_controller_killed_during_a_cell_ends_it_and_all_variables_are_kept(la
     alive(lab)
 
 
+def test_a_cell_that_begins_when_the_ranks_are_told_to_join_is_ended_and_all_variables_are_kept(lab):
+    """On a busy machine: it had arrived when the ranks were asked who still has one to leave."""
+    engines = lab._console.engines
+    engines.execute("while True: pass", [1])
+    assert engines.join()
+    alive(lab)
+
+
 def test_a_controller_killed_while_ranks_wait_ends_the_cell_and_all_variables_are_kept(lab):
     victim = controller(lab).pid
     code = f"if rank == 0: os.kill({victim}, signal.SIGKILL)\nif rank: dist.barrier()"
