@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d
 from labkit.rank import recorder
 
 _groups: dict[int, Any] = {}
+_made: set[Any] = set()  # groups of functions that have ended here, and on another rank perhaps not yet
 
 
 def gather(sizes: Sequence[int], limit: float) -> None:
@@ -29,12 +30,29 @@ def gather(sizes: Sequence[int], limit: float) -> None:
 
 
 def part(count: int) -> None:
-    """Let the sub-groups go; after a heal they are gone already. `count` is where groups are numbered from now."""
-    for group in _groups.values():
-        if group in distributed_c10d._world.pg_map:
-            dist.destroy_process_group(group)
+    """Let the sub-groups go, and what functions made. `count` is where groups are numbered from now."""
+    let_go()
+    _destroy(_groups.values())
     _groups.clear()
     distributed_c10d._world.group_count = count
+
+
+def let_go() -> None:
+    """Destroy the groups that functions made, once these have ended on every rank.
+
+    A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
+    or waits in it for good, would get "Connection closed by peer".
+    """
+    _destroy(_made)
+    _made.clear()
+
+
+def _destroy(groups: Iterable[Any]) -> None:
+    """Leave these groups, as far as they are there: after a heal none is."""
+    with contextlib.ExitStack() as each:
+        for group in groups:
+            if group in distributed_c10d._world.pg_map:
+                each.callback(dist.destroy_process_group, group)
 
 
 class Gate:
@@ -80,16 +98,18 @@ class Gate:
 
 @contextlib.contextmanager
 def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None]:
-    """For a while, be one of n ranks; groups that are made meanwhile are numbered from `count` and let go again.
+    """For a while, be one of n ranks; groups that are made meanwhile are numbered from `count`, and go with `let_go`.
 
+    Those of the time before go now: whoever calls the ranks again has heard from all that were in them.
     `space` is where the learner's `rank` and `world_size` are. However it is left, all is put back, step by step in
     reverse, also where one step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed
     meanwhile stays destroyed, for the lab to heal.
     """
+    let_go()
     world: Any = distributed_c10d._get_default_group()
     with contextlib.ExitStack() as undo:
         undo.callback(_assert_in, world)
-        undo.callback(_let_go, set(distributed_c10d._world.pg_map))
+        undo.callback(_keep, set(distributed_c10d._world.pg_map))
         undo.enter_context(_put(space, rank=dist.get_rank(), world_size=n))
         undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
         undo.callback(_return_to, world)
@@ -108,11 +128,9 @@ def _return_to(world: Any) -> None:
         dist.destroy_process_group()
 
 
-def _let_go(before: set[Any]) -> None:
-    """Destroy the groups that were made since."""
-    with contextlib.ExitStack() as each:
-        for group in set(distributed_c10d._world.pg_map) - before:
-            each.callback(dist.destroy_process_group, group)
+def _keep(before: set[Any]) -> None:
+    """Keep the groups that were made since for `let_go`."""
+    _made.update(set(distributed_c10d._world.pg_map) - before)
 
 
 def _assert_in(world: Any) -> None:

@@ -122,6 +122,35 @@ def test_a_rank_that_went_without_the_others_is_told(lab):
     assert "Rank 0 finished the function without it." in verdict.says
 
 
+def test_a_wait_in_a_group_that_the_function_made_is_a_deadlock_too(lab):
+    body = "    pair = dist.new_group([0, 1])\n    if rank == 1:\n        dist.recv(y, 0, group=pair)\n    return y"
+    verdict = checked(lab, SOME + body)
+    assert verdict.state == "deadlock", "no error in Gloo: connection closed by peer"
+    assert "Rank 0 finished the function without it." in verdict.says
+
+
+def test_a_rank_that_has_finished_does_not_take_its_groups_from_one_that_still_joins_them(lab):
+    lab.run("""
+        import time
+        from labkit.rank.store import MeetingStore
+        look = MeetingStore.get
+
+        def late(store, key):
+            time.sleep(0.02 * rank)
+            return look(store, key)
+
+        def f(x):
+            MeetingStore.get = late
+            try:
+                dist.new_group(range(world_size))
+            finally:
+                MeetingStore.get = look
+            return x
+    """)
+    verdict = lab.check("f", means=lambda xs: xs)
+    assert verdict.ok, repr(verdict)
+
+
 def test_a_function_that_computes_for_ever_ends_at_the_limit(lab, monkeypatch):
     monkeypatch.setattr(attempt, "PATIENCE", 0.5)
     monkeypatch.setattr(lab._engines, "limit", 0.5)

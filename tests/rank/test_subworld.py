@@ -27,7 +27,8 @@ def space(monkeypatch):
 
 
 def standing(space):
-    """What must be as it was before."""
+    """What must be as it was before, once the groups that were made have been let go."""
+    subworld.let_go()
     world = distributed_c10d._world
     groups = (world.default_pg, set(world.pg_map), set(world.pg_names), set(world.pg_group_ranks))
     return (*groups, dict(os.environ), dict(space), signal.getsignal(signal.SIGINT), recorder._peers)
@@ -42,6 +43,19 @@ def test_meanwhile_the_sub_group_is_the_world_and_afterwards_it_is_not(space):
         space["x"] = 4
     space["x"] = 3
     assert standing(space) == before
+
+
+def test_groups_made_inside_are_there_until_the_next_time_for_ranks_that_are_not_done_with_them(space):
+    with one_of(1, 1000, space):
+        first = dist.new_group([0])
+    assert first in distributed_c10d._world.pg_map
+    with one_of(1, 2000, space):
+        assert first not in distributed_c10d._world.pg_map
+        second, gone = dist.new_group([0]), dist.new_group([0])
+        dist.destroy_process_group(gone)
+    subworld.part(3000)
+    assert second not in distributed_c10d._world.pg_map
+    subworld.gather([1], 10)
 
 
 def leave(space, error):
@@ -69,6 +83,8 @@ def test_a_step_that_fails_leaves_the_others_to_be_done(space, monkeypatch, plac
         if what != 1:
             raise OSError
 
+    with contextlib.suppress(KeyError):
+        leave(space, KeyError)
     with monkeypatch.context() as patch:
         patch.setattr(place, name, fails)
         with pytest.raises(OSError):
