@@ -221,7 +221,7 @@ class Lab:
     def status(self) -> list[dict[str, Any]]:
         """What each rank does now, one dict a rank.
 
-        `state` is "idle", "computing", "collective", "silent" (in a long C call) or "dead"; `op` and `line` say
+        `state` is "idle", "computing", "collective", "silent" (no answer in a second) or "dead"; `op` and `line` say
         which collective and which line of the cell; `engine` and `pid` which process.
         """
         engines = self._live()

@@ -249,8 +249,7 @@ class Engines:
         """Nobody waits for a rank that dies on its way, or whose cell began when all had been told to leave theirs."""
         if self.dead():
             self.ask("abort", running.pending(), ANSWER)
-        if late := [r for r, where in running.where.items() if where.get("line")]:
-            self.ask("interrupt", late, ANSWER)
+        running.interrupt(r for r, where in running.where.items() if where.get("line"))
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""

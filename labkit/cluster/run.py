@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from labkit.cluster.stop import STOP
@@ -23,7 +23,7 @@ FREEING = 2.0  # seconds in which a freed rank must leave its cell
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
-SILENT = {"state": "silent"}  # an agent that cannot answer: its rank is in a C call that keeps the interpreter
+SILENT = {"state": "silent"}  # an agent that does not answer: its rank is in a C call that keeps the interpreter, say
 
 Watch = Callable[[float, "Running"], Any]  # is called now and then with the seconds so far
 
@@ -38,6 +38,7 @@ class Running:
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
         self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
+        self._interrupted: dict[int, float] = {}  # when a rank was sent its last interrupt
 
     def pending(self) -> list[int]:
         """The ranks that live and have not finished."""
@@ -108,6 +109,13 @@ class Running:
                 elsewhere[r] = "finished the cell without it"
         return {"waiting": waiting, "elsewhere": elsewhere}
 
+    def interrupt(self, ranks: Iterable[int]) -> None:
+        """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
+        now = time.monotonic()
+        due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > AGAIN]
+        self.engines.ask("interrupt", due, ANSWER)
+        self._interrupted |= dict.fromkeys(due, now)
+
     def free(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
 
@@ -125,7 +133,6 @@ class Running:
         deaf = [r for r, w in self.where.items() if w == SILENT]  # another that is silent from now on, has much to do
         began = time.monotonic()
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
-        interrupted: dict[int, float] = {}
         while True:
             if broken:
                 engines.ask("abort", range(engines.n), ANSWER)
@@ -133,9 +140,7 @@ class Running:
                     return
             now = time.monotonic()
             since = {r: since.get(r, now) for r in self._inside(deaf)}
-            due = [r for r in since if now - interrupted.get(r, -math.inf) > AGAIN]
-            engines.ask("interrupt", due, ANSWER)
-            interrupted |= dict.fromkeys(due, now)
+            self.interrupt(since)
             if self.wait(PAUSE):
                 return
             self.look()
