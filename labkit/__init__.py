@@ -16,8 +16,10 @@
       outcome/     what became of a cell, told in sentences: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
       words.py     how ranks, lists, seconds and bytes are said; errors.py: what can go wrong for a learner
+      lines.py     the line that code is in, also where Python knows none
 
-Imports go down only; `words` and `errors` lie under everything, and `top` is every module directly in labkit/:
+Imports go down only; `words`, `errors` and `lines` lie under everything, and `top` is every module directly in
+labkit/:
 
     top → show, plot, cluster, exercises, grading, theory
     show → plot, grading, outcome, theory

@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from IPython.core.getipython import get_ipython
 
+from labkit import lines
 from labkit.errors import StoppedError
 
 P = ParamSpec("P")
@@ -54,7 +55,7 @@ class Stop:
         if self._depth:
             self.presses += 1
         elif _learners(frame):
-            signal.default_int_handler(signum, frame)
+            lines.interrupt(frame)
         else:
             self._early += 1
 
@@ -112,6 +113,27 @@ class Stop:
                 kernel.saved_sigint_handler = signal.signal(signal.SIGINT, self.press)
 
         kernel.pre_handler_hook = pre_handler_hook
+        _show_no_press(shell)
+
+
+def _show_no_press(shell: Any) -> None:
+    """Let the traceback of an interrupt end where Stop was pressed, and not in what heard it."""
+    if getattr(shell.showtraceback, "no_press", False):
+        return
+    show = shell.showtraceback
+
+    def showtraceback(*args: Any, **kwargs: Any) -> Any:
+        error = sys.exc_info()[1]
+        entry = error.__traceback__ if isinstance(error, KeyboardInterrupt) else None
+        while entry is not None:
+            below = entry.tb_next
+            if below is not None and below.tb_frame.f_code in HEARD:
+                entry.tb_next = below = None
+            entry = below
+        return show(*args, **kwargs)
+
+    showtraceback.no_press = True  # type: ignore[attr-defined]
+    shell.showtraceback = showtraceback
 
 
 def _in_main_thread() -> bool:
@@ -135,3 +157,4 @@ def _learners(frame: FrameType | None) -> bool:
 
 
 STOP = Stop()
+HEARD = (Stop.press.__code__, *lines.RAISING)

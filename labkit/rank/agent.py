@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from labkit import lines
 from labkit.errors import LabError
 from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
 from labkit.rank.clock import timed
@@ -78,7 +79,7 @@ def _control_thread(kernel: Any) -> None:
 def _sigint(signum: int, frame: FrameType | None) -> None:
     """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
     if _runs(frame):
-        signal.default_int_handler(signum, frame)
+        lines.interrupt(frame)
 
 
 def _runs(frame: FrameType | None) -> bool:
@@ -178,8 +179,8 @@ def where() -> dict[str, Any]:
     return {
         "state": "computing" if op is None else "collective",
         "op": op,
-        "line": outer.f_lineno,
-        "function": None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}",
+        "line": lines.line(outer),
+        "function": None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}",
         "source": frames.source(inner),
         "sequence": sequence(),
         "moved": group.moved(),

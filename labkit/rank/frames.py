@@ -14,6 +14,7 @@ from torch import _ops
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
+from labkit import lines
 from labkit.rank import anysource, comms, p2p, recorder
 from labkit.theory.record import is_cell
 
@@ -47,7 +48,7 @@ def passes_on(frame: FrameType) -> bool:
 
 def source(frame: FrameType, line: int | None = None) -> str:
     """The source of the line that a frame is in."""
-    return linecache.getline(frame.f_code.co_filename, line or frame.f_lineno).strip()
+    return linecache.getline(frame.f_code.co_filename, line or lines.line(frame)).strip()
 
 
 def waits(frame: FrameType, line: int | None = None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -30,16 +31,28 @@ def stopped(notebook, folder, code):
     cell = notebook.wait(running)
     assert cell.status == "error"
     assert cell.error.startswith("StoppedError: You stopped the cell"), cell.error
+    assert (cell.stdout, cell.stderr) == ("", "")
     after = notebook.run(ALIVE)
     assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 True\n")
     return cell
 
 
+# Python 3.11 gives the jump back from its end no line, and that is where it is interrupted.
+LOOP = "for i in range(10**12):\n    if i < 0:\n        pass"
+
+
 @pytest.mark.parametrize(
-    "code", ["while True: pass", "import time; time.sleep(600)", "import os; os.read(os.pipe()[0], 1)"]
+    "code", ["while True: pass", "import time; time.sleep(600)", "import os; os.read(os.pipe()[0], 1)", LOOP]
 )
 def test_stop_ends_a_cell_that_computes_or_sleeps(notebook, tmp_path, code):
     stopped(notebook, tmp_path, code)
+
+
+def test_a_loop_that_never_ends_has_a_line_where_python_knows_none(notebook, tmp_path):
+    """In the sentence, in which the other ranks wait meanwhile, and in the traceback of the rank's own interrupt."""
+    cell = stopped(notebook, tmp_path, f"if rank: dist.barrier()\n{LOOP}")
+    assert re.search(r"rank 0 went on computing \(line [4-6]\)", cell.error), cell.error
+    assert "labkit" not in cell.traceback
 
 
 def test_stop_ends_a_cell_whose_ranks_wait_in_a_collective(notebook, tmp_path):
@@ -114,12 +127,17 @@ def test_stop_between_two_statements_of_a_cell_is_told_whole(notebook, again):
     assert notebook.value("'reached' in globals()") == "False"
 
 
-def test_stop_in_the_notebooks_own_cell_leaves_the_ranks_alone(notebook):
+@pytest.mark.parametrize("code", ["import time\ntime.sleep(600)", LOOP])
+def test_stop_in_the_notebooks_own_cell_leaves_the_ranks_alone(notebook, code):
     notebook.value("%px keep = int(torch.tensor(100 + rank))")
-    running = notebook.send("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+    running = notebook.send(f"print('begun', flush=True)\n{code}")
     assert eventually(lambda: notebook.client.get_iopub_msg(timeout=20)["content"].get("text") == "begun\n")
     notebook.interrupt()
-    assert notebook.wait(running).error.startswith("KeyboardInterrupt")
+    cell = notebook.wait(running)
+    assert cell.error.startswith("KeyboardInterrupt")
+    assert (cell.stdout, cell.stderr) == ("", "")
+    assert "Cell In[" in cell.traceback
+    assert "labkit" not in cell.traceback, "it ends where Stop was pressed"
     assert notebook.run(ALIVE).stdout == "ranks 0–2 │ 3 True\n"
 
 
@@ -139,16 +157,17 @@ CELLS = {
     "all end soon": "import time\ntime.sleep({soon})\ndist.barrier()",
     "one does not end": "import time\ntime.sleep({soon} if rank else 600)",
 }
-# In the kernel: when every press was heard, and when the cell was over.
-WATCHED = """
+# In the kernel: when every press was heard, and when the cell was over. In nobody's namespace, or the watcher itself
+# would be the learner's code, in which a press that comes while another is being watched is raised.
+WATCHER = """
 import time
 from labkit.cluster import stop
-heard, over = [], 0.0
 def press(signum, frame, really=stop.STOP.press):
     heard.append(time.monotonic())
     really(signum, frame)
 stop.STOP.press = press
 """
+WATCHED = f"import time\nheard, over = [], 0.0\nexec({WATCHER!r}, {{'heard': heard}})"
 CELL = "get_ipython().run_cell_magic('px', '', {!r})\nover = time.monotonic()"
 
 
