@@ -8,6 +8,9 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
+START = "from labkit import start\n\nlab = start(timeout=600)"
+ENDLESS = "%%px\nprint('begun', flush=True)\nwhile True:\n    pass"
+SUM = "%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nx"
 MADE = "from labkit import WhatIf\n\nw = WhatIf('all_reduce', n=8, nbytes=2**20, alpha=1e-5, beta=1e-10)\nw"
 
 
@@ -33,3 +36,23 @@ def test_a_slider_moved_by_keys_redraws_the_picture_and_keeps_its_keys(opened, l
         nb.page.screenshot(path=shots / f"what-if in {theme}.png")
     expect(nb.run_cell(1)).to_contain_text("(12, ")
     assert nb.errors() == []
+
+
+def test_a_slider_moved_while_the_ranks_work_disturbs_nobody_and_redraws(opened, lab_server):
+    """JupyterLab tells the kernel of it beside the cell or behind it: that is its own affair."""
+    nb: browse.Notebook = opened(lab_server.write("beside.ipynb", [START, MADE, ENDLESS, SUM]))
+    nb.run_cell(0)
+    widget = nb.run_cell(1)
+    expect(widget.locator("img[alt^='all_reduce of 1 MiB on 8 ranks']")).to_be_visible()
+    moved = widget.locator("img[alt^='all_reduce of 1 MiB on 12 ranks']")
+    working = nb.start_cell(2)
+    expect(working.locator(".jp-OutputArea")).to_contain_text("begun")
+    widget.locator(".noUi-handle").first.focus()
+    nb.page.keyboard.press("ArrowRight")
+    expect(working.locator(".jp-InputPrompt")).to_contain_text("[*]")
+    nb.stop()
+    nb.wait_idle()
+    expect(moved).to_be_visible()
+    (error,) = nb.errors()
+    assert "You stopped the cell" in error
+    expect(nb.run_cell(3)).to_contain_text("4.")
