@@ -113,8 +113,9 @@ class Running:
         """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
         now = time.monotonic()
         due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > AGAIN]
-        self.engines.ask("interrupt", due, ANSWER)
-        self._interrupted |= dict.fromkeys(due, now)
+        if due:
+            self.engines.ask("interrupt", due, ANSWER)
+            self._interrupted |= dict.fromkeys(due, now)
 
     def free(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.

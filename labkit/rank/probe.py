@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
-from labkit.rank import ended
+from labkit.rank import ended, subworld
 from labkit.rank.copies import Refused, copied, named, shell
 from labkit.theory.values import leaves
 
@@ -61,8 +61,9 @@ def outcome(y: str) -> dict[str, Any]:
 
 
 def forget() -> None:
-    """Let go of the copies."""
+    """Let go of the copies, and of the groups that runs on them made."""
     _kept.clear()
+    subworld.let_go()
 
 
 def again(y: str) -> dict[str, Any]:
@@ -232,7 +233,7 @@ def _value(expression: str, space: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
-    """Leave the random numbers as the cell left them, and refuse what would last."""
+    """Leave the random numbers as the cell left them, keep no group, and refuse what would last."""
     global _hooked, _probing
     if not _hooked:
         sys.addaudithook(_once)
@@ -240,7 +241,8 @@ def _untouched() -> Iterator[None]:
     state = _rng()
     _probing = threading.get_ident()
     try:
-        yield
+        with subworld.groups_of_passage():
+            yield
     finally:
         _probing = 0
         _set_rng(state)

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 from labkit.rank import recorder
 
 _groups: dict[int, Any] = {}
-_made: set[Any] = set()  # groups of functions that have ended here, and on another rank perhaps not yet
+_made: list[Any] = []  # groups of functions that have ended here, and on another rank perhaps not yet
 
 
 def gather(sizes: Sequence[int], limit: float) -> None:
@@ -37,8 +37,18 @@ def part(count: int) -> None:
     distributed_c10d._world.group_count = count
 
 
+@contextlib.contextmanager
+def groups_of_passage() -> Iterator[None]:
+    """Groups that are made meanwhile go with `let_go`."""
+    before = set(distributed_c10d._world.pg_map)
+    try:
+        yield
+    finally:
+        _made.extend(group for group in distributed_c10d._world.pg_map if group not in before)
+
+
 def let_go() -> None:
-    """Destroy the groups that functions made, once these have ended on every rank.
+    """Destroy the groups that functions made, in the order in which they were, once these have ended on every rank.
 
     A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
     or waits in it for good, would get "Connection closed by peer".
@@ -109,7 +119,7 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
     world: Any = distributed_c10d._get_default_group()
     with contextlib.ExitStack() as undo:
         undo.callback(_assert_in, world)
-        undo.callback(_keep, set(distributed_c10d._world.pg_map))
+        undo.enter_context(groups_of_passage())
         undo.enter_context(_put(space, rank=dist.get_rank(), world_size=n))
         undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
         undo.callback(_return_to, world)
@@ -126,11 +136,6 @@ def _return_to(world: Any) -> None:
         distributed_c10d._update_default_pg(world)
     elif dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _keep(before: set[Any]) -> None:
-    """Keep the groups that were made since for `let_go`."""
-    _made.update(set(distributed_c10d._world.pg_map) - before)
 
 
 def _assert_in(world: Any) -> None:

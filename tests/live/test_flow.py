@@ -167,6 +167,16 @@ def test_what_would_last_beyond_the_variables_happens_once(lab, lasting, tmp_pat
     assert [(tmp_path / str(r)).read_text() for r in range(4)] == ["once once "] * 4
 
 
+def test_the_runs_for_the_picture_leave_no_group(lab):
+    count = "groups = len(dist.distributed_c10d._world.pg_map)"
+    lab.run(f"{X}\n{count}")
+    before = lab.pull("groups")
+    flow = lab.flow("pair = dist.new_group([0, 1])\nif rank < 2:\n    dist.all_reduce(x, group=pair)", "x")
+    assert flow.why == ""
+    lab.run(f"{count}\nif rank < 2:\n    dist.all_reduce(x, group=pair)")
+    assert lab.pull("groups") == [n + (r < 2) for r, n in enumerate(before)]
+
+
 def test_a_cell_that_raises_ends_as_a_px_cell_does(lab):
     lab.run(X)
     with pytest.raises(CellError, match="rank 2: ZeroDivisionError"):
