@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,12 +261,21 @@ class Processes:
         return client.send_apply_request(client._mux_stream, call_by_name, [path, *args], ident=ident)
 
     def ask(self, do: str, engines: Iterable[int], timeout: float) -> dict[int, Any]:
-        """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time."""
+        """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time.
+
+        An agent that fails counts as one that does not answer: what the learner runs meanwhile goes on.
+        """
         known = [e for e in engines if e in self.client._engines]
         sent = {e: self._control(e, "labkit_request", {"do": do}) for e in known}
         deadline = time.monotonic() + timeout
         heard = [e for e in known if sent[e].wait(max(0.0, deadline - time.monotonic()))]
-        return {e: sent[e].result()["content"]["value"] for e in heard}
+        answers = {e: sent[e].result()["content"] for e in heard}
+        for e, answer in answers.items():
+            if answer["status"] != "ok":
+                warnings.warn(
+                    f"labkit's own mistake: {do} on engine {e}: {answer['value']}. Please report it.", stacklevel=2
+                )
+        return {e: answer["value"] for e, answer in answers.items() if answer["status"] == "ok"}
 
     def end(self, engines: Iterable[int]) -> None:
         """Ask engines to end, and wait a moment until they have heard it; they do once their cell has."""

@@ -233,3 +233,16 @@ def test_a_learner_may_leave_the_group_and_make_one_by_hand(lab, tmp_path):
     make = f"dist.init_process_group('gloo', init_method='file://{tmp_path}/met', rank=rank, world_size=world_size)"
     assert lab.run(f"{make}\ndist.barrier()\nprint('met')") == ["met\n"] * 3
     assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
+
+
+# -- labkit's own -------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_of_the_agents_is_said_and_the_cell_goes_on(lab):
+    broken = "from labkit.rank import agent\nwhole = agent.ACTIONS['where']\nagent.ACTIONS['where'] = lambda: 1 / 0"
+    lab.run(broken, [1])
+    with pytest.warns(UserWarning, match="where on engine .*: ZeroDivisionError: division by zero. Please report it"):
+        lab.run("import time\ntime.sleep(1)\ndone = True")
+    lab.run("agent.ACTIONS['where'] = whole", [1])
+    assert lab.pull("done") == [True] * lab.n
+    assert lab.run(ALIVE) == [f"{r} {lab.n} {lab.n} {100 + r}\n" for r in range(lab.n)]
