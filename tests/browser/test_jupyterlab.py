@@ -70,16 +70,16 @@ def test_stop_ends_a_cell_that_would_run_for_ever_and_the_next_one_works(opened,
     endless = "%%px\nwhile True:\n    pass"
     nb = opened(lab_server.write("stop.ipynb", [START, absent, SUM, endless, SUM]))
     begin(nb)
-    for index, said in (
-        (1, ["You stopped the cell", "ranks 0, 1, 3 wait in barrier (line 5)", "rank 2 went on computing (line 3)"]),
-        (3, ["You stopped the cell"]),  # nobody waited, so that there is nothing to mend
+    for index, live, said in (
+        (1, "barrier", ["ranks 0, 1, 3 wait in barrier (line 5)", "rank 2 went on computing (line 3)"]),
+        (3, "ranks 0–3 │ computing", []),  # nobody waits, so that there is nothing to mend
     ):
-        nb.start_cell(index)
-        time.sleep(1.5)
+        running = nb.start_cell(index)
+        expect(running.locator(".jp-OutputArea")).to_contain_text(live)
         nb.stop()
         nb.wait_idle(10)
         (error,) = nb.cells.nth(index).locator(browse.ERROR).all_inner_texts()
-        for words in said:
+        for words in ["You stopped the cell", *said]:
             assert words in error
         assert len(error.splitlines()) <= 3, "no traceback of labkit's own"
         nb.run_cell(index + 1)
