@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from random import Random
+from textwrap import indent
 
 import pytest
 
@@ -128,10 +129,11 @@ def test_stop_between_two_statements_of_a_cell_is_told_whole(notebook, again):
 
 
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(600)", LOOP])
-def test_stop_in_the_notebooks_own_cell_leaves_the_ranks_alone(notebook, code):
+def test_stop_in_the_notebooks_own_cell_leaves_the_ranks_alone(notebook, tmp_path, code):
     notebook.value("%px keep = int(torch.tensor(100 + rank))")
-    running = notebook.send(f"print('begun', flush=True)\n{code}")
-    assert eventually(lambda: notebook.client.get_iopub_msg(timeout=20)["content"].get("text") == "begun\n")
+    in_one_statement = f"if not open('{tmp_path}/begun', 'w').close():\n{indent(code, '    ')}"
+    running = notebook.send(in_one_statement)
+    assert eventually(lambda: list(tmp_path.iterdir()))
     notebook.interrupt()
     cell = notebook.wait(running)
     assert cell.error.startswith("KeyboardInterrupt")
