@@ -60,6 +60,7 @@ class Notebook:
         width, height = size
         self.page: Page = browser.new_page()
         self.page.set_viewport_size({"width": width, "height": height})
+        self.page.on("console", lambda message: print(f"{name}: {message.text}"))  # pytest shows it of a red test
         # A workspace of its own: no tab of an earlier page opens again.
         where = f"lab/workspaces/{secrets.token_hex(4)}/tree/{name}"
         self.cells: Locator = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")

@@ -42,7 +42,8 @@ def test_a_widget_is_saved_with_its_state_and_shows_it_with_another_kernel(opene
     nb.run_cell(1)
     nb.save()
     saved = nbformat.read(lab_server.notebooks / "saved.ipynb", as_version=4)
-    assert saved.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    shown = saved.cells[0].outputs[0].data["application/vnd.jupyter.widget-view+json"]["model_id"]
+    assert shown in saved.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     lab_server.end_kernels()
     lab_server.begin_kernel("saved.ipynb")  # of one that still starts ipywidgets may ask too early, and give up
     nb.reload()
