@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 from labkit.rank import recorder
 
 _groups: dict[int, Any] = {}
-_made: list[Any] = []  # groups of functions that have ended here, and on another rank perhaps not yet
+_made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
 
 
 def gather(sizes: Sequence[int], limit: float) -> None:
@@ -48,7 +48,7 @@ def groups_of_passage() -> Iterator[None]:
 
 
 def let_go() -> None:
-    """Destroy the groups that functions made, in the order in which they were, once these have ended on every rank.
+    """Destroy the `groups_of_passage`, in the order in which they were made; the code has ended on every rank.
 
     A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
     or waits in it for good, would get "Connection closed by peer".

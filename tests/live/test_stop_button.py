@@ -50,7 +50,7 @@ def test_stop_ends_a_cell_that_computes_or_sleeps(notebook, tmp_path, code):
 
 
 def test_a_loop_that_never_ends_has_a_line_where_python_knows_none(notebook, tmp_path):
-    """In the sentence, in which the other ranks wait meanwhile, and in the traceback of the rank's own interrupt."""
+    """The sentence about the ranks names it; the others wait meanwhile."""
     cell = stopped(notebook, tmp_path, f"if rank: dist.barrier()\n{LOOP}")
     assert re.search(r"rank 0 went on computing \(line [4-6]\)", cell.error), cell.error
     assert "labkit" not in cell.traceback
