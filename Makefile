@@ -21,8 +21,7 @@ BESIDE = --dist loadfile --no-loadscope-reorder
 BROWSE = CHROMIUM="$$(.ci/chromium)" && export CHROMIUM &&
 # Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
-# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news, pictures
-# follow the theme also where a notebook is not trusted yet.
+# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news.
 # Jupyter refuses root, which containers and CI often are, unless told.
 AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
@@ -37,8 +36,7 @@ help: ## list these targets
 lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and the like)
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=notebooks \
-	  --LabApp.default_url=/lab/tree/00-start-here.ipynb \
-	  --custom-css --ServerApp.static_custom_path=.jupyter/custom $(AS_ROOT) $(LAB_ARGS)
+	  --LabApp.default_url=/lab/tree/00-start-here.ipynb $(AS_ROOT) $(LAB_ARGS)
 
 test: lint test-code test-jupyter ## run every check (make -k test goes on after a failure)
 

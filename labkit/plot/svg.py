@@ -2,9 +2,9 @@
 
 An image, because a notebook that nobody trusts yet (a fresh clone) shows no other SVG: JupyterLab strips inline `<svg>`
 down to its text. The page's CSS variables end at an image, but its `color-scheme` does not: it decides which of the
-picture's two palettes is used. JupyterLab's themes leave it unset, so every picture brings SWITCH along, which sets it
-by the theme. Where the page drops SWITCH (an untrusted notebook outside `make lab`, GitHub), the browser's own
-preference decides. So the ground is painted too, in the page's colour: whichever palette it is, it can be read.
+picture's two palettes is used. JupyterLab sets it by its theme; pages that nbconvert makes do not, so every picture
+brings SWITCH along, which does. Where neither does (GitHub), the browser's own preference decides. So the ground is
+painted too, in the page's colour: whichever palette it is, it can be read.
 
 matplotlib lays out and draws; `Writer` writes what it draws: tenths of a point as whole numbers, relative paths,
 every style once, text as text. matplotlib's own writer needs 5 times the characters, and global settings to be the same

@@ -85,9 +85,12 @@ def test_a_group_that_a_learner_left_or_replaced_is_not_the_labs(lab, code):
 
 
 def test_a_group_beside_the_labs_takes_nothing_from_it(lab):
-    lab.run("g = dist.new_group([0, 1]); dist.destroy_process_group(g)")
+    # In two runs each: a rank that destroys a group at once closes connections that another one may still be making.
+    lab.run("g = dist.new_group([0, 1])")
+    lab.run("dist.destroy_process_group(g)")
     assert joined(lab) == [True] * 3
-    lab.run("h = dist.new_group([0, 1]); dist.destroy_process_group(h); del h, g")
+    lab.run("h = dist.new_group([0, 1])")
+    lab.run("dist.destroy_process_group(h); del h, g")
     assert joined(lab) == [True] * 3
 
 
