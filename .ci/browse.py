@@ -45,6 +45,7 @@ def chromium() -> Iterator[BrowserContext]:
     expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright, tempfile.TemporaryDirectory(prefix="chromium-") as profile:
         browser = playwright.chromium.launch_persistent_context(profile, executable_path=chromium_path(), args=FLAGS)
+        browser.set_default_timeout(PATIENCE * 1000)
         try:
             yield browser
         finally:
@@ -89,7 +90,7 @@ class Notebook:
         for entry in rest:
             self.page.locator(".lm-Menu-item", has=self.page.get_by_text(entry, exact=True)).last.click()
 
-    def run_all(self, timeout: float = 60) -> None:
+    def run_all(self, timeout: float = PATIENCE) -> None:
         """Run → Run All Cells, and wait until nothing runs."""
         self.menu("Run", "Run All Cells")
         self.wait_idle(timeout)
@@ -101,13 +102,13 @@ class Notebook:
         self.page.keyboard.press("Control+Enter")
         return cell
 
-    def run_cell(self, index: int, timeout: float = 30) -> Locator:
+    def run_cell(self, index: int) -> Locator:
         """Run one cell and wait until it has ended."""
         cell = self.start_cell(index)
-        self.wait_idle(timeout)
+        self.wait_idle()
         return cell
 
-    def wait_idle(self, timeout: float = 60) -> None:
+    def wait_idle(self, timeout: float = PATIENCE) -> None:
         """Wait until the kernel is idle and no cell waits for it."""
         # The star stays until the cell's last output has come; the kernel's own light may be ahead of it.
         waiting = self.page.locator(".jp-InputPrompt", has_text="[*]")
