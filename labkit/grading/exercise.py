@@ -72,6 +72,8 @@ class Exercise:
         mutants: planted mistakes, at least three.
         hints: in steps, from a nudge to nearly the answer.
         given: source that stands before the function in the stub, such as imports.
+        specimen: a broken function of that name, as one finds it in tutorials: the stub is this one, for the learner
+            to run, see go wrong and repair.
         minutes, difficulty: how long it should take, and 1 to 3.
         inputs: `inputs(n)` makes the cases for n ranks, the simplest first; see `labkit.grading.inputs`.
         ranks: how many ranks it is run on, as far as the lab has them.
@@ -98,6 +100,7 @@ class Exercise:
     mutants: tuple[Mutant, ...] = ()
     hints: tuple[str, ...] = ()
     given: str = ""
+    specimen: str = ""
     minutes: int = 10
     difficulty: int = 1
     inputs: Callable[[int], Iterable[Case]] = vectors
@@ -115,8 +118,8 @@ class Exercise:
 
     @property
     def stub(self) -> str:
-        """The cell that a learner starts from: the solution's signature and docstring, and `...` for the rest."""
-        return f"%%px\n{self.given}{stub(self.solution, self.name)}"
+        """The cell that a learner starts from: the specimen, or the solution with `...` for what is to be written."""
+        return f"%%px\n{self.given}{self.specimen.strip() or stub(self.solution, self.name)}"
 
     @property
     def arguments(self) -> list[str]:
