@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import uneven
 from labkit.grading.promises import Messages, OnlyTo
 
@@ -32,6 +32,7 @@ SWAP = Exercise(
     difficulty=1,
     means=_partners,
     forbids=("collectives",),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def swap(x):
     """Return the partner's x, or this rank's own where there is no partner."""
@@ -97,6 +98,7 @@ RING_SHIFT = Exercise(
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(1)),
     keeps_input=True,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def ring_shift(x):
     """Return the left-hand neighbour's x."""
@@ -198,6 +200,7 @@ SEND_UNEVEN = Exercise(
     inputs=uneven,
     forbids=("collectives",),
     promises=(OnlyTo(+1),),
+    least=Least(sent=lambda n, S: S + 8, rounds=lambda n: 2, memory=lambda n, S: S),  # its length goes first
     solution='''
 def send_uneven(x):
     """Return the left-hand neighbour's x, whatever its length."""
@@ -278,6 +281,7 @@ PREFIX_SUM = Exercise(
     forbids=("collectives",),
     promises=(Messages(1),),
     keeps_input=True,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: n - 1, memory=lambda n, S: S),
     solution='''
 def prefix_sum(x):
     """Return the sum of the x of ranks 0 to this one."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.exercise import Budget, Exercise, Least, Mutant
 from labkit.grading.inputs import Case, draws, vectors
 from labkit.grading.promises import Once
 from labkit.theory import collectives
@@ -83,6 +83,7 @@ REPAIR_STATE_DICT = Exercise(
     inputs=_states,
     forbids=OBJECTS,
     keeps_input=True,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def repair_state_dict(state):
     """Return rank 0's state dict, on every rank."""
@@ -143,6 +144,7 @@ REPAIR_GATHER_LOSSES = Exercise(
     inputs=_losses,
     forbids=("reduce", "all_reduce", *OBJECTS),
     promises=(Once(("gather",)),),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: n * S),
     solution='''
 def repair_gather_losses(loss):
     """Return the mean of all ranks' losses, on rank 0."""
@@ -221,6 +223,7 @@ REPAIR_REDUCE = Exercise(
     inputs=_losses,
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
     promises=(Once(("reduce",)),),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def repair_reduce(loss):
     """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
@@ -278,6 +281,7 @@ SCATTER_UNEVEN = Exercise(
     inputs=_only_rank_0_has,
     forbids=(*OBJECTS, "send", "isend"),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S + 64),  # 64: the length, told to all
+    least=Least(sent=lambda n, S: (n - 1) / n * S + 8, rounds=lambda n: 2, memory=lambda n, S: S / n),
     solution='''
 def scatter_uneven(x):
     """Return part r of rank 0's x, on rank r."""
@@ -370,6 +374,7 @@ BROADCAST_FROM_PARTS = Exercise(
     ),
     promises=(Once(("scatter", "all_gather")),),
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2, memory=lambda n, S: S),
     solution='''
 def broadcast_from_scatter_all_gather(x):
     """Return rank 0's x on every rank, by a scatter and an all-gather."""
@@ -461,6 +466,11 @@ TREE_BROADCAST = Exercise(
     forbids=("collectives",),
     budget=Budget(steps=_rounds),
     keeps_input=True,
+    least=Least(
+        sent=lambda n, S: (n.bit_length() - 1) * S,
+        rounds=lambda n: ceil(log2(n)),
+        memory=lambda n, S: S,
+    ),
     solution='''
 def tree_broadcast(x):
     """Return rank 0's x on every rank: whoever has it passes it on."""

@@ -9,6 +9,7 @@ from labkit.grading import evidence, gradients, judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
+from labkit.grading.score import Score
 from labkit.outcome import text
 from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
@@ -29,7 +30,7 @@ class Finding:
 
     `outs[r]` and `want[r]` are what came and what should have come there (gradients of the argument `gradient`, where
     it is named), `wrong` the ranks that differ (rank → difference), `origins[r]` where the elements came from, if that
-    is known. `records` are the ranks' own, `right` how many inputs were right before.
+    is known. `records` are the ranks' own, `right` how many inputs were right before, `score` what it cost.
     """
 
     state: str
@@ -44,6 +45,7 @@ class Finding:
     printed: str = ""
     origins: list[list[Origin]] | None = None
     healed: list[str] = field(default_factory=list)
+    score: Score | None = None
 
 
 def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mode: str) -> Finding | None:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from labkit.grading.exercise import Exercise
 from labkit.show.card import STATES
+from labkit.show.score import in_short
 from labkit.show.table import cell, row, table
 
 SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
 
 
 class ProgressTable:
-    """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not."""
+    """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not.
 
-    def __init__(self, exercises: Sequence[Exercise], states: Mapping[str, str]) -> None:
+    `best` has, by name, the least that a right solution of the learner's took, as `grading.score` keeps it.
+    """
+
+    def __init__(
+        self, exercises: Sequence[Exercise], states: Mapping[str, str], best: Mapping[str, Any] | None = None
+    ) -> None:
+        self.best = {name: in_short(figures) for name, figures in (best or {}).items()}
         self.exercises = list(exercises)
         self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
         self.solved = sum(state == "solved" for state in self.states.values())
@@ -29,7 +37,10 @@ class ProgressTable:
 
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)
-        lines = [f"{e.lesson}  {e.name:<{wide}}  {STATES[self.states[e.name]]}" for e in self.exercises]
+        lines = [
+            "  ".join(filter(None, [e.lesson, f"{e.name:<{wide}}", STATES[self.states[e.name]], self.best.get(e.name)]))
+            for e in self.exercises
+        ]
         return "\n".join([self.caption, *lines])
 
     def _repr_html_(self) -> str:
@@ -39,6 +50,8 @@ class ProgressTable:
             level = f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)}"
             name = f"<code>{e.name}</code><br>{escape(e.title)}"
             cells = [name, *(c.replace(" ", "&nbsp;") for c in (level, f"{e.minutes} min", state))]
-            kinds = ("name", "difficulty", "minutes", "state")
+            cells.append(self.best.get(e.name, ""))
+            kinds = ("name", "difficulty", "minutes", "state", "best")
             rows.append(row(e.lesson, [cell(c, kind) for c, kind in zip(cells, kinds, strict=True)]))
-        return table("progress", escape(self.caption), ["lesson", "exercise", "difficulty", "time", "state"], rows)
+        columns = ["lesson", "exercise", "difficulty", "time", "state", "your best"]
+        return table("progress", escape(self.caption), columns, rows)
