@@ -21,6 +21,7 @@ from labkit.show.look import Look
 from labkit.show.table import LabTable
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
+    from labkit.show.card import Note
     from labkit.show.flow import Flow
     from labkit.show.last import Last
     from labkit.show.late import Late
@@ -308,6 +309,22 @@ class Lab:
 
         self._live()
         return Task(self._console, name)
+
+    def use(self, *names: str) -> Note:
+        """Give all ranks your function of this name, if one was found right, else the workbook's; says which.
+
+        >>> lab.use("ring_shift")
+        >>> lab.use("ring_shift", "prefix_sum")
+
+        A cell that calls the function of an exercise comes after this: it works before you have written the function,
+        and with your own from the moment that `lab.check` finds it right. It may be called again at any time. Running
+        the exercise's cell once more puts what stands there on the ranks, an empty function too; `lab.use` mends that.
+        A kept version that no longer works gives way to the workbook's, and the sentence says why.
+        """
+        from labkit import task
+
+        self._live()
+        return task.use(self._console, names)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
