@@ -19,7 +19,7 @@ from labkit.task import wanted
 from labkit.theory import collectives
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms")
+ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms", "tiny")
 VERDICTS = {"wrong", "raises", "deadlock", "slow", "forbidden", "costly", "not as asked", "differs"}
 
 every = pytest.mark.parametrize("exercise", exercises.every().values(), ids=lambda exercise: exercise.name)
