@@ -240,11 +240,11 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did on the ranks, also after an error: `lab.last.timeline()`, `lab.last.steps()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
         self._live()
-        return Last(self._records())
+        return Last(self._records(), self._console.outcome)
 
     def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
