@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from labkit.plot.tiles import Tile
 from labkit.show.card import Card
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
+from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
 from labkit.theory import schedules
@@ -102,6 +104,13 @@ def waiting() -> bytes:
     ).svg
 
 
+def measured(n: int, warm: int, many: int = 20) -> Times:
+    """Times that spread, and the first ones of which are long."""
+    kept = [[(1.5 + 0.1 * r + 0.8 * math.sin(7 * i + r) ** 4) * 1e-4 for i in range(many)] for r in range(n)]
+    kept = [[s * (1 + 40 * (i < warm) / (i + 1)) for i, s in enumerate(mine)] for mine in kept]
+    return Times("readings", kept, warm)
+
+
 def verdict() -> bytes:
     """What came of an exercise where nothing was done, beside what should have."""
     exercise = exercises.find("ring_shift")
@@ -160,6 +169,8 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     makers["timeline"] = lambda: crossing().svg
     makers["timeline of a wait"] = waiting
     makers["verdict"] = verdict
+    for n, warm in ((1, 0), (4, 3), (8, 0)):
+        makers[f"times {n} {warm}"] = lambda n=n, warm=warm: measured(n, warm).svg
     for n in (1, 2, 3, 5, 8, 16):
         makers[f"waits {n}"] = lambda n=n: ring(n).svg
     makers["waits for a rank that never comes"] = lambda: lacking().svg
