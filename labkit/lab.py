@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
     from labkit.show.sweep import Sweep
+    from labkit.show.times import Times
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
     from labkit.task import Task
@@ -241,11 +242,11 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did on the ranks, also after an error: `lab.last.timeline()`, `lab.last.steps()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
         self._live()
-        return Last(self._records())
+        return Last(self._records(), self._console.outcome)
 
     def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
@@ -281,6 +282,22 @@ class Lab:
 
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
+
+    def times(self, expression: str, warmup: int = 0) -> Times:
+        """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
+
+        >>> lab.times("readings", warmup=3)       # a list of seconds on every rank
+        >>> lab.times("honest")                   # what timed(...) returned
+
+        The first `warmup` repetitions are drawn hollow and left out of the median. Raises `LabError` where a rank has
+        no such times.
+        """
+        from labkit.show.times import Times
+
+        self._live()
+        pulled = self._console.call("labkit.rank.agent.readings", expression)
+        _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+        return Times(expression, [seconds for _, seconds in pulled], warmup)
 
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
