@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import lines
 from labkit.errors import LabError
-from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder, tiny
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.names import add_newest
@@ -103,7 +103,7 @@ def stay() -> None:
 
 
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
-    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
+    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed, tiny`."""
     attach()
     add_newest()
     anysource.install()
@@ -122,6 +122,7 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
             "device": device,
             "comms": comms,
             "timed": timed,
+            "tiny": tiny,
         },
     )
     return {**facts, **memory()}
