@@ -24,6 +24,7 @@ from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.names import add_newest
 from labkit.theory.record import is_cell
+from labkit.theory.samples import Timing
 
 MAIN = threading.main_thread().ident or 0
 
@@ -136,6 +137,21 @@ def pull(expression: str) -> tuple[str, Any]:
     """(error, value): the value of an expression as plain data, which is all that may cross to the notebook."""
     try:
         return "", plain(eval(expression, shell().user_ns))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", None
+
+
+def readings(expression: str) -> tuple[str, Any]:
+    """(error, seconds): the times that an expression holds on this rank; of a `Timing` the rank's own ones."""
+    try:
+        value = eval(expression, shell().user_ns)
+        if isinstance(value, Timing):
+            rank, ranks = dist.get_rank(), len(value.samples[0])
+            if ranks != dist.get_world_size():
+                raise TypeError(f"it was timed by a group of {ranks} ranks, and nobody says which")
+            return "", [repeat[rank] for repeat in value.samples]
+        value = plain(value)
+        return "", [float(v) for v in getattr(value, "flat", value)]
     except Exception as error:
         return f"{type(error).__name__}: {error}", None
 
