@@ -17,6 +17,7 @@ WIDE, HIGH = 8.6, 6.4  # of a panel with its margins
 LEFT, TOP, BOTTOM, RIGHT = 1.1, 0.95, 5.5, 0.25
 LEGEND, MARGIN = 1.0, 0.5
 ACROSS = 2  # panels in a row
+MARKED = 20  # places of a panel at most that bear a mark
 MARKS = ("o", "s", "^", "D", "v", "p", "P", "X")
 
 Panel = tuple[str, Mapping[int, Sequence[float]], str]  # its heading, each rank's values, and a note
@@ -92,7 +93,8 @@ def _panel(
     for nth, (r, line) in enumerate(sorted(lines.items())):
         places = [place(every * (i + 1), v) if math.isfinite(v) else (math.nan, math.nan) for i, v in enumerate(line)]
         ax.plot(*zip(*places, strict=True), color=stroke(r), linewidth=1.6, zorder=2)
-        for i, (across_, level) in enumerate(places):
+        gap = math.ceil(len(places) / MARKED)
+        for i, (across_, level) in enumerate(places[gap - 1 :: gap]):
             if i % len(lines) == nth and math.isfinite(level):
                 _mark(ax, across_, level, r)
 
