@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import exercises, progress
+from labkit import exercises, predictions, progress
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.errors import LabError
@@ -154,7 +154,13 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
     if not chosen:
         known = ", ".join(sorted({e.lesson for e in exercises.every().values()}))
         raise LabError(f"There are no exercises in lesson {lesson!r}. Choose one of {known}.")
-    return ProgressTable(chosen, {name: facts.get("state", "") for name, facts in progress.read().items()})
+    answers = progress.predicted()
+    predicted: dict[str, list[bool | None]] = {}
+    for p in predictions.every().values():
+        if number in (None, p.lesson):
+            predicted.setdefault(p.lesson, []).append(answers[p.name].get("right") if p.name in answers else None)
+    states = {name: facts.get("state", "") for name, facts in progress.read().items()}
+    return ProgressTable(chosen, states, predicted)
 
 
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
