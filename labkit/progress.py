@@ -37,7 +37,7 @@ def folder() -> Path:
 
 def read() -> dict[str, dict[str, Any]]:
     """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts", and "solved",
-    the number of the last attempt that was right.
+    the number of the last attempt that was right, with "inputs", on how many.
 
     A file that cannot be read is kept aside under another name, and the attempts beside it still count.
     """

@@ -175,7 +175,7 @@ def test_the_solution_waits_for_an_attempt(place: Path):
     assert "Try it first" in repr(task.Task(None, name).solution())
     progress.change(name, state="tried", checks=1)
     shown = task.Task(None, name).solution()
-    assert exercises.find(name).solution.strip() in repr(shown)
+    assert exercises.find(name).code.strip() in repr(shown)
     assert "<pre" in shown._repr_html_()
 
 
