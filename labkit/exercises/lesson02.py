@@ -41,7 +41,9 @@ GRADIENT_BACK = Exercise(
         "Finish the backward pass that stopped on rank 1. There, `hidden` is the tensor that was received, and after "
         "`loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with "
         "the graph of rank 0's stage still behind it. Afterwards rank 0's parameters have their gradients. The other "
-        "ranks call the function too and do nothing. Return nothing."
+        "ranks call the function too and do nothing. Return nothing.\n\n"
+        "The check makes both stages of a weight and an input each, as in the picture, and compares the gradients of "
+        "the two weights."
     ),
     minutes=6,
     difficulty=1,
@@ -266,7 +268,9 @@ def ring_shift(x):
         "when their number is odd: is there still a rank that can go ahead?",
     ),
     after=(
-        "Every ring algorithm is this step, repeated. In lesson 06 you repeat it 2(N - 1) times and have an all-reduce."
+        "How many rounds does yours take? If one rank receives first, N. If every second rank does, two or three. The "
+        "next section shows how to do it in one. Every ring algorithm is this step, repeated: lesson 06 repeats it "
+        "2(N - 1) times and has an all-reduce."
     ),
 )
 

@@ -17,12 +17,12 @@ GRADIENT_STOPS = Prediction(
             "This is what training needs, and it would be true if autograd had followed the message. But its graph "
             "lives in one process: for rank 1, the activations are a leaf that came from nowhere.",
         ),
+        Option("the hidden and the output layer on rank 1, and none on rank 0"),
         Option(
             "all three layers on rank 1, and none on rank 0",
             "This would be true if rank 1 had looked up the characters in its own copy of the embedding. It computed "
             "with the numbers that it received instead, so its own embedding took no part in the loss.",
         ),
-        Option("the hidden and the output layer on rank 1, and none on rank 0"),
     ),
     answer="the hidden and the output layer on rank 1, and none on rank 0",
     why=(
@@ -42,11 +42,12 @@ LATE_RECEIVER = Prediction(
             "This would be true if `send` only handed the bytes over to the network. Some MPI libraries do that with "
             "small messages; Gloo does it with none.",
         ),
-        Option("a second later: when rank 1 receives"),
         Option(
-            "after rank 1 has received, and also after the next barrier",
-            "This would be true if a message involved all ranks. It involves two of them: ranks 2 and up never notice.",
+            "not at all: rank 1 is not ready, so the send fails",
+            "This would be true if a send needed a receiver that is already there. It waits for one, for as long as "
+            "the group's time-out allows: half an hour unless you pass a different one.",
         ),
+        Option("a second later: when rank 1 receives"),
     ),
     answer="a second later: when rank 1 receives",
     why=(
@@ -77,16 +78,16 @@ CLOSED_RING = Prediction(
             "It was so on the line, because the last rank had nothing to send and could receive straight away. In a "
             "ring there is no last rank: nobody can begin.",
         ),
-        Option("no rank gets anything: all of them wait"),
         Option(
             "rank 0 waits for ever, and all the others get their number",
             "This would be true if rank 0's message were the only one with a problem. But each rank's send needs the "
             "next rank to receive, so as long as one rank waits, its left-hand neighbour waits too.",
         ),
+        Option("no rank gets anything: all of them wait"),
     ),
     answer="no rank gets anything: all of them wait",
     why=(
-        "All of them wait, in line 6, the `send`. Rank 0 waits until rank 1 receives. Rank 1 will receive as soon as "
+        "All of them wait, in `send`. Rank 0 waits until rank 1 receives. Rank 1 will receive as soon as "
         "its own send is over, which waits for rank 2, and so on, back to rank 0. More time does not help."
     ),
 )
@@ -134,16 +135,16 @@ STALE_UPDATE = Prediction(
             "This would be true if the server told all workers about every update. It answers only the worker that it "
             "has just heard from.",
         ),
-        Option("the very first one, without any of the others' updates"),
         Option(
             "none: the fast workers wait after their first update until the slow one is there",
             "This would be true of a collective, where everyone waits for the slowest rank. Here a worker waits only "
             "for the server's answer, and the server takes whichever message comes first.",
         ),
+        Option("the very first one, without any of the others' updates"),
     ),
     answer="the very first one, without any of the others' updates",
     why=(
-        "The very first one: in the last line that rank 0 printed, the slow update has missed all the others. Nobody "
+        "The very first one: in the last line that rank 0 printed, all the other updates came in between. Nobody "
         "waited for the slow worker, and that is the price: its update is **stale**. It corrects a weight that has "
         "moved on since.\n\n"
         "This is asynchronous training with a parameter server. Lesson 10 trains with it and measures what staleness "
@@ -156,6 +157,7 @@ FLOAT_INTO_INT = Prediction(
     lesson="02",
     question="Rank 0 sends the floats [1.0, 2.0]. Rank 1 receives them into a tensor of int32. What does rank 1 hold?",
     options=(
+        Option("two quite different integers"),
         Option(
             "[1, 2]",
             "This would be true if the message said that it carries floats, so that the receiver could convert them. "
@@ -166,7 +168,6 @@ FLOAT_INTO_INT = Prediction(
             "This would be true if somebody compared the two dtypes. A receive on Gloo looks at the number of bytes "
             "only, and they fit.",
         ),
-        Option("two quite different integers"),
     ),
     answer="two quite different integers",
     why=(
