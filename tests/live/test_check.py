@@ -56,6 +56,17 @@ def test_what_is_not_there_or_still_empty_is_not_attempted(lab):
         assert (verdict.state, verdict.right, verdict.ok) == ("not attempted", 0, False)
 
 
+def test_three_dots_among_other_lines_are_still_to_be_written(lab):
+    lab.run(f"{SOME}    if rank:\n        ...\n    return y")
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.state == "not attempted"
+    assert verdict.says == [
+        "f is still to be written: write what belongs in place of the … in line 4, and run its cell."
+    ]
+    lab.run("def f(x):\n    y = x[..., :]\n    dist.all_reduce(y := y.clone())\n    return y")
+    assert lab.check("f", means=collectives.all_reduce).ok, "an index is no blank"
+
+
 def test_right_counts_the_inputs_over_two_three_and_four_ranks(lab):
     verdict = checked(lab, RIGHT)
     assert repr(verdict) == "✓ f: right on 24 inputs."
@@ -113,13 +124,14 @@ def test_a_deadlock_names_who_waits_for_whom_at_which_line(lab):
         "Rank 0 waits for rank 1 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
         "Rank 1 waits for rank 0 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
     ]
-    assert "Space–time diagram" in verdict._repr_html_()
+    assert "0 → 1 → 0 is a cycle: nobody can go on." in verdict._repr_html_()
 
 
 def test_a_rank_that_went_without_the_others_is_told(lab):
     verdict = checked(lab, SOME + "    if rank:\n        dist.all_reduce(y)\n    return y")
     assert verdict.state == "deadlock"
     assert "Rank 0 finished the function without it." in verdict.says
+    assert "Rank 1 waits for rank 0 in all_reduce (line 5). Rank 0 finished the function" in verdict._repr_html_()
 
 
 def test_a_wait_in_a_group_that_the_function_made_is_a_deadlock_too(lab):
