@@ -36,10 +36,10 @@ METADATA = {
 }
 OURS = "> **These notebooks are yours.**"
 README = f"""\
-{OURS} They are copies without outputs: change them as you like. A new version of the workbook
-> renews the copies that you have not changed. If you have changed one, it is kept, and the new version lies beside it as
-> `….new.ipynb`. To begin a lesson again, run a cell with `from labkit import put_back` and `put_back()`: your version is
-> kept as `….mine-1.ipynb`. This page is the only file here that is written anew each time.
+{OURS} They are copies without outputs: change them as you like.
+> A new version of the workbook renews the copies that you have not changed. If you have changed one, it is kept, and
+> the new version lies beside it as `….new.ipynb`. To begin a lesson again, run `from labkit import put_back` and
+> `put_back()` in a cell: your version is kept as `….mine-1.ipynb`. Only this page is written anew each time.
 
 """
 
