@@ -36,9 +36,7 @@ def test_a_rank_that_only_warmed_up_has_no_median():
     assert times.svg
 
 
-@pytest.mark.parametrize(
-    ("longest", "unit"), [(2.0, "s per repetition"), (2e-3, "ms per repetition"), (2e-4, "µs per repetition")]
-)
+@pytest.mark.parametrize(("longest", "unit"), [(2.0, "time in s"), (2e-3, "time in ms"), (2e-4, "time in µs")])
 def test_the_axis_has_the_unit_that_fits_and_begins_at_zero(longest, unit):
     text = Times("t", [[0.6 * longest, longest]]).svg.decode()
     assert f">{unit}<" in text

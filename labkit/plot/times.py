@@ -80,7 +80,7 @@ def _scale(ax: Axes, times: Sequence[float], bottom: float) -> Callable[[float],
     def x(s: float) -> float:
         return LEFT + max(s, 0.0) / end * (WIDE - LEFT - RIGHT)
 
-    clock(ax, x, end, TOP, bottom, "per repetition")
+    clock(ax, x, end, TOP, bottom, "time in {}")
     return x
 
 
@@ -94,7 +94,7 @@ def _logarithmic(ax: Axes, low: float, high: float, bottom: float) -> Callable[[
         if low <= mark <= high:
             ax.plot([x(mark)] * 2, [TOP, bottom], color=GRID, linewidth=0.7, zorder=0)
             write(ax, x(mark), bottom + 0.28, seconds(mark), 7.5, FAINT)
-    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, "time of one repetition, on a logarithmic scale", 8, FAINT)
+    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, "time, on a logarithmic scale", 8, FAINT)
     return x
 
 
