@@ -1,10 +1,11 @@
 """labkit: real ranks in a notebook.
 
-    notebooks/     one lesson each
+    notebooks/     one lesson each, executed for readers
     labkit/
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
       task.py      an exercise in a learner's hands: card, check, hints, solution
-      progress.py  what a learner has done, kept on this machine
+      progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
+      restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
@@ -12,6 +13,7 @@
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
       rank/        what runs on an engine: the only room that imports torch
       exercises/   the exercises with their solutions and planted mistakes, one module a lesson
+      predictions/ the questions of the lessons with their answers and replies, one module a lesson
       grading/     a learner's function held against what it should do: pure, plain data in and out
       outcome/     what became of a cell, told in sentences: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
@@ -21,8 +23,8 @@
 Imports go down only; `words`, `errors` and `lines` lie under everything, and `top` is every module directly in
 labkit/:
 
-    top → show, plot, cluster, exercises, grading, theory
-    show → plot, grading, outcome, theory
+    top → show, plot, cluster, predictions, exercises, grading, theory
+    show → plot, predictions, grading, outcome, theory
     plot → theory
     cluster → grading, outcome, theory
     rank → grading, theory
@@ -40,11 +42,23 @@ from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
     from labkit.lab import Lab, start
+    from labkit.restore import put_back
     from labkit.show.schedule import draw
     from labkit.whatif import WhatIf
     from labkit.widgets import Predict
 
-__all__ = ["CellError", "Lab", "LabError", "Predict", "StoppedError", "StuckError", "WhatIf", "draw", "start"]
+__all__ = [
+    "CellError",
+    "Lab",
+    "LabError",
+    "Predict",
+    "StoppedError",
+    "StuckError",
+    "WhatIf",
+    "draw",
+    "put_back",
+    "start",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -61,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from labkit.show.schedule import draw
 
         return draw
+    if name == "put_back":
+        from labkit.restore import put_back
+
+        return put_back
     if name == "WhatIf":
         from labkit.whatif import WhatIf
 

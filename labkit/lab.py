@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
@@ -22,11 +22,14 @@ from labkit.show.table import LabTable
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.show.card import Note
+    from labkit.show.curves import Curves
     from labkit.show.flow import Flow
     from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
+    from labkit.show.sealed import SealedFlow
     from labkit.show.sweep import Sweep
+    from labkit.show.times import Times
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
     from labkit.task import Task
@@ -159,7 +162,22 @@ class Lab:
         self._live()
         return Look(expression, self._console.call("labkit.rank.agent.look", expression))
 
-    def flow(self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0) -> Flow:
+    @overload
+    def flow(
+        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
+        predict: Literal[False] = False,
+    ) -> Flow: ...  # fmt: skip
+
+    @overload
+    def flow(
+        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
+        predict: bool = False,
+    ) -> Flow | SealedFlow: ...  # fmt: skip
+
+    def flow(
+        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
+        predict: bool = False,
+    ) -> Flow | SealedFlow:  # fmt: skip
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
 
         >>> lab.flow("dist.all_reduce(x)", "x")
@@ -167,14 +185,21 @@ class Lab:
 
         The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
         what moves in `y` came from there. A cell that writes files or starts programs is not run again. `means` is a
-        primitive's name or any function, as in `lab.check`; `root` is that of the primitive that is meant.
+        primitive's name or any function, as in `lab.check`; `root` is that of the primitive that is meant. `predict`
+        seals what the ranks hold after the code until you have filled in what you think: see
+        `labkit.show.sealed.SealedFlow`.
         """
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
 
         check(means, root, self.n)
         self._live()
-        return Flow(observe(self._console, code, x, y or x), means, root)
+        flow = Flow(observe(self._console, code, x, y or x), means, root)
+        if not predict:
+            return flow
+        from labkit.show.sealed import SealedFlow  # ipywidgets
+
+        return SealedFlow(flow)
 
     def wire(self, code: str) -> Wire:
         """Run code on all ranks as a cell, then show the bytes that each rank sent to each other one.
@@ -209,6 +234,28 @@ class Lab:
         _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
         return [value for _, value in pulled]
 
+    def curves(self, *expressions: str, every: int = 1) -> Curves:
+        """Draw lists of numbers that ranks recorded, such as losses: a line a rank, a panel an expression, one scale.
+
+        >>> lab.curves("losses")
+        >>> lab.curves("alone", "together", every=5)     # a value was kept after every fifth step
+
+        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
+        """
+        from labkit.show.curves import Curves
+
+        if not expressions:
+            raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
+        self._live()
+        pulled = {}
+        for expression in expressions:
+            answers = self._console.call("labkit.rank.agent.pull", expression)
+            held = {r: value for r, (error, value) in enumerate(answers) if not error}
+            if not held:
+                _all_have(expression, {r: error for r, (error, _) in enumerate(answers)})
+            pulled[expression] = held
+        return Curves(pulled, every)
+
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
 
@@ -241,11 +288,11 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did on the ranks, also after an error: `lab.last.timeline()`, `lab.last.steps()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
         self._live()
-        return Last(self._records())
+        return Last(self._records(), self._console.outcome)
 
     def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
@@ -281,6 +328,27 @@ class Lab:
 
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
+
+    def times(self, *expressions: str, warmup: int = 0) -> Times:
+        """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
+
+        >>> lab.times("readings", warmup=3)       # a list of seconds on every rank
+        >>> lab.times("flat", "one_by_one")       # lists, or what timed(...) returned, over one axis
+
+        The first `warmup` repetitions are drawn hollow and left out of the median. Raises `LabError` where a rank has
+        no such times.
+        """
+        from labkit.show.times import Times
+
+        if not expressions:
+            raise LabError('Say which times to draw: lab.times("readings"), where every rank has a list of seconds.')
+        self._live()
+        kept = {}
+        for expression in expressions:
+            pulled = self._console.call("labkit.rank.agent.readings", expression)
+            _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+            kept[expression] = [seconds for _, seconds in pulled]
+        return Times(kept, warmup)
 
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.

@@ -1,6 +1,6 @@
 """What a learner has done, kept in a folder on this machine: a small JSON file, and every attempt as a .py file.
 
-The folder is $LABKIT_PROGRESS, else my-work/ in the notebooks' folder, else ~/.local/share/collectives-workbook/.
+The folder is $LABKIT_PROGRESS, else my-work/ beside the learner's notebooks, else ~/.local/share/collectives-workbook/.
 Nothing of it leaves the machine, and a new version of the workbook leaves it alone.
 """
 
@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from labkit import files
 
 FOLDER = "LABKIT_PROGRESS"  # an environment variable
 HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
 ABOUT = (
     "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
-    "hints were shown, and the least that a right solution of yours took. Beside this file lies every attempt that was "
-    "checked (name-1.py, name-2.py, …). Nothing of this leaves your machine. Delete the folder to begin afresh."
+    "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
+    "and whether it was right. Beside this file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing "
+    "of this leaves your machine. Delete the folder to begin afresh."
 )
 
 
@@ -40,11 +41,35 @@ def read() -> dict[str, dict[str, Any]]:
 
     A file that cannot be read is kept aside under another name, and the attempts beside it still count.
     """
+    known = _content()["exercises"]
+    for name, numbers in _attempts().items():
+        facts = known.setdefault(name, {})
+        facts["attempts"] = max(numbers)
+        facts.setdefault("state", "tried")
+    return known
+
+
+def predicted() -> dict[str, dict[str, Any]]:
+    """What was chosen first of every prediction that was answered, by name: "first", and whether it was "right"."""
+    return _content()["predictions"]
+
+
+def predict(name: str, choice: str | float, right: bool) -> None:
+    """Write down the choice of a prediction, unless it was answered before: the first one counts."""
+    with files.alone(folder()):
+        known = predicted()
+        if name not in known:
+            _keep(read(), {**known, name: {"first": choice, "right": right}})
+
+
+def _content() -> dict[str, dict[str, dict[str, Any]]]:
+    """What is in the file, where it can be read: the exercises' facts and the predictions'."""
     file = folder() / "progress.json"
-    known: dict[str, dict[str, Any]] = {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        known = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
+        exercises = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
+        predictions = {str(name): dict(facts) for name, facts in content.get("predictions", {}).items()}
+        return {"exercises": exercises, "predictions": predictions}
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -52,11 +77,7 @@ def read() -> dict[str, dict[str, Any]]:
         with contextlib.suppress(OSError):
             file.rename(aside)
         print(f"{file} could not be read. It was kept as {aside.name}; your attempts are beside it, none is lost.")
-    for name, numbers in _attempts().items():
-        facts = known.setdefault(name, {})
-        facts["attempts"] = max(numbers)
-        facts.setdefault("state", "tried")
-    return known
+    return {"exercises": {}, "predictions": {}}
 
 
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
@@ -71,13 +92,17 @@ def _sound(facts: dict[str, Any]) -> dict[str, Any]:
 
 def change(name: str, **facts: Any) -> dict[str, Any]:
     """Write down what is new about an exercise; all that is known of it now."""
-    with _alone():
+    with files.alone(folder()):
         known = read()
         mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
         known[name] = mine
-        text = json.dumps({"about": ABOUT, "version": 1, "exercises": known}, indent=1, ensure_ascii=False)
-        _write(folder() / "progress.json", text + "\n")
+        _keep(known, predicted())
     return mine
+
+
+def _keep(exercises: dict[str, dict[str, Any]], predictions: dict[str, dict[str, Any]]) -> None:
+    content = {"about": ABOUT, "version": 1, "exercises": exercises, "predictions": predictions}
+    _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def save(name: str, cell: str) -> int:
@@ -120,15 +145,7 @@ def _attempts() -> dict[str, list[int]]:
 def _write(file: Path, text: str) -> None:
     """All or nothing: the file is never half written. A disk that takes nothing is no error, but a sentence."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as half:
-                half.write(text)
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
+        files.write(file, text)
     except OSError as error:
         print(f"Your progress could not be written ({error.strerror}: {file}). Set {FOLDER} to a folder that can be.")
 
@@ -138,15 +155,3 @@ def _unused(file: Path) -> Path:
     while (aside := file.with_name(f"{file.stem}-broken-{number}{file.suffix}")).exists():
         number += 1
     return aside
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Two notebooks may write at once: one after the other, where the system can lock files."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            folder().mkdir(parents=True, exist_ok=True)
-            fcntl.flock(stack.enter_context(open(folder() / ".lock", "w")), fcntl.LOCK_EX)
-        yield

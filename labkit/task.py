@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
-from labkit import exercises, progress, words
+from labkit import exercises, predictions, progress, words
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.errors import LabError
@@ -202,9 +202,15 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
     if not chosen:
         known = ", ".join(sorted({e.lesson for e in exercises.every().values()}))
         raise LabError(f"There are no exercises in lesson {lesson!r}. Choose one of {known}.")
+    answers = progress.predicted()
+    predicted: dict[str, list[bool | None]] = {}
+    for p in predictions.every().values():
+        if number in (None, p.lesson):
+            predicted.setdefault(p.lesson, []).append(answers[p.name].get("right") if p.name in answers else None)
     done = progress.read()
+    states = {name: facts.get("state", "") for name, facts in done.items()}
     best = {name: facts["best"] for name, facts in done.items() if "best" in facts}
-    return ProgressTable(chosen, {name: facts.get("state", "") for name, facts in done.items()}, best)
+    return ProgressTable(chosen, states, predicted, best)
 
 
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:

@@ -76,6 +76,10 @@ def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
     """The memory of all tensors in a value."""
     if isinstance(value, torch.Tensor):
         yield value.untyped_storage()
+        if value.is_leaf and value.grad is not None:
+            yield value.grad.untyped_storage()
+    elif isinstance(value, torch.nn.Module):
+        yield from (s for v in (*value.parameters(), *value.buffers()) for s in _storages(v))
     elif isinstance(value, dict):
         yield from (s for v in value.values() for s in _storages(v))
     elif isinstance(value, (list, tuple)):

@@ -6,6 +6,66 @@ from labkit import exercises
 
 CHEAPEST = [
     (
+        "average_gradients",
+        "rounds",
+        """
+def average_gradients(model):
+    grads = [p.grad for p in model.parameters()]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    for grad, mean in zip(grads, flat.split([grad.numel() for grad in grads])):
+        grad.copy_(mean.view_as(grad) / world_size)
+""",
+    ),
+    (
+        "ring_shift",
+        "rounds",
+        """
+def ring_shift(x):
+    got = torch.empty_like(x)
+    for work in [dist.isend(x, dst=(rank + 1) % world_size), dist.irecv(got, src=(rank - 1) % world_size)]:
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "halo",
+        "rounds",
+        """
+def halo(x):
+    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
+    for step, out, room in ((1, x[-1:], wide[:1]), (-1, x[:1], wide[-1:])):
+        works = []
+        if 0 <= rank + step < world_size:
+            works.append(dist.isend(out, dst=rank + step))
+        if 0 <= rank - step < world_size:
+            works.append(dist.irecv(room, src=rank - step))
+        for work in works:
+            work.wait()
+    return wide
+""",
+    ),
+    (
+        "prefix_sum",
+        "memory",
+        """
+def prefix_sum(x):
+    total, before, distance = x.clone(), torch.empty_like(x), 1
+    while distance < world_size:
+        works = []
+        if rank + distance < world_size:
+            works.append(dist.isend(total, dst=rank + distance))
+        if rank >= distance:
+            works.append(dist.irecv(before, src=rank - distance))
+        for work in works:
+            work.wait()
+        if rank >= distance:
+            total += before
+        distance *= 2
+    return total
+""",
+    ),
+    (
         "repair_state_dict",
         "rounds",
         """

@@ -71,9 +71,8 @@ def test_what_the_workbooks_solution_does_not_reach_can_be_reached(lab, name, co
 
 COUNTED = [
     ("ring_all_reduce", 4, 6168, 6, 4112 * 1.5, False),  # the total, a chunk that comes, and one that is still held
-    ("tree_broadcast", 4, 2 * 4112, 2, 4112, False),
     ("hello_sum", 3, 4 / 3 * 3084, 1, 3084, True),
-    ("prefix_sum", 3, 3084, 2, 3084, False),
+    ("ring_all_gather", 3, 2 * 3084, 2, 3 * 3084, False),
 ]
 
 
@@ -88,12 +87,12 @@ def test_the_figures_are_those_that_one_counts_by_hand(lab, monkeypatch, name, n
 
 
 def test_the_largest_input_on_most_ranks_is_the_one_that_is_told(lab):
-    lab.run(exercises.find("ring_shift").answer.removeprefix("%%px\n"))
-    verdict = lab.check("ring_shift")
+    lab.run(exercises.find("naive_all_reduce").answer.removeprefix("%%px\n"))
+    verdict = lab.check("naive_all_reduce")
     assert verdict.says == []
     assert (
-        "With 4 ranks, 4,112 bytes of input a rank: bytes sent by the busiest rank: 4,112 (least possible: 4,112) · "
-        "rounds: 1 (least possible: 1) · bytes of memory at the peak: 4,112 (least possible: 4,112)." in repr(verdict)
+        "With 4 ranks, 4,112 bytes of input a rank: bytes sent by the busiest rank: 12,336 (least possible: 12,336) · "
+        "rounds: 6 (least possible: 6) · bytes of memory at the peak: 8,224 (least possible: 8,224)." in repr(verdict)
     )
     assert "No solution takes less." in repr(verdict)
     assert "Your best" not in repr(verdict), "the workbook's solution is nobody's best"
@@ -120,19 +119,11 @@ def test_the_best_is_kept_figure_by_figure_and_shown(lab, place):
 
 
 def test_what_is_costly_has_a_score_and_no_best(lab):
-    lab.run("""
-def tree_broadcast(x):
-    got = x.clone()
-    for other in range(1, world_size):
-        if rank == 0:
-            dist.send(got, other)
-        elif rank == other:
-            dist.recv(got, 0)
-    return got
-""")
-    verdict = lab.check("tree_broadcast")
-    assert (verdict.state, verdict.score.rounds, verdict.score.sent) == ("costly", 3, 3 * 4112)
-    assert "best" not in progress.read()["tree_broadcast"]
+    lab.run(exercises.find("naive_all_reduce").code.replace("naive_all_reduce", "ring_all_reduce"))
+    verdict = lab.check("ring_all_reduce")
+    assert (verdict.state, verdict.score.rounds, verdict.score.sent) == ("costly", 6, 3 * 4112)
+    assert "It can be done with fewer bytes and less memory." in repr(verdict)
+    assert "best" not in progress.read()["ring_all_reduce"]
 
 
 def test_a_function_of_ones_own_is_scored_where_a_least_is_given(lab):

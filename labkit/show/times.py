@@ -1,0 +1,68 @@
+"""What `lab.times` shows: the times that each rank has kept, repetition by repetition. No torch, no cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from labkit.errors import LabError
+from labkit.outcome.text import merge
+from labkit.plot import svg, times
+from labkit.words import count, seconds
+
+
+class Times:
+    """Each rank's times as dots, a row a rank; its text has each rank's median and how far its times reach.
+
+    `seconds[name][r]` are rank r's, the first `warmup` of them hollow and not in `medians[name][r]`, which is None
+    without others.
+    """
+
+    def __init__(self, kept: Mapping[str, Sequence[Sequence[float]]], warmup: int = 0) -> None:
+        if not isinstance(warmup, int) or warmup < 0:
+            raise LabError(f"warmup={warmup!r} is no number of repetitions. Say how many come first: warmup=3.")
+        for name, ranks in kept.items():
+            if any(not math.isfinite(s) for mine in ranks for s in mine):
+                raise LabError(f"Some of {name!r} are no times: give finite numbers of seconds.")
+        self.warmup = warmup
+        self.seconds = {name: [list(mine) for mine in ranks] for name, ranks in kept.items()}
+        self.medians = {name: [self._median(mine) for mine in ranks] for name, ranks in self.seconds.items()}
+
+    def _median(self, mine: Sequence[float]) -> float | None:
+        return median(mine[self.warmup :]) if len(mine) > self.warmup else None
+
+    @property
+    def says(self) -> dict[str, dict[int, str]]:
+        """Each rank's times in words, by the name of the list."""
+        return {name: {r: self._said(mine) for r, mine in enumerate(ranks)} for name, ranks in self.seconds.items()}
+
+    def _said(self, mine: Sequence[float]) -> str:
+        counted, middle = mine[self.warmup :], self._median(mine)
+        warm = len(mine) - len(counted)
+        before = f" after {count(warm, 'warm-up')}" if warm else ""
+        if middle is None:
+            return f"no repetition{before}"
+        reach = f"{seconds(min(counted))} to {seconds(max(counted))}"
+        return f"median {seconds(middle)}, from {reach}, {count(len(counted), 'repetition')}{before}"
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items())
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        each = " ".join(
+            f"{name}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
+            for name, said in self.says.items()
+        )
+        return f"Times, a dot for each repetition and a row for each rank. {each}"
+
+    @property
+    def svg(self) -> bytes:
+        """The picture; equal times give equal bytes."""
+        lists = [times.Dots(n, ranks, self.medians[n], self.warmup) for n, ranks in self.seconds.items()]
+        return svg.svg(times.draw(times.axes(lists), lists))
