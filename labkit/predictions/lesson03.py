@@ -8,15 +8,16 @@ PARAMETERS_ONLY = Prediction(
     name="parameters_only",
     lesson="03",
     question=(
-        "Rank 0 trains a model with a batch normalisation for 30 steps. The other ranks' models are new. Then every rank "
-        "runs `for parameter in model.parameters(): dist.broadcast(parameter.detach(), src=0)` and evaluates the "
-        "**same** validation text. Which losses do the four ranks print?"
+        "Rank 0 trains a model with a batch normalisation for 30 steps. The other ranks' models are new. Then every "
+        "rank runs `for parameter in model.parameters(): dist.broadcast(parameter.detach(), src=0)` and evaluates "
+        "the **same** validation text. Which losses do the four ranks print?"
     ),
     options=(
         Option(
             "four times the same",
-            "That would be true if a model were its parameters. A batch normalisation also holds **buffers**, the running "
-            "mean and variance, which it uses in evaluation and which no optimizer touches. The loop leaves them out.",
+            "That would be true if a model were its parameters. A batch normalisation also holds **buffers**, the "
+            "running mean and variance, which it uses in evaluation and which no optimizer touches. The loop leaves "
+            "them out.",
         ),
         Option("rank 0's differs from the other three, which agree"),
         Option(
@@ -26,15 +27,16 @@ PARAMETERS_ONLY = Prediction(
         ),
         Option(
             "three are as bad as untrained models",
-            "The parameters did arrive, and they are most of what was learned. Only the running mean and variance are those "
-            "of a new model.",
+            "The parameters did arrive, and they are most of what was learned. Only the running mean and variance "
+            "are those of a new model.",
         ),
     ),
     answer="rank 0's differs from the other three, which agree",
     why=(
-        "A model's **buffers** belong to it as well: here the running mean, the running variance and the step count of the "
-        "batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every rank, so this "
-        "mistake stays hidden as long as you try it with a new model, and shows once a trained one is loaded."
+        "A model's **buffers** belong to it as well: here the running mean, the running variance and the step count "
+        "of the batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every "
+        "rank, so this mistake stays hidden as long as you try it with a new model, and shows once a trained one is "
+        "loaded."
     ),
 )
 
@@ -42,8 +44,8 @@ SCATTERED_LISTS = Prediction(
     name="scattered_lists",
     lesson="03",
     question=(
-        "Rank 0 wants to deal out ten numbers. It cuts the Python list `[0, 1, …, 9]` into four lists and passes these to "
-        "`dist.scatter(mine, chunks, src=0)`; the other ranks pass `None` for `chunks`. What happens?"
+        "Rank 0 wants to deal out ten numbers. It cuts the Python list `[0, 1, …, 9]` into four lists and passes "
+        "these to `dist.scatter(mine, chunks, src=0)`; the other ranks pass `None` for `chunks`. What happens?"
     ),
     options=(
         Option(
@@ -52,20 +54,21 @@ SCATTERED_LISTS = Prediction(
         ),
         Option(
             "every rank raises a TypeError",
-            "Each rank checks only what it passes itself. `None` is exactly right for a rank that is not the root, so three "
-            "ranks find nothing wrong.",
+            "Each rank checks only what it passes itself. `None` is exactly right for a rank that is not the root, "
+            "so three ranks find nothing wrong.",
         ),
         Option("rank 0 raises a TypeError, and the others wait for it"),
         Option(
             "nothing raises, and mine stays 0 on the other ranks",
-            "The other ranks do not return from the call without data: a scatter's receivers wait until the root has sent.",
+            "The other ranks do not return from the call without data: a scatter's receivers wait until the root "
+            "has sent.",
         ),
     ),
     answer="rank 0 raises a TypeError, and the others wait for it",
     why=(
-        "Rank 0's call is refused before anything is sent. The other ranks have passed all that they should, so they wait for "
-        "a message that never comes. **One rank's mistake makes everyone wait**: the lab freed them, but a job of your own "
-        "would show one rank's error and the silence of the others, until a time-out."
+        "Rank 0's call is refused before anything is sent. The other ranks have passed all that they should, so "
+        "they wait for a message that never comes. **One rank's mistake makes everyone wait**: the lab freed them, "
+        "but a job of your own would show one rank's error and the silence of the others, until a time-out."
     ),
 )
 
@@ -85,13 +88,15 @@ UNTOUCHED_LIST = Prediction(
         ),
         Option(
             "nothing: the gather raises",
-            "The gather finds all that it wants: four tensors of the right shape on the root, and no list on the others.",
+            "The gather finds all that it wants: four tensors of the right shape on the root, and no list on the "
+            "others.",
         ),
     ),
     answer="average loss: 0.0",
     why=(
-        "The losses arrived, in tensors that were made for the call and that nothing else refers to. The mean is that of "
-        "`all_losses`, which still holds its four zeros. Nothing raises: a program like this can log 0.0 for weeks."
+        "The losses arrived, in tensors that were made for the call and that nothing else refers to. The mean is "
+        "that of `all_losses`, which still holds its four zeros. Nothing raises: a program like this can log 0.0 "
+        "for weeks."
     ),
 )
 
@@ -99,30 +104,32 @@ BROADCAST_BYTES = Prediction(
     name="broadcast_bytes",
     lesson="03",
     question=(
-        "Rank 0 broadcasts a tensor of 4 MiB to three other ranks, on this machine's Gloo. How many bytes does **rank 0** send?"
+        "Rank 0 broadcasts a tensor of 4 MiB to three other ranks, on this machine's Gloo. How many bytes does "
+        "**rank 0** send?"
     ),
     options=(
         Option(
             "4 MiB",
-            "That would be true of a chain, in which rank 0 tells rank 1, rank 1 tells rank 2, and so on, or of a network that "
-            "can multiply a message on its way. Gloo does neither.",
+            "That would be true of a chain, in which rank 0 tells rank 1, rank 1 tells rank 2, and so on, or of a "
+            "network that can multiply a message on its way. Gloo does neither.",
         ),
         Option("8 MiB"),
         Option(
             "12 MiB",
-            "That would be true if rank 0 served all three itself. But a rank that has received the tensor can pass it on, while "
-            "rank 0 serves the next one.",
+            "That would be true if rank 0 served all three itself. But a rank that has received the tensor can pass "
+            "it on, while rank 0 serves the next one.",
         ),
         Option(
             "3 MiB",
-            "That would be true if it sent each of the others a quarter, as a scatter does. Each of them needs all 4 MiB.",
+            "That would be true if it sent each of the others a quarter, as a scatter does. Each of them needs all "
+            "4 MiB.",
         ),
     ),
     answer="8 MiB",
     why=(
-        "Rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to rank 3: a **binomial tree**. In each round every "
-        "rank that has the tensor sends it once, so the ranks that have it double: two rounds for four ranks, "
-        "⌈log2 N⌉ in general, and the root sends in all of them."
+        "Rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to rank 3: a **binomial tree**. In each "
+        "round every rank that has the tensor sends it once, so the ranks that have it double: two rounds for four "
+        "ranks, ⌈log2 N⌉ in general, and the root sends in all of them."
     ),
 )
 
