@@ -487,7 +487,7 @@ def repair_gather_losses(loss):
     """Return the mean of all ranks' losses, on rank 0."""
     if rank == 0:
         all_losses = [0.0] * world_size
-        dist.gather(loss, [torch.tensor([l], dtype=loss.dtype, device=device) for l in all_losses], dst=0)
+        dist.gather(loss, [torch.tensor([one], dtype=loss.dtype, device=device) for one in all_losses], dst=0)
         return torch.tensor([sum(all_losses) / world_size], dtype=loss.dtype, device=device)
     dist.gather(loss, dst=0)
 ''',

@@ -100,6 +100,39 @@ UNTOUCHED_LIST = Prediction(
     ),
 )
 
+GATHERED_ORDER = Prediction(
+    name="gathered_order",
+    lesson="03",
+    question=(
+        "Samples are dealt out like cards, and rank r predicts the validation samples r, r + 4, r + 8 … On its own "
+        "samples each rank is right in about three of ten. Rank 0 gathers the predictions, joins them with "
+        "`torch.cat(parts)`, and compares them with the targets of all samples. Which accuracy does it find?"
+    ),
+    options=(
+        Option(
+            "about 0.3, as on each rank",
+            "That would be true if each prediction met the target of its own sample. Write down for eight samples in "
+            "which order they arrive.",
+        ),
+        Option("far less than 0.3"),
+        Option(
+            "more than 0.3",
+            "Four ranks with the same model know no more than one. Together they only predict more samples.",
+        ),
+        Option(
+            "none: the comparison raises",
+            "The joined tensor is as long as the targets. Nothing compares whose prediction stands where.",
+        ),
+    ),
+    answer="far less than 0.3",
+    why=(
+        "A gather keeps the order of the **ranks**. `torch.cat` puts samples 0, 4, 8 … first, and they are compared "
+        "with the targets of samples 0, 1, 2 … What is left is chance: a character that happens to be the same "
+        "as that of another sample. The exercise *Put the predictions back in order* repairs it for any number of "
+        "samples."
+    ),
+)
+
 BROADCAST_BYTES = Prediction(
     name="broadcast_bytes",
     lesson="03",
@@ -133,4 +166,4 @@ BROADCAST_BYTES = Prediction(
     ),
 )
 
-PREDICTIONS = (PARAMETERS_ONLY, SCATTERED_LISTS, UNTOUCHED_LIST, BROADCAST_BYTES)
+PREDICTIONS = (PARAMETERS_ONLY, SCATTERED_LISTS, UNTOUCHED_LIST, GATHERED_ORDER, BROADCAST_BYTES)
