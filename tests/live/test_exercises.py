@@ -146,10 +146,73 @@ def send_uneven(x):
 """,
     ),
     (
-        "repair_state_dict",
+        "broadcast_model",
         """
-def repair_state_dict(state):
-    return {name: comms.broadcast(state[name], src=0) for name in sorted(state, reverse=True)}
+def broadcast_model(model):
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    with torch.no_grad():
+        for name in sorted(tensors, reverse=True):
+            tensors[name].copy_(comms.broadcast(tensors[name]))
+""",
+    ),
+    (
+        "broadcast_model",
+        """
+def broadcast_model(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, src=0)
+""",
+    ),
+    (
+        "train_until",
+        """
+def train_until(step, good):
+    steps, more = 0, True
+    while more:
+        more = comms.broadcast(step() >= good)
+        steps += 1
+    return steps
+""",
+    ),
+    (
+        "train_until",
+        """
+def train_until(step, good):
+    for steps in range(1, 10**6):
+        losses = comms.all_gather(step())
+        if losses[0] < good:
+            return steps
+""",
+    ),
+    (
+        "deal",
+        """
+def deal(items):
+    return comms.scatter([items[r::world_size] for r in range(world_size)] if rank == 0 else None)
+""",
+    ),
+    (
+        "validate",
+        """
+def validate(model, batch):
+    loss = model(batch)
+    dist.broadcast(loss, src=0)
+    return loss
+""",
+    ),
+    (
+        "gather_predictions",
+        """
+def gather_predictions(mine):
+    longest, total = torch.tensor(len(mine)), torch.tensor(len(mine))
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(total)
+    room = torch.zeros(longest, dtype=torch.int64)
+    room[: len(mine)] = mine
+    parts = [torch.zeros_like(room) for _ in range(world_size)] if rank == 0 else []
+    dist.gather(room, parts or None)
+    order = [int(parts[i % world_size][i // world_size]) for i in range(total)] if rank == 0 else []
+    return torch.tensor(order, dtype=torch.int64)
 """,
     ),
     (
@@ -173,15 +236,15 @@ def broadcast_from_scatter_all_gather(x):
     (
         "tree_broadcast",
         """
-def tree_broadcast(x):
-    got, distance = x.clone(), 1
+def tree_broadcast(x, root):
+    got, distance, place = x.clone(), 1, (rank - root) % world_size
     while 2 * distance < world_size:
         distance *= 2
     while distance:  # the far ones first
-        if rank % (2 * distance) == 0 and rank + distance < world_size:
-            dist.send(got, dst=rank + distance)
-        elif rank % (2 * distance) == distance:
-            dist.recv(got, src=rank - distance)
+        if place % (2 * distance) == 0 and place + distance < world_size:
+            dist.send(got, dst=(rank + distance) % world_size)
+        elif place % (2 * distance) == distance:
+            dist.recv(got, src=(rank - distance) % world_size)
         distance //= 2
     return got
 """,
