@@ -390,11 +390,11 @@ def _haloed(xs: Sequence[Any]) -> list[Any]:
 def _stretches(n: int) -> list[Case]:
     sizes = [2 + r % 3 for r in range(n)]
     return [
-        Case(counting(n, 3)),
-        Case(counting(n, 1), "one element a rank"),
+        Case([x + 1 for x in counting(n, 3)]),  # no rank's own number is the 0 at the line's ends
+        Case([x + 1 for x in counting(n, 1)], "one element on each rank"),
         Case(draws(n, sizes, seed=8), "uneven sizes"),
         Case(draws(n, sizes[::-1], "int64", 9), "integers"),
-        Case(draws(n, 200, "float64", 10), "200 elements a rank"),
+        Case(draws(n, 200, "float64", 10), "200 elements on each rank"),
     ]
 
 
@@ -677,8 +677,9 @@ def pipeline(first, second, weight):
         "since the loss is a sum. Two calls add up in `weight.grad` by themselves.",
     ),
     after=(
-        "This is GPipe's schedule. The stage before the end could send the first gradient back earlier and free its "
-        "memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours agree on the order."
+        "This is GPipe's schedule. The last stage could send the first gradient back before it takes the second "
+        "activation, and free memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours "
+        "agree on the order."
     ),
 )
 
@@ -790,7 +791,7 @@ def prefix_sum(x):
     ),
     after=(
         "This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, and ends "
-        "sooner: in a pipeline of small messages rounds are what costs. MPI's call for it is `MPI_Scan`."
+        "sooner: for small messages, rounds are what costs. MPI's call for it is `MPI_Scan`."
     ),
 )
 
