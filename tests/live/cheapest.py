@@ -66,29 +66,44 @@ def prefix_sum(x):
 """,
     ),
     (
-        "repair_state_dict",
+        "broadcast_model",
         "rounds",
         """
-def repair_state_dict(state):
-    names = sorted(state)
-    flat = torch.cat([torch.empty(0, dtype=torch.uint8), *(state[k].reshape(-1).view(torch.uint8) for k in names)])
+def broadcast_model(model):
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
     dist.broadcast(flat, src=0)
-    parts = flat.split([state[name].nbytes for name in names])
-    return {k: part.clone().view(state[k].dtype).view(state[k].shape) for k, part in zip(names, parts)}
+    for tensor, part in zip(tensors, flat.split([tensor.nbytes for tensor in tensors])):
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 """,
     ),
     (
-        "repair_state_dict",
+        "broadcast_model",
         "sent",
         """
-def repair_state_dict(state):
-    result = {name: state[name].clone() for name in sorted(state)}
-    for tensor in result.values():
+def broadcast_model(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
         if rank > 0:
-            dist.recv(tensor, src=rank - 1)
+            dist.recv(tensor.detach(), src=rank - 1)
         if rank < world_size - 1:
-            dist.send(tensor, dst=rank + 1)
-    return result
+            dist.send(tensor.detach(), dst=rank + 1)
+""",
+    ),
+    (
+        "tree_scatter",
+        "memory",
+        """
+def tree_scatter(x):
+    rows, first, low, high = x, 0, 0, world_size
+    while high - low > 1:
+        middle = (low + high + 1) // 2
+        if rank == low:
+            dist.send(rows[middle - first : high - first], dst=middle)
+        elif rank == middle:
+            rows, first = x.new_empty(high - middle, *x.shape[1:]), middle
+            dist.recv(rows, src=low)
+        low, high = (low, middle) if rank < middle else (middle, high)
+    return rows[rank - first]
 """,
     ),
     *(
