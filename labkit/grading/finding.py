@@ -114,9 +114,19 @@ def _raises(
     if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
         return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"])], **base)
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
+    if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
+        line = [f"The check calls {_called(exercise, base['case'])}."]
     others = [sentence([_flat(c)]) for c in causes[1:]]
     says = [sentence([f"{_flat(cause)} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
     return Finding("raises", says, **base)
+
+
+def _called(exercise: Exercise, case: Case) -> str:
+    """How the check calls the function: "halo(x)"; "f(x0, x1, root=0)" where nobody has named the arguments."""
+    x = case.xs[0]
+    names = [f"x{i}" for i in range(len(x))] if isinstance(x, tuple) else ["x"]
+    names = exercise.arguments if exercise.solution else [*names, *(f"{k}={v!r}" for k, v in case.options.items())]
+    return f"{exercise.name}({', '.join(names)})"
 
 
 def _died(attempt: Attempt, there: str) -> list[str]:
