@@ -297,7 +297,9 @@ def broadcast_model(model):
     ),
     after=(
         "DDP does the same when it wraps a model: parameters and all buffers, from rank 0. A `state_dict()` has what "
-        "is worth saving; buffers that every model makes anew, such as a mask, are not in it."
+        "is worth saving; buffers that every model makes anew, such as a mask, are not in it. Broadcast "
+        "`parameter.detach()`, or under `torch.no_grad()`: else the next backward pass warns that it runs through "
+        "the broadcast."
     ),
 )
 
@@ -390,7 +392,7 @@ DEAL = Exercise(
     statement=(
         "Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one by "
         "one, as cards are dealt: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn "
-        "again. Return this rank's items, a list, which may be empty. Nobody gets to see the items of others."
+        "again. Return this rank's items, a list, which may be empty. No rank may receive the items of another."
     ),
     minutes=5,
     difficulty=1,
@@ -470,7 +472,7 @@ def deal(items):
 REPAIR_GATHER_LOSSES = Exercise(
     name="repair_gather_losses",
     lesson="03",
-    title="Repair: an average loss of 0.0",
+    title="Repair: the average loss",
     statement=(
         "The function below ends without an error, and it is wrong. Run it, run the check, and repair it with a "
         "**gather**. `loss` is a tensor with one number on every rank. Return, on rank 0, a tensor with one number: "
