@@ -91,7 +91,7 @@ def harness(fn, losses, good):
 
 def _items(n: int) -> list[Case]:
     """A list on rank 0, None on the others."""
-    cases = (
+    cases: tuple[tuple[list[Any], str], ...] = (
         (list(range(10)), ""),
         (list(range(100, 100 + 3 * n)), f"{3 * n} items"),
         (["cat.png", "dog.png", "eel.png", "fox.png", "gnu.png"], "file names"),
@@ -870,7 +870,7 @@ SCATTER_UNEVEN = Exercise(
         "same dtype and do **not** know how long rank 0's is. Cut it into `world_size` consecutive parts as "
         "`x.tensor_split(world_size)` does: the first parts are one element longer where it does not divide. Rank r "
         "returns part r, which may be empty. Use tensors: no object collectives and no send. About S (N - 1) / N bytes "
-        "leave rank 0, so nobody else gets the whole."
+        "may leave rank 0, S being the bytes of its `x`, so nobody else gets the whole."
     ),
     minutes=15,
     difficulty=2,
@@ -1131,7 +1131,8 @@ TREE_SCATTER = Exercise(
     statement=(
         "Rank 0 has a tensor `x` with one row for each rank. The others bring a tensor of the same shape and dtype "
         "whose numbers do not count. Return row `rank` of **rank 0's** `x`, on every rank, by send and receive only "
-        "and in ⌈log2 N⌉ **rounds**, for any number of ranks. Rank 0 sends no row twice: S (N - 1) / N bytes at most."
+        "and in ⌈log2 N⌉ **rounds**, for any number of ranks. Rank 0 sends no row "
+        "twice: S (N - 1) / N bytes at most, S being the bytes of `x`."
     ),
     minutes=20,
     difficulty=3,
