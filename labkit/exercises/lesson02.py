@@ -11,6 +11,7 @@ import numpy as np
 from labkit.grading.exercise import ANY, Budget, Case, Exercise, Mutant
 from labkit.grading.inputs import counting, draws, uneven
 from labkit.grading.promises import Messages, OnlyTo
+from labkit.theory.origin import Origin
 
 # -- a gradient that crosses from rank to rank --------------------------------------------------------------------
 
@@ -42,8 +43,8 @@ GRADIENT_BACK = Exercise(
         "`loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with "
         "the graph of rank 0's stage still behind it. Afterwards rank 0's parameters have their gradients. The other "
         "ranks call the function too and do nothing. Return nothing.\n\n"
-        "The check makes both stages of a weight and an input each, as in the picture, and compares the gradients of "
-        "the two weights."
+        "The check gives both ranks a stage with one `weight`. In the picture, **before** is the weight and the input "
+        "of that stage, **after** the gradient of the weight."
     ),
     minutes=6,
     difficulty=1,
@@ -155,10 +156,10 @@ RING_SHIFT = Exercise(
     lesson="02",
     title="Repair the ring",
     statement=(
-        "This is the cell that hung, as a function. Repair it: pass `x` to the right-hand neighbour and return, in a "
-        "tensor like `x`, what comes from the left. Rank r ends with the `x` of rank r - 1, and rank 0 with that of "
-        "the last rank. `x` stays as it is. Send and receive only; it must work with **any** number of ranks, odd "
-        "ones too, and each rank sends one message."
+        "This is the cell that hung, as a function. Repair it with nothing but `send` and `recv`: pass `x` to the "
+        "right-hand neighbour and return, in a tensor like `x`, what comes from the left. Rank r ends with the `x` of "
+        "rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. It must work with **any** number of "
+        "ranks, odd ones too, and each rank sends one message."
     ),
     minutes=8,
     difficulty=1,
@@ -379,7 +380,8 @@ def send_uneven(x):
 
 
 def _haloed(xs: Sequence[Any]) -> list[Any]:
-    edge = np.zeros(1, dtype=xs[0].dtype)
+    traced = xs[0].dtype == object
+    edge = np.array([Origin.of({})]) if traced else np.zeros(1, dtype=xs[0].dtype)  # a 0 comes from no rank
     lefts = [edge, *(x[-1:] for x in xs[:-1])]
     rights = [*(x[:1] for x in xs[1:]), edge]
     return [np.concatenate(parts) for parts in zip(lefts, xs, rights, strict=True)]
@@ -388,11 +390,11 @@ def _haloed(xs: Sequence[Any]) -> list[Any]:
 def _stretches(n: int) -> list[Case]:
     sizes = [2 + r % 3 for r in range(n)]
     return [
-        Case(counting(n, 3)),
-        Case(counting(n, 1), "one element a rank"),
+        Case([x + 1 for x in counting(n, 3)]),  # no rank's own number is the 0 at the line's ends
+        Case([x + 1 for x in counting(n, 1)], "one element on each rank"),
         Case(draws(n, sizes, seed=8), "uneven sizes"),
         Case(draws(n, sizes[::-1], "int64", 9), "integers"),
-        Case(draws(n, 200, "float64", 10), "200 elements a rank"),
+        Case(draws(n, 200, "float64", 10), "200 elements on each rank"),
     ]
 
 
@@ -401,11 +403,11 @@ HALO = Exercise(
     lesson="02",
     title="Swap borders with both neighbours",
     statement=(
-        "A long line of cells is cut into stretches, one a rank, and a step of a simulation or of a convolution needs "
-        "the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its length "
-        "perhaps different from the others'. Return a tensor two longer: in front of `x` the **last** element of the "
-        "rank before, behind it the **first** element of the next rank. Where the line ends, put a 0.\n\n"
-        "Send and receive only, one element a message, and in no more than four rounds, however long the line is."
+        "A long line of cells is cut into stretches, one for each rank, and a step of a simulation or of a convolution "
+        "needs the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its "
+        "length perhaps different from the others'. Return a tensor two longer: in front of `x` the **last** element "
+        "of the rank before, behind it the **first** element of the next rank. Where the line ends, put a 0.\n\n"
+        "Send and receive only, one element per message, and in no more than four rounds, however long the line is."
     ),
     minutes=15,
     difficulty=2,
@@ -675,8 +677,9 @@ def pipeline(first, second, weight):
         "since the loss is a sum. Two calls add up in `weight.grad` by themselves.",
     ),
     after=(
-        "This is GPipe's schedule. The stage before the end could send the first gradient back earlier and free its "
-        "memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours agree on the order."
+        "This is GPipe's schedule. The last stage could send the first gradient back before it takes the second "
+        "activation, and free memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours "
+        "agree on the order."
     ),
 )
 
@@ -788,7 +791,7 @@ def prefix_sum(x):
     ),
     after=(
         "This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, and ends "
-        "sooner: in a pipeline of small messages rounds are what costs. MPI's call for it is `MPI_Scan`."
+        "sooner: for small messages, rounds are what costs. MPI's call for it is `MPI_Scan`."
     ),
 )
 

@@ -54,6 +54,83 @@ def ring_shift(x):
 """,
     ),
     (
+        "ring_shift",
+        """
+def ring_shift(x):
+    got = torch.empty_like(x)
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, got, left), dist.P2POp(dist.isend, x, right)]):
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "halo",
+        """
+def halo(x):  # blocking: pairs that begin with an even rank, then those that begin with an odd one
+    ends = {-1: x.new_zeros(1), +1: x.new_zeros(1)}
+    for first in (0, 1):
+        side = +1 if rank % 2 == first else -1
+        if 0 <= rank + side < world_size:
+            mine = x[-1:].clone() if side == 1 else x[:1].clone()
+            if side == 1:
+                dist.send(mine, dst=rank + 1)
+                dist.recv(ends[1], src=rank + 1)
+            else:
+                dist.recv(ends[-1], src=rank - 1)
+                dist.send(mine, dst=rank - 1)
+    return torch.cat([ends[-1], x, ends[1]])
+""",
+    ),
+    (
+        "pipeline",
+        """
+def pipeline(first, second, weight):  # one forward, one backward on the last stage; gradients need no graph
+    total, kept, sending = torch.zeros_like(weight), [], []
+
+    def back(h, out):
+        slope = torch.ones_like(out)
+        if rank < world_size - 1:
+            dist.recv(slope, src=rank + 1)
+        slope = slope * (1 - out**2)
+        total.add_(slope * h)
+        if rank > 0:
+            sending.append(dist.isend(slope * weight, dst=rank - 1))
+
+    for h in (first, second):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h)
+        kept.append((h, out))
+        if rank < world_size - 1:
+            sending.append(dist.isend(out, dst=rank + 1))
+        else:
+            back(h, out)
+    for h, out in kept if rank < world_size - 1 else ():
+        back(h, out)
+    for work in sending:
+        work.wait()
+    return total
+""",
+    ),
+    (
+        "prefix_sum",
+        """
+def prefix_sum(x):  # each block of two, four, … ranks passes its total on to the whole next block: dissemination
+    total = x
+    for distance in (2**k for k in range(world_size.bit_length()) if 2**k < world_size):
+        exchange, before = [], x.new_zeros(x.shape)
+        if rank >= distance:
+            exchange.append(dist.P2POp(dist.irecv, before, rank - distance))
+        if rank + distance < world_size:
+            exchange.append(dist.P2POp(dist.isend, total.contiguous(), rank + distance))
+        for work in dist.batch_isend_irecv(exchange) if exchange else ():
+            work.wait()
+        total = total + before
+    return total.clone()
+""",
+    ),
+    (
         "send_uneven",
         """
 def send_uneven(x):
