@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import ANY, Budget, Case, Exercise, Mutant
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least, Mutant
 from labkit.grading.inputs import counting, draws, uneven
 from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory.origin import Origin
@@ -52,6 +52,7 @@ GRADIENT_BACK = Exercise(
     inputs=_two_stages,
     forbids=("collectives",),
     promises=(Messages(1),),
+    least=Least(sent=lambda n, S: S / 2, rounds=lambda n: 1),  # S: a weight and an input
     harness="""
 def harness(fn, weight, x):
     weight.requires_grad_()
@@ -166,6 +167,7 @@ RING_SHIFT = Exercise(
     means=_from_the_left,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(1)),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     keeps_input=True,
     specimen='''
 def ring_shift(x):
@@ -292,6 +294,7 @@ SEND_UNEVEN = Exercise(
     inputs=uneven,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(2)),
+    least=Least(sent=lambda n, S: S + 8, rounds=lambda n: 2, memory=lambda n, S: S),  # its length goes first
     solution='''
 def send_uneven(x):
     """Return the left-hand neighbour's x, whatever its length."""
@@ -416,6 +419,7 @@ HALO = Exercise(
     forbids=("collectives",),
     promises=(Messages(2),),
     budget=Budget(steps=lambda n: 4),
+    least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S),
     keeps_input=True,
     solution='''
 def halo(x):
@@ -569,6 +573,7 @@ PIPELINE = Exercise(
     forbids=("collectives",),
     promises=(Messages(4),),
     budget=Budget(steps=lambda n: 2 * n + 2),
+    least=Least(sent=lambda n, S: min(4, 2 * n - 2) * S / 3),  # S: two micro-batches and a weight
     tolerance=1e-5,
     solution='''
 def pipeline(first, second, weight):
@@ -700,6 +705,11 @@ PREFIX_SUM = Exercise(
     means=lambda xs: list(accumulate(xs)),
     forbids=("collectives",),
     budget=Budget(steps=lambda n: (n - 1).bit_length()),
+    least=Least(
+        sent=lambda n, S: (n.bit_length() - 1) * S,
+        rounds=lambda n: (n - 1).bit_length(),
+        memory=lambda n, S: min(2, n.bit_length() - 1) * S,
+    ),
     keeps_input=True,
     solution='''
 def prefix_sum(x):

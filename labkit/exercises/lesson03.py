@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.exercise import Budget, Exercise, Least, Mutant
 from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
 from labkit.theory import collectives
@@ -230,6 +230,7 @@ BROADCAST_MODEL = Exercise(
     means=collectives.broadcast,
     inputs=_models,
     harness=AS_A_MODEL,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: 0),
     forbids=OBJECTS,
     specimen='''
 def broadcast_model(model):
@@ -399,6 +400,7 @@ DEAL = Exercise(
     means=_dealt,
     inputs=_items,
     forbids=("broadcast", "broadcast_object_list", "all_gather_object"),
+    least=Least(rounds=lambda n: 1),
     specimen='''
 def deal(items):
     """Return every world_size-th of rank 0's items, from number `rank` on."""
@@ -484,6 +486,7 @@ REPAIR_GATHER_LOSSES = Exercise(
     inputs=_losses,
     forbids=("reduce", "all_reduce", *OBJECTS),
     promises=(Once(("gather",)),),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: n * S),
     specimen='''
 def repair_gather_losses(loss):
     """Return the mean of all ranks' losses, on rank 0."""
@@ -574,6 +577,7 @@ REPAIR_REDUCE = Exercise(
     inputs=_losses,
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
     promises=(Once(("reduce",)), Root(0)),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     specimen='''
 def repair_reduce(loss):
     """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
@@ -641,6 +645,7 @@ VALIDATE = Exercise(
     means=_validated,
     inputs=_batches,
     harness=WRAPPED,
+    least=Least(rounds=lambda n: 1),
     specimen='''
 def validate(model, batch):
     """Return the loss of rank 0's batch, on every rank."""
@@ -719,6 +724,7 @@ ACCURACY = Exercise(
     means=_accuracy,
     inputs=_answers,
     promises=(Once(("reduce",)), Root(0)),
+    least=Least(rounds=lambda n: 1),
     solution='''
 def accuracy(right):
     """Return the accuracy over all ranks' samples, on rank 0."""
@@ -790,6 +796,7 @@ GATHER_PREDICTIONS = Exercise(
     inputs=_dealt_predictions,
     forbids=(*OBJECTS, "send", "isend"),
     budget=Budget(sent=lambda n, S: S + 96),  # its own, padded, and what tells the sizes
+    least=Least(rounds=lambda n: 2),  # the sizes first
     solution='''
 def gather_predictions(mine):
     """Return everyone's predictions on rank 0, in the order of the samples."""
@@ -878,6 +885,7 @@ SCATTER_UNEVEN = Exercise(
     inputs=_only_rank_0_has,
     forbids=(*OBJECTS, "send", "isend"),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S + 64),  # 64: the length, told to all
+    least=Least(sent=lambda n, S: (n - 1) / n * S + 8, rounds=lambda n: 2, memory=lambda n, S: S / n),
     solution='''
 def scatter_uneven(x):
     """Return part r of rank 0's x, on rank r."""
@@ -970,6 +978,7 @@ BROADCAST_FROM_PARTS = Exercise(
     ),
     promises=(Once(("scatter", "all_gather")),),
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2, memory=lambda n, S: S),
     solution='''
 def broadcast_from_scatter_all_gather(x):
     """Return rank 0's x on every rank, by a scatter and an all-gather."""
@@ -1056,6 +1065,7 @@ TREE_BROADCAST = Exercise(
     forbids=("collectives",),
     budget=Budget(steps=_rounds),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n.bit_length() - 1) * S, rounds=_rounds, memory=lambda n, S: S),
     solution='''
 def tree_broadcast(x, root):
     """Return the root's x on every rank: whoever has it passes it on."""
@@ -1141,6 +1151,7 @@ TREE_SCATTER = Exercise(
     forbids=("collectives",),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=_rounds),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=_rounds, memory=lambda n, S: n // 2 * S / n),
     solution='''
 def tree_scatter(x):
     """Return row r of rank 0's x, on rank r."""
