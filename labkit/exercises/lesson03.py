@@ -91,7 +91,7 @@ def harness(fn, losses, good):
 
 def _items(n: int) -> list[Case]:
     """A list on rank 0, None on the others."""
-    cases = (
+    cases: tuple[tuple[list[Any], str], ...] = (
         (list(range(10)), ""),
         (list(range(100, 100 + 3 * n)), f"{3 * n} items"),
         (["cat.png", "dog.png", "eel.png", "fox.png", "gnu.png"], "file names"),
@@ -298,7 +298,9 @@ def broadcast_model(model):
     ),
     after=(
         "DDP does the same when it wraps a model: parameters and all buffers, from rank 0. A `state_dict()` has what "
-        "is worth saving; buffers that every model makes anew, such as a mask, are not in it."
+        "is worth saving; buffers that every model makes anew, such as a mask, are not in it. Broadcast "
+        "`parameter.detach()`, or under `torch.no_grad()`: else the next backward pass warns that it runs through "
+        "the broadcast."
     ),
 )
 
@@ -391,7 +393,7 @@ DEAL = Exercise(
     statement=(
         "Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one by "
         "one, as cards are dealt: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn "
-        "again. Return this rank's items, a list, which may be empty. Nobody gets to see the items of others."
+        "again. Return this rank's items, a list, which may be empty. No rank may receive the items of another."
     ),
     minutes=5,
     difficulty=1,
@@ -472,7 +474,7 @@ def deal(items):
 REPAIR_GATHER_LOSSES = Exercise(
     name="repair_gather_losses",
     lesson="03",
-    title="Repair: an average loss of 0.0",
+    title="Repair: the average loss",
     statement=(
         "The function below ends without an error, and it is wrong. Run it, run the check, and repair it with a "
         "**gather**. `loss` is a tensor with one number on every rank. Return, on rank 0, a tensor with one number: "
@@ -875,7 +877,7 @@ SCATTER_UNEVEN = Exercise(
         "same dtype and do **not** know how long rank 0's is. Cut it into `world_size` consecutive parts as "
         "`x.tensor_split(world_size)` does: the first parts are one element longer where it does not divide. Rank r "
         "returns part r, which may be empty. Use tensors: no object collectives and no send. About S (N - 1) / N bytes "
-        "leave rank 0, so nobody else gets the whole."
+        "may leave rank 0, S being the bytes of its `x`, so nobody else gets the whole."
     ),
     minutes=15,
     difficulty=2,
@@ -1139,7 +1141,8 @@ TREE_SCATTER = Exercise(
     statement=(
         "Rank 0 has a tensor `x` with one row for each rank. The others bring a tensor of the same shape and dtype "
         "whose numbers do not count. Return row `rank` of **rank 0's** `x`, on every rank, by send and receive only "
-        "and in ⌈log2 N⌉ **rounds**, for any number of ranks. Rank 0 sends no row twice: S (N - 1) / N bytes at most."
+        "and in ⌈log2 N⌉ **rounds**, for any number of ranks. Rank 0 sends no row "
+        "twice: S (N - 1) / N bytes at most, S being the bytes of `x`."
     ),
     minutes=20,
     difficulty=3,
