@@ -34,7 +34,7 @@ class Costs:
         """How the figures are counted, and how far the solution is from the least."""
         said = []
         if self._score.textbook:
-            said.append("The bytes of a collective are its textbook's; as a round it counts once.")
+            said.append("For a collective, the bytes are the textbook's figure, and the call counts as one round.")
         if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
             said.append(f"It can be done with {listed(over)}.")
         elif any(self._mine[cost] < least - 0.5 for cost, least in self._least.items() if cost in self._mine):
@@ -60,7 +60,7 @@ class Costs:
         names = {
             "sent": "bytes sent by the busiest rank",
             "rounds": "rounds, one after another",
-            "memory": "peak memory of a rank beside its arguments, in bytes",
+            "memory": "bytes of memory at the peak, beside the arguments",
         }
         columns: Sequence[tuple[str, Mapping[str, Any]]] = (
             ("this solution", self._mine),

@@ -73,7 +73,8 @@ def test_each_figure_stands_beside_the_least_and_the_best():
     assert shown(more, least, best) == (
         "With 4 ranks, 400 bytes of input a rank: bytes sent by the busiest rank: 1,200 (least possible: 600) · "
         "rounds: 6 (least possible: 6) · bytes of memory at the peak: 800 (least possible: 400). "
-        f"Your best: {in_short(best)}. The bytes of a collective are its textbook's; as a round it counts once. "
+        f"Your best: {in_short(best)}. For a collective, the bytes are the textbook's figure, and the call counts as "
+        "one round. "
         "It can be done with fewer bytes and less memory."
     )
     html = Costs(more, least, best)._repr_html_()
