@@ -95,10 +95,13 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("raises", [f"{alone[0][:-1]}, {there}.", *unfit[1:]], **base)
     if causes and not alone:
         return _raises(exercise, attempt, there, causes, unfit, base)
-    if report.dead:
+    deaf = report.ended == "stuck" and set(report.dead) <= set(report.waiting)  # they waited, and the lab ended them
+    if report.dead and not deaf:
         return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
     if report.ended == "stuck" or consequences:
         says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
+        if report.dead:
+            says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
         says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()]
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
