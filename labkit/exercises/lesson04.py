@@ -61,8 +61,8 @@ SHARDED_STEP = Exercise(
     solution='''
 def sharded_step(weights, gradient, lr):
     """Return the weights after a step, of which this rank computes its part."""
-    size = len(weights) // world_size
     # yours
+    size = len(weights) // world_size
     mine = torch.empty_like(gradient[:size])
     dist.reduce_scatter_single(mine, gradient)
     part = weights[rank * size : (rank + 1) * size] - lr * mine / world_size
@@ -129,6 +129,77 @@ def sharded_step(weights, gradient, lr):
         "An optimizer such as Adam keeps two more numbers for each weight that it updates. Here a rank would keep them "
         "for its part only. This is ZeRO stage 1 in ten lines; lesson 11 goes on from here."
     ),
+)
+
+# -- parts of unequal length --------------------------------------------------------------------------------------
+
+ALL_GATHER_UNEVEN = Exercise(
+    name="all_gather_uneven",
+    lesson="04",
+    title="An all-gather of unequal lengths",
+    statement=(
+        "Every rank brings a tensor `x` with one dimension and **a length of its own**, which the others do not know "
+        "and which may be 0. The dtype is the same everywhere. Return, on every rank, the **list** of everyone's `x` "
+        "in the order of the ranks, each with its own length. Use `dist.all_gather` on tensors: no objects, no send."
+    ),
+    minutes=12,
+    difficulty=2,
+    means=collectives.all_gather,
+    inputs=uneven,
+    forbids=(*OBJECTS, *MESSAGES),
+    solution='''
+def all_gather_uneven(x):
+    """Return the list of all ranks' x, whatever their lengths."""
+    length = torch.tensor([len(x)], device=device)
+    lengths = [torch.zeros_like(length) for _ in range(world_size)]
+    dist.all_gather(lengths, length)
+    longest = max(lengths).item()
+    padded = x.new_zeros(longest)
+    padded[: len(x)] = x
+    rooms = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(rooms, padded)
+    return [room[:size] for room, size in zip(rooms, lengths)]
+''',
+    mutants=(
+        Mutant("returns the padding as well", replace=("room[:size]", "room")),
+        Mutant("cuts everything to its own length", replace=("room[:size]", "room[: len(x)]")),
+        Mutant(
+            "returns the parts in one tensor",
+            replace=(
+                "return [room[:size] for room, size in zip(rooms, lengths)]",
+                "return torch.cat([room[:size] for room, size in zip(rooms, lengths)])",
+            ),
+        ),
+        Mutant(
+            "begins the list with its own",
+            replace=("dist.all_gather(rooms, padded)", "dist.all_gather(rooms[rank:] + rooms[:rank], padded)"),
+        ),
+        Mutant(
+            "leaves ranks with nothing out of the call",
+            replace=(
+                "    dist.all_gather(rooms, padded)",
+                "    if len(x) > 0:\n        dist.all_gather(rooms, padded)",
+            ),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "pickles",
+            source="""
+def all_gather_uneven(x):
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, x)
+    return everyone
+""",
+            verdict="forbidden",
+            says="all_gather_object",
+        ),
+    ),
+    hints=(
+        "All-gather wants equal shapes. What must all ranks know first, and which call tells them?",
+        "All-gather the lengths, pad to the longest, all-gather the padded tensors.",
+        "Cut each part to the length that you gathered for its rank.",
+    ),
+    after="Padding costs bytes: one long tensor makes all of them long. Where that hurts, use an uneven all-to-all.",
 )
 
 # -- two means ----------------------------------------------------------------------------------------------------
@@ -570,77 +641,6 @@ def right_calls(gradient, shares, weight, tokens, loss, lr):
     ),
 )
 
-# -- parts of unequal length --------------------------------------------------------------------------------------
-
-ALL_GATHER_UNEVEN = Exercise(
-    name="all_gather_uneven",
-    lesson="04",
-    title="An all-gather of unequal lengths",
-    statement=(
-        "Every rank brings a tensor `x` with one dimension and **a length of its own**, which the others do not know "
-        "and which may be 0. The dtype is the same everywhere. Return, on every rank, the **list** of everyone's `x` "
-        "in the order of the ranks, each with its own length. Use `dist.all_gather` on tensors: no objects, no send."
-    ),
-    minutes=12,
-    difficulty=2,
-    means=collectives.all_gather,
-    inputs=uneven,
-    forbids=(*OBJECTS, *MESSAGES),
-    solution='''
-def all_gather_uneven(x):
-    """Return the list of all ranks' x, whatever their lengths."""
-    length = torch.tensor([len(x)], device=device)
-    lengths = [torch.zeros_like(length) for _ in range(world_size)]
-    dist.all_gather(lengths, length)
-    longest = max(lengths).item()
-    padded = x.new_zeros(longest)
-    padded[: len(x)] = x
-    rooms = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(rooms, padded)
-    return [room[:size] for room, size in zip(rooms, lengths)]
-''',
-    mutants=(
-        Mutant("returns the padding as well", replace=("room[:size]", "room")),
-        Mutant("cuts everything to its own length", replace=("room[:size]", "room[: len(x)]")),
-        Mutant(
-            "returns the parts in one tensor",
-            replace=(
-                "return [room[:size] for room, size in zip(rooms, lengths)]",
-                "return torch.cat([room[:size] for room, size in zip(rooms, lengths)])",
-            ),
-        ),
-        Mutant(
-            "begins the list with its own",
-            replace=("dist.all_gather(rooms, padded)", "dist.all_gather(rooms[rank:] + rooms[:rank], padded)"),
-        ),
-        Mutant(
-            "leaves ranks with nothing out of the call",
-            replace=(
-                "    dist.all_gather(rooms, padded)",
-                "    if len(x) > 0:\n        dist.all_gather(rooms, padded)",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "pickles",
-            source="""
-def all_gather_uneven(x):
-    everyone = [None] * world_size
-    dist.all_gather_object(everyone, x)
-    return everyone
-""",
-            verdict="forbidden",
-            says="all_gather_object",
-        ),
-    ),
-    hints=(
-        "All-gather wants equal shapes. What must all ranks know first, and which call tells them?",
-        "All-gather the lengths, pad to the longest, all-gather the padded tensors.",
-        "Cut each part to the length that you gathered for its rank.",
-    ),
-    after="Padding costs bytes: one long tensor makes all of them long. Where that hurts, use an uneven all-to-all.",
-)
-
 # -- a reduce-scatter at half of Gloo's price ---------------------------------------------------------------------
 
 
@@ -968,12 +968,12 @@ def centred(x):
 
 EXERCISES = (
     SHARDED_STEP,
+    ALL_GATHER_UNEVEN,
     REPAIR_MEAN,
     AVERAGE_INTS,
     REPAIR_ALL_GATHER,
     REPAIR_COLUMN,
     RIGHT_CALLS,
-    ALL_GATHER_UNEVEN,
     LEAN_REDUCE_SCATTER,
     SPLIT_EMBEDDING,
     CENTRED,

@@ -30,9 +30,9 @@ FORGOTTEN_DIVISION = Prediction(
     ),
     answer="the weights stay equal, and the step is too long",
     why=(
-        "The weights stay equal, and the step is too long: as many times too long as there are ranks. Nobody notices, "
-        "because nothing differs between the ranks; the training is just unstable, and the more ranks it has, the "
-        "worse.\n\n"
+        "The weights stay equal, and the step is too long: with N ranks, N times as long. Nobody notices, because "
+        "nothing differs between the ranks. The training is just less stable, and the more ranks there are, the worse "
+        "it gets.\n\n"
         "Divided by the number of ranks, the sum is the gradient that one process computes from the whole batch, up to "
         "rounding. This holds for a loss that is a mean and for equal shares."
     ),
@@ -64,9 +64,9 @@ MAX_WITH_NAN = Prediction(
     ),
     answer="1",
     why=(
-        "The number 1: the nan is gone, and so are 3 and 4. Whether 'a is less than b' holds for a nan is never true, "
-        "so what survives depends on which of the two came first, and on the order in which the ranks are combined. "
-        "`MIN` has the same fault.\n\n"
+        "The number 1: the nan is gone, and so are 3 and 4. A comparison with a nan is always false, so "
+        "which of the two numbers is kept depends on their order, and what survives in the end depends on the order in "
+        "which the ranks are combined. `MIN` has the same fault.\n\n"
         "So do not look for a diverged rank with `MAX`. Reduce `torch.isnan(x).any()` as a number, or take the `SUM`."
     ),
 )
@@ -93,8 +93,8 @@ TWO_CALLS = Prediction(
     name="two_calls",
     lesson="04",
     question=(
-        "Two calls can do the work of one. Which of these pairs costs the busiest rank **no more** bytes than the one "
-        "call does, here on Gloo with four ranks?"
+        "Each of these pairs of calls does the work of one call. For which one does the busiest rank send **no more** "
+        "bytes than in the one call, here on Gloo with four ranks?"
     ),
     options=(
         Option(
