@@ -47,7 +47,7 @@ SHARDED_STEP = Exercise(
     statement=(
         "Every rank brings all the `weights`, the same everywhere, and the `gradient` of its own share of the batch; "
         "both have one dimension, and `world_size` divides their length. Return, on every rank, the weights after one "
-        "step with the **average** gradient: weights - lr * average. Each rank may learn the total gradient of **its "
+        "step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total gradient of **its "
         "part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody gets all "
         "parts. One reduce-scatter and one all-gather."
     ),
@@ -223,10 +223,8 @@ REPAIR_MEAN = Exercise(
     specimen='''
 def repair_mean(x):
     """Return the mean of all ranks' numbers."""
-    mean = x.mean()
-    dist.all_reduce(mean)
-    mean /= world_size
-    return mean
+    means = comms.all_gather(x.mean())
+    return torch.stack(means).mean()
 ''',
     solution='''
 def repair_mean(x):
@@ -562,15 +560,16 @@ RIGHT_CALLS = Exercise(
     title="Six needs, six calls",
     statement=(
         "Everything here has one dimension. Do each of these with **one** call, a different one each time:\n\n"
-        "`gradient`: every rank needs the sum over the ranks. "
+        "`gradient`: every rank needs the sum over the ranks.\n\n"
         "`shares`: `world_size` equal parts; of the sum over the ranks, rank r needs part r and nothing else, in "
-        "`my_share`. "
-        "`weight`: one rank's piece of a layer; every rank needs all pieces, one after the other, in `layer`. "
+        "`my_share`.\n\n"
+        "`weight`: one rank's piece of a layer; every rank needs all pieces, one after the other, in `layer`.\n\n"
         "`tokens`: `world_size` equal parts; part r is for rank r's expert, so a rank gets one part from each, in "
-        "`my_tokens`, in the order of the senders. "
-        "`loss`: rank 0 logs the sum over the ranks, and nobody else needs it. "
+        "`my_tokens`, in the order of the senders.\n\n"
+        "`loss`: rank 0 logs the sum over the ranks, and nobody else needs it.\n\n"
         "`lr`: rank 0 has decided on it, and every rank needs rank 0's.\n\n"
-        "The rooms are there, and the last line returns all six; of `loss`, ranks other than 0 may return anything."
+        "There is room for the results, and the last line returns all six; of `loss`, ranks other than 0 may return "
+        "anything."
     ),
     minutes=10,
     difficulty=2,
@@ -873,9 +872,10 @@ CENTRED = Exercise(
     title="A mean that gradients pass through",
     statement=(
         "Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by "
-        "element. The numbers of the specimen are right; its gradients are not. The check calls `backward()` on every "
-        "rank and wants the gradient of the **sum of all ranks' losses**: every rank's loss depends on every rank's "
-        "`x`. Write the backward pass of the all-reduce yourself, in a `torch.autograd.Function`."
+        "element. In this specimen somebody has got rid of torch's warning by `detach()`: its numbers are right, and "
+        "its gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum of "
+        "all ranks' losses**: every rank's loss depends on every rank's `x`. Write the backward pass of the all-reduce "
+        "yourself, in a `torch.autograd.Function`."
     ),
     minutes=15,
     difficulty=3,
@@ -886,7 +886,7 @@ CENTRED = Exercise(
     specimen='''
 def centred(x):
     """Return x minus the mean over the ranks."""
-    total = x.clone()
+    total = x.detach().clone()
     dist.all_reduce(total)
     return x - total / world_size
 ''',
