@@ -47,9 +47,9 @@ SHARDED_STEP = Exercise(
     statement=(
         "Every rank brings all the `weights`, the same everywhere, and the `gradient` of its own share of the batch; "
         "both have one dimension, and `world_size` divides their length. Return, on every rank, the weights after one "
-        "step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total gradient of **its "
-        "part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody gets all "
-        "parts. One reduce-scatter and one all-gather."
+        "step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total "
+        "gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody "
+        "gets all parts. One reduce-scatter and one all-gather."
     ),
     minutes=8,
     difficulty=2,
@@ -873,9 +873,9 @@ CENTRED = Exercise(
     statement=(
         "Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by "
         "element. In this specimen somebody has got rid of torch's warning by `detach()`: its numbers are right, and "
-        "its gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum of "
-        "all ranks' losses**: every rank's loss depends on every rank's `x`. Write the backward pass of the all-reduce "
-        "yourself, in a `torch.autograd.Function`."
+        "its gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum "
+        "of all ranks' losses**: every rank's loss depends on every rank's `x`. Write the backward pass of the "
+        "all-reduce yourself, in a `torch.autograd.Function`."
     ),
     minutes=15,
     difficulty=3,
