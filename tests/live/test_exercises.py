@@ -286,9 +286,9 @@ def tree_broadcast(x, root):
 """,
     ),
     (
-        "reduce_scatter_from_all_to_all",
+        "lean_reduce_scatter",
         """
-def reduce_scatter_from_all_to_all(x):
+def lean_reduce_scatter(x):
     chunks = list(x.chunk(world_size)) if len(x) else [x] * world_size
     got = [torch.empty_like(chunks[0]) for _ in range(world_size)]
     dist.all_to_all(got, chunks)
