@@ -12,6 +12,7 @@
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
       rank/        what runs on an engine: the only room that imports torch
       exercises/   the exercises with their solutions and planted mistakes, one module a lesson
+      predictions/ the questions of the lessons with their answers and replies, one module a lesson
       grading/     a learner's function held against what it should do: pure, plain data in and out
       outcome/     what became of a cell, told in sentences: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
@@ -21,8 +22,8 @@
 Imports go down only; `words`, `errors` and `lines` lie under everything, and `top` is every module directly in
 labkit/:
 
-    top → show, plot, cluster, exercises, grading, theory
-    show → plot, grading, outcome, theory
+    top → show, plot, cluster, predictions, exercises, grading, theory
+    show → plot, predictions, grading, outcome, theory
     plot → theory
     cluster → grading, outcome, theory
     rank → grading, theory

@@ -21,11 +21,13 @@ from labkit.show.look import Look
 from labkit.show.table import LabTable
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
+    from labkit.show.card import Note
     from labkit.show.flow import Flow
     from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
     from labkit.show.sweep import Sweep
+    from labkit.show.times import Times
     from labkit.show.verdict import Verdict
     from labkit.show.wire import Wire
     from labkit.task import Task
@@ -240,11 +242,11 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did on the ranks, also after an error: `lab.last.timeline()`, `lab.last.steps()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
         self._live()
-        return Last(self._records())
+        return Last(self._records(), self._console.outcome)
 
     def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
@@ -281,6 +283,22 @@ class Lab:
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
+    def times(self, expression: str, warmup: int = 0) -> Times:
+        """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
+
+        >>> lab.times("readings", warmup=3)       # a list of seconds on every rank
+        >>> lab.times("honest")                   # what timed(...) returned
+
+        The first `warmup` repetitions are drawn hollow and left out of the median. Raises `LabError` where a rank has
+        no such times.
+        """
+        from labkit.show.times import Times
+
+        self._live()
+        pulled = self._console.call("labkit.rank.agent.readings", expression)
+        _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+        return Times(expression, [seconds for _, seconds in pulled], warmup)
+
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
 
@@ -308,6 +326,22 @@ class Lab:
 
         self._live()
         return Task(self._console, name)
+
+    def use(self, *names: str) -> Note:
+        """Give all ranks your function of this name, if one was found right, else the workbook's; says which.
+
+        >>> lab.use("ring_shift")
+        >>> lab.use("ring_shift", "prefix_sum")
+
+        A cell that calls the function of an exercise comes after this: it works before you have written the function,
+        and with your own from the moment that `lab.check` finds it right. It may be called again at any time. Running
+        the exercise's cell once more puts what stands there on the ranks, an empty function too; `lab.use` mends that.
+        A kept version that no longer works gives way to the workbook's, and the sentence says why.
+        """
+        from labkit import task
+
+        self._live()
+        return task.use(self._console, names)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""

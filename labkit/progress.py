@@ -18,8 +18,9 @@ FOLDER = "LABKIT_PROGRESS"  # an environment variable
 HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
 ABOUT = (
     "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, and how many "
-    "hints were shown. Beside this file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing of this "
-    "leaves your machine. Delete the folder to begin afresh."
+    "hints were shown; for each prediction what you chose first, and whether it was right. Beside this file lies every "
+    "attempt that was checked (name-1.py, name-2.py, …). Nothing of this leaves your machine. Delete the folder to "
+    "begin afresh."
 )
 
 
@@ -36,15 +37,39 @@ def folder() -> Path:
 
 def read() -> dict[str, dict[str, Any]]:
     """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts", and "solved",
-    the number of the last attempt that was right.
+    the number of the last attempt that was right, with "inputs", on how many.
 
     A file that cannot be read is kept aside under another name, and the attempts beside it still count.
     """
+    known = _content()["exercises"]
+    for name, numbers in _attempts().items():
+        facts = known.setdefault(name, {})
+        facts["attempts"] = max(numbers)
+        facts.setdefault("state", "tried")
+    return known
+
+
+def predicted() -> dict[str, dict[str, Any]]:
+    """What was chosen first of every prediction that was answered, by name: "first", and whether it was "right"."""
+    return _content()["predictions"]
+
+
+def predict(name: str, choice: str | float, right: bool) -> None:
+    """Write down the choice of a prediction, unless it was answered before: the first one counts."""
+    with _alone():
+        known = predicted()
+        if name not in known:
+            _keep(read(), {**known, name: {"first": choice, "right": right}})
+
+
+def _content() -> dict[str, dict[str, dict[str, Any]]]:
+    """What is in the file, where it can be read: the exercises' facts and the predictions'."""
     file = folder() / "progress.json"
-    known: dict[str, dict[str, Any]] = {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        known = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
+        exercises = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
+        predictions = {str(name): dict(facts) for name, facts in content.get("predictions", {}).items()}
+        return {"exercises": exercises, "predictions": predictions}
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -52,11 +77,7 @@ def read() -> dict[str, dict[str, Any]]:
         with contextlib.suppress(OSError):
             file.rename(aside)
         print(f"{file} could not be read. It was kept as {aside.name}; your attempts are beside it, none is lost.")
-    for name, numbers in _attempts().items():
-        facts = known.setdefault(name, {})
-        facts["attempts"] = max(numbers)
-        facts.setdefault("state", "tried")
-    return known
+    return {"exercises": {}, "predictions": {}}
 
 
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +93,13 @@ def change(name: str, **facts: Any) -> dict[str, Any]:
         known = read()
         mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
         known[name] = mine
-        text = json.dumps({"about": ABOUT, "version": 1, "exercises": known}, indent=1, ensure_ascii=False)
-        _write(folder() / "progress.json", text + "\n")
+        _keep(known, predicted())
     return mine
+
+
+def _keep(exercises: dict[str, dict[str, Any]], predictions: dict[str, dict[str, Any]]) -> None:
+    content = {"about": ABOUT, "version": 1, "exercises": exercises, "predictions": predictions}
+    _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def save(name: str, cell: str) -> int:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
+from IPython.core.inputtransformer2 import TransformerManager
 
-from labkit import exercises, progress
+from labkit import exercises, predictions, progress, words
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.errors import LabError
-from labkit.grading import inputs
+from labkit.grading import inputs, typed
 from labkit.grading.exercise import Exercise
 from labkit.show.card import Card, Note
 from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
+from labkit.theory import definitions
 from labkit.theory.primitives import meaning, meant
 
 if TYPE_CHECKING:
@@ -100,11 +103,14 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
     exercise = wanted(name, means, **options)
     line, began = Progress(2.0), time.monotonic()
-    number = 0  # of the attempt; the workbook's own solution is nobody's
+    number = 0  # of the attempt; the workbook's own solution is nobody's, nor is the specimen as it was given
+    untouched = False
 
     def saw(cell: str) -> None:
-        nonlocal number
-        if cell and (not exercise.solution or cell.strip() != exercise.answer.strip()):
+        nonlocal number, untouched
+        given = [exercise.answer.strip(), exercise.stub.strip()] if exercise.solution else []
+        untouched = bool(exercise.specimen) and cell.strip() == exercise.stub.strip()
+        if cell and cell.strip() not in given:
             number = progress.save(name, cell)
 
     def watch(right: int, elapsed: float, running: Running) -> None:
@@ -117,11 +123,49 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     if means is not None:
         return Verdict(exercise, finding)
     known = progress.read().get(name, {})
-    if finding.state not in ("not attempted", "elsewhere"):
+    if finding.state not in ("not attempted", "elsewhere") and not untouched:
         state = "solved" if finding.state == "right" or known.get("state") == "solved" else "tried"
-        solved = {"solved": number} if finding.state == "right" and number else {}
+        solved = {"solved": number, "inputs": finding.right} if finding.state == "right" and number else {}
         known = progress.change(name, state=state, checks=known.get("checks", 0) + 1, last=finding.state, **solved)
     return Verdict(exercise, finding, _next(exercise, finding.state, known))
+
+
+def use(console: Console, names: Sequence[str]) -> Note:
+    """Give the ranks each function: the learner's, where one was found right and still works, else the workbook's."""
+    if not names:
+        raise LabError('Say which functions the ranks should have: lab.use("ring_shift").')
+    return Note("\n\n".join(_use(console, exercises.find(name)) for name in names))
+
+
+def _use(console: Console, exercise: Exercise) -> str:
+    """Give the ranks one function; which one, in a sentence."""
+    name = exercise.name
+    cell, solved = progress.mine(name)
+    why = ""
+    if solved:
+        facts = progress.read()[name]
+        on = f" on {words.count(facts['inputs'], 'input')}" if facts.get("inputs") else ""
+        if not (why := _given(console, name, _definitions(cell, name), typed.YOURS)):
+            return f"{name}: yours, right{on}."
+        why = f" Your own, which was right{on}, does not work now: {why}."
+    broken = _given(console, name, f"{exercise.given}{exercise.code.strip()}\n", typed.WORKBOOKS)
+    assert not broken, f"{name}: {broken}"
+    return f"{name}: the workbook's.{why} {how('check', name)} makes {'yours the one' if why else 'it yours'}."
+
+
+def _given(console: Console, name: str, source: str, whose: str) -> str:
+    """Let all ranks define a function; why it cannot be used there, empty where it can."""
+    cell = typed.use(source, whose)
+    why = next(filter(None, console.call("labkit.rank.definitions.define", cell, name)), "")
+    if not why:
+        console.engines.remember(cell)
+    return why
+
+
+def _definitions(cell: str, name: str) -> str:
+    """What an attempt's cell defines, without what it does beside that: its calls, its prints."""
+    first, _, rest = cell.partition("\n")
+    return definitions.only(TransformerManager().transform_cell(rest if first.startswith("%%") else cell), name)
 
 
 def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
@@ -154,7 +198,13 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
     if not chosen:
         known = ", ".join(sorted({e.lesson for e in exercises.every().values()}))
         raise LabError(f"There are no exercises in lesson {lesson!r}. Choose one of {known}.")
-    return ProgressTable(chosen, {name: facts.get("state", "") for name, facts in progress.read().items()})
+    answers = progress.predicted()
+    predicted: dict[str, list[bool | None]] = {}
+    for p in predictions.every().values():
+        if number in (None, p.lesson):
+            predicted.setdefault(p.lesson, []).append(answers[p.name].get("right") if p.name in answers else None)
+    states = {name: facts.get("state", "") for name, facts in progress.read().items()}
+    return ProgressTable(chosen, states, predicted)
 
 
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:

@@ -12,7 +12,10 @@ from typing import Any
 
 import ipywidgets
 
+from labkit import progress
 from labkit.errors import LabError
+from labkit.predictions import Prediction, every, find
+from labkit.show.prediction import Answer, Question, asked, code, plain
 
 # Colour (Okabe–Ito's), shape in a box of 16 × 16, words: no state is told by its colour alone.
 STATES = {
@@ -77,85 +80,90 @@ class Strip(ipywidgets.HTML):
 
 
 class Predict(ipywidgets.VBox):
-    """A question to answer before the ranks do: pick an option and lock it in.
+    """A question to answer before the ranks do: choose, and lock it in.
 
-    >>> p = Predict("What does rank 1 hold after reduce?", ["the sum", "what it held before"])
-    >>> p
-    Predict: What does rank 1 hold after reduce?
-      ( ) the sum
-      ( ) what it held before
+    >>> late = Predict("late_receiver")  # the name of one of the workbook's, or a Prediction of your own
+    >>> late
+    >>> late.lock("b")  # or the button
+    >>> late.reveal()
 
-    Whether the choice was right is not told before `reveal(answer)`.
+    What is shown of the question, this widget's state included, is the same whatever the answer: only `reveal()`
+    tells it. Nothing can be changed once it is locked in; a new run of the question's cell asks anew.
     """
 
-    def __init__(self, question: str, options: Sequence[Any]) -> None:
-        self.question = question
-        self.options = [str(option) for option in options]
-        assert len(set(self.options)) == len(self.options) > 1, "a prediction needs options that differ"
-        self._choice: str | None = None
-        self._answer: str | None = None
-        wide = ipywidgets.Layout(width="max-content", max_width="100%")
-        self._radio = ipywidgets.RadioButtons(options=self.options, value=None, tooltip=question, layout=wide)
-        self._button = ipywidgets.Button(description="Lock it in", disabled=True)
+    def __init__(self, prediction: str | Prediction) -> None:
+        self._prediction = find(prediction) if isinstance(prediction, str) else prediction
+        self._choice: str | float | None = None
         self._said = ipywidgets.HTML()
-        asked = ipywidgets.HTML(f"<strong>Predict:</strong> {escape(question)}{DEAF}")
-        self._radio.observe(self._picked, "value")
-        self._button.on_click(lambda _: self.lock(self._radio.value))
-        super().__init__([asked, self._radio, self._button, self._said])
+        self._button = ipywidgets.Button(description="Lock it in", disabled=True)
+        self._button.on_click(lambda _: self._press())
+        self._field, shown = self._options() if self._prediction.options else self._number()
+        self._field.observe(self._picked, "value")
+        question = ipywidgets.HTML(asked(self._prediction) + DEAF)
+        super().__init__([question, shown, self._button, self._said])
 
     @property
-    def choice(self) -> str | None:
-        """The option that was locked in; None as long as none is."""
+    def choice(self) -> str | float | None:
+        """The option or the number that was locked in; None as long as none is."""
         return self._choice
 
-    def lock(self, option: Any) -> None:
-        """Lock an option in, as the button does; it cannot be changed afterwards."""
-        if str(option) not in self.options:
-            raise LabError("\n".join([f"{option!r} is no option. Choose one of these:", *map(repr, self.options)]))
-        if self._choice is not None or self._answer is not None:
-            raise LabError("This prediction is closed. Run its cell again to make a new one.")
-        self._choice = str(option)
-        self._close(f"Locked in: <b>{escape(self._choice)}</b>")
-
-    def reveal(self, answer: Any, why: str = "") -> Answer:
-        """Hold the prediction against the answer, which is one of the options: right or wrong in one sentence."""
-        assert str(answer) in self.options, f"{answer!r} is none of the options"
-        self._answer = str(answer)
-        if self._choice is None:
-            said = f"The answer: {answer}. No prediction was locked in."
-        elif self._choice == self._answer:
-            said = f"✓ As you predicted: {answer}."
-        else:
-            said = f"✗ You predicted: {self._choice}. The answer: {answer}."
-        self._close(escape(said))
-        return Answer(f"{said} {why}".strip())
-
-    def _picked(self, change: dict[str, Any]) -> None:
-        self._button.disabled = change["new"] is None or self._choice is not None
-
-    def _close(self, said: str) -> None:
-        self._radio.value = self._choice
-        self._radio.disabled = True
+    def lock(self, choice: str | float) -> None:
+        """Lock in an option by its letter or its words, or a number; it cannot be changed afterwards."""
+        understood = self._prediction.choice(choice)
+        if self._choice is not None:
+            raise LabError("This prediction is locked in. Run its cell again to answer anew.")
+        self._choice = understood
+        if self._ours:
+            progress.predict(self._prediction.name, understood, self._prediction.is_right(understood))
+        words = self._prediction.words(understood)
+        if isinstance(self._field, ipywidgets.RadioButtons):
+            self._field.value = understood
+        self._field.disabled = True
         self._button.disabled = True
         self._button.layout.display = "none"
-        self._said.value = said
+        self._said.value = f"Locked in: <b>{code(words)}</b>"
+
+    def reveal(self) -> Answer:
+        """Hold what was locked in against the answer; where nothing was, the answer is folded away."""
+        first = progress.predicted().get(self._prediction.name, {}).get("first") if self._ours else None
+        return Answer(self._prediction, self._choice, first)
+
+    @property
+    def _ours(self) -> bool:
+        """Whether it is one of the workbook's, whose answers count."""
+        return every().get(self._prediction.name) is self._prediction
+
+    def _options(self) -> tuple[Any, Any]:
+        wide = ipywidgets.Layout(width="max-content", max_width="100%")
+        options = [(f"{letter}. {plain(option.text)}", option.text) for letter, option in self._prediction.lettered]
+        question = plain(self._prediction.question)
+        radio = ipywidgets.RadioButtons(options=options, value=None, tooltip=question, layout=wide)
+        return radio, radio
+
+    def _number(self) -> tuple[Any, Any]:
+        field = ipywidgets.Text(placeholder="a number", tooltip=plain(self._prediction.question))
+        field.on_msg(lambda _, content, __: self._press() if content.get("event") == "submit" else None)  # Enter
+        return field, ipywidgets.HBox([field, ipywidgets.Label(self._prediction.unit)])
+
+    def _press(self) -> None:
+        try:
+            self.lock(self._field.value)
+        except LabError as error:
+            self._said.value = escape(str(error))
+
+    def _picked(self, change: dict[str, Any]) -> None:
+        self._button.disabled = change["new"] in (None, "") or self._choice is not None
+
+    @property
+    def _static(self) -> Question:
+        return Question(self._prediction, self._choice)
 
     def __repr__(self) -> str:
-        lines = [f"  ({'•' if option == self._choice else ' '}) {option}" for option in self.options]
-        lines += [f"The answer: {self._answer}"] if self._answer is not None else []
-        return "\n".join([f"Predict: {self.question}", *lines])
+        return repr(self._static)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        items = "".join(f"<li>{escape(option)}</li>" for option in self.options)
-        static = f"<p><strong>Predict:</strong> {escape(self.question)}</p><ul>{items}</ul>"
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": static}
-
-
-class Answer(str):
-    """A sentence that a cell can end in: it shows itself without quotes."""
-
-    def __repr__(self) -> str:
-        return str(self)
+        static = {"text/plain": repr(self._static), "text/html": self._static._repr_html_()}
+        return {**super()._repr_mimebundle_(**kwargs), **static}
 
 
 def _strip(statuses: Sequence[dict[str, Any]]) -> str:

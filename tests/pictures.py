@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -11,6 +12,10 @@ from functools import cache, partial
 import numpy as np
 
 from labkit import WhatIf, draw, exercises
+from labkit.grading.finding import Finding
+from labkit.grading.inputs import Case
+from labkit.grading.judge import Difference
+from labkit.outcome.outcome import Outcome
 from labkit.plot import flow, late, svg, sweep, wire
 from labkit.plot.flow import Drawing
 from labkit.plot.sheet import extent
@@ -18,6 +23,9 @@ from labkit.plot.tiles import Tile
 from labkit.show.card import Card
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
+from labkit.show.times import Times
+from labkit.show.verdict import Verdict
+from labkit.show.waits import Waits
 from labkit.theory import schedules
 from tests.recorded import Told, told
 
@@ -96,6 +104,37 @@ def waiting() -> bytes:
     ).svg
 
 
+def measured(n: int, warm: int, many: int = 20) -> Times:
+    """Times that spread, and the first ones of which are long."""
+    kept = [[(1.5 + 0.1 * r + 0.8 * math.sin(7 * i + r) ** 4) * 1e-4 for i in range(many)] for r in range(n)]
+    kept = [[s * (1 + 40 * (i < warm) / (i + 1)) for i, s in enumerate(mine)] for mine in kept]
+    return Times("readings", kept, warm)
+
+
+def verdict() -> bytes:
+    """What came of an exercise where nothing was done, beside what should have."""
+    exercise = exercises.find("ring_shift")
+    xs = [np.array(LONG[:2], dtype="float32") * (r + 1) for r in range(3)]
+    want = list(exercise.means(xs))
+    wrong = dict.fromkeys(range(3), Difference("holds what it brought", 0))
+    return Verdict(exercise, Finding("wrong", case=Case(xs), outs=xs, want=want, wrong=wrong))._picture[0]
+
+
+def ring(n: int) -> Waits:
+    """Each rank sends to the next one first, and none receives."""
+    inside = {"function": "ring_all_reduce, its line 3", "line": 14} if n == 5 else {"line": 7}
+    return Waits(told(*(Told(n).send((r + 1) % n, 0, 900, error="RuntimeError", **inside) for r in range(n))))
+
+
+def lacking() -> Waits:
+    """A collective that rank 2 never comes to, and rank 3 cannot come to any more."""
+    meet = {"start": 0, "end": 900, "error": "RuntimeError", "line": 3}
+    went = {2: "finished the cell without it", 3: "died (SIGKILL)", 4: "went on computing (line 12)"}
+    where = {"op": "all_reduce", "line": 3, "function": None}
+    outcome = Outcome([], "stuck", waiting=dict.fromkeys((0, 1, 5), where), elsewhere=went)
+    return Waits(told(*(Told(6) if r in went else Told(6).meet("all_reduce", **meet) for r in range(6))), outcome)
+
+
 @cache
 def names() -> tuple[str, ...]:
     """Every picture there is; the first word says of what kind."""
@@ -129,6 +168,12 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).svg(0)
     makers["timeline"] = lambda: crossing().svg
     makers["timeline of a wait"] = waiting
+    makers["verdict"] = verdict
+    for n, warm in ((1, 0), (4, 3), (8, 0)):
+        makers[f"times {n} {warm}"] = lambda n=n, warm=warm: measured(n, warm).svg
+    for n in (1, 2, 3, 5, 8, 16):
+        makers[f"waits {n}"] = lambda n=n: ring(n).svg
+    makers["waits for a rank that never comes"] = lambda: lacking().svg
     for op, cluster in (("all_reduce", None), ("all_reduce", "H100"), ("all_to_all", "GB200")):
         makers[f"whatif {op} {cluster}"] = lambda op=op, c=cluster: WhatIf(op, n=100_000, nbytes=2**30, cluster=c).svg
     return makers

@@ -19,7 +19,7 @@ from labkit.task import wanted
 from labkit.theory import collectives
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms")
+ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms", "tiny")
 VERDICTS = {"wrong", "raises", "deadlock", "slow", "forbidden", "costly", "not as asked", "differs"}
 
 every = pytest.mark.parametrize("exercise", exercises.every().values(), ids=lambda exercise: exercise.name)
@@ -62,7 +62,7 @@ def test_at_least_three_mistakes_are_planted(exercise: Exercise):
         source = mutant.of(exercise)
         assert mutant.verdict in VERDICTS
         assert exercise.name in {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-        assert source != exercise.given + exercise.solution
+        assert source != exercise.given + exercise.code
     assert len({mutant.verdict for mutant in exercise.mutants}) >= 2 or exercise.lesson in ("07", "08")
 
 
@@ -80,7 +80,7 @@ def test_its_inputs_have_a_meaning_for_every_number_of_ranks(exercise: Exercise)
 def test_the_solutions_are_clean_code(tmp_path: Path):
     for exercise in exercises.every().values():
         file = tmp_path / f"{exercise.name}.py"
-        file.write_text(f"{exercise.given}{exercise.solution.strip()}\n", encoding="utf-8")
+        file.write_text(f"{exercise.given}{exercise.code.strip()}\n", encoding="utf-8")
     builtins = ", ".join(f'"{name}"' for name in ON_EVERY_RANK)
     ours = ("--no-cache", "--config", str(ROOT / "pyproject.toml"))
     for command in (
@@ -96,14 +96,22 @@ def test_the_solutions_are_clean_code(tmp_path: Path):
 
 
 @every
-def test_the_stub_is_the_solution_without_its_body(exercise: Exercise):
+def test_the_stub_is_a_specimen_or_leaves_out_what_is_to_be_written(exercise: Exercise):
     assert exercise.stub.startswith("%%px\n")
-    (function,) = [n for n in ast.parse(exercise.stub[5:]).body if getattr(n, "name", "") == exercise.name]
+    functions = [n for n in ast.parse(exercise.stub[5:]).body if isinstance(n, ast.FunctionDef)]
+    (function,) = [n for n in functions if n.name == exercise.name]
     assert ast.get_docstring(function)
-    if "# yours\n" in exercise.solution or exercise.specimen:  # the rest of it is given
-        return
-    assert exercise.stub.endswith("\n    ...")
-    assert len(function.body) == 2
+    blanks = [n for n in ast.walk(function) if isinstance(n, ast.Expr) and ast.unparse(n) == "..."]
+    if exercise.specimen:
+        assert not blanks, "it runs, and goes wrong"
+    elif "# yours" in exercise.solution:
+        assert len(blanks) == exercise.solution.count("# yours")
+        assert len(function.body) > 2, "what stands around it is kept"
+    else:
+        assert len(function.body) == 2
+        assert len(functions) == len(blanks) == 1
+    assert "# yours" not in exercise.stub + exercise.answer
+    assert "# end" not in exercise.stub + exercise.answer
 
 
 def cells_of(lesson: str) -> list[nbformat.NotebookNode]:

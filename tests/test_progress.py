@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit import exercises, progress, task
+from labkit import exercises, predictions, progress, task
 from labkit.errors import LabError
 from labkit.grading import typed
+from labkit.predictions import Prediction
 
 NAMES = list(exercises.every())
 
@@ -43,7 +44,18 @@ def test_every_attempt_is_kept_once(place: Path):
     assert sorted(f.name for f in place.iterdir()) == ["ring-1.py", "ring-2.py"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"ring": 1}}', "\x00" * 40])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"exercises": 3}',
+        '{"exercises": {"ring": 1}}',
+        '{"exercises": {}, "predictions": [1]}',
+        "\x00" * 40,
+    ],
+)
 def test_a_file_that_cannot_be_read_is_kept_aside_and_the_attempts_count(place: Path, capsys, text: str):
     progress.save("ring", "%%px\none")
     (place / "progress.json").write_text(text)
@@ -109,6 +121,43 @@ def test_the_table_counts_what_is_solved_and_names_what_is_next(place: Path):
         task.overview("99")
 
 
+def test_the_first_choice_of_a_prediction_is_kept_beside_the_exercises(place: Path):
+    progress.predict("late", "at once", False)
+    progress.change("ring", state="tried")
+    progress.predict("late", "later", True)
+    progress.predict("bytes", 24.0, True)
+    assert progress.predicted() == {
+        "late": {"first": "at once", "right": False},
+        "bytes": {"first": 24.0, "right": True},
+    }
+    assert progress.read()["ring"]["state"] == "tried"
+
+
+def test_a_file_of_an_earlier_version_has_no_predictions_and_is_read_as_it_is(place: Path, capsys):
+    place.mkdir()
+    (place / "progress.json").write_text('{"about": "", "version": 1, "exercises": {"ring": {"state": "solved"}}}')
+    assert progress.predicted() == {}
+    progress.predict("late", "at once", False)
+    assert progress.read()["ring"]["state"] == "solved"
+    assert capsys.readouterr().out == ""
+
+
+def test_the_table_counts_the_predictions_by_lesson(place: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = [Prediction(f"q{k}", lesson, "?", k, "") for k, lesson in enumerate(["02", "02", "03", "04"])]
+    monkeypatch.setattr(predictions, "every", lambda: {p.name: p for p in asked})
+    assert task.overview().predicted == ["Predictions: 0 right of 0 answered, 4 in all"]
+    for name, right in [("q0", True), ("q1", False), ("q3", True)]:
+        progress.predict(name, 0, right)
+    told = [
+        "Predictions: 2 right of 3 answered, 4 in all",
+        "02  1 right of 2 answered, 2 in all",
+        "04  1 right of 1 answered, 1 in all",
+    ]
+    assert repr(task.overview()).splitlines()[-3:] == told
+    assert "<br>".join(told) in task.overview()._repr_html_()
+    assert task.overview("03").predicted == ["Predictions: 0 right of 0 answered, 1 in all"]
+
+
 def test_hints_come_one_by_one_and_the_last_one_names_the_solution(place: Path):
     name = next(n for n in NAMES if len(exercises.find(n).hints) >= 2)
     hints = exercises.find(name).hints
@@ -126,7 +175,7 @@ def test_the_solution_waits_for_an_attempt(place: Path):
     assert "Try it first" in repr(task.Task(None, name).solution())
     progress.change(name, state="tried", checks=1)
     shown = task.Task(None, name).solution()
-    assert exercises.find(name).solution.strip() in repr(shown)
+    assert exercises.find(name).code.strip() in repr(shown)
     assert "<pre" in shown._repr_html_()
 
 

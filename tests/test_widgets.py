@@ -5,7 +5,9 @@ import time
 
 import pytest
 
+from labkit import progress, widgets
 from labkit.errors import LabError
+from labkit.predictions import Option, Prediction
 from labkit.widgets import STATES, Predict, Strip
 
 IDLE = {"rank": 0, "state": "idle", "op": None, "line": None, "seconds": 0.0}
@@ -100,68 +102,160 @@ def test_an_error_cannot_write_html(strip):
     assert "<script" not in s.value
 
 
+ONE_OR_TEN = Prediction(
+    name="one_or_ten",
+    lesson="99",
+    question="What does <rank 1> hold in `x`?",
+    options=(
+        Option("6", "The others' parts are in it as well."),
+        Option("10"),
+        Option("what it `brought`", "It is overwritten."),
+    ),
+    answer="10",
+    why="10, since **all** parts are added.",
+)
+MESSAGES = Prediction("messages", "99", "How much is sent?", 24, "24 MiB: 6 messages of 4 MiB.", unit="MiB")
+
+
 @pytest.fixture
 def question():
-    return Predict("What does <rank 1> hold?", [6, 10])
+    return Predict(ONE_OR_TEN)
 
 
-def test_nothing_is_locked_in_at_first(question):
-    assert question.choice is None
+@pytest.fixture
+def number():
+    return Predict(MESSAGES)
+
+
+def test_nothing_is_locked_in_at_first(question, number):
+    assert (question.choice, number.choice) == (None, None)
     assert question._button.disabled
+    assert number._button.disabled
 
 
 def test_picking_is_not_yet_locking(question):
-    question._radio.value = "10"
+    question._field.index = 1
     assert question.choice is None
     assert not question._button.disabled
 
 
 def test_the_button_locks_the_choice_for_good(question):
-    question._radio.value = "10"
+    question._field.index = 1
     question._button.click()
     assert question.choice == "10"
-    assert question._radio.disabled
+    assert question._field.disabled
     assert question._button.disabled
     with pytest.raises(LabError, match="Run its cell again"):
-        question.lock(6)
+        question.lock("a")
     assert question.choice == "10"
 
 
-def test_no_answer_is_shown_before_it_is_revealed(question):
-    question.lock(6)
-    shown = question._said.value + repr(question)
-    assert "6" in shown
-    assert not any(word in shown for word in ("✓", "✗", "answer"))
+@pytest.mark.parametrize("said", ["c", "C.", "what it brought", "What it `brought`"])
+def test_an_option_is_named_by_its_letter_or_its_words(question, said):
+    question.lock(said)
+    assert question.choice == "what it `brought`"
+    assert question._field.index == 2
+    assert question._said.value == "Locked in: <b>c. what it <code>brought</code></b>"
 
 
-def test_the_verdict_compares_the_choice_with_the_answer(question):
-    question.lock(6)
-    verdict = question.reveal(10, "Partial sums stay behind.")
-    assert repr(verdict) == "✗ You predicted: 6. The answer: 10. Partial sums stay behind."
-    right = Predict("?", ["a", "b"])
-    right.lock("a")
-    assert right.reveal("a") == "✓ As you predicted: a."
-
-
-def test_without_a_choice_the_answer_is_told_and_the_question_closed(question):
-    assert question.reveal(10) == "The answer: 10. No prediction was locked in."
-    with pytest.raises(LabError):
-        question.lock(10)
-    assert question.choice is None
-
-
-def test_an_option_that_is_none_is_refused_and_those_that_are_stand_on_lines_of_their_own(question):
-    with pytest.raises(LabError, match=r"7 is no option\. Choose one of these:\n'6'\n'10'$"):
+def test_an_option_may_be_given_as_a_number_and_one_that_is_none_is_refused_with_those_that_are(question):
+    with pytest.raises(LabError, match=r"'7' is no option\. Choose .*letter:\na\. 6\nb\. 10\nc\. what it `brought`$"):
         question.lock(7)
+    question.lock(10)
+    assert question.choice == "10"
 
 
-def test_a_static_page_lists_the_question_and_the_options(question):
+@pytest.mark.parametrize("said", [24, "24", "24 MiB", " 2.4e1 mib"])
+def test_a_number_is_locked_in_with_or_without_its_unit(number, said):
+    number._field.value = str(said)
+    number._button.click()
+    assert number.choice == 24
+    assert number._said.value == "Locked in: <b>24 MiB</b>"
+
+
+@pytest.mark.parametrize("said", ["many", "24 <b>", "nan", "1 2", "-"])
+def test_what_is_no_number_is_said_under_the_field_and_can_be_mended(number, said):
+    number._field.value = said
+    number._button.click()
+    assert number.choice is None
+    assert "is no number" in number._said.value
+    assert "<b>" not in number._said.value
+    number._field.value = "30"
+    number._field._handle_custom_msg({"event": "submit"}, [])  # Enter
+    assert number.choice == 30
+
+
+def test_a_prediction_that_was_right_says_so_and_why(question):
+    question.lock("b")
+    assert repr(question.reveal()) == "✓ You predicted b. 10. That is right.\n\n10, since **all** parts are added."
+    assert "<strong>all</strong>" in question.reveal()._repr_html_()
+    assert "details" not in question.reveal()._repr_html_()
+
+
+def test_a_wrong_choice_gets_its_own_reply_and_no_other(question):
+    question.lock("c")
+    told = repr(question.reveal())
+    assert told.startswith(
+        "✗ You predicted c. what it `brought`. Not so: the answer is b.\n\nIt is overwritten.\n\n10, since"
+    )
+    assert "The others' parts" not in told
+    assert "what it <code>brought</code>" in question.reveal()._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("said", "begins"),
+    [
+        (24, "✓ You predicted 24 MiB. That is right.\n"),
+        (28, "✓ You predicted 28 MiB. That is near enough: the answer is 24 MiB.\n"),
+        (29, "✗ You predicted 29 MiB. Not so: the answer is 24 MiB.\n"),
+    ],
+)
+def test_a_number_may_be_a_little_off(number, said, begins):
+    number.lock(said)
+    assert repr(number.reveal()).startswith(begins)
+
+
+def test_without_a_choice_the_answer_is_folded_away_and_one_may_still_choose(question):
+    folded = question.reveal()
+    assert repr(folded).startswith("You have not locked in a prediction. Choose an answer above")
+    shown, hidden = folded._repr_html_().split("<details>")
+    assert "10" not in shown
+    for told in ("The answer is b. 10.", "The others&#x27; parts", "It is overwritten.", "<strong>all</strong>"):
+        assert told.replace("&#x27;", "'") in hidden.replace("&#x27;", "'").replace("&#39;", "'")
+    question.lock("a")
+    assert repr(question.reveal()).startswith("✗ You predicted a. 6.")
+
+
+def test_the_question_cannot_write_html_and_stands_on_a_static_page_with_its_letters(question, number):
     bundle = question._repr_mimebundle_()
-    assert bundle["text/plain"] == "Predict: What does <rank 1> hold?\n  ( ) 6\n  ( ) 10"
-    assert "<li>6</li><li>10</li>" in bundle["text/html"]
-    assert "&lt;rank 1&gt;" in bundle["text/html"]
+    assert bundle["text/plain"] == "Predict: What does <rank 1> hold in `x`?\n  a. 6\n  b. 10\n  c. what it brought"
+    assert "<li><b>b.</b> 10</li><li><b>c.</b> what it <code>brought</code></li>" in bundle["text/html"]
+    assert "&lt;rank 1&gt; hold in <code>x</code>" in bundle["text/html"]
+    assert "&lt;rank 1&gt;" in question.children[0].value
     assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "a number, in MiB" in number._repr_mimebundle_()["text/plain"]
 
 
 def test_keys_pressed_in_it_do_not_reach_the_notebook(question):
     assert "stopPropagation" in question.children[0].value
+
+
+def test_a_question_of_ones_own_is_not_among_the_workbooks(question, monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "work"))
+    question.lock("a")
+    question.reveal()
+    assert not (tmp_path / "work").exists()
+
+
+def test_the_first_answer_counts_and_is_told_after_another_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))
+    monkeypatch.setattr(widgets, "every", lambda: {"one_or_ten": ONE_OR_TEN})
+    first, second = Predict(ONE_OR_TEN), Predict(ONE_OR_TEN)
+    first.lock("a")
+    assert progress.predicted() == {"one_or_ten": {"first": "6", "right": False}}
+    assert "first time" not in repr(first.reveal())
+    assert "first time" not in repr(second.reveal())
+    second.lock("b")
+    assert progress.predicted()["one_or_ten"]["right"] is False
+    assert "The first time you predicted a. 6." in repr(second.reveal())
+    assert "first time" not in repr(second) + second._said.value

@@ -46,7 +46,8 @@ def check(
 ) -> Finding:
     """Hold the learner's function on the ranks against the exercise.
 
-    `saw` is given the cell that the function stands in, as it was typed, before anything of it runs; `watch` is called
+    `saw` is given the cell that the function stands in, as it was typed, before anything of it runs, or nothing where
+    `lab.use` has put it there; `watch` is called
     now and then with the inputs that were right so far, the seconds of the run and the run. `cells` are those that the
     notebook ran, `known` names of functions that are no misspelling of this one.
     """
@@ -58,14 +59,18 @@ def check(
         least = min(exercise.ranks)
         raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
     seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
-    on_ranks = typed.as_typed(next((what["cell"] for what in seen.values() if what["cell"]), ""))
-    if misplaced := typed.misplaced(cells, exercise.name, on_ranks):
+    cell = next((what["cell"] for what in seen.values() if what["cell"]), "")
+    whose, on_ranks = typed.used(cell), typed.as_typed(cell)
+    if misplaced := typed.misplaced(cells, exercise.name, "" if whose else on_ranks):
         return Finding("elsewhere", [misplaced])
+    if whose == typed.WORKBOOKS:
+        put = f'lab.use("{exercise.name}") has put the workbook\'s {exercise.name} on the ranks.'
+        return Finding("elsewhere", [f"{put} Run the cell with your own again, and then check."])
     misspelt = typed.misspelt(cells, exercise.name, on_ranks, known)
     if finding := _unready(exercise.name, seen, engines.anew):
         finding.says += filter(None, [misspelt])
         return finding
-    saw(on_ranks)
+    saw("" if whose else on_ranks)
     folder = engines.processes.run.path
     _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), str(folder))
     try:
@@ -110,6 +115,15 @@ def _unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) 
     if list(states) == ["missing"]:
         return Finding("not attempted", [f"There is no function {name} on the ranks yet. Write it in a %%px cell."])
     if set(states) <= {"missing", "empty"}:
+        lines = [what["line"] for what in seen.values() if what.get("line")]
+        if lines:
+            return Finding(
+                "not attempted",
+                [
+                    f"{name} is still to be written: write what belongs in place of the … in line {lines[0]}, and run "
+                    "its cell."
+                ],
+            )
         return Finding("not attempted", [f"{name} is still empty. Write its body in place of the … and run its cell."])
     if "other" in states:
         what = seen[states["other"][0]]["what"]

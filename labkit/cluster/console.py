@@ -28,6 +28,7 @@ class Console:
         self.unhealed = False  # the ranks may be in a cell still
         self.apart = False  # the last cell left a rank without the lab's group
         self.ran: list[int] = []  # the ranks that the last cell was sent to
+        self.outcome: Outcome | None = None  # what became of the last cell; None while it runs
 
     @STOP
     def run(self, code: str, ranks: Sequence[int]) -> Outcome:
@@ -39,7 +40,7 @@ class Console:
         """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult."""
         if "init_process_group" not in code:  # a learner may leave the group to make one by hand
             self.recover()
-        self.ran = list(ranks)
+        self.ran, self.outcome = list(ranks), None
         return self.engines.execute(code, ranks)
 
     @STOP
@@ -54,6 +55,7 @@ class Console:
         finally:
             progress.clear()
         self.unhealed = False
+        self.outcome = outcome
         self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
         self.finish(outcome)

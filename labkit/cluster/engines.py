@@ -113,8 +113,12 @@ class Engines:
 
     def execute(self, code: str, ranks: Sequence[int]) -> Any:
         """Send a cell to these ranks; ipyparallel's AsyncResult."""
-        self.cells.append((code, list(ranks)))
+        self.remember(code, ranks)
         return self.processes.execute(code, self.ids(ranks))
+
+    def remember(self, code: str, ranks: Sequence[int] | None = None) -> None:
+        """Let a rank that is started anew have the definitions of this cell again; by default any rank."""
+        self.cells.append((code, list(range(self.n) if ranks is None else ranks)))
 
     def running(self, result: Any) -> Running:
         """A cell that was sent, by rank."""

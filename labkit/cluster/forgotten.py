@@ -6,7 +6,8 @@ from typing import Any
 
 from labkit.cluster.engines import Engines
 
-ON_RANKS = ("torch", "dist", "rank", "world_size", "device", "comms", "timed")  # what `agent.prepare` puts there
+# What `agent.prepare` puts there.
+ON_RANKS = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny")
 
 
 def watch(shell: Any, engines: Engines) -> None:

@@ -15,7 +15,9 @@ from labkit.grading.inputs import Case, vectors
 from labkit.grading.judge import ANY, NOTHING
 from labkit.grading.promises import Promise
 
-__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Mutant", "stub"]
+__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Mutant", "stub", "unmarked"]
+
+YOURS, END = "# yours", "# end"  # lines of a solution: what stands between them, the learner writes
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Mutant:
         if self.replace is None:
             return f"{exercise.given}{self.source}"
         old, new = self.replace
-        assert exercise.solution.count(old) == 1, f"{exercise.name}: {old!r} is not once in the solution"
-        return f"{exercise.given}{exercise.solution.replace(old, new)}"
+        assert exercise.code.count(old) == 1, f"{exercise.name}: {old!r} is not once in the solution"
+        return f"{exercise.given}{exercise.code.replace(old, new)}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Exercise:
         means: `means(xs, **options)` returns what every rank must end with, index = rank. A rank's None is not
             compared, as in `theory.collectives`; NOTHING must be None, and ANY, at any depth, may be what it likes.
         solution: the source of a function of that name as a learner writes it in a `%%px` cell. It sees the
-            ranks' globals `torch, dist, comms, rank, world_size, device`.
+            ranks' globals `torch, dist, comms, rank, world_size, device`. Where lines stand between a line `# yours`
+            and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
+            Those two lines are in no code that runs or is shown.
         mutants: planted mistakes, at least three.
         hints: in steps, from a nudge to nearly the answer.
         given: source that stands before the function in the stub, such as imports.
@@ -122,6 +126,11 @@ class Exercise:
         return f"%%px\n{self.given}{self.specimen.strip() or stub(self.solution, self.name)}"
 
     @property
+    def code(self) -> str:
+        """The solution as it runs and is shown: without the lines that mark what the learner writes."""
+        return unmarked(self.solution)
+
+    @property
     def arguments(self) -> list[str]:
         """The names of the function's arguments."""
         return [a.arg for a in _function(self.solution, self.name).args.args]
@@ -129,23 +138,56 @@ class Exercise:
     @property
     def answer(self) -> str:
         """The solution as a cell."""
-        return f"%%px\n{self.given}{self.solution.strip()}\n"
+        return f"%%px\n{self.given}{self.code.strip()}\n"
 
 
 def stub(source: str, name: str) -> str:
-    """A function's first lines without its body.
+    """A function without the lines that are to be written; without its body, where no lines are marked.
 
     >>> print(stub('def f(x):\\n    \\"\\"\\"Return the sum.\\"\\"\\"\\n    return x\\n', "f"))
     def f(x):
         \"\"\"Return the sum.\"\"\"
         ...
+    >>> print(stub('def f(x):\\n    # yours\\n    y = x + 1\\n    # end\\n    return y\\n', "f"))
+    def f(x):
+        ...
+        return y
     """
     source = source.strip() + "\n"
+    if _marks(source):
+        return _blanked(source).strip()
     node = _function(source, name)
     first = node.body[0]
     documented = ast.get_docstring(node) is not None
     lines = source.splitlines()[node.lineno - 1 : first.end_lineno if documented else first.lineno - 1]
     return "\n".join([*lines, "    ..."])
+
+
+def unmarked(source: str) -> str:
+    """The source without the lines that mark what the learner writes."""
+    return "".join(line for line in source.splitlines(keepends=True) if line.strip() not in (YOURS, END))
+
+
+def _marks(source: str) -> list[str]:
+    """The marking lines, in their order."""
+    marks = [line.strip() for line in source.splitlines() if line.strip() in (YOURS, END)]
+    assert marks == [YOURS, END] * (len(marks) // 2), f"{YOURS!r} and {END!r} take turns, in\n{source}"
+    return marks
+
+
+def _blanked(source: str) -> str:
+    """The source with `...` in place of what stands between the marks, as far in as that is."""
+    lines: list[str] = []
+    inside = False
+    for line in source.splitlines():
+        if line.strip() in (YOURS, END):
+            inside, opening = line.strip() == YOURS, line.strip() == YOURS
+        elif not inside:
+            lines.append(line)
+        elif opening and line.strip():
+            lines.append(" " * (len(line) - len(line.lstrip())) + "...")
+            opening = False
+    return "\n".join(lines)
 
 
 def _function(source: str, name: str) -> ast.FunctionDef:

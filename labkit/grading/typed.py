@@ -12,12 +12,25 @@ from difflib import get_close_matches
 
 ON_RANKS = ("px", "flow", "wire", "late")  # cell magics whose code the ranks run
 ALIKE = 0.75  # of difflib's ratio: "swpa" for "swap"
+USED = "# lab.use: "  # the first line of a cell that `lab.use` made, and whose function it holds
+YOURS, WORKBOOKS = "yours", "the workbook's"
 
 
 def as_typed(cell: str) -> str:
     """The cell of a function on the ranks as it was typed: labkit lets a comment stand for its %%px line."""
     first, _, rest = cell.partition("\n")
     return f"{first.removeprefix('# ')}\n{rest}" if first.startswith("# %%") else f"%%px\n{cell}" if cell else ""
+
+
+def use(source: str, whose: str) -> str:
+    """A cell for the ranks that holds a function of the learner's or the workbook's."""
+    return f"{USED}{whose}\n{source}"
+
+
+def used(cell: str) -> str:
+    """Whose function `lab.use` has put there with this cell; empty for a cell of the notebook."""
+    first = cell.partition("\n")[0]
+    return first.removeprefix(USED) if first.startswith(USED) else ""
 
 
 def misplaced(cells: Sequence[str], name: str, on_ranks: str) -> str:

@@ -1,4 +1,4 @@
-"""A row a call, a column a rank: who waits for a late rank and who goes on, in words, colours and patterns."""
+"""A row a call, a column a rank: who waits for a late rank and who goes on, in words, greys and patterns."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.plot.sheet import BLACK, chip, extent, sheet, shortened, write
-from labkit.plot.svg import FAINT
+from labkit.plot.sheet import chip, extent, sheet, shortened, write
+from labkit.plot.svg import EDGE, FAINT, INK, PAGE, PLAIN
 
 COLUMN, ROW, TOP, MARGIN = 2.1, 0.72, 1.75, 0.5
 LONGEST = 9.0  # units of code
-HATCH = "#9c5a00"
-LOOKS = {  # state → colour of the box (Okabe and Ito's, light), pattern, words
-    "waits": ("#f3c489", "////", "waits"),
-    "goes on": ("#b9dff5", "", "goes on →"),
-    "late": ("#d9d9d4", "", "comes late"),
+HATCH = "#8a8a84"
+LOOKS = {  # state → ground of the box, its edge, pattern, words; no colours, for these mean ranks
+    "waits": (PAGE, HATCH, "////", "waits"),
+    "goes on": (PAGE, EDGE, "", "goes on →"),
+    "late": (PLAIN, INK, "", "comes late"),
 }
 
 Rows = Sequence[tuple[str, Sequence[str]]]
@@ -48,13 +48,13 @@ def _box(ax: Axes, x: float, y: float, state: str) -> None:
     if not state:
         write(ax, x + COLUMN / 2, y + ROW / 2, "–", 8, FAINT)
         return
-    paint, hatch, words = LOOKS[state]
+    ground, edge, hatch, words = LOOKS[state]
     corner, size = (x + 0.06, y + 0.06), (COLUMN - 0.12, ROW - 0.12)
-    ax.add_artist(Rectangle(corner, *size, facecolor=paint, edgecolor="none"))
-    label = write(ax, x + COLUMN / 2, y + ROW / 2, words, 8, BLACK)
+    look = {"facecolor": ground, "edgecolor": edge, "linewidth": 0.8, "hatch": hatch}
+    ax.add_artist(Rectangle(corner, *size, **look))  # type: ignore[arg-type]
+    label = write(ax, x + COLUMN / 2, y + ROW / 2, words, 8, INK)
     if hatch:
-        ax.add_artist(Rectangle(corner, *size, facecolor="none", edgecolor=HATCH, linewidth=0.6, hatch=hatch))
-        label.set_bbox({"boxstyle": "round,pad=0.2", "facecolor": paint, "edgecolor": "none"})
+        label.set_bbox({"boxstyle": "round,pad=0.2", "facecolor": ground, "edgecolor": "none"})
 
 
 def _left(rows: Rows) -> float:

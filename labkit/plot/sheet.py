@@ -5,6 +5,7 @@ A unit is UNIT points; y goes down. No pyplot, no global style: a learner may be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
@@ -14,8 +15,9 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Circle
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator
 
-from labkit.plot.svg import HALO, INK, YELLOW
+from labkit.plot.svg import FAINT, GRID, HALO, INK, YELLOW
 
 UNIT = 36.0  # points that one unit takes
 LEAST = 7.0  # points of the smallest letters: more than 9 px at 100 %
@@ -71,6 +73,23 @@ def wrapped(text: str, room: float, points: float, bold: bool = False) -> list[s
         else:
             lines.append(word)
     return lines
+
+
+def unit(end: float) -> tuple[str, float]:
+    """The unit of an axis of seconds that ends there, and how many of it a second has."""
+    return ("s", 1.0) if end >= 1 else ("ms", 1e3) if end >= 1e-3 else ("µs", 1e6)
+
+
+def clock(ax: Axes, x: Callable[[float], float], end: float, top: float, bottom: float, what: str) -> None:
+    """An axis of time from 0 to `end` seconds, `x` says where each lies: its grid, its figures and what it counts."""
+    name, per_second = unit(end)
+    every = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(0, end * per_second)
+    marks = [m for m in every if 0 <= m <= end * per_second]
+    places = max((len(f"{m:.6g}".partition(".")[2]) for m in marks), default=0)
+    for m in marks:
+        ax.plot([x(m / per_second)] * 2, [top, bottom], color=GRID, linewidth=0.7, zorder=0)
+        write(ax, x(m / per_second), bottom + 0.28, f"{m:.{places}f}", 7.5, FAINT)
+    write(ax, (x(0) + x(end)) / 2, bottom + 0.68, f"{name} {what}", 8, FAINT)
 
 
 def color(rank: int) -> str:

@@ -2,9 +2,9 @@
 
 An image, because a notebook that nobody trusts yet (a fresh clone) shows no other SVG: JupyterLab strips inline `<svg>`
 down to its text. The page's CSS variables end at an image, but its `color-scheme` does not: it decides which of the
-picture's two palettes is used. JupyterLab sets it by its theme; pages that nbconvert makes do not, so every picture
-brings SWITCH along, which does. Where neither does (GitHub), the browser's own preference decides. So the ground is
-painted too, in the page's colour: whichever palette it is, it can be read.
+picture's two palettes is used. JupyterLab sets it by its theme; pages that nbconvert makes and VS Code do not, so every
+picture brings SWITCH along, which does, by what their <body> says. Where nobody does (GitHub), the browser's own
+preference decides. So the ground is painted too, in the page's colour: whichever palette it is, it can be read.
 
 matplotlib lays out and draws; `Writer` writes what it draws: tenths of a point as whole numbers, relative paths,
 every style once, text as text. matplotlib's own writer needs 5 times the characters, and global settings to be the same
@@ -39,7 +39,8 @@ THEME = {
     YELLOW: ("yellow", "#f0e442"),
 }
 SWITCH = (
-    "<style>.labkit-picture{color-scheme:light}[data-jp-theme-light=false] .labkit-picture{color-scheme:dark}</style>"
+    "<style>:is([data-jp-theme-light=true],.vscode-light) .labkit-picture{color-scheme:light}"
+    ":is([data-jp-theme-light=false],.vscode-dark) .labkit-picture{color-scheme:dark}</style>"
 )
 FONTS = {"normal": "'DejaVu Sans',Verdana,Arial,sans-serif", "mono": "'DejaVu Sans Mono',Menlo,monospace"}
 LETTERS = {Path.MOVETO: "m", Path.LINETO: "l", Path.CURVE3: "q", Path.CURVE4: "c"}

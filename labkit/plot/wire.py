@@ -15,7 +15,7 @@ from labkit.theory.traffic import SLIGHT
 
 WIDTH, HEIGHT = 1.15, 0.62  # of a matrix's cell
 LEFT, TOP, LINE, GAP = 1.85, 1.9, 0.45, 0.7
-SHADE = "#56B4E9"
+SHADE = "#8a8a84"  # grey: colours mean ranks
 LABELLED = 12  # arrows that carry their figure; of more, the matrix tells
 LEAST, FINE, MOST = 0.8, 1.6, 4.5  # an arrow's width in points: the least, and the most where there are many or few
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from string import ascii_lowercase
+
+from labkit.errors import LabError
 
 
 @dataclass(frozen=True)
 class Option:
-    """An answer to choose. `reply` says, to whoever chose it and was wrong, under what idea it would be true."""
+    """An answer to choose: plain text, in which `backticks` mark code.
+
+    `reply`, in Markdown, says to whoever chose it and was wrong under what idea it would be true.
+    """
 
     text: str
     reply: str = ""
@@ -46,3 +53,47 @@ class Prediction:
             assert not silent, f"{self.name}: no reply to {silent}"
         else:
             assert isinstance(self.answer, (int, float)), f"{self.name}: without options the answer is a number"
+
+    def choice(self, said: str | float) -> str | float:
+        """What is meant: an option by its letter or its words, or a number with or without its unit.
+
+        >>> asked = Prediction("q", "02", "Which?", "two", "", (Option("one", "No."), Option("two")))
+        >>> asked.choice("b"), asked.choice("One")
+        ('two', 'one')
+        >>> Prediction("q", "02", "How much?", 24, "", unit="MiB").choice("2.4e1 MiB")
+        24.0
+        """
+        words = str(said).strip().removesuffix(".").replace("`", "").lower()
+        if not self.options:
+            digits = words.removesuffix(self.unit.lower()).strip().replace(",", "").replace("_", "")
+            if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", digits):
+                raise LabError(f"{str(said)!r} is no number. Write one such as 24 or 1.5e6{self._in_unit}.")
+            return float(digits)
+        for option in self.options:
+            if option.text.replace("`", "").lower().removesuffix(".") == words:
+                return option.text
+        if len(words) == 1 and words in ascii_lowercase[: len(self.options)]:
+            return self.options[ascii_lowercase.index(words)].text
+        known = [f"{letter}. {option.text}" for letter, option in self.lettered]
+        raise LabError("\n".join([f"{str(said)!r} is no option. Choose one of these by its letter:", *known]))
+
+    def is_right(self, choice: str | float) -> bool:
+        """Whether a choice, as `choice()` returns it, is the answer; a number may be off by `within`."""
+        if isinstance(choice, str) or isinstance(self.answer, str):
+            return choice == self.answer
+        return abs(choice - self.answer) <= self.within * abs(self.answer) * (1 + 1e-9)
+
+    def words(self, choice: str | float) -> str:
+        """A choice as it is told: "b. both hold the sum", "24 MiB"."""
+        if isinstance(choice, str):
+            return next(f"{letter}. {option.text}" for letter, option in self.lettered if option.text == choice)
+        return f"{choice:,.10g} {self.unit}".strip()
+
+    @property
+    def lettered(self) -> list[tuple[str, Option]]:
+        """The options with their letters."""
+        return list(zip(ascii_lowercase, self.options, strict=False))
+
+    @property
+    def _in_unit(self) -> str:
+        return f", in {self.unit}" if self.unit else ""

@@ -19,11 +19,12 @@ from torch.distributed import distributed_c10d
 
 from labkit import lines
 from labkit.errors import LabError
-from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder, tiny
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.names import add_newest
 from labkit.theory.record import is_cell
+from labkit.theory.samples import Timing
 
 MAIN = threading.main_thread().ident or 0
 
@@ -102,7 +103,7 @@ def stay() -> None:
 
 
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
-    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed`."""
+    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed, tiny`."""
     attach()
     add_newest()
     anysource.install()
@@ -121,6 +122,7 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
             "device": device,
             "comms": comms,
             "timed": timed,
+            "tiny": tiny,
         },
     )
     return {**facts, **memory()}
@@ -135,6 +137,21 @@ def pull(expression: str) -> tuple[str, Any]:
     """(error, value): the value of an expression as plain data, which is all that may cross to the notebook."""
     try:
         return "", plain(eval(expression, shell().user_ns))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", None
+
+
+def readings(expression: str) -> tuple[str, Any]:
+    """(error, seconds): the times that an expression holds on this rank; of a `Timing` the rank's own ones."""
+    try:
+        value = eval(expression, shell().user_ns)
+        if isinstance(value, Timing):
+            rank, ranks = dist.get_rank(), len(value.samples[0])
+            if ranks != dist.get_world_size():
+                raise TypeError(f"it was timed by a group of {ranks} ranks, and nobody says which")
+            return "", [repeat[rank] for repeat in value.samples]
+        value = plain(value)
+        return "", [float(v) for v in getattr(value, "flat", value)]
     except Exception as error:
         return f"{type(error).__name__}: {error}", None
 

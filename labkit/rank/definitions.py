@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import datetime
+import dis
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from labkit.rank import given
 from labkit.rank.copies import shell
 from labkit.theory.definitions import Reader, changed_inside
+from labkit.words import listed
 
 CONSTANTS = (
     *(int, float, complex, str, bytes, type(None), range, datetime.timedelta, torch.device, torch.dtype, torch.Size),
@@ -52,6 +55,34 @@ def replay(cells: Sequence[str]) -> dict[str, list[str]]:
         given.put_right(space)
     names = [name for name in fate if not given.is_given(name)]
     return {"back": [n for n in names if fate[n]], "lost": [n for n in names if not fate[n]]}
+
+
+def define(cell: str, name: str) -> str:
+    """Run a cell that makes definitions, and see to it that its function can be called: why not, empty where it can.
+
+    `inspect.getsource` finds the function there.
+    """
+    space = shell().user_ns
+    try:
+        compiled = compile(cell, shell().compile.cache(cell, 0, raw_code=cell), "exec", dont_inherit=True)
+        exec(compiled, space)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        given.put_right(space)
+    function = space.get(name)
+    if not isinstance(function, types.FunctionType):
+        return f"its cell defines no function {name}"
+    lacks = [n for n in dict.fromkeys(_globals(function.__code__)) if n not in space and not hasattr(builtins, n)]
+    return f"it uses {listed(lacks)}, which the ranks do not have" if lacks else ""
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """The global names that a function's code looks up, in the functions inside it as well."""
+    yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _globals(inner)
 
 
 def _run(node: ast.stmt, file: str, space: dict[str, Any]) -> bool:

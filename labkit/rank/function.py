@@ -66,24 +66,32 @@ def describe(name: str) -> dict[str, Any]:
         cell = "".join(linecache.getlines(value.__code__.co_filename))
     except (OSError, TypeError):
         return {"state": "function", "cell": "", "source": ""}
-    return {"state": "empty" if _is_empty(source) else "function", "cell": cell, "source": source}
+    blank = _blank(source)
+    line = value.__code__.co_firstlineno + blank - 1 if blank else None
+    return {"state": "function" if blank is None else "empty", "cell": cell, "source": source, "line": line}
 
 
-def _is_empty(source: str) -> bool:
-    """Whether a function has no body yet: a docstring, `...`, `pass` or NotImplementedError and nothing else."""
+def _blank(source: str) -> int | None:
+    """What a function has not got yet: the line of a `...` in it; 0 for all of its body; None where it is written.
+
+    No body is a docstring, `...`, `pass` or NotImplementedError and nothing else.
+    """
     try:
         node = ast.parse(source).body[0]
     except (SyntaxError, IndexError):
-        return False
+        return None
     if not isinstance(node, ast.FunctionDef):
-        return False
+        return None
 
     def idle(statement: ast.stmt) -> bool:
         constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         raises = isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
         return constant or raises or isinstance(statement, ast.Pass)
 
-    return all(idle(statement) for statement in node.body)
+    if all(idle(statement) for statement in node.body):
+        return 0
+    left = [n for n in ast.walk(node) if isinstance(n, ast.Expr) and getattr(n.value, "value", None) is ...]
+    return min((n.lineno for n in left), default=None)
 
 
 def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:

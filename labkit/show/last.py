@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.outcome.outcome import Outcome
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
+from labkit.show.waits import Waits
 
 
 class Last:
     """The last cell as the ranks recorded it: `records[r]` is rank r's record, {} where it had no part in the cell,
-    None where it does not answer."""
+    None where it does not answer. `outcome` is what became of it, None while it runs."""
 
-    def __init__(self, records: Sequence[dict[str, Any] | None]) -> None:
+    def __init__(self, records: Sequence[dict[str, Any] | None], outcome: Outcome | None = None) -> None:
         self.records = list(records)
+        self.outcome = outcome
 
     def timeline(self) -> Timeline:
         """Draw who called what and when, messages, and who waited for whom. See `labkit.show.timeline.Timeline`.
@@ -32,6 +35,15 @@ class Last:
         nothing from rank to rank.
         """
         return Steps(self.records)
+
+    def waits(self) -> Waits:
+        """Draw who waits for whom, as a graph: when the cell was cut short, or else in its longest wait.
+
+        >>> lab.last.waits()
+
+        Ranks that wait for one another in a circle are named. See `labkit.show.waits.Waits`.
+        """
+        return Waits(self.records, self.outcome)
 
     def __repr__(self) -> str:
         return repr(self.timeline())

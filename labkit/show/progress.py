@@ -1,4 +1,4 @@
-"""What `lab.progress` shows: every exercise of the workbook, how it stands, and which one comes next."""
+"""What `lab.progress` shows: every exercise, how it stands, and which one comes next; how the predictions went."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● so
 
 
 class ProgressTable:
-    """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not."""
+    """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not.
 
-    def __init__(self, exercises: Sequence[Exercise], states: Mapping[str, str]) -> None:
+    `predictions` says of each prediction, by lesson, whether its first answer was right; None where there is none yet.
+    """
+
+    def __init__(
+        self,
+        exercises: Sequence[Exercise],
+        states: Mapping[str, str],
+        predictions: Mapping[str, Sequence[bool | None]] | None = None,
+    ) -> None:
+        self.predictions = {lesson: list(rights) for lesson, rights in (predictions or {}).items()}
         self.exercises = list(exercises)
         self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
         self.solved = sum(state == "solved" for state in self.states.values())
@@ -27,10 +36,19 @@ class ProgressTable:
         said = f"{self.solved} of {len(self.exercises)} exercises solved."
         return f"{said} Next: {self.next.name}, in lesson {self.next.lesson}." if self.next else said
 
+    @property
+    def predicted(self) -> list[str]:
+        """A line a lesson, where anything was predicted, and one for all: "02  3 right of 5 answered, 7 in all"."""
+        each = self.predictions
+        every = [right for rights in each.values() for right in rights]
+        answered = {lesson: rights for lesson, rights in each.items() if any(r is not None for r in rights)}
+        lines = [f"{lesson}  {_counted(rights)}" for lesson, rights in answered.items() if len(each) > 1]
+        return [f"Predictions: {_counted(every)}", *lines] if every else []
+
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)
         lines = [f"{e.lesson}  {e.name:<{wide}}  {STATES[self.states[e.name]]}" for e in self.exercises]
-        return "\n".join([self.caption, *lines])
+        return "\n".join([self.caption, *lines, *self.predicted])
 
     def _repr_html_(self) -> str:
         rows = []
@@ -41,4 +59,10 @@ class ProgressTable:
             cells = [name, *(c.replace(" ", "&nbsp;") for c in (level, f"{e.minutes} min", state))]
             kinds = ("name", "difficulty", "minutes", "state")
             rows.append(row(e.lesson, [cell(c, kind) for c, kind in zip(cells, kinds, strict=True)]))
-        return table("progress", escape(self.caption), ["lesson", "exercise", "difficulty", "time", "state"], rows)
+        names = ["lesson", "exercise", "difficulty", "time", "state"]
+        predicted = f"<p>{'<br>'.join(self.predicted)}</p>" if self.predicted else ""
+        return table("progress", escape(self.caption), names, rows) + predicted
+
+
+def _counted(rights: Sequence[bool | None]) -> str:
+    return f"{rights.count(True)} right of {len(rights) - rights.count(None)} answered, {len(rights)} in all"

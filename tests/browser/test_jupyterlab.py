@@ -16,6 +16,12 @@ pytestmark = pytest.mark.browser
 START = "from labkit import start\n\nlab = start(timeout=60)"
 SUM = "%%px\nx = torch.tensor([rank + 1.0])\ndist.all_reduce(x)\nprint(x.item())"
 
+IMPORTS = "from labkit import Predict\nfrom labkit.predictions import Option, Prediction\n\n"
+ASKED = f"""{IMPORTS}p = Predict(Prediction('q', '99', 'Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
+p"""
+NUMBER = f"""{IMPORTS}p = Predict(Prediction('q', '99', 'How much?', 24, 'Six of 4 MiB.', unit='MiB'))
+p"""
+
 
 def begin(nb: browse.Notebook) -> None:
     """Run the first cell, which starts the lab."""
@@ -46,7 +52,9 @@ def test_everything_on_the_page_is_readable_in_both_themes(opened, lab_server, s
         "%%px\nx = torch.arange(3.0) + (rank == 2)",
         'lab.look("x")',
         "lab.strip()",
-        "from labkit.widgets import Predict\n\nPredict('What does rank 1 hold?', ['the sum', 'what it held'])",
+        ASKED,
+        "p.reveal()",
+        "p.lock('a')\np.reveal()",
         "%%px\nif rank != 2:\n    dist.all_reduce(x)",
         "%%px\n1 / (rank - 1)",
     ]
@@ -116,8 +124,7 @@ def test_the_live_strip_follows_the_ranks(opened, lab_server):
 
 
 def test_a_prediction_is_locked_in_and_its_keys_stay_inside(opened, lab_server):
-    asked = "from labkit.widgets import Predict\n\np = Predict('Which?', ['one', 'two'])\np"
-    nb = opened(lab_server.write("predict.ipynb", [asked, "p.choice", "1 + 1"]))
+    nb = opened(lab_server.write("predict.ipynb", [ASKED, "p.choice", "p.reveal()"]))
     widget = nb.run_cell(0)
     button = widget.get_by_role("button", name="Lock it in")
     expect(button).to_be_disabled()
@@ -128,8 +135,28 @@ def test_a_prediction_is_locked_in_and_its_keys_stay_inside(opened, lab_server):
     expect(nb.cells).to_have_count(3)
     expect(button).to_be_enabled()
     button.click()
-    expect(widget.get_by_text("Locked in: two")).to_be_visible()
+    expect(widget.get_by_text("Locked in: b. two")).to_be_visible()
     for radio in widget.get_by_role("radio").all():
         expect(radio).to_be_disabled()
     expect(two).to_be_checked()
     expect(nb.run_cell(1)).to_contain_text("'two'")
+    expect(nb.run_cell(2)).to_contain_text("✓ You predicted b. two. That is right.")
+
+
+def test_a_number_is_locked_in_with_the_keyboard_and_its_answer_is_folded_away_before(opened, lab_server):
+    nb = opened(lab_server.write("number.ipynb", [NUMBER, "p.reveal()"]))
+    widget = nb.run_cell(0)
+    revealed = nb.run_cell(1)
+    expect(revealed).to_contain_text("You have not locked in a prediction")
+    expect(revealed.get_by_text("Six of 4 MiB.")).to_be_hidden()
+    field = widget.get_by_role("textbox", name="How much?")
+    field.fill("many")
+    field.press("Enter")
+    expect(widget).to_contain_text("'many' is no number")
+    field.fill("20 MiB")
+    field.press("Enter")
+    expect(widget.get_by_text("Locked in: 20 MiB")).to_be_visible()
+    expect(field).to_be_disabled()
+    revealed = nb.run_cell(1)
+    expect(revealed).to_contain_text("✓ You predicted 20 MiB. That is near enough: the answer is 24 MiB.")
+    expect(revealed.get_by_text("Six of 4 MiB.")).to_be_visible()

@@ -9,7 +9,11 @@ from serve import Server
 
 pytestmark = pytest.mark.browser
 
-ASKED = "from labkit import Predict\n\np = Predict('Which?', ['one', 'two'])\np"
+ASKED = """from labkit import Predict
+from labkit.predictions import Option, Prediction
+
+p = Predict(Prediction('q', '99', 'Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
+p"""
 
 
 def test_it_opens_the_first_lesson_and_asks_nothing(chromium: BrowserContext, lab_server: Server):
@@ -32,7 +36,7 @@ def test_a_widget_is_alive_after_the_page_was_loaded_again(opened, lab_server: S
     widget = nb.cells.nth(0)
     widget.get_by_role("radio").nth(1).click()
     widget.get_by_role("button", name="Lock it in").click()
-    expect(widget.get_by_text("Locked in: two")).to_be_visible()
+    expect(widget.get_by_text("Locked in: b. two")).to_be_visible()
     expect(nb.run_cell(1)).to_contain_text("'two'")
 
 
@@ -50,9 +54,9 @@ def test_a_widget_is_saved_with_its_state_and_shows_it_with_another_kernel(opene
     # ipywidgets looks for a saved model for two seconds. One that comes a moment later, as on a busy machine, it calls
     # "not found" for good, though it is there by then: what is shown from now on, as a copy of the cell is, finds it.
     cell = nb.cells.nth(0)
-    expect(cell.get_by_text("Locked in: one").or_(cell.get_by_text("model not found")).first).to_be_visible()
+    expect(cell.get_by_text("Locked in: a. one").or_(cell.get_by_text("model not found")).first).to_be_visible()
     cell.locator(".jp-InputArea-prompt").click()
     nb.menu("Edit", "Copy Cell")
     nb.menu("Edit", "Paste Cell Below")
-    expect(nb.cells.nth(1).get_by_text("Locked in: one")).to_be_visible()
+    expect(nb.cells.nth(1).get_by_text("Locked in: a. one")).to_be_visible()
     expect(nb.cells.nth(1).get_by_role("radio").nth(0)).to_be_checked()

@@ -53,6 +53,24 @@ def test_every_text_of_every_picture_stands_out(chromium: BrowserContext, scheme
     assert faint == [], "WCAG asks for 4.5 at least"
 
 
+@pytest.mark.parametrize("preferred", ["light", "dark"])
+def test_a_picture_takes_the_theme_that_its_page_says_or_else_the_browsers(chromium: BrowserContext, preferred):
+    """JupyterLab and Jupyter Book set a colour scheme, nbconvert and VS Code mark their pages, GitHub says nothing."""
+    page = chromium.new_page()
+    page.emulate_media(color_scheme=preferred)
+    grounds = {"light": (255, 255, 255), "dark": (17, 17, 17)}
+    says = {"": preferred}
+    for theme in grounds:
+        says |= dict.fromkeys((f'style="color-scheme:{theme}"', f'class="vscode-{theme}"'), theme)
+        says[f'data-jp-theme-light="{str(theme == "light").lower()}"'] = theme
+    for body, theme in says.items():
+        page.set_content(f"<body {body}>{svg.img(pictures.drawn('flow 1 1 False'), 'a flow')}</body>")
+        page.wait_for_function("document.images[0].complete")
+        image = matplotlib.image.imread(io.BytesIO(page.locator("img").screenshot()))
+        assert tuple((255 * image[2, 2, :3]).round()) == grounds[theme], body
+    page.close()
+
+
 def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server, shots):
     untrusted = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
     html = svg.img(pictures.drawn("flow 3 2 True"), "a picture that somebody else made")

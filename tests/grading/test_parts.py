@@ -40,6 +40,44 @@ def test_a_stub_keeps_the_signature_the_docstring_and_what_is_given():
         stub(SOLUTION, "other")
 
 
+MARKED = '''def ring(x):
+    """Return the sum."""
+    got = torch.empty_like(x)
+    if rank:
+        # yours
+        dist.send(x, 0)
+
+        x = got
+        # end
+    for _ in range(3):
+        # yours
+        dist.recv(got, 1)
+    # end
+    return got
+'''
+
+
+def test_what_the_learner_writes_stands_between_two_marks_that_nobody_sees():
+    exercise = Exercise("ring", "00", "Ring", "Shift.", collectives.all_reduce, f"\n{MARKED}")
+    assert exercise.stub == (
+        '%%px\ndef ring(x):\n    """Return the sum."""\n    got = torch.empty_like(x)\n    if rank:\n        ...\n'
+        "    for _ in range(3):\n        ...\n    return got"
+    )
+    unmarked = "".join(line for line in MARKED.splitlines(keepends=True) if "#" not in line)
+    assert exercise.answer == f"%%px\n{unmarked}"
+    mutant = Mutant("waits for nobody", replace=("        x = got\n    for", "    for"))
+    assert mutant.of(exercise) == f"\n{unmarked}".replace("        x = got\n", "")
+    with pytest.raises(AssertionError, match="take turns"):
+        stub("def f():\n    # yours\n    return 1\n", "f")
+
+
+def test_a_specimen_is_its_own_stub():
+    exercise = Exercise(
+        "total", "00", "Total", "Repair.", collectives.all_reduce, SOLUTION, specimen="\ndef total(x):\n    return x\n"
+    )
+    assert exercise.stub == "%%px\ndef total(x):\n    return x"
+
+
 def test_a_planted_mistake_changes_one_place():
     mutant = Mutant("returns its own", replace=("return y", "return x"))
     assert mutant.of(EXERCISE).endswith("return x\n")

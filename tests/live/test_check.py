@@ -56,6 +56,17 @@ def test_what_is_not_there_or_still_empty_is_not_attempted(lab):
         assert (verdict.state, verdict.right, verdict.ok) == ("not attempted", 0, False)
 
 
+def test_three_dots_among_other_lines_are_still_to_be_written(lab):
+    lab.run(f"{SOME}    if rank:\n        ...\n    return y")
+    verdict = lab.check("f", means=collectives.all_reduce)
+    assert verdict.state == "not attempted"
+    assert verdict.says == [
+        "f is still to be written: write what belongs in place of the … in line 4, and run its cell."
+    ]
+    lab.run("def f(x):\n    y = x[..., :]\n    dist.all_reduce(y := y.clone())\n    return y")
+    assert lab.check("f", means=collectives.all_reduce).ok, "an index is no blank"
+
+
 def test_right_counts_the_inputs_over_two_three_and_four_ranks(lab):
     verdict = checked(lab, RIGHT)
     assert repr(verdict) == "✓ f: right on 24 inputs."

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from labkit.theory.definitions import Reader, bound, changed_inside
+from labkit.theory.definitions import Reader, bound, changed_inside, only
 
 
 def safe(code):
@@ -109,3 +109,10 @@ def test_the_names_that_a_statement_binds(code, names):
 
 def test_names_that_a_function_declares_global_may_hold_anything():
     assert changed_inside(ast.parse("def f():\n    global a, b\n    def g():\n        global c")) == {"a", "b", "c"}
+
+
+def test_a_cell_is_left_with_its_definitions_line_for_line():
+    cell = "import math\nx = make()\n@cache\ndef g(): 1\n\ndef f(n=x()):\n    return math.pi\n\nprint(f(),\n  2)\n"
+    kept = ["import math", "", "", "", "", "def f(n=x()):", "    return math.pi", "", "", ""]
+    assert only(cell, "f").split("\n") == kept
+    assert only("def f(:", "f") == "def f(:", "what cannot be read is left to who runs it"

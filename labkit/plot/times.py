@@ -1,0 +1,138 @@
+"""Times as dots: a row a rank, a dot a repetition, the first one at the row's top; the median is a line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from labkit.plot.sheet import chip, clock, color, extent, sheet, shortened, stroke, write
+from labkit.plot.svg import FAINT, GRID, INK, PAGE, PLAIN
+from labkit.words import seconds
+
+WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.9, 1.9, 0.4
+TOP, ROW, SPREAD, BOTTOM, LINE = 1.65, 0.95, 0.62, 1.0, 0.42
+DOT = 0.075
+ROUND = 4 / 3 * math.tan(math.pi / 8)  # a quarter of a circle as one Bézier curve
+LOGARITHMIC = 10.0  # how many times the least the largest must be for a logarithmic scale
+MOST = 250  # dots of a rank that are drawn
+
+
+@dataclass(frozen=True)
+class Dots:
+    """`times[r]` are rank r's seconds, of which the first `warmup` do not count; `medians[r]` is None without any."""
+
+    title: str
+    times: Sequence[Sequence[float]]
+    medians: Sequence[float | None]
+    warmup: int = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What the picture cannot say without words."""
+        longest = max(map(len, self.times), default=0)
+        every = math.ceil(longest / MOST)
+        return [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1)
+
+
+def axes(dots: Dots) -> Axes:
+    """Axes that are large enough."""
+    return sheet(WIDE, TOP + ROW * len(dots.times) + BOTTOM + LINE * len(dots.notes) + 0.05)
+
+
+def draw(ax: Axes, dots: Dots) -> Axes:
+    """Draw on axes as `axes` makes them, y downwards."""
+    write(ax, MARGIN, 0.5, shortened(dots.title, WIDE - 2 * MARGIN, 9.5), 9.5, align="left")
+    _legend(ax, dots)
+    bottom = TOP + ROW * len(dots.times)
+    x = _scale(ax, [t for mine in dots.times for t in mine], bottom)
+    write(ax, WIDE - MARGIN, TOP - 0.3, "median", 8, FAINT, "right")
+    for r, mine in enumerate(dots.times):
+        y = TOP + ROW * (r + 0.5)
+        chip(ax, 0.55, y, r)
+        write(ax, 0.82, y, f"rank {r}", 9, align="left")
+        _row(ax, dots, r, [(x(t), y + SPREAD * _share(i, len(mine))) for i, t in enumerate(mine)])
+        median = dots.medians[r]
+        write(ax, WIDE - MARGIN, y, "–" if median is None else seconds(median), 8, align="right")
+        if median is not None:
+            ax.plot([x(median)] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=6)
+    for i, note in enumerate(dots.notes):
+        write(ax, MARGIN, bottom + BOTTOM + LINE * i, note, 7.5, FAINT, "left")
+    return ax
+
+
+def _share(i: int, many: int) -> float:
+    """From -0.5 for the first repetition to 0.5 for the last."""
+    return i / (many - 1) - 0.5 if many > 1 else 0.0
+
+
+def _scale(ax: Axes, times: Sequence[float], bottom: float) -> Callable[[float], float]:
+    """The axis; where a time lies on it."""
+    low, high = min(times, default=0.0), max(times, default=0.0)
+    if low > 0 and high / low > LOGARITHMIC:
+        return _logarithmic(ax, low / 1.2, high * 1.2, bottom)
+    end = 1.05 * high or 1e-6
+
+    def x(s: float) -> float:
+        return LEFT + max(s, 0.0) / end * (WIDE - LEFT - RIGHT)
+
+    clock(ax, x, end, TOP, bottom, "per repetition")
+    return x
+
+
+def _logarithmic(ax: Axes, low: float, high: float, bottom: float) -> Callable[[float], float]:
+    def x(s: float) -> float:
+        return LEFT + math.log(s / low) / math.log(high / low) * (WIDE - LEFT - RIGHT)
+
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1.0, 2.0, 5.0) if len(decades) < 5 else (1.0,)
+    for mark in (step * 10.0**k for k in decades for step in steps):
+        if low <= mark <= high:
+            ax.plot([x(mark)] * 2, [TOP, bottom], color=GRID, linewidth=0.7, zorder=0)
+            write(ax, x(mark), bottom + 0.28, seconds(mark), 7.5, FAINT)
+    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, "time of one repetition, on a logarithmic scale", 8, FAINT)
+    return x
+
+
+def _row(ax: Axes, dots: Dots, rank: int, places: Sequence[tuple[float, float]]) -> None:
+    """One path for the warm-ups and one for the others keep the SVG small."""
+    every = math.ceil(len(places) / MOST) or 1
+    warm = places[: dots.warmup]
+    rest = places[dots.warmup :: every]
+    ax.plot([LEFT, WIDE - RIGHT], [TOP + ROW * (rank + 1)] * 2, color=GRID, linewidth=0.7, zorder=0)
+    if warm:
+        _dots(ax, warm, PAGE, stroke(rank), 1.3)
+    if rest:
+        _dots(ax, rest, color(rank), INK, 0.4)
+
+
+def _dots(ax: Axes, places: Sequence[tuple[float, float]], fill: str, edge: str, width: float) -> None:
+    path = Path.make_compound_path(*(_dot(x, y) for x, y in places))
+    ax.add_artist(PathPatch(path, facecolor=fill, edgecolor=edge, linewidth=width, zorder=4))
+
+
+def _dot(x: float, y: float) -> Path:
+    """A circle of four curves."""
+    places, codes = [(x + DOT, y)], [Path.MOVETO]
+    for ux, uy in ((1, 0), (0, 1), (-1, 0), (0, -1)):
+        vx, vy = -uy, ux
+        for u, v in ((1, ROUND), (ROUND, 1), (0, 1)):
+            places.append((x + DOT * (u * ux + v * vx), y + DOT * (u * uy + v * vy)))
+        codes += [Path.CURVE4] * 3
+    return Path(places, codes)
+
+
+def _legend(ax: Axes, dots: Dots) -> None:
+    """What the dots are."""
+    warm = min(dots.warmup, max(map(len, dots.times), default=0))
+    x = LEFT
+    entries = [(PLAIN, 0.5, "one repetition; the first is at the top of its row")]
+    entries += [(PAGE, 1.3, f"one of {warm} to warm up, not in the median")] * bool(warm)
+    for fill, edge, words in entries:
+        _dots(ax, [(x, 1.1)], fill, INK, edge)
+        write(ax, x + 0.2, 1.1, words, 8, FAINT, "left")
+        x += 0.2 + extent(words, 8) + 0.6

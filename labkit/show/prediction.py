@@ -1,0 +1,118 @@
+"""A prediction as it is asked, which gives nothing away, and as it is answered: folded for whoever chose nothing."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from labkit.predictions import Prediction
+from labkit.show import markdown
+
+NOTHING = "You have not locked in a prediction. Choose an answer above, lock it in, and run this cell again."
+
+
+class Question:
+    """A question and what to choose from, where no widget shows them: nothing in it depends on the answer.
+
+    >>> Question(Prediction("q", "02", "How many messages?", 6, "One each way for three pairs."))
+    Predict: How many messages?
+      Your answer is a number.
+    """
+
+    def __init__(self, prediction: Prediction, choice: str | float | None = None) -> None:
+        self.prediction = prediction
+        self._choice = choice
+
+    def __repr__(self) -> str:
+        locked = [] if self._choice is None else [f"Locked in: {plain(self.prediction.words(self._choice))}"]
+        options = [f"  {letter}. {plain(option.text)}" for letter, option in self.prediction.lettered]
+        return "\n".join([f"Predict: {self.prediction.question}", *(options or [f"  {self._wanted}"]), *locked])
+
+    def _repr_html_(self) -> str:
+        locked = "" if self._choice is None else f"<p>Locked in: <b>{code(self.prediction.words(self._choice))}</b></p>"
+        items = [f"<li><b>{letter}.</b> {code(option.text)}</li>" for letter, option in self.prediction.lettered]
+        options = f"<ul style='list-style-type: none'>{''.join(items)}</ul>" if items else f"<p>{self._wanted}</p>"
+        return f"<div class='labkit-question'>{asked(self.prediction)}{options}{locked}</div>"
+
+    @property
+    def _wanted(self) -> str:
+        return f"Your answer is a number{f', in {self.prediction.unit}' if self.prediction.unit else ''}."
+
+
+class Answer:
+    """What the learner chose, held against the answer: right, or the reply to that choice; then why.
+
+    Args:
+        prediction: the question.
+        choice: what was locked in; None where nothing was: then the answer is there, folded away.
+        first: what was locked in when the question was first answered.
+    """
+
+    def __init__(self, prediction: Prediction, choice: str | float | None, first: str | float | None = None) -> None:
+        self.prediction = prediction
+        self.choice = choice
+        self._first = first
+
+    @property
+    def said(self) -> str:
+        """What became of the choice, in a line; backticks mark code."""
+        if self.choice is None:
+            return NOTHING
+        chose = f"You predicted {self._words(self.choice)}."
+        if not self.prediction.is_right(self.choice):
+            return f"✗ {chose} Not so: the answer is {self._short}."
+        if self.choice != self.prediction.answer:
+            return f"✓ {chose} That is near enough: the answer is {self._short}."
+        return f"✓ {chose} That is right."
+
+    @property
+    def _told(self) -> list[tuple[str, str]]:
+        """What follows: a line in bold, and Markdown under it; where nothing was chosen, a reply to every option."""
+        p, why = self.prediction, self.prediction.why
+        if self.choice is not None:
+            before = (
+                ""
+                if self._first in (None, self.choice)
+                else f"The first time you predicted {self._words(self._first)}."
+            )
+            reply = next((option.reply for option in p.options if option.text == self.choice), "")
+            return [(before, reply), ("", why)]
+        wrong = [(f"{self._words(o.text)}?", o.reply) for o in p.options if o.text != p.answer]
+        return [(f"The answer is {self._words(p.answer)}.", why), *wrong]
+
+    @property
+    def _short(self) -> str:
+        """The answer's letter, since `why` begins with the answer; a number as it is."""
+        words = self.prediction.words(self.prediction.answer)
+        return words[0] if self.prediction.options else words
+
+    def _words(self, choice: str | float) -> str:
+        return self.prediction.words(choice).removesuffix(".")
+
+    def __repr__(self) -> str:
+        parts = [self.said, *(part for told in self._told for part in told)]
+        return "\n\n".join(filter(None, parts))
+
+    def _repr_html_(self) -> str:
+        told = "".join(f"{_bold(line)}{markdown.html(text)}" for line, text in self._told)
+        folded = told if self.choice is not None else f"<details><summary>The answer</summary>{told}</details>"
+        return f"<div class='labkit-answer'>{_bold(self.said)}{folded}</div>"
+
+
+def _bold(line: str) -> str:
+    return f"<p><b>{code(line)}</b></p>" if line else ""
+
+
+def asked(prediction: Prediction) -> str:
+    """The question as HTML."""
+    return markdown.html(f"**Predict:** {prediction.question}")
+
+
+def plain(text: str) -> str:
+    """Text where nothing can mark code."""
+    return text.replace("`", "")
+
+
+def code(text: str) -> str:
+    """Text as HTML, with what stands in backticks as code; all else as it is, so that 2 * N * S stays."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))

@@ -1,0 +1,90 @@
+"""`lab.last.waits` on live ranks: who waits for whom when a cell hangs, when a rank dies, and when all goes well."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import CellError, StuckError
+
+
+def test_a_chain_of_sends_is_a_cycle_that_is_named(lab):
+    with pytest.raises(StuckError):
+        lab.run("x = torch.ones(1)\ndist.send(x, (rank + 1) % world_size)")
+    waits = lab.last.waits()
+    assert repr(waits).splitlines() == [
+        "Rank 0 waits for rank 1 in send (line 2).",
+        "Rank 1 waits for rank 2 in send (line 2).",
+        "Rank 2 waits for rank 0 in send (line 2).",
+        "0 → 1 → 2 → 0 is a cycle: nobody can go on.",
+    ]
+    assert waits.arrows == [(0, 1), (1, 2), (2, 0)]
+
+
+def test_those_that_wait_in_a_collective_wait_for_the_rank_that_lacks(lab):
+    with pytest.raises(StuckError):
+        lab.run("if rank != 2:\n    dist.all_reduce(torch.ones(1))")
+    assert repr(lab.last.waits()).splitlines() == [
+        "Ranks 0, 1 wait for rank 2 in all_reduce (line 2).",
+        "Rank 2 finished the cell without it.",
+    ]
+
+
+def test_a_receive_and_a_barrier_wait_for_one_another(lab):
+    with pytest.raises(StuckError):
+        lab.run("if rank == 0:\n    dist.recv(torch.ones(1), 1)\nelse:\n    dist.barrier()")
+    waits = lab.last.waits()
+    assert waits.cycles == [[0, 1]]
+    assert repr(waits).splitlines()[-1].endswith("nor can rank 2, which waits for them.")
+
+
+def test_a_handle_s_wait_names_the_call_that_made_it_and_a_rank_that_computes_its_line(lab):
+    code = "if rank == 1:\n    while True: pass\nwork = dist.irecv(torch.ones(1), 1)\nwork.wait()"
+    with pytest.raises(StuckError):
+        lab.run(code)
+    assert repr(lab.last.waits()).splitlines() == [
+        "Ranks 0, 2 wait for rank 1 in the wait for irecv (line 4).",
+        "Rank 1 went on computing (line 2).",
+    ]
+
+
+def test_ranks_that_a_group_lacks_are_waited_for_and_the_others_are_not(lab):
+    code = "group = dist.new_group([0, 1])\nif rank == 0:\n    dist.all_reduce(torch.ones(1), group=group)"
+    with pytest.raises(StuckError):
+        lab.run(code)
+    waits = lab.last.waits()
+    assert waits.arrows == [(0, 1)]
+    assert waits.others == dict.fromkeys((1, 2), "finished the cell without it")
+
+
+def test_a_call_without_a_record_is_named_without_an_arrow(lab):
+    with pytest.raises(StuckError):
+        lab.run("if rank < 2: dist.new_group([0, 1, 2])")
+    waits = lab.last.waits()
+    assert repr(waits).splitlines()[0] == "Ranks 0, 1 wait in new_group (line 1)."
+    assert waits.arrows == []
+
+
+def test_a_rank_that_raised_or_died_is_what_the_others_wait_for(lab):
+    with pytest.raises(CellError):
+        lab.run("if rank == 1: 1 / 0\ndist.barrier()")
+    waits = lab.last.waits()
+    assert waits.arrows == [(0, 1), (2, 1)]
+    assert waits.others == {1: "raised ZeroDivisionError"}
+    with pytest.raises(CellError):
+        lab.run("import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+    waits = lab.last.waits()
+    assert waits.arrows == [(0, 1), (2, 1)]
+    assert waits.others == {1: "died (SIGKILL)"}
+
+
+def test_a_cell_that_ended_well_shows_its_longest_wait(lab):
+    lab.run("import time\nif rank == 0: time.sleep(0.5)\ndist.barrier()")
+    waits = lab.last.waits()
+    assert waits.arrows == [(1, 0), (2, 0)]
+    assert repr(waits).splitlines()[1:] == [
+        "Ranks 1, 2 waited for rank 0 in barrier (line 3).",
+        "Rank 0 had not come yet.",
+    ]
+    assert 0.4 < waits.long < 5
+    lab.run("x = 1")
+    assert repr(lab.last.waits()) == "No rank waited for another one."
