@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
+    from labkit.show.sealed import SealedFlow
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
     from labkit.show.verdict import Verdict
@@ -160,7 +161,22 @@ class Lab:
         self._live()
         return Look(expression, self._console.call("labkit.rank.agent.look", expression))
 
-    def flow(self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0) -> Flow:
+    @overload
+    def flow(
+        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
+        predict: Literal[False] = False,
+    ) -> Flow: ...  # fmt: skip
+
+    @overload
+    def flow(
+        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
+        predict: bool = False,
+    ) -> Flow | SealedFlow: ...  # fmt: skip
+
+    def flow(
+        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
+        predict: bool = False,
+    ) -> Flow | SealedFlow:  # fmt: skip
         """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
 
         >>> lab.flow("dist.all_reduce(x)", "x")
@@ -168,14 +184,21 @@ class Lab:
 
         The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
         what moves in `y` came from there. A cell that writes files or starts programs is not run again. `means` is a
-        primitive's name or any function, as in `lab.check`; `root` is that of the primitive that is meant.
+        primitive's name or any function, as in `lab.check`; `root` is that of the primitive that is meant. `predict`
+        seals what the ranks hold after the code until you have filled in what you think: see
+        `labkit.show.sealed.SealedFlow`.
         """
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
 
         check(means, root, self.n)
         self._live()
-        return Flow(observe(self._console, code, x, y or x), means, root)
+        flow = Flow(observe(self._console, code, x, y or x), means, root)
+        if not predict:
+            return flow
+        from labkit.show.sealed import SealedFlow  # ipywidgets
+
+        return SealedFlow(flow)
 
     def wire(self, code: str) -> Wire:
         """Run code on all ranks as a cell, then show the bytes that each rank sent to each other one.

@@ -141,7 +141,7 @@ class Predict(ipywidgets.VBox):
         return radio, radio
 
     def _number(self) -> tuple[Any, Any]:
-        field = ipywidgets.Text(placeholder="a number", tooltip=plain(self._prediction.question))
+        field = ipywidgets.Text(description="Your answer", placeholder="a number")
         field.on_msg(lambda _, content, __: self._press() if content.get("event") == "submit" else None)  # Enter
         return field, ipywidgets.HBox([field, ipywidgets.Label(self._prediction.unit)])
 

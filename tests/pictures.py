@@ -17,7 +17,7 @@ from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference
 from labkit.outcome.outcome import Outcome
 from labkit.plot import flow, late, svg, sweep, wire
-from labkit.plot.flow import Drawing
+from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
 from labkit.show.card import Card
@@ -48,7 +48,7 @@ def flow_of(n: int, k: int, wrong: bool = False) -> Drawing:
     notes = ["1·0 stands for rank 1's element 0 before the cell.", "x has the shape (2, 3) and is drawn row by row."]
     code = "dist.reduce_scatter_tensor(gradients, everything, op=dist.…"
     columns = [before, after, [[every]] * n] if wrong else [before, after]
-    return Drawing(titles, columns, [(s, d) for s in range(n) for d in range(n)], notes, code, lines)
+    return Drawing(titles, columns, [Arrow(s, d) for s in range(n) for d in range(n)], notes, code, lines)
 
 
 def wire_of(n: int, unit: str = "MiB") -> wire.Drawing:

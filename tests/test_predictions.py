@@ -34,7 +34,7 @@ def sentences(prediction: Prediction) -> Iterator[str]:
     """What only the answer may say, sentence by sentence; those of a few words are left out: they stand anywhere."""
     for text in (prediction.why, *(option.reply for option in prediction.options)):
         for sentence in re.split(r"(?<=[.:;!?])\s+|\n", text):
-            if len(sentence.split()) > 5:
+            if len(re.findall("[A-Za-z]{2,}", sentence)) > 5:
                 yield sentence.strip()
 
 

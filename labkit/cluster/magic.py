@@ -16,7 +16,7 @@ from IPython.core.magic_arguments import parse_argstring
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
 
-FLOW = re.compile(r"^(?P<what>.*?)(?:\s+--means[ =](?P<means>\w+))?(?:\s+--root[ =](?P<root>\d+))?\s*$")
+OPTIONS = re.compile(r"\s--(?:(means)[ =](\w+)|(root)[ =](\d+)|(predict))(?=\s|$)")
 
 
 class LabMagics(ParallelMagics):
@@ -117,13 +117,17 @@ class PictureMagics(Magics):
         %%flow x -> y                        x before, y after
         %%flow x -> y --means all_reduce     with what an all-reduce would have left beside it
         %%flow x --means reduce --root 2     the same for a primitive with a root
+        %%flow x --predict                   x before; you fill in what each rank holds after, then see it
         """
-        match = FLOW.match(line)
-        assert match is not None, "the pattern takes any line"
-        x, arrow, y = (part.strip() for part in match["what"].partition("->"))
-        if not x or bool(arrow) != bool(y) or "--" in match["what"]:
-            raise UsageError("Say which value to follow: %%flow x, or %%flow x -> y --means all_reduce --root 0.")
-        return self._flow(_under("flow", line, cell), x, y or x, match["means"], int(match["root"] or 0))
+        given = {m[0] or m[2] or m[4]: m[1] or m[3] for m in OPTIONS.findall(f" {line}")}
+        what = OPTIONS.sub("", f" {line}")
+        x, arrow, y = (part.strip() for part in what.partition("->"))
+        if not x or bool(arrow) != bool(y) or "--" in what:
+            raise UsageError(
+                "Say which value to follow: %%flow x, or %%flow x -> y --means all_reduce --root 0 --predict."
+            )
+        code, root = _under("flow", line, cell), int(given.get("root", 0))
+        return self._flow(code, x, y or x, given.get("means"), root, "predict" in given)
 
     @cell_magic
     def wire(self, line: str, cell: str) -> Any:

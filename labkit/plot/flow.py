@@ -1,7 +1,12 @@
-"""Before → after, one row a rank: every tile coloured and labelled by the ranks that it came from."""
+"""Before → after, one row a rank: every tile coloured and labelled by the ranks that it came from.
+
+An arrow says that numbers depend on others. From row to row it stands for all the tiles of both; from or to some of
+them it leaves its row over these tiles and comes to the other one from under them, in a lane of its own.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,24 +15,35 @@ from matplotlib.axes import Axes
 
 from labkit.plot.sheet import chip, extent, sheet, stroke, wrapped
 from labkit.plot.svg import FAINT, INK, WRONG
-from labkit.plot.tiles import KNOT, PITCH, TILE, Pen, Tile, needed
+from labkit.plot.tiles import HEAD, PITCH, TILE, Pen, Tile, needed
 
 GAP = 0.22  # between groups of tiles
-ROW, TOP, LEFT, MARGIN = 1.28, 1.2, 1.75, 0.4
+TOP, LEFT, MARGIN = 1.2, 1.75, 0.4
+APART, NEAR, LANE = 0.38, 0.08, 0.11  # between rows; from a row to the first arrow that runs there; to the next one
 GUTTER, BESIDE = 2.3, 0.8  # between before and after, and between after and what was expected
 LINE = 0.42  # height of a line of words
-SOME = 4  # ranks up to which every pair gets an arrow of its own
 
 Groups = Sequence[Sequence[Tile]]
+Span = tuple[int, int]  # a row's tiles: the first and the last of them
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """What rank `result` holds in its tiles `into` depends on the tiles `of` rank `source`; None: on the whole row."""
+
+    source: int
+    result: int
+    of: Span | None = None
+    into: Span | None = None
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Columns of tiles, each with a title and, for every rank, groups of tiles; arrows (source, result) by rank."""
+    """Columns of tiles, each with a title and, for every rank, groups of tiles; arrows from the first to the second."""
 
     titles: Sequence[str]
     columns: Sequence[Sequence[Groups]]
-    arrows: Sequence[tuple[int, int]] = ()
+    arrows: Sequence[Arrow] = ()
     notes: Sequence[str] = ()
     code: str = ""
     wrong: Sequence[str] = ()
@@ -59,10 +75,37 @@ class Drawing:
             starts.append(starts[-1] + width + max(gap, room))
         return starts
 
+    @cached_property
+    def leaving(self) -> dict[tuple[int, Span], int]:
+        """The lane over its row of each source that is a part of one, counted from the row: the first is highest."""
+        return _lanes(sorted({(a.source, a.of) for a in self.arrows if a.of is not None}, reverse=True))
+
+    @cached_property
+    def arriving(self) -> dict[tuple[int, Span], int]:
+        """The lane under its row of each result that is a part of one, counted from the row: the last is lowest."""
+        return _lanes(sorted({(a.result, a.into) for a in self.arrows if a.into is not None}))
+
+    @cached_property
+    def row(self) -> float:
+        """From row to row."""
+        rooms = [2 * NEAR + LANE * lane for lane in self.leaving.values()]
+        rooms += [3 * NEAR + HEAD + LANE * lane for lane in self.arriving.values()]
+        return TILE + max(APART, *rooms, 0.0)
+
+    @property
+    def title(self) -> float:
+        """Where the titles are."""
+        return TOP - 0.5 + 0.5 * bool(self.code)
+
     @property
     def top(self) -> float:
         """Where the first row begins."""
-        return TOP + 0.5 * bool(self.code)
+        return self.title + 0.5 + LANE * sum(r == 0 for r, _ in self.leaving)
+
+    @property
+    def bottom(self) -> float:
+        """Where the last row and its room end."""
+        return self.top + self.row * self.ranks
 
     @property
     def width(self) -> float:
@@ -80,7 +123,7 @@ class Drawing:
 
 def axes(drawing: Drawing) -> Axes:
     """Axes that are large enough."""
-    return sheet(drawing.width, drawing.top + ROW * drawing.ranks + LINE * len(drawing.lines) + 0.25)
+    return sheet(drawing.width, drawing.bottom + LINE * len(drawing.lines) + 0.25)
 
 
 def draw(ax: Axes, drawing: Drawing) -> Axes:
@@ -90,19 +133,16 @@ def draw(ax: Axes, drawing: Drawing) -> Axes:
     if drawing.code:
         pen.text(MARGIN, 0.45, drawing.code, 8.5, FAINT, "left", mono=True)
     for title, column, x in zip(drawing.titles, drawing.fitted, starts, strict=False):
-        pen.text(x + _width(column) / 2 - (PITCH - TILE) / 2, top - 0.5, title, 9, INK, bold=True)
+        pen.text(x + _width(column) / 2 - (PITCH - TILE) / 2, drawing.title, title, 9, INK, bold=True)
     for r in range(drawing.ranks):
-        y = top + ROW * r
+        y = top + drawing.row * r
         chip(ax, 0.55, y + TILE / 2, r)
         pen.text(0.82, y + TILE / 2, f"rank {r}", 9, INK, "left")
         for column, x in zip(drawing.fitted, starts, strict=False):
-            for group in column[r]:
-                for tile in group:
-                    pen.tile(x, y, tile)
-                    x += PITCH * tile.width
-                x += GAP
+            for (left, _), tile in zip(_places(column[r], x), _flat(column[r]), strict=True):
+                pen.tile(left, y, tile)
     _arrows(pen, drawing)
-    y = top + ROW * drawing.ranks + 0.1
+    y = drawing.bottom + 0.1
     for line, wrong in drawing.lines:
         pen.text(MARGIN, y, line, 8.5 if wrong else 7.5, WRONG if wrong else FAINT, "left", bold=wrong)
         y += LINE
@@ -117,26 +157,60 @@ def _width(column: Iterable[Groups]) -> float:
     return max((length(groups) for groups in column), default=0.0) or PITCH
 
 
+def _flat(groups: Groups) -> list[Tile]:
+    return [tile for group in groups for tile in group]
+
+
+def _places(groups: Groups, x: float) -> list[tuple[float, float]]:
+    """Where each tile of a row begins and ends."""
+    places = []
+    for group in groups:
+        for tile in group:
+            places.append((x, x + PITCH * tile.width - (PITCH - TILE)))
+            x += PITCH * tile.width
+        x += GAP
+    return places
+
+
+def _lanes(spans: Sequence[tuple[int, Span]]) -> dict[tuple[int, Span], int]:
+    """Each span's number among those of its row, from 0."""
+    seen: Counter[int] = Counter()
+    numbered = {}
+    for r, span in spans:
+        numbered[r, span] = seen[r]
+        seen[r] += 1
+    return numbered
+
+
 def _arrows(pen: Pen, drawing: Drawing) -> None:
-    """From sources to results: each pair where they are few, else all through one knot."""
-    n, top, starts = drawing.ranks, drawing.top, drawing.starts
-    left, right = starts[1] - GUTTER + 0.05, starts[1] - 0.14
-    middle = (left + right) / 2
+    """From sources to results: whole rows from side to side, parts of them by their lanes."""
+    if not drawing.arrows:
+        return
+    starts = drawing.starts
+    column = [_places(drawing.fitted[i][r], starts[i]) for i in (0, 1) for r in range(drawing.ranks)]
+    sources, results = column[: drawing.ranks], column[drawing.ranks :]
+    edge, right = starts[1] - GUTTER + 0.05, starts[1] - 0.14
 
     def y(r: int) -> float:
-        return top + ROW * r + TILE / 2
+        return drawing.top + drawing.row * r
 
-    ends = [starts[0] + _width([drawing.fitted[0][r]]) + 0.02 for r in range(n)]
-    pairs = sorted(set(drawing.arrows))
-    if n <= SOME or len(pairs) <= 2 * n:
-        for s, d in pairs:
-            into = [a for a, b in pairs if b == d]
-            spread = (into.index(s) - (len(into) - 1) / 2) * min(0.13, 0.5 / len(into))
-            pen.curve((ends[s], y(s)), (right, y(d) + spread), stroke(s), 1.3)
-        return
-    knot = (middle, (y(0) + y(n - 1)) / 2)
-    for s in sorted({s for s, _ in pairs}):
-        pen.curve((ends[s], y(s)), knot, stroke(s), 1.3, head=False)
-    for d in sorted({d for _, d in pairs}):
-        pen.curve(knot, (right, y(d)), KNOT, 1.1)
-    pen.knot(knot)
+    for a in drawing.arrows:
+        beside = [b for b in drawing.arrows if (b.result, b.into) == (a.result, a.into)]
+        if a.of is None:
+            begin = [(sources[a.source][-1][1] + 0.05, y(a.source) + TILE / 2)]
+        else:
+            x, lane = _middle(sources[a.source], a.of), drawing.leaving[a.source, a.of]
+            high = y(a.source) - NEAR - LANE * lane
+            begin = [(x, y(a.source)), (x, high)]
+        if a.into is None:
+            spread = (beside.index(a) - (len(beside) - 1) / 2) * min(0.13, 0.5 / len(beside))
+            end = [(right, y(a.result) + TILE / 2 + spread)]
+        else:
+            x, lane = _middle(results[a.result], a.into), drawing.arriving[a.result, a.into]
+            low = y(a.result) + TILE + NEAR + HEAD + LANE * lane
+            end = [(right, low), (x, low), (x, y(a.result) + TILE + 0.02)]
+        pen.arrow([*begin, (max(edge, begin[-1][0]), begin[-1][1])], end, stroke(a.source), 1.3)
+
+
+def _middle(places: Sequence[tuple[float, float]], span: Span) -> float:
+    return (places[span[0]][0] + places[span[1]][1]) / 2

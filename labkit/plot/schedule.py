@@ -104,7 +104,7 @@ def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[
     labels: dict[int, tuple[bool, int]] = {}  # whether a rank's last label stands above, and its number
     for src, dst, text in panel.arrows:
         ya, yb = (y + HEAD + (r + 0.5) * ROW for r in (src, dst))
-        pen.curve((a, ya), (b, yb), stroke(src), 1.5)
+        pen.arrow([(a, ya)], [(b, yb)], stroke(src), 1.5)
         last = labels.get(src)
         above, nth = (dst >= src, 0) if last is None else (not last[0], last[1] + 1)
         labels[src] = above, nth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,11 @@ from matplotlib.path import Path
 from labkit.plot.sheet import LEAST, color, extent, on, write
 from labkit.plot.svg import FAINT, INK, PAGE, PLAIN, WRONG
 
-KNOT = "#8a8a84"
 TILE, PITCH = 0.9, 1.0  # a tile's side, and from tile to tile
 MARGIN = 0.14  # of a tile, beside its words
+HEAD = 0.16  # an arrow's
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -87,23 +90,20 @@ class Pen:
         self.ax.add_artist(Circle((x, y), 0.22, facecolor=PAGE, edgecolor=INK, linewidth=1.2, zorder=6))
         self.text(x, y, text, 7, INK, bold=True, zorder=7)
 
-    def knot(self, at: tuple[float, float]) -> None:
-        self.ax.add_artist(Circle(at, 0.1, facecolor=KNOT, edgecolor="none", zorder=2))
-
-    def curve(
-        self, a: tuple[float, float], b: tuple[float, float], paint: str, width: float, head: bool = True
-    ) -> None:
-        tip = 0.16 if head else 0.0
-        bend = (b[0] - a[0]) * 0.55
-        path = Path(
-            [a, (a[0] + bend, a[1]), (b[0] - bend, b[1]), (b[0] - tip, b[1])],
-            [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
-        )
-        self.ax.add_artist(PathPatch(path, facecolor="none", edgecolor=paint, linewidth=width, alpha=0.75, zorder=1))
-        if head:
-            self.fills.setdefault(paint, []).append(
-                Path([(b[0], b[1]), (b[0] - tip, b[1] - 0.085), (b[0] - tip, b[1] + 0.085), b], closed=True)
-            )
+    def arrow(self, begin: Sequence[Point], end: Sequence[Point], paint: str, width: float) -> None:
+        """An arrow along the points of `begin`, in a curve over to those of `end`, the last of which is its tip."""
+        (ax, ay), (bx, by) = begin[-1], end[0]
+        x, y = end[-1]
+        up = len(end) > 1  # else it comes from the left
+        neck = (x, y + HEAD) if up else (x - HEAD, y)
+        bend = (bx - ax) * 0.55
+        points = [*begin, (ax + bend, ay), (bx - bend, by), *((*end[:-1], neck) if up else (neck,))]
+        codes = [Path.MOVETO, *[Path.LINETO] * (len(begin) - 1), *[Path.CURVE4] * 3, *[Path.LINETO] * (len(end) - 1)]
+        look = {"facecolor": "none", "edgecolor": paint, "linewidth": width, "alpha": 0.75, "zorder": 1}
+        self.ax.add_artist(PathPatch(Path(points, codes), **look))
+        wing = (0.085, 0.0) if up else (0.0, 0.085)
+        corners = [(neck[0] - wing[0], neck[1] - wing[1]), (neck[0] + wing[0], neck[1] + wing[1])]
+        self.fills.setdefault(paint, []).append(Path([(x, y), *corners, (x, y)], closed=True))
 
     def text(self, x: float, y: float, text: str, *look: Any, **more: Any) -> None:
         if text:

@@ -12,6 +12,8 @@ from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.show import markdown, meaning
+from labkit.show.arrows import arrows
+from labkit.show.tiles import flat
 from labkit.show.verdict import written
 
 STATES = {"not attempted": "○ not attempted yet", "tried": "◐ tried", "solved": "● solved"}
@@ -68,8 +70,11 @@ class Card:
         """The picture of before and after."""
         case = self._case
         columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
-        arrows = {(s, r) for r, row in enumerate(columns[1]) for group in row for t in group for s, _ in t.shares}
-        drawing = Drawing(["before", "after"], columns, sorted(arrows), meaning.shapes(case.xs), code=self._call)
+        found, legend = arrows(
+            meaning.sources(self.exercise.means, case, self._wants), [len(flat(x)) for x in columns[0]]
+        )
+        notes = [*meaning.shapes(case.xs), *legend]
+        drawing = Drawing(["before", "after"], columns, found, notes, code=self._call)
         return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property

@@ -15,6 +15,8 @@ from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
+from labkit.show.arrows import arrows
+from labkit.show.guess import Nothing, Place
 from labkit.show.spoken import by_rank, listed, story
 from labkit.show.tiles import BLOCK, WIDE, coarse, flat, from_part, grouped, short, wanted_tiles
 from labkit.theory import mistakes
@@ -36,7 +38,9 @@ class Flow:
     def __init__(self, seen: Seen, means: str | Means | None = None, root: int = 0) -> None:
         self._seen = seen
         self._means = getattr(means, "__name__", means)
-        self._wanted = self._expected(means, root) if means and not seen.why else None
+        expected = self._expected(means, root) if means else None
+        self._undefined = {r for r, w in enumerate(expected or []) if w is None}
+        self._wanted = None if seen.why else expected
         self._spans = [[(a, b, part.origin) for a, b, part in row] for row in seen.parts]
         self._noun = "element" if self._fine else "block"
         self.mistakes = mistakes.mistakes(self._spans, self._wanted, self._noun) if self._wanted else []
@@ -76,13 +80,46 @@ class Flow:
             "why": self.why,
         }
 
+    @property
+    def meant(self) -> str:
+        """The primitive that was meant; empty where none was."""
+        return str(self._means or "")
+
+    @property
+    def before(self) -> str:
+        """What the ranks held before the cell, in a sentence."""
+        held = by_rank({r: listed(b, "holds") for r, b in enumerate(self._seen.before)})
+        return f"Before, {self._seen.x}: {held}."
+
+    @property
+    def places(self) -> list[list[Place]]:
+        """What rank r holds in the end, tile by tile, at index r; one tile where it holds nothing."""
+        return [
+            [
+                Place(r, i if a["size"] > 1 else None, Nothing.NONE if v is None else v, r not in self._undefined)
+                for i, v in enumerate(a["values"] or [None])
+            ]
+            for r, a in enumerate(self._seen.after)
+        ]
+
+    @property
+    def blank(self) -> Drawing:
+        """The picture before anybody knows what the ranks hold in the end."""
+        seen = self._seen
+        before = [self._tiles_before(r) for r in range(len(seen.before))]
+        after = [
+            grouped([Tile("?", kind="empty")] * max(1, a["size"]), a["groups"] if a["size"] else [1])
+            for a in seen.after
+        ]
+        return Drawing([f"{seen.x} before", f"{seen.y} after"], [before, after], code=_call(seen.code))
+
     # -- how it shows itself --------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         drawing = self._drawing()
         lines = [f"{self._seen.x} → {self._seen.y}"]
         for r in range(drawing.ranks):
-            sides = [_row(column[r]) for column in drawing.columns]
+            sides = [in_words(column[r]) for column in drawing.columns]
             wanted = f"   wanted: {sides[2]}" if len(sides) > 2 and self._wrong(r) else ""
             lines.append(f"rank {r} │ {sides[0]} → {sides[1]}{wanted}")
         return "\n".join([*lines, *(f"✗ {m}" for m in self.mistakes), *self._notes(legend=False)])
@@ -100,11 +137,10 @@ class Flow:
     def alt(self) -> str:
         """The picture in one or two sentences, for whoever cannot see it."""
         seen = self._seen
-        before = by_rank({r: listed(b, "holds") for r, b in enumerate(seen.before)})
         after = by_rank(
             {r: story(self._tiles_after(r), self._seen.parts[r], a, self._noun) for r, a in enumerate(seen.after)}
         )
-        parts = [f"Before, {seen.x}: {before}", f"After, {seen.y}: {after}", *self.mistakes, seen.why]
+        parts = [self.before, f"After, {seen.y}: {after}", *self.mistakes, seen.why]
         return " ".join(f"{p.rstrip('.')}." for p in parts if p)
 
     # -- the drawing ----------------------------------------------------------------------------------------------
@@ -125,19 +161,22 @@ class Flow:
         if self._wanted and self.mistakes:
             titles.append(f"as {self._means} means it")
             columns.append([wanted_tiles(w, a) for w, a in zip(self._wanted, after, strict=True)])
-        arrows = {
-            (s, r)
-            for r, row in enumerate(seen.parts)
-            if self._wanted is None or self._wanted[r] is not None  # nothing defined arrives
-            for _, _, part in row
-            for s in part.origin.ranks
-        }
-        return Drawing(titles, columns, sorted(arrows), self._notes(), _call(seen.code), self.mistakes)
+        found, legend = arrows(
+            [self._needs(r, len(flat(row))) for r, row in enumerate(after)], [len(flat(b)) for b in before]
+        )
+        return Drawing(titles, columns, found, [*self._notes(), *legend], _call(seen.code), self.mistakes)
+
+    def _needs(self, r: int, tiles: int) -> list[set[tuple[int, int]]]:
+        """What each tile of rank r's result depends on; all of them together where tiles are joined to blocks."""
+        if self._wanted is not None and self._wanted[r] is None:
+            return []  # nothing defined arrives
+        each = [set(part.origin.counts) for *_, part in self._seen.parts[r]]
+        return each if len(each) == tiles else [set().union(*each)]
 
     def _tiles_before(self, r: int) -> list[list[Tile]]:
         b = self._seen.before[r]
         if not b["size"]:
-            return [[Tile("None", kind="empty")]]
+            return [[_nothing(b)]]
         mine = [(start, stop) for rank, start, stop in self._seen.sources if rank == r]
         tiles = [
             Tile(self._text(b, start, stop), f"{r}·{i}", ((r, 1),), width=1.0 if self._fine else BLOCK)
@@ -148,7 +187,7 @@ class Flow:
     def _tiles_after(self, r: int) -> list[list[Tile]]:
         a = self._seen.after[r]
         if not a["size"]:
-            return [[Tile("–" if "error" in a else "None", kind="empty")]]
+            return [[_nothing(a)]]
         if self.why:
             shown = [Tile(short(v), kind="plain") for v in a["values"][:WIDE]]
             more = [Tile(f"+{a['size'] - WIDE}", kind="empty")] if a["size"] > WIDE else []
@@ -235,6 +274,11 @@ def check(means: str | Means | None, root: int, n: int) -> None:
         raise LabError(f"root={root!r}: this lab has the ranks 0 to {n - 1}. Choose among them.")
 
 
+def _nothing(told: dict[str, Any]) -> Tile:
+    """A tile for a rank that has no number: it lacks the name, holds None, or something empty."""
+    return Tile("–" if "error" in told else "[]" if told["groups"] else "None", kind="empty")
+
+
 def _call(code: str) -> str:
     """What of the cell says most, over the picture: the last line that communicates, or else the last line.
 
@@ -248,7 +292,9 @@ def _call(code: str) -> str:
     return line if len(line) <= 60 else line[:59] + "…"
 
 
-def _row(groups: Sequence[Sequence[Tile]]) -> str:
+def in_words(groups: Sequence[Sequence[Tile]]) -> str:
+    """A row of tiles as plain text."""
+
     def one(tile: Tile) -> str:
         marks = f" {tile.badge}" * bool(tile.badge)
         return f"{tile.text} ({tile.label}{marks})" if tile.label and tile.text else tile.text or tile.label

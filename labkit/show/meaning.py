@@ -40,13 +40,19 @@ def after(means: Means, case: Case, wants: Sequence[Any]) -> Rows:
     ]
 
 
+def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tuple[int, int]]]]:
+    """Which of the inputs' numbers each drawn tile of a result depends on, a row a rank; none where nobody knows."""
+    origins = tracing.origins(means, case, wants) or []
+    return [[set(o.counts) for o in (row or [])[:MOST]] for row in origins]
+
+
 def _row(value: Any, origins: Sequence[Origin] | None, values: Values | None = None) -> list[list[Tile]]:
     """The tiles of one rank; the entries of a list stand apart."""
     if value is None or isinstance(value, judge.Sentinel):
         return [[Tile("any" if value is judge.ANY else "None", kind="empty")]]
     flat = leaves(value)
     if not flat:
-        return [[Tile("none", kind="empty")]]
+        return [[Tile("[]", kind="empty")]]
     tiles = [_tile(v, origins[i] if origins else None, values) for i, v in enumerate(flat[:MOST])]
     if len(flat) > MOST:
         return [[*tiles, Tile(f"+{len(flat) - MOST}", kind="empty")]]

@@ -27,7 +27,7 @@ def by_rank(said: dict[int, str]) -> str:
 def listed(told: dict[str, Any], verb: str) -> str:
     """The values that a rank holds, the first eight of them: "holds [1, 2]"."""
     if not told["size"]:
-        return f"{verb} nothing"
+        return f"{verb} {'[]' if told['groups'] else 'nothing'}"
     values = ", ".join(short(v) for v in told["values"][:8])
     return f"{verb} [{values}{', …' if told['size'] > 8 else ''}]"
 
@@ -37,7 +37,7 @@ def story(
 ) -> str:
     """What a rank holds in the end, in words."""
     if not told["size"]:
-        return "holds nothing"
+        return listed(told, "holds")
     if any(t.label == "undefined" for t in flat(groups)):
         return "holds nothing that is defined"
     words = []

@@ -149,7 +149,7 @@ def test_a_number_is_locked_in_with_the_keyboard_and_its_answer_is_folded_away_b
     revealed = nb.run_cell(1)
     expect(revealed).to_contain_text("You have not locked in a prediction")
     expect(revealed.get_by_text("Six of 4 MiB.")).to_be_hidden()
-    field = widget.get_by_role("textbox", name="How much?")
+    field = widget.get_by_role("textbox", name="Your answer")
     field.fill("many")
     field.press("Enter")
     expect(widget).to_contain_text("'many' is no number")

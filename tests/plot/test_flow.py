@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from labkit.plot import flow, svg
-from labkit.plot.flow import Drawing
+from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import RANKS, on
 from labkit.plot.svg import INK, PAGE
 from labkit.plot.tiles import Tile, needed
@@ -22,7 +22,7 @@ def drawing(n: int, k: int) -> Drawing:
     before = [[[Tile(str(10 * r + i), f"{r}·{i}", ((r, 1),)) for i in range(k)]] for r in range(n)]
     everyone = tuple((r, 1) for r in range(n))
     after = [[[Tile(str(100 + i), f"Σ 0–{n - 1}·{i}", everyone) for i in range(k)]] for _ in range(n)]
-    pairs = [(s, d) for s in range(n) for d in range(n)]
+    pairs = [Arrow(s, d) for s in range(n) for d in range(n)]
     return Drawing(["x before", "x after"], [before, after], pairs, ["A note."], "dist.all_reduce(x)")
 
 
@@ -60,6 +60,21 @@ def test_every_tile_lies_on_the_sheet():
         box = patch.get_path().transformed(patch.get_patch_transform()).get_extents()
         assert -0.01 <= box.x0 <= box.x1 <= width + 0.01
         assert -0.01 <= box.y0 <= box.y1 <= height + 0.01
+
+
+def test_arrows_keep_clear_of_tiles():
+    """What leaves a part of a row or comes to one runs between the rows: only its first and its last point touch."""
+    tiles = [[Tile(str(i), f"{r}·{i}", ((r, 1),)) for i in range(4)] for r in range(4)]
+    arrows = [Arrow(s, 1, (1, 1), (s, s)) for s in range(4)] + [Arrow(2, r, (r, r)) for r in range(4)]
+    d = Drawing(["x before", "x after"], [[[row] for row in tiles]] * 2, arrows)
+    ax = flow.draw(flow.axes(d), d)
+    lines = [p.get_path() for p in ax.patches if p.get_alpha() == 0.75]
+    assert len(lines) == len(arrows)
+    for line in lines:
+        for x, y in line.interpolated(20).vertices[1:-1]:
+            row, within = divmod(y - d.top, d.row)
+            in_a_column = any(d.starts[c] < x < d.starts[c] + 3.9 for c in (0, 1))
+            assert not (in_a_column and 0 <= row < 4 and 0.001 < within < 0.899), (x, y)
 
 
 def test_tiles_are_as_wide_as_their_words():

@@ -1,0 +1,182 @@
+"""What `%%flow x --predict` shows: a flow whose end is sealed until the learner has said what each rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from labkit.errors import LabError
+from labkit.plot import flow as picture
+from labkit.plot import svg
+from labkit.plot.sheet import color, on
+from labkit.plot.tiles import Tile
+from labkit.show.flow import Flow, in_words
+from labkit.show.guess import HOW, Held, Nothing, Place, hold
+from labkit.show.spoken import by_rank
+from labkit.show.table import cell, row, table
+from labkit.show.tiles import flat
+from labkit.words import count
+
+MOST = 48  # tiles that one fills in
+FIELD = 58  # pixels that a field is wide
+BOX = "display: inline-block; min-width: 30px; padding: 3px 5px; margin: 2px 3px 2px 0; border-radius: 5px; "
+BOX += "text-align: center; vertical-align: middle; line-height: 1.25"
+SMALL = "font-size: 10px; font-weight: normal"
+
+# As `labkit.widgets.DEAF` does, it keeps keys from the notebook; and Enter goes on to the next field, like Tab.
+KEYS = """<style onload="
+    const box = this.closest('.labkit-sealed');
+    box.onkeydown = event => {
+        event.stopPropagation();
+        const stops = [...box.querySelectorAll('input, button')];
+        if (event.key == 'Enter' && event.target.tagName == 'INPUT') stops[stops.indexOf(event.target) + 1].focus();
+    }"></style>"""
+
+
+class SealedFlow(ipywidgets.VBox):
+    """A flow before the learner knows how it ends: fill in what every rank holds, then hold it against the ranks.
+
+    >>> sealed = lab.flow("dist.all_reduce(x)", "x", predict=True)
+    >>> sealed.fill([[6, 10]] * 4)              # one row a rank; ... leaves a tile empty
+    All 8 tiles right.
+
+    The cell has run, and nothing here asks the ranks again. `flow` is what would have been shown without `--predict`.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._places = flow.places
+        tiles = sum(map(len, self._places))
+        if tiles > MOST:
+            raise LabError(
+                f"The cell has run, and it leaves {count(tiles, 'number')}: more than the {MOST} that one can predict. "
+                "Take a smaller tensor."
+            )
+        self._fields = [[_field(place) for place in row] for row in self._places]
+        self._button = ipywidgets.Button(description="Hold it against the ranks", layout={"width": "max-content"})
+        self._said = ipywidgets.HTML()
+        self._button.on_click(lambda _: self._pressed())
+        columns = flow.blank.columns[0]
+        wide = f"{110 + 46 * max(len(flat(row)) for row in columns)}px"
+        rows = [
+            ipywidgets.HBox(
+                [ipywidgets.HTML(f"{_rank(r)} {_boxes(columns[r])} →", layout={"min_width": wide}), *fields],
+                layout={"align_items": "center", "flex_flow": "row wrap"},
+            )
+            for r, fields in enumerate(self._fields)
+        ]
+        before, after = flow.blank.titles
+        asked = f"<b>{escape(before)}</b> → <b>{escape(after)}</b>: what does each rank hold? {HOW}{KEYS}"
+        super().__init__([ipywidgets.HTML(asked), *rows, ipywidgets.HBox([self._button, self._said])])
+        self.add_class("labkit-sealed")
+
+    def fill(self, rows: Sequence[Any]) -> Compared:
+        """Hold `rows`, one a rank, against the ranks, as the button does: a number, None, "?" or ... for each tile."""
+        compared = Compared(hold(self._places, rows, self.flow.meant), self.flow)
+        self.children = [ipywidgets.HTML(compared._repr_html_())]
+        return compared
+
+    def _pressed(self) -> None:
+        try:
+            self.fill([[field.value for field in fields] for fields in self._fields])
+        except LabError as error:
+            self._said.value = f"<span role='alert'>{escape(str(error))}</span>"
+
+    # -- how it shows itself --------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        blank = self.flow.blank
+        before, after = blank.titles
+        rows = zip(*blank.columns, strict=True)
+        lines = [f"rank {r} │ {in_words(x)} → {in_words(y)}" for r, (x, y) in enumerate(rows)]
+        return "\n".join([f"{before} → {after}: what does each rank hold?", *lines])
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        folded = f"<details><summary>What the ranks hold</summary>{self.flow._repr_html_()}</details>"
+        static = svg.img(self.svg, self.alt) + folded
+        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": static}
+
+    @property
+    def svg(self) -> bytes:
+        """The picture with blanks."""
+        blank = self.flow.blank
+        return svg.svg(picture.draw(picture.axes(blank), blank))
+
+    @property
+    def alt(self) -> str:
+        """The picture with blanks in words."""
+        after = self.flow.blank.titles[1]
+        blanks = by_rank({p[0].rank: f"holds {count(len(p), 'value')} to fill in" for p in self._places})
+        return f"{self.flow.before} {after}: {blanks}."
+
+
+class Compared:
+    """A learner's tiles beside the ranks', then the flow; `held` has it as plain data."""
+
+    def __init__(self, held: Held, flow: Flow) -> None:
+        self.held = held
+        self.flow = flow
+
+    def __repr__(self) -> str:
+        rows = ["  ".join(_marked(*tile) for tile in row) for row in self.held.rows]
+        lines = [f"rank {r} │ {row}" for r, row in enumerate(rows)]
+        return "\n".join([*self.held.sentences, *lines, "", repr(self.flow)])
+
+    def _repr_html_(self) -> str:
+        blank = self.flow.blank
+        rows = [
+            row(
+                _rank(r),
+                [cell(_boxes(blank.columns[0][r]), "tiles"), cell("".join(_judged(*t) for t in tiles), "tiles")],
+            )
+            for r, tiles in enumerate(self.held.rows)
+        ]
+        said = "".join(f"<div>{escape(sentence)}</div>" for sentence in self.held.sentences)
+        titles = ["", *map(escape, blank.titles)]
+        return f"<div role='status'>{said}</div>{table('held', '', titles, rows)}{self.flow._repr_html_()}"
+
+
+def _field(place: Place) -> Any:
+    layout = {"width": f"{FIELD}px", "margin": "2px 3px 2px 0"}
+    return ipywidgets.Text(tooltip=place.name, layout=layout)
+
+
+def _rank(r: int) -> str:
+    chip = "display: inline-block; width: 11px; height: 11px; border-radius: 6px; border: 1px solid"
+    return f"<span style='white-space: nowrap'><span style='{chip}; background: {color(r)}'></span> rank {r}</span>"
+
+
+def _boxes(groups: Sequence[Sequence[Tile]]) -> str:
+    return "".join(_box(tile) for tile in flat(groups))
+
+
+def _box(tile: Tile) -> str:
+    """A tile as the pictures have it, in HTML: fields can stand beside it."""
+    text = f"<b>{escape(tile.text)}</b><br><span style='{SMALL}'>{escape(tile.label)}</span>"
+    if not tile.shares:
+        return f"<span style='{BOX}; border: 1px dashed'>{escape(tile.text)}</span>"
+    ((r, _),) = tile.shares
+    return f"<span style='{BOX}; border: 1px solid; background: {color(r)}; color: {on(r)}'>{text}</span>"
+
+
+def _judged(place: Place, typed: str, said: Any) -> str:
+    """A tile that was filled in: right or not, and what the rank holds."""
+    if said is Nothing.EMPTY:
+        return f"<span style='{BOX}; border: 1px dashed'>{escape(_truth(place))}</span>"
+    right = place.holds(said)
+    look = f"{BOX}; border: 2px {'solid #009E73' if right else 'dashed #D55E00'}"
+    mark = "✓" if right else f"✗ {_truth(place)}"
+    return f"<span style='{look}'><b>{escape(typed)}</b><br>{escape(mark)}</span>"
+
+
+def _marked(place: Place, typed: str, said: Any) -> str:
+    if said is Nothing.EMPTY:
+        return _truth(place)
+    return f"{typed} ✓" if place.holds(said) else f"{typed} ✗ {_truth(place)}"
+
+
+def _truth(place: Place) -> str:
+    return place.text if place.defined else "undefined"

@@ -1,0 +1,145 @@
+"""A sealed flow: what it shows before and after the learner has filled in, without a browser and without ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.errors import LabError
+from labkit.show.flow import Flow
+from labkit.show.guess import Nothing, Place, read
+from labkit.show.sealed import MOST, SealedFlow
+from labkit.theory.origin import Origin
+from tests.test_flow_value import BOTH, SUMS, seen
+
+INF, NAN = float("inf"), float("nan")
+SWAPPED = seen(
+    [[1.0, 2.0], [3.0, 4.0]], [[3.0, 4.0], [1.0, 2.0]], [[Origin(1), Origin(1, 1)], [Origin(0), Origin(0, 1)]]
+)
+
+
+def sealed(run=SWAPPED, **meant):
+    return SealedFlow(Flow(run, **meant))
+
+
+def fields(flow):
+    return [field for row in flow._fields for field in row]
+
+
+def shown(widget):
+    """Everything that a widget and those in it send to the page."""
+    words = [str(v) for v in widget.get_state().values() if isinstance(v, (str, list, tuple))]
+    return " ".join([*words, *(shown(child) for child in getattr(widget, "children", ()))])
+
+
+def test_before_it_is_filled_in_only_the_static_page_has_the_answer_and_that_one_folded():
+    hidden = sealed(seen([[4000.0], [321.0]], [[4321.0]] * 2, [[BOTH], [BOTH]]))
+    plain = "x before → y after: what does each rank hold?\nrank 0 │ 4000 (0·0) → ?\nrank 1 │ 321 (1·0) → ?"
+    bundle = hidden._repr_mimebundle_()
+    assert repr(hidden) == bundle["text/plain"] == plain
+    above, folded = bundle["text/html"].split("<details><summary>What the ranks hold</summary>")
+    assert "rank 0 holds [4000]; rank 1 holds [321]. y after: every rank holds 1 value to fill in." in above
+    assert "every rank holds [4321]" in folded
+    assert hidden.svg.decode().count(">?</text>") == 2
+    for before in (above, hidden.svg.decode(), shown(hidden)):
+        assert "4321" not in before
+    hidden.fill([1, 1])
+    assert "4321" in shown(hidden)
+
+
+def test_every_tile_has_a_field_with_a_name_row_by_row():
+    assert [f.tooltip for f in fields(sealed())] == [f"rank {r}, place {i}" for r in (0, 1) for i in (0, 1)]
+    assert [f.tooltip for f in fields(sealed(SUMS))] == ["rank 0", "rank 1"]
+
+
+def test_the_button_holds_what_was_typed_against_the_ranks():
+    flow = sealed()
+    for field, typed in zip(fields(flow), ["3", "4.0", "1", "3"], strict=True):
+        field.value = typed
+    flow._button.click()
+    (result,) = flow.children
+    assert "3 of 4 tiles right." in result.value
+    assert "Rank 1, place 1: you said 3, it holds 2." in result.value
+    assert result.value.count("✓") == 3
+    assert result.value.count("✗") == 1
+    assert flow.flow._repr_html_() in result.value
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [(["abc", "1", "", ""], "Rank 0, place 0: &#x27;abc&#x27; is no number."), ([""] * 4, "Fill in at least one.")],
+)
+def test_what_cannot_be_read_costs_a_sentence_and_nothing_else(typed, said):
+    flow = sealed()
+    for field, text in zip(fields(flow), typed, strict=True):
+        field.value = text
+    flow._button.click()
+    assert said in flow._said.value
+    assert [field.value for field in fields(flow)] == typed
+    assert len(flow.children) > 2, "still sealed"
+
+
+def test_fill_tells_the_same_without_a_page():
+    assert repr(sealed().fill([[3, 4], [1, 2]])).splitlines() == [
+        "All 4 tiles right.", "rank 0 │ 3 ✓  4 ✓", "rank 1 │ 1 ✓  2 ✓", "", *repr(Flow(SWAPPED)).splitlines(),
+    ]  # fmt: skip
+    half = repr(sealed().fill([[3, ...], ["", 4]])).splitlines()
+    assert half[:4] == [
+        "1 of 2 tiles right, 2 left empty.",
+        "Rank 1, place 1: you said 4, it holds 2.",
+        "rank 0 │ 3 ✓  4",
+        "rank 1 │ 1  4 ✗ 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expects"),
+    [
+        ([[3, 4]], r"one row for each of 2 ranks: fill\(\[\[…, …\], \[…, …\]\]\)"),
+        (3, "one row for each of 2 ranks"),
+        ([[3, 4], [1, 2, 3]], "Rank 1 has 2 tiles, and the row for it has 3 values"),
+        ([..., ...], "Fill in at least one"),
+        ([[3, "?!"], [1, 2]], r"Rank 0, place 1: '\?!' is no number"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_what_is_expected(rows, expects):
+    with pytest.raises(LabError, match=expects):
+        sealed().fill(rows)
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "right"),
+    [
+        ("3", 3.0, True), ("3.0", 3, True), ("1e-3", 0.001, True), (" -inf ", -INF, True), ("nan", NAN, True),
+        ("−2", -2, True), ("1/3", 0.33333334, True), ("0.333", 0.33333334, True), ("0.3", 0.33333334, False),
+        ("1000", 1001.0, False), ("inf", -INF, False), ("0", NAN, False), ("nan", 0.0, False), ("True", True, True),
+        ("0", Nothing.NONE, False), ("None", 0.0, False), ("–", Nothing.NONE, True), ("[]", Nothing.NONE, True),
+        ("?", 0.0, False), (3, 3.0, True), (None, Nothing.NONE, True), ("r1", "r1", True), ("r2", "r1", False),
+    ],
+)  # fmt: skip
+def test_what_counts_as_right(said, value, right):
+    place = Place(0, 0, value)
+    assert place.holds(read(said, place, words=isinstance(value, str))) is right
+
+
+def test_what_a_primitive_leaves_undefined_is_what_nobody_can_rely_on():
+    reduced = seen([[1.0], [10.0]], [[11.0], [10.0]], [[BOTH], [Origin(1)]])
+    flow = sealed(reduced, means="reduce")
+    assert repr(flow.fill([11, "?"])).startswith("All 2 tiles right.")
+    said = repr(flow.fill([11, 10]))
+    assert "Rank 1: you said 10, but reduce leaves nothing there that you can rely on." in said
+    assert "rank 1 │ 10 ✗ undefined" in said
+    assert "1 of 2 tiles right" in repr(sealed(reduced).fill([11, "?"])), "nobody said that a reduce is meant"
+
+
+def test_a_rank_that_ends_with_nothing_has_a_tile_too():
+    gathered = seen([[1.0], [2.0]], [[1.0, 2.0], None], [[Origin(0), Origin(1)], []])
+    for nothing in (None, "None", [None], [], "–"):
+        assert repr(sealed(gathered, means="gather").fill([[1, 2], nothing])).startswith("All 3 tiles right.")
+    assert "Rank 1: you said 2, it holds nothing." in repr(sealed(gathered).fill([[1, 2], 2]))
+
+
+def test_what_nobody_would_fill_in_is_refused():
+    k = MOST // 2 + 1
+    long = seen([[0.0] * k] * 2, [[0.0] * k] * 2, [[Origin(r, i) for i in range(k)] for r in (0, 1)])
+    with pytest.raises(LabError, match=f"it leaves {2 * k} numbers.*Take a smaller tensor"):
+        sealed(long)
