@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 LAB_ARGS ?=
 NOTEBOOKS ?= notebooks
+NOTEBOOK ?=
 FRESH ?=
 
 # The versions to install; with none, the newest that pyproject.toml allows.
@@ -27,16 +28,20 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test quick lint format test-code test-jupyter test-notebooks test-browser test-oldest test-newest other \
+.PHONY: help lab back test quick lint format test-code test-jupyter test-notebooks test-browser test-oldest test-newest other \
   soak notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-lab: $(VENV)/.lab ## open the workbook in JupyterLab (LAB_ARGS=--no-browser and the like)
+lab: $(VENV)/.lab ## renew your copies in my-notebooks/ and open them in JupyterLab (LAB_ARGS=--no-browser and the like)
+	$(BIN)/python -m labkit my-notebooks
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
-	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=notebooks \
+	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=my-notebooks \
 	  --LabApp.default_url=/lab/tree/00-start-here.ipynb $(AS_ROOT) $(LAB_ARGS)
+
+back: $(VENV)/.lab ## put one notebook back to the workbook's version and keep yours beside it (NOTEBOOK=02)
+	$(BIN)/python -m labkit my-notebooks --back "$(NOTEBOOK)"
 
 test: lint test-code test-jupyter ## run every check (make -k test goes on after a failure)
 
@@ -86,9 +91,9 @@ notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal 
 bench: $(VENV)/.bench ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
 
-clean: ## remove what make made: .venv, builds and caches
+clean: ## remove what make made, but not your notebooks: .venv, builds and caches
 	rm -rf $(VENV) .venv-oldest .venv-newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	find . -path ./my-notebooks -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamps say what .venv holds: a second run installs nothing until one of these files changes.
 $(VENV)/.lab: $(VENV)/.made pyproject.toml $(PINS)

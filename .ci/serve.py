@@ -112,7 +112,7 @@ def jupyterlab() -> Iterator[Server]:
         )  # fmt: skip
     try:
         url = _wait_for_url(process, runtime, place / "log")
-        yield Server(url, token, clone / "notebooks", tmp, runtime, mark, process)
+        yield Server(url, token, clone / "my-notebooks", tmp, runtime, mark, process)
     finally:
         # make, its shell and JupyterLab; kernels are in groups of their own, JupyterLab ends them.
         if process.poll() is None:

@@ -1,10 +1,11 @@
 """labkit: real ranks in a notebook.
 
-    notebooks/     one lesson each
+    notebooks/     one lesson each, executed for readers
     labkit/
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
       task.py      an exercise in a learner's hands: card, check, hints, solution
-      progress.py  what a learner has done, kept on this machine
+      progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
+      restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
@@ -41,11 +42,23 @@ from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
     from labkit.lab import Lab, start
+    from labkit.restore import put_back
     from labkit.show.schedule import draw
     from labkit.whatif import WhatIf
     from labkit.widgets import Predict
 
-__all__ = ["CellError", "Lab", "LabError", "Predict", "StoppedError", "StuckError", "WhatIf", "draw", "start"]
+__all__ = [
+    "CellError",
+    "Lab",
+    "LabError",
+    "Predict",
+    "StoppedError",
+    "StuckError",
+    "WhatIf",
+    "draw",
+    "put_back",
+    "start",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -62,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from labkit.show.schedule import draw
 
         return draw
+    if name == "put_back":
+        from labkit.restore import put_back
+
+        return put_back
     if name == "WhatIf":
         from labkit.whatif import WhatIf
 

@@ -22,6 +22,7 @@ from labkit.show.table import LabTable
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.show.card import Note
+    from labkit.show.curves import Curves
     from labkit.show.flow import Flow
     from labkit.show.last import Last
     from labkit.show.late import Late
@@ -232,6 +233,28 @@ class Lab:
         pulled = self._console.call("labkit.rank.agent.pull", expression)
         _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
         return [value for _, value in pulled]
+
+    def curves(self, *expressions: str, every: int = 1) -> Curves:
+        """Draw lists of numbers that ranks recorded, such as losses: a line a rank, a panel an expression, one scale.
+
+        >>> lab.curves("losses")
+        >>> lab.curves("alone", "together", every=5)     # a value was kept after every fifth step
+
+        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
+        """
+        from labkit.show.curves import Curves
+
+        if not expressions:
+            raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
+        self._live()
+        pulled = {}
+        for expression in expressions:
+            answers = self._console.call("labkit.rank.agent.pull", expression)
+            held = {r: value for r, (error, value) in enumerate(answers) if not error}
+            if not held:
+                _all_have(expression, {r: error for r, (error, _) in enumerate(answers)})
+            pulled[expression] = held
+        return Curves(pulled, every)
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.

@@ -1,6 +1,6 @@
 """What a learner has done, kept in a folder on this machine: a small JSON file, and every attempt as a .py file.
 
-The folder is $LABKIT_PROGRESS, else my-work/ in the notebooks' folder, else ~/.local/share/collectives-workbook/.
+The folder is $LABKIT_PROGRESS, else my-work/ beside the learner's notebooks, else ~/.local/share/collectives-workbook/.
 Nothing of it leaves the machine, and a new version of the workbook leaves it alone.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from labkit import files
 
 FOLDER = "LABKIT_PROGRESS"  # an environment variable
 HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
@@ -89,7 +89,7 @@ def _sound(facts: dict[str, Any]) -> dict[str, Any]:
 
 def change(name: str, **facts: Any) -> dict[str, Any]:
     """Write down what is new about an exercise; all that is known of it now."""
-    with _alone():
+    with files.alone(folder()):
         known = read()
         mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
         known[name] = mine
@@ -142,15 +142,7 @@ def _attempts() -> dict[str, list[int]]:
 def _write(file: Path, text: str) -> None:
     """All or nothing: the file is never half written. A disk that takes nothing is no error, but a sentence."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as half:
-                half.write(text)
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
+        files.write(file, text)
     except OSError as error:
         print(f"Your progress could not be written ({error.strerror}: {file}). Set {FOLDER} to a folder that can be.")
 
@@ -160,15 +152,3 @@ def _unused(file: Path) -> Path:
     while (aside := file.with_name(f"{file.stem}-broken-{number}{file.suffix}")).exists():
         number += 1
     return aside
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Two notebooks may write at once: one after the other, where the system can lock files."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            folder().mkdir(parents=True, exist_ok=True)
-            fcntl.flock(stack.enter_context(open(folder() / ".lock", "w")), fcntl.LOCK_EX)
-        yield

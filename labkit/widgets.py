@@ -82,10 +82,17 @@ class Strip(ipywidgets.HTML):
 class Predict(ipywidgets.VBox):
     """A question to answer before the ranks do: choose, and lock it in.
 
-    >>> late = Predict("late_receiver")  # the name of one of the workbook's, or a Prediction of your own
-    >>> late
-    >>> late.lock("b")  # or the button
-    >>> late.reveal()
+    >>> asked = Predict(Prediction("pairs", "02", "How many messages?", 6, "Two for each of three pairs."))
+    >>> asked
+    Predict: How many messages?
+      Your answer is a number.
+    >>> asked.lock(9)
+    >>> asked.reveal()
+    ✗ You predicted 9. Not so: the answer is 6.
+    <BLANKLINE>
+    Two for each of three pairs.
+
+    A lesson names one of the workbook's: `Predict("late_receiver")`.
 
     What is shown of the question, this widget's state included, is the same whatever the answer: only `reveal()`
     tells it. Nothing can be changed once it is locked in; a new run of the question's cell asks anew.

@@ -21,6 +21,7 @@ from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
 from labkit.show.card import Card
+from labkit.show.curves import Curves
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
@@ -71,6 +72,13 @@ def sweep_of() -> bytes:
     title = "reduce_scatter_tensor, bfloat16: NCCL, 16 ranks, NVIDIA H100 80GB HBM3, on 2 hosts of 8"
     curves = sweep.Curves(title, sizes, times, rates, [9.0] * len(sizes), 5e-5, 3e-10, 1.75)
     return svg.svg(sweep.draw(sweep.axes(), curves))
+
+
+def curves_of(n: int, panels: int) -> Curves:
+    """Losses that fall, on every rank a little differently; the last panel's name is longer than its room."""
+    names = ["losses", "validation", "[loss_of_the_last_step for loss_of_the_last_step in everything['history']]"]
+    lines = {r: [12345.678 / (i + 1) + r for i in range(30)] for r in range(n)}
+    return Curves(dict.fromkeys(names[-panels:], lines), every=2500)
 
 
 def shift(n: int, k: int) -> Steps:
@@ -166,6 +174,8 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     for n, k in ((3, 1), (4, 3), (8, 2)):
         makers[f"steps {n} {k}"] = lambda n=n, k=k: shift(n, k).still
         makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).svg(0)
+    for n, panels in ((1, 1), (4, 2), (16, 3)):
+        makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
     makers["timeline"] = lambda: crossing().svg
     makers["timeline of a wait"] = waiting
     makers["verdict"] = verdict

@@ -47,8 +47,17 @@ def test_before_it_is_filled_in_only_the_static_page_has_the_answer_and_that_one
 
 
 def test_every_tile_has_a_field_with_a_name_row_by_row():
-    assert [f.tooltip for f in fields(sealed())] == [f"rank {r}, place {i}" for r in (0, 1) for i in (0, 1)]
-    assert [f.tooltip for f in fields(sealed(SUMS))] == ["rank 0", "rank 1"]
+    assert [f.description for f in fields(sealed())] == [f"rank {r}, place {i}" for r in (0, 1) for i in (0, 1)]
+    assert [f.description for f in fields(sealed(SUMS))] == ["rank 0", "rank 1"]
+
+
+def test_the_entries_of_a_list_stand_apart():
+    run = seen([[1.0], [2.0]], [[1.0, 2.0], [1.0, 2.0]], [[Origin(0), Origin(1)]] * 2)
+    for told in run.after:
+        told["groups"] = [1, 1]
+    first, second, *_ = fields(sealed(run))
+    assert first.layout.margin != second.layout.margin
+    assert "rank 0 │ 1 (0·0) → [?]  [?]" in repr(sealed(run))
 
 
 def test_the_button_holds_what_was_typed_against_the_ranks():

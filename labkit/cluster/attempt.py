@@ -32,7 +32,8 @@ def attempt(console: Console, exercise: Exercise, case: Case, mode: str, patienc
     console.ran = list(range(case.n))
     args = dict.fromkeys(console.ran, (exercise.name, case.n, next(COUNT), calls))
     limit = min(patience, max(PATIENCE, engines.limit + 5.0))
-    report = engines.call("labkit.rank.function.run", args, limit, watch)
+    console.outcome = None
+    report = console.outcome = engines.call("labkit.rank.function.run", args, limit, watch)
     STOP.told |= report.ended == "stopped"  # which becomes the check's verdict
     report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < case.n}
     return Attempt(report)

@@ -6,90 +6,159 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from labkit.grading.exercise import Exercise, Mutant
-from labkit.grading.inputs import uneven
+import numpy as np
+
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Mutant
+from labkit.grading.inputs import counting, draws, uneven
 from labkit.grading.promises import Messages, OnlyTo
 
+# -- a gradient that crosses from rank to rank --------------------------------------------------------------------
 
-def _partners(xs: Sequence[Any]) -> list[Any]:
-    return [xs[r ^ 1] if r ^ 1 < len(xs) else xs[r] for r in range(len(xs))]
+
+def _two_weights(xs: Sequence[Any]) -> list[Any]:
+    (w0, x), (w1, _) = xs[0], xs[1]
+    hidden = np.tanh(w0 * x)
+    return [w1 * (1 - hidden**2) * x, hidden, *[ANY] * (len(xs) - 2)]
+
+
+def _two_stages(n: int) -> list[Case]:
+    """Rank 0 brings its weight and an input, rank 1 its weight and what rank 0's stage makes of that input."""
+
+    def case(size: int, about: str, seed: int) -> Case:
+        rng = np.random.default_rng([seed, n])
+        rows = [rng.integers(-8, 9, (2, size)) / 8 for _ in range(n)]
+        rows[1][1] = np.tanh(rows[0][0] * rows[0][1])
+        return Case([tuple(row) for row in rows], about)
+
+    return [case(3, "", 0), case(1, "one element", 1), case(40, "40 elements", 2)]
+
+
+GRADIENT_BACK = Exercise(
+    name="gradient_back",
+    lesson="02",
+    title="Send the gradient back",
+    statement=(
+        "Finish the backward pass that stopped on rank 1. There, `hidden` is the tensor that was received, and after "
+        "`loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with "
+        "the graph of rank 0's stage still behind it. Afterwards rank 0's parameters have their gradients. The other "
+        "ranks call the function too and do nothing. Return nothing.\n\n"
+        "The check makes both stages of a weight and an input each, as in the picture, and compares the gradients of "
+        "the two weights."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=_two_weights,
+    inputs=_two_stages,
+    forbids=("collectives",),
+    promises=(Messages(1),),
+    harness="""
+def harness(fn, weight, x):
+    weight.requires_grad_()
+    if rank == 0:
+        hidden = torch.tanh(weight * x)
+    else:
+        hidden = x.requires_grad_()
+    if rank == 1:
+        (weight * hidden).sum().backward()
+    fn(hidden)
+    return weight.grad
+""",
+    solution='''
+def gradient_back(hidden):
+    """Bring hidden's gradient from rank 1 to rank 0, and go on backward there."""
+    if rank == 1:
+        dist.send(hidden.grad, dst=0)
+    if rank == 0:
+        gradient = torch.empty_like(hidden)
+        dist.recv(gradient, src=1)
+        hidden.backward(gradient)
+''',
+    mutants=(
+        Mutant("receives the gradient and leaves it there", replace=("        hidden.backward(gradient)\n", "")),
+        Mutant("sends the activations back", replace=("dist.send(hidden.grad,", "dist.send(hidden.detach(),")),
+        Mutant(
+            "goes on backward without what rank 1 has sent",
+            replace=("hidden.backward(gradient)", "hidden.sum().backward()"),
+        ),
+        Mutant(
+            "lets every rank but rank 0 send",
+            replace=("if rank == 1:", "if rank != 0:"),
+            verdict="raises",
+            says="NoneType",
+        ),
+        Mutant(
+            "sends from rank 0 to rank 1, as in the forward pass",
+            source="""
+def gradient_back(hidden):
+    if rank == 0:
+        dist.send(hidden.detach(), dst=1)
+    if rank == 1:
+        dist.recv(hidden.grad, src=0)
+""",
+        ),
+        Mutant(
+            "has both of them wait for the other's message",
+            source="""
+def gradient_back(hidden):
+    gradient = torch.empty_like(hidden)
+    if rank < 2:
+        dist.recv(gradient, src=1 - rank)
+    if rank == 0:
+        hidden.backward(gradient)
+    if rank == 1:
+        dist.send(hidden.grad, dst=0)
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "sums the gradient over all ranks",
+            source="""
+def gradient_back(hidden):
+    gradient = hidden.grad if rank == 1 else torch.zeros_like(hidden)
+    dist.all_reduce(gradient)
+    if rank == 0:
+        hidden.backward(gradient)
+""",
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "Which rank has the number that the other one needs? That rank sends; the other makes room and receives.",
+        "The gradient has the shape of `hidden`, so `torch.empty_like(hidden)` is room for it.",
+        "`hidden.backward(gradient)` starts backward in the middle of a graph: `gradient` is the derivative of the "
+        "loss by `hidden`.",
+    ),
+    after=(
+        "Activations forward, gradients back: this is all that pipeline parallelism sends. The exercise `pipeline` "
+        "does it with any number of stages."
+    ),
+)
+
+# -- round the ring -----------------------------------------------------------------------------------------------
 
 
 def _from_the_left(xs: Sequence[Any]) -> list[Any]:
     return [xs[r - 1] for r in range(len(xs))]
 
 
-SWAP = Exercise(
-    name="swap",
-    lesson="02",
-    title="Swap with your partner",
-    statement=(
-        "Ranks 0 and 1 are partners, so are 2 and 3, and so on: the partner of r is `rank ^ 1`. Every rank brings a "
-        "tensor `x` of the same shape and dtype. Return a tensor with the **partner's** `x`. With an odd number of "
-        "ranks the last one has no partner and returns its own numbers. Send and receive only, and no deadlock."
-    ),
-    minutes=8,
-    difficulty=1,
-    means=_partners,
-    forbids=("collectives",),
-    solution='''
-def swap(x):
-    """Return the partner's x, or this rank's own where there is no partner."""
-    partner = rank ^ 1
-    got = x.clone()
-    if partner < world_size:
-        works = [dist.isend(x, dst=partner), dist.irecv(got, src=partner)]
-        for work in works:
-            work.wait()
-    return got
-''',
-    mutants=(
-        Mutant(
-            "lets both partners send first",
-            replace=(
-                "        works = [dist.isend(x, dst=partner), dist.irecv(got, src=partner)]\n"
-                "        for work in works:\n"
-                "            work.wait()\n",
-                "        dist.send(x, dst=partner)\n        dist.recv(got, src=partner)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant("takes the right-hand neighbour for a partner", replace=("rank ^ 1", "rank + 1"), verdict="deadlock"),
-        Mutant(
-            "forgets that the last rank may be alone",
-            replace=("partner < world_size", "True"),
-            verdict="raises",
-            says="no rank 3",
-        ),
-        Mutant("returns its own numbers", replace=("return got", "return x")),
-        Mutant(
-            "gathers everybody's numbers",
-            source="""
-def swap(x):
-    everyone = [torch.empty_like(x) for _ in range(world_size)]
-    dist.all_gather(everyone, x)
-    return everyone[rank ^ 1] if rank ^ 1 < world_size else x
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
-    hints=(
-        "If both partners call `dist.send` first, whom does each of them wait for?",
-        "Either one of the two receives first, or neither waits: `isend` and `irecv` return at once.",
-        "Start both, then call `wait()` on both handles. Only then may you read what has arrived.",
-    ),
-    after="Your two messages cross on the way. MPI has one call for this: `MPI_Sendrecv`.",
-)
+BLOCKING = """    if rank % 2 == 0:
+        dist.send(x, dst=right)
+        dist.recv(got, src=left)
+    else:
+        dist.recv(got, src=left)
+        dist.send(x, dst=right)
+"""
 
 RING_SHIFT = Exercise(
     name="ring_shift",
     lesson="02",
-    title="One step round the ring",
+    title="Repair the ring",
     statement=(
-        "Pass `x` to the right-hand neighbour and return, in a tensor like `x`, what comes from the left: rank r ends "
-        "with the `x` of rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. Send and receive only, "
-        "with **any** number of ranks, and each rank sends one message."
+        "This is the cell that hung, as a function. Repair it: pass `x` to the right-hand neighbour and return, in a "
+        "tensor like `x`, what comes from the left. Rank r ends with the `x` of rank r - 1, and rank 0 with that of "
+        "the last rank. `x` stays as it is. Send and receive only; it must work with **any** number of ranks, odd "
+        "ones too, and each rank sends one message."
     ),
     minutes=8,
     difficulty=1,
@@ -97,25 +166,31 @@ RING_SHIFT = Exercise(
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(1)),
     keeps_input=True,
-    solution='''
+    specimen='''
 def ring_shift(x):
     """Return the left-hand neighbour's x."""
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     got = torch.empty_like(x)
-    exchange = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, got, left)]
-    for work in dist.batch_isend_irecv(exchange):
-        work.wait()
+    dist.send(x, dst=right)
+    dist.recv(got, src=left)
     return got
+''',
+    solution=f'''
+def ring_shift(x):
+    """Return the left-hand neighbour's x."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    got = torch.empty_like(x)
+{BLOCKING}    return got
 ''',
     mutants=(
         Mutant(
             "lets everyone send first",
-            replace=(
-                "    exchange = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, got, left)]\n"
-                "    for work in dist.batch_isend_irecv(exchange):\n"
-                "        work.wait()\n",
-                "    dist.send(x, dst=right)\n    dist.recv(got, src=left)\n",
-            ),
+            replace=(BLOCKING, "    dist.send(x, dst=right)\n    dist.recv(got, src=left)\n"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "lets everyone receive first",
+            replace=(BLOCKING, "    dist.recv(got, src=left)\n    dist.send(x, dst=right)\n"),
             verdict="deadlock",
         ),
         Mutant(
@@ -130,6 +205,18 @@ def ring_shift(x):
             replace=("(rank + 1) % world_size,", "rank + 1,"),
             verdict="raises",
             says="no rank",
+        ),
+        Mutant(
+            "opens the ring, so that nothing reaches rank 0",
+            replace=(
+                BLOCKING,
+                "    if rank < world_size - 1:\n"
+                "        dist.send(x, dst=right)\n"
+                "    if rank > 0:\n"
+                "        dist.recv(got, src=left)\n"
+                "    else:\n"
+                "        got.copy_(x)\n",
+            ),
         ),
         Mutant("returns its own numbers", replace=("return got", "return x")),
         Mutant(
@@ -174,30 +261,36 @@ def ring_shift(x):
         ),
     ),
     hints=(
-        "`(rank + 1) % world_size` is the right-hand neighbour, also of the last rank. Who is the left-hand one?",
-        "A circle of ranks that all send first waits for ever. Lesson 02 has three repairs.",
-        "`dist.batch_isend_irecv` takes a list of `dist.P2POp` and returns handles to wait for.",
+        "Every arrow of the wait-for graph is a rank that sends before it receives. Which arrow do you want to turn?",
+        "If one rank receives first, its left-hand neighbour's send can end, then that rank receives, and so on round "
+        "the ring. It works, one message after the other.",
+        "If every second rank receives first, the messages travel side by side. What do the two ranks at the seam do "
+        "when their number is odd: is there still a rank that can go ahead?",
     ),
     after=(
-        "Every ring algorithm is this step, repeated. In lesson 06 you repeat it 2(N - 1) times and have an all-reduce."
+        "How many rounds does yours take? If one rank receives first, N. If every second rank does, two or three. The "
+        "next section shows how to do it in one. Every ring algorithm is this step, repeated: lesson 06 repeats it "
+        "2(N - 1) times and has an all-reduce."
     ),
 )
+
+# -- messages of unequal length -----------------------------------------------------------------------------------
 
 SEND_UNEVEN = Exercise(
     name="send_uneven",
     lesson="02",
     title="A ring shift of unequal lengths",
     statement=(
-        "As in `ring_shift`, but `x` has one dimension and **another length on every rank**; it may be empty. The "
-        "dtype is the same everywhere. Return the left-hand neighbour's `x`, with its own length. Nobody knows "
-        "another rank's length beforehand. Send and receive only."
+        "As in `ring_shift`, but `x` has one dimension and **a different length on each rank**; it may be empty. The "
+        "dtype is the same everywhere. Return the left-hand neighbour's `x`, with its own length. No rank knows "
+        "another rank's length beforehand. Send and receive only, two messages from each rank."
     ),
     minutes=12,
     difficulty=2,
     means=_from_the_left,
     inputs=uneven,
     forbids=("collectives",),
-    promises=(OnlyTo(+1),),
+    promises=(OnlyTo(+1), Messages(2)),
     solution='''
 def send_uneven(x):
     """Return the left-hand neighbour's x, whatever its length."""
@@ -235,6 +328,25 @@ def send_uneven(x):
             verdict="deadlock",
         ),
         Mutant(
+            "sends its numbers one by one, after their count",
+            source="""
+def send_uneven(x):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    length = torch.zeros(1, dtype=torch.int64, device=device)
+    works = [dist.isend(torch.tensor([len(x)], device=device), dst=right), dist.irecv(length, src=left)]
+    for work in works:
+        work.wait()
+    got = torch.empty(length.item(), dtype=x.dtype, device=device)
+    works = [dist.isend(x[i : i + 1], dst=right) for i in range(len(x))]
+    works += [dist.irecv(got[i : i + 1], src=left) for i in range(len(got))]
+    for work in works:
+        work.wait()
+    return got
+""",
+            verdict="not as asked",
+            says="and 2 is enough",
+        ),
+        Mutant(
             "sends its numbers to everybody, who keep their neighbour's",
             source="""
 def send_uneven(x):
@@ -263,24 +375,382 @@ def send_uneven(x):
     after="`comms.send` and `comms.recv` do the same: a header first, then the tensor.",
 )
 
+# -- a halo from both neighbours ----------------------------------------------------------------------------------
+
+
+def _haloed(xs: Sequence[Any]) -> list[Any]:
+    edge = np.zeros(1, dtype=xs[0].dtype)
+    lefts = [edge, *(x[-1:] for x in xs[:-1])]
+    rights = [*(x[:1] for x in xs[1:]), edge]
+    return [np.concatenate(parts) for parts in zip(lefts, xs, rights, strict=True)]
+
+
+def _stretches(n: int) -> list[Case]:
+    sizes = [2 + r % 3 for r in range(n)]
+    return [
+        Case(counting(n, 3)),
+        Case(counting(n, 1), "one element a rank"),
+        Case(draws(n, sizes, seed=8), "uneven sizes"),
+        Case(draws(n, sizes[::-1], "int64", 9), "integers"),
+        Case(draws(n, 200, "float64", 10), "200 elements a rank"),
+    ]
+
+
+HALO = Exercise(
+    name="halo",
+    lesson="02",
+    title="Swap borders with both neighbours",
+    statement=(
+        "A long line of cells is cut into stretches, one a rank, and a step of a simulation or of a convolution needs "
+        "the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its length "
+        "perhaps different from the others'. Return a tensor two longer: in front of `x` the **last** element of the "
+        "rank before, behind it the **first** element of the next rank. Where the line ends, put a 0.\n\n"
+        "Send and receive only, one element a message, and in no more than four rounds, however long the line is."
+    ),
+    minutes=15,
+    difficulty=2,
+    means=_haloed,
+    inputs=_stretches,
+    forbids=("collectives",),
+    promises=(Messages(2),),
+    budget=Budget(steps=lambda n: 4),
+    keeps_input=True,
+    solution='''
+def halo(x):
+    """Return x with the neighbours' border elements on either side."""
+    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
+    works = []
+    if rank > 0:
+        works += [dist.isend(x[:1], dst=rank - 1), dist.irecv(wide[:1], src=rank - 1)]
+    if rank < world_size - 1:
+        works += [dist.isend(x[-1:], dst=rank + 1), dist.irecv(wide[-1:], src=rank + 1)]
+    for work in works:
+        work.wait()
+    return wide
+''',
+    mutants=(
+        Mutant(
+            "closes the line to a ring",
+            source="""
+def halo(x):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
+    works = [dist.isend(x[:1], dst=left), dist.irecv(wide[-1:], src=right)]
+    works += [dist.isend(x[-1:], dst=right), dist.irecv(wide[:1], src=left)]
+    for work in works:
+        work.wait()
+    return wide
+""",
+        ),
+        Mutant(
+            "sends each neighbour the border that is farther away",
+            replace=(
+                "[dist.isend(x[:1], dst=rank - 1), dist.irecv(wide[:1]",
+                "[dist.isend(x[-1:], dst=rank - 1), dist.irecv(wide[:1]",
+            ),
+        ),
+        Mutant(
+            "forgets that the last rank has no right-hand neighbour",
+            replace=("    if rank < world_size - 1:\n", "    if True:\n"),
+            verdict="raises",
+            says="no rank",
+        ),
+        Mutant(
+            "receives from both sides before it sends",
+            source="""
+def halo(x):
+    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
+    if rank > 0:
+        dist.recv(wide[:1], src=rank - 1)
+    if rank < world_size - 1:
+        dist.recv(wide[-1:], src=rank + 1)
+    if rank > 0:
+        dist.send(x[:1], dst=rank - 1)
+    if rank < world_size - 1:
+        dist.send(x[-1:], dst=rank + 1)
+    return wide
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "lets one rank after the other exchange",
+            source="""
+def halo(x):
+    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
+    if rank < world_size - 1:
+        dist.send(x[-1:], dst=rank + 1)
+    if rank > 0:
+        dist.recv(wide[:1], src=rank - 1)
+        dist.send(x[:1], dst=rank - 1)
+    if rank < world_size - 1:
+        dist.recv(wide[-1:], src=rank + 1)
+    return wide
+""",
+            verdict="costly",
+            says="and 4 are enough",
+        ),
+        Mutant(
+            "gathers all stretches",
+            source="""
+def halo(x):
+    everyone = [x.new_zeros(1), *comms.all_gather(x), x.new_zeros(1)]
+    return torch.cat([everyone[rank][-1:], x, everyone[rank + 2][:1]])
+""",
+            verdict="forbidden",
+            says="all_gather",
+        ),
+    ),
+    hints=(
+        "Each rank sends `x[:1]` to the left and `x[-1:]` to the right. Which of its neighbours does the first rank "
+        "not have, and the last?",
+        "If all send to the right first, only the last rank, which sends nothing, can receive: the messages go one "
+        "after another. Start them all, then wait.",
+        "`dist.irecv` fills a slice too: `wide[:1]` shares its memory with `wide`.",
+    ),
+    after=(
+        "Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split between "
+        "ranks, and attention over a window of a split sequence, exchange the same."
+    ),
+)
+
+# -- a pipeline of stages -----------------------------------------------------------------------------------------
+
+
+def _pipelined(xs: Sequence[Any]) -> list[Any]:
+    weights = [weight.astype("float64") for _, _, weight in xs]
+    grads = [np.zeros_like(weight) for weight in weights]
+    for batch in xs[0][:2]:
+        hidden = [batch.astype("float64")]
+        for weight in weights:
+            hidden.append(np.tanh(weight * hidden[-1]))
+        slope = np.ones_like(hidden[0])
+        for r in reversed(range(len(xs))):
+            slope = slope * (1 - hidden[r + 1] ** 2)
+            grads[r] += slope * hidden[r]
+            slope = slope * weights[r]
+    return [grad.astype(weight.dtype) for grad, (_, _, weight) in zip(grads, xs, strict=True)]
+
+
+def _micro_batches(n: int) -> list[Case]:
+    def case(size: int, about: str, seed: int, dtype: str = "float64") -> Case:
+        rng = np.random.default_rng([seed, n])
+        first, second, *weights = (rng.integers(-8, 9, (n + 2, size)) / 8).astype(dtype)
+        room = np.zeros(size, dtype)
+        batches = [(first, second), *[(room, room.copy())] * (n - 1)]
+        return Case([(*pair, weight) for pair, weight in zip(batches, weights, strict=True)], about)
+
+    return [
+        case(2, "", 0),
+        case(1, "one element", 1),
+        case(5, "float32", 2, "float32"),
+        case(100, "100 elements", 3),
+    ]
+
+
+PIPELINE = Exercise(
+    name="pipeline",
+    lesson="02",
+    title="Two micro-batches through a pipeline",
+    statement=(
+        "Every rank is a stage of one model: stage r computes `torch.tanh(weight * h)` with **its own** `weight`. Rank "
+        "0 brings two micro-batches, `first` and `second`; on the other ranks these are tensors of the same shape and "
+        "dtype, to receive into. The loss is the sum of all that comes out of the last stage, for both micro-batches.\n"
+        "\n"
+        "Send activations forward and gradients back, and return on every rank the gradient of the loss by its "
+        "`weight`. Send and receive only, between neighbours. The second micro-batch does not wait until the first "
+        "is back: 2N + 2 rounds are enough."
+    ),
+    minutes=25,
+    difficulty=3,
+    means=_pipelined,
+    inputs=_micro_batches,
+    forbids=("collectives",),
+    promises=(Messages(4),),
+    budget=Budget(steps=lambda n: 2 * n + 2),
+    tolerance=1e-5,
+    solution='''
+def pipeline(first, second, weight):
+    """Return the gradient of this stage's weight, over both micro-batches."""
+    weight = weight.clone().requires_grad_()
+    passed = []
+    for h in (first.clone(), second.clone()):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h.requires_grad_())
+        if rank < world_size - 1:
+            dist.send(out.detach(), dst=rank + 1)
+        passed.append((h, out))
+    for h, out in passed:
+        gradient = torch.ones_like(out)
+        if rank < world_size - 1:
+            dist.recv(gradient, src=rank + 1)
+        out.backward(gradient)
+        if rank > 0:
+            dist.send(h.grad, dst=rank - 1)
+    return weight.grad
+''',
+    mutants=(
+        Mutant(
+            "goes back with the second micro-batch first on the last rank only",
+            replace=("for h, out in passed:", "for h, out in passed if rank < world_size - 1 else passed[::-1]:"),
+        ),
+        Mutant(
+            "sends the gradient of what it sent, not of what it received",
+            replace=("dist.send(h.grad,", "dist.send(gradient,"),
+        ),
+        Mutant(
+            "starts every stage's backward pass with ones",
+            replace=("dist.recv(gradient, src=rank + 1)", "dist.recv(torch.empty_like(gradient), src=rank + 1)"),
+        ),
+        Mutant(
+            "keeps the second micro-batch's gradient only",
+            replace=("    for h, out in passed:\n", "    for h, out in passed:\n        weight.grad = None\n"),
+        ),
+        Mutant(
+            "sends the first gradient back before it takes the second activation, on the last rank only",
+            source="""
+def pipeline(first, second, weight):
+    weight = weight.clone().requires_grad_()
+    last, passed = rank == world_size - 1, []
+
+    def back(h, out):
+        gradient = torch.ones_like(out)
+        if not last:
+            dist.recv(gradient, src=rank + 1)
+        out.backward(gradient)
+        if rank > 0:
+            dist.send(h.grad, dst=rank - 1)
+
+    for h in (first.clone(), second.clone()):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h.requires_grad_())
+        if last:
+            back(h, out)
+        else:
+            dist.send(out.detach(), dst=rank + 1)
+            passed.append((h, out))
+    for h, out in passed:
+        back(h, out)
+    return weight.grad
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "waits for the first micro-batch's gradient before it sends the second one",
+            source="""
+def pipeline(first, second, weight):
+    weight = weight.clone().requires_grad_()
+    for h in (first.clone(), second.clone()):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h.requires_grad_())
+        gradient = torch.ones_like(out)
+        if rank < world_size - 1:
+            dist.send(out.detach(), dst=rank + 1)
+            dist.recv(gradient, src=rank + 1)
+        out.backward(gradient)
+        if rank > 0:
+            dist.send(h.grad, dst=rank - 1)
+    return weight.grad
+""",
+            verdict="costly",
+            says="and 10 are enough",
+        ),
+        Mutant(
+            "sends a tensor that is still part of a graph, and receives into one",
+            replace=(
+                "for h in (first.clone(), second.clone()):",
+                "for h in (first + 0 * weight, second + 0 * weight):",
+            ),
+            verdict="raises",
+        ),
+    ),
+    hints=(
+        "Forward for both micro-batches, and keep what you will need; then backward for both, in the same order on "
+        "every rank.",
+        "What you receive is a leaf of this rank's graph: call `requires_grad_()` on it before you compute, and its "
+        "`.grad` is what the rank before wants. What you send is `out.detach()`.",
+        "`out.backward(gradient)` takes the gradient that came from the next rank; on the last rank it is all ones, "
+        "since the loss is a sum. Two calls add up in `weight.grad` by themselves.",
+    ),
+    after=(
+        "This is GPipe's schedule. The stage before the end could send the first gradient back earlier and free its "
+        "memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours agree on the order."
+    ),
+)
+
+# -- a running total ----------------------------------------------------------------------------------------------
+
 PREFIX_SUM = Exercise(
     name="prefix_sum",
     lesson="02",
-    title="A running total",
+    title="A running total, in few rounds",
     statement=(
         "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum of the `x` of "
         "the ranks 0 to r, on rank r: rank 0 returns its own numbers, the last rank everyone's sum. `x` stays as it "
-        "is. Send and receive only; no rank sends more than one message."
+        "is. Send and receive only, and in no more than **⌈log₂ N⌉ rounds**: two with four ranks, ten with a thousand. "
+        "A message down the whole line is too slow."
     ),
-    minutes=8,
-    difficulty=1,
+    minutes=20,
+    difficulty=3,
     means=lambda xs: list(accumulate(xs)),
     forbids=("collectives",),
-    promises=(Messages(1),),
+    budget=Budget(steps=lambda n: (n - 1).bit_length()),
     keeps_input=True,
     solution='''
 def prefix_sum(x):
     """Return the sum of the x of ranks 0 to this one."""
+    total, distance = x.clone(), 1
+    while distance < world_size:
+        before = torch.zeros_like(total)
+        works = []
+        if rank + distance < world_size:
+            works.append(dist.isend(total, dst=rank + distance))
+        if rank >= distance:
+            works.append(dist.irecv(before, src=rank - distance))
+        for work in works:
+            work.wait()
+        total = total + before
+        distance *= 2
+    return total
+''',
+    mutants=(
+        Mutant(
+            "passes its own numbers on in every round, not the total so far",
+            replace=("dist.isend(total,", "dist.isend(x,"),
+        ),
+        Mutant("stops one round early", replace=("while distance < world_size:", "while 2 * distance < world_size:")),
+        Mutant(
+            "doubles the distance before the first round",
+            replace=("total, distance = x.clone(), 1", "total, distance = x.clone(), 2"),
+        ),
+        Mutant("leaves out what came in the last round", replace=("return total", "return total - before")),
+        Mutant(
+            "forgets that there is an end to the right",
+            replace=("if rank + distance < world_size:", "if True:"),
+            verdict="raises",
+            says="no rank",
+        ),
+        Mutant(
+            "waits for its own message before it sends",
+            source="""
+def prefix_sum(x):
+    total, distance = x.clone(), 1
+    while distance < world_size:
+        before = torch.zeros_like(total)
+        dist.recv(before, src=(rank - distance) % world_size)
+        dist.send(total, dst=(rank + distance) % world_size)
+        total = total + before if rank >= distance else total
+        distance *= 2
+    return total
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "goes down the line, one rank after the other",
+            source="""
+def prefix_sum(x):
     total = x.clone()
     if rank > 0:
         dist.recv(total, src=rank - 1)
@@ -288,16 +758,9 @@ def prefix_sum(x):
     if rank < world_size - 1:
         dist.send(total, dst=rank + 1)
     return total
-''',
-    mutants=(
-        Mutant("passes its own numbers on, not the total", replace=("dist.send(total,", "dist.send(x,")),
-        Mutant("leaves itself out", replace=("        total += x\n", "")),
-        Mutant("counts itself twice", replace=("total += x", "total += 2 * x")),
-        Mutant(
-            "makes rank 0 receive as well",
-            replace=("    if rank > 0:", "    if rank >= 0:"),
-            verdict="raises",
-            says="no rank -1",
+""",
+            verdict="costly",
+            says="It takes 3 steps",
         ),
         Mutant(
             "lets every rank tell all that come after it",
@@ -312,31 +775,21 @@ def prefix_sum(x):
         work.wait()
     return total
 """,
-            verdict="not as asked",
-            says="and 1 is enough",
-        ),
-        Mutant(
-            "closes the chain to a circle",
-            source="""
-def prefix_sum(x):
-    total = x.clone()
-    before = torch.zeros_like(x)
-    dist.recv(before, src=(rank - 1) % world_size)
-    if rank > 0:
-        total += before
-    dist.send(total, dst=(rank + 1) % world_size)
-    return total
-""",
-            verdict="deadlock",
+            verdict="costly",
+            says="and 2 are enough",
         ),
     ),
     hints=(
-        "What must a rank hear before it can say anything?",
-        "Receive, add, send: in this order. Which rank does not receive, and which one does not send?",
+        "After the first round a rank may know the sum of two neighbouring ranks, itself and the one before. Whose sum "
+        "of two would complete it to a sum of four?",
+        "In round k = 0, 1, … each rank sends what it has so far to the rank 2ᵏ further on. The last 2ᵏ ranks have "
+        "nobody to send to, and the first 2ᵏ nobody to receive from.",
+        "Do not add into the tensor that is still being sent: `total = total + before` makes a new one.",
     ),
     after=(
-        "A chain has no circle, so it cannot lock up, but rank N - 1 waits for N - 1 messages. MPI calls this a scan."
+        "This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, and ends "
+        "sooner: in a pipeline of small messages rounds are what costs. MPI's call for it is `MPI_Scan`."
     ),
 )
 
-EXERCISES = (SWAP, RING_SHIFT, SEND_UNEVEN, PREFIX_SUM)
+EXERCISES = (GRADIENT_BACK, RING_SHIFT, SEND_UNEVEN, HALO, PIPELINE, PREFIX_SUM)

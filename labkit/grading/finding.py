@@ -10,6 +10,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
 from labkit.outcome import text
+from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
 from labkit.theory.origin import Origin
@@ -29,7 +30,8 @@ class Finding:
 
     `outs[r]` and `want[r]` are what came and what should have come there (gradients of the argument `gradient`, where
     it is named), `wrong` the ranks that differ (rank → difference), `origins[r]` where the elements came from, if that
-    is known. `records` are the ranks' own, `right` how many inputs were right before.
+    is known. `records` are the ranks' own, `report` what became of a run that did not end well; `right` is how many
+    inputs were right before.
     """
 
     state: str
@@ -41,6 +43,7 @@ class Finding:
     wrong: dict[int, judge.Difference] = field(default_factory=dict)
     gradient: str = ""
     records: list[dict[str, Any] | None] = field(default_factory=list)
+    report: Outcome | None = None
     printed: str = ""
     origins: list[list[Origin]] | None = None
     healed: list[str] = field(default_factory=list)
@@ -94,8 +97,9 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
     if report.ended == "stuck" or consequences:
         says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
-        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(_instead(attempt)).items()]
-        return Finding("deadlock", says, **base)
+        instead = _instead(attempt)
+        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()]
+        return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
 

@@ -8,11 +8,10 @@ from itertools import product
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Polygon, Rectangle
-from matplotlib.ticker import MaxNLocator
 
-from labkit.plot.sheet import chip, extent, sheet, write
-from labkit.plot.svg import FAINT, GRID, INK, PAGE, WRONG
-from labkit.theory.record import Meeting, Op, Record
+from labkit.plot.sheet import chip, clock, extent, sheet, write
+from labkit.plot.svg import FAINT, INK, PAGE, WRONG
+from labkit.theory.record import Meeting, Message, Op, Record
 from labkit.words import seconds
 
 # Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
@@ -29,6 +28,10 @@ TOP, ROW, BOTTOM, BAR = 1.25, 1.45, 1.0, 0.42
 LINE = 0.42
 LEAST = 0.07  # a bar's width at least
 MOST = 200  # labels
+LETTERS, GAP, ASIDE = 0.14, 0.1, 0.6  # half a label's height, how far it keeps from arrows and goes from its bar
+
+Place = tuple[float, float]
+Arrow = tuple[Place, Place]  # from its tail to its tip
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,6 @@ class Scale:
     def x(self, seconds: float) -> float:
         """Where a moment lies."""
         return LEFT + (seconds - self.start) / (self.end - self.start) * (WIDE - LEFT - RIGHT)
-
-    @property
-    def unit(self) -> tuple[str, float]:
-        """The unit of the axis, and how many of it a second has."""
-        span = self.end - self.start
-        return ("s", 1.0) if span >= 2 else ("ms", 1e3) if span >= 2e-3 else ("µs", 1e6)
 
 
 def axes(record: Record) -> Axes:
@@ -63,15 +60,17 @@ def draw(ax: Axes, record: Record) -> Axes:
     _grid(ax, record, scale)
     for meeting in record.meetings:
         _meeting(ax, meeting, scale)
-    taken: dict[tuple[int, int], float] = {}
     for op in sorted(ops, key=lambda o: o.entered):
         _bar(ax, op, scale)
     _waits(ax, record, scale)
-    _messages(ax, record, scale)
-    labels = [(_spans(op, scale)[0][0], op.rank, _said(op)) for op in ops]
-    labels += [(_spans(op, scale)[1][0], op.rank, (f"wait · line {op.waited[2]}", "wait")) for op in ops if op.waited]
-    for x, rank, words in sorted(labels)[:MOST]:
-        _label(ax, x, rank, words, taken)
+    arrows = [arrow for m in record.messages if (arrow := _arrow(m, scale))]
+    for tail, tip in arrows:
+        _message(ax, tail, tip)
+    labels = [(_spans(op, scale)[0], op.rank, _said(op)) for op in ops]
+    labels += [(_spans(op, scale)[1], op.rank, (f"wait · line {op.waited[2]}", "wait")) for op in ops if op.waited]
+    room = Room(arrows)
+    for bar, rank, words in sorted(labels)[:MOST]:
+        room.label(ax, bar, rank, words)
     _legend(ax, record)
     for i, note in enumerate(record.notes):
         write(ax, 0.4, TOP + ROW * record.n + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
@@ -84,14 +83,7 @@ def _y(rank: int) -> float:
 
 def _grid(ax: Axes, record: Record, scale: Scale) -> None:
     """The ranks' lines, and the axis of time below them."""
-    unit, per_second = scale.unit
-    bottom = TOP + ROW * record.n
-    for tick in MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.end * per_second):
-        if 0 <= tick <= scale.end * per_second:
-            x = scale.x(tick / per_second)
-            ax.plot([x, x], [TOP, bottom], color=GRID, linewidth=0.7, zorder=0)
-            write(ax, x, bottom + 0.28, f"{tick:g}", 7.5, FAINT)
-    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, f"{unit} since the first operation was entered", 8, FAINT)
+    clock(ax, scale.x, scale.end, TOP, TOP + ROW * record.n, "since the first operation was entered")
     for r in range(record.n):
         ax.plot([LEFT, WIDE - RIGHT], [_y(r)] * 2, color=PENDING, linewidth=1, zorder=1)
         chip(ax, 0.55, _y(r), r)
@@ -160,21 +152,23 @@ def _meeting(ax: Axes, meeting: Meeting, scale: Scale) -> None:
         ax.plot(xs, ys, color=KINDS["collective"][0], linewidth=0.8, alpha=0.7, zorder=1.6)
 
 
-def _messages(ax: Axes, record: Record, scale: Scale) -> None:
-    """An arrow from where the data could leave to where it was there."""
-    for m in record.messages:
-        if not m.send or not m.recv:
-            continue
-        arrived = m.recv.ended if m.recv.ended is not None else m.recv.left
-        if arrived is None or m.recv.error or m.send.error:
-            continue
-        begun = max(m.send.entered, min(m.recv.entered, m.send.left if m.send.left is not None else m.recv.entered))
-        down = 1 if m.recv.rank > m.send.rank else -1
-        tail = (scale.x(begun), _y(m.send.rank) + down * BAR / 2)
-        tip = (max(scale.x(arrived), tail[0] + 0.02), _y(m.recv.rank) - down * BAR / 2)
-        look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-        ax.annotate("", tip, tail, arrowprops=look, zorder=6)
-        ax.add_artist(Circle(tail, 0.045, facecolor=INK, edgecolor="none", zorder=6))
+def _arrow(m: Message, scale: Scale) -> Arrow | None:
+    """From where a message's data could leave to where it was there."""
+    if not m.send or not m.recv:
+        return None
+    arrived = m.recv.ended if m.recv.ended is not None else m.recv.left
+    if arrived is None or m.recv.error or m.send.error:
+        return None
+    begun = max(m.send.entered, min(m.recv.entered, m.send.left if m.send.left is not None else m.recv.entered))
+    down = 1 if m.recv.rank > m.send.rank else -1
+    tail = (scale.x(begun), _y(m.send.rank) + down * BAR / 2)
+    return tail, (max(scale.x(arrived), tail[0] + 0.02), _y(m.recv.rank) - down * BAR / 2)
+
+
+def _message(ax: Axes, tail: Place, tip: Place) -> None:
+    look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
+    ax.annotate("", tip, tail, arrowprops=look, zorder=6)
+    ax.add_artist(Circle(tail, 0.045, facecolor=INK, edgecolor="none", zorder=6))
 
 
 def _said(op: Op) -> tuple[str, str]:
@@ -183,15 +177,40 @@ def _said(op: Op) -> tuple[str, str]:
     return (f"{op.op} · {where}" if op.line else op.op), op.op
 
 
-def _label(ax: Axes, x: float, rank: int, words: tuple[str, str], taken: dict[tuple[int, int], float]) -> None:
-    """Write above a bar, or else below it, where there is room."""
-    for text, side in product(words, (-1, 1)):
-        width = extent(text, 7.5)
-        start = min(x, WIDE - 0.2 - width)
-        if start >= taken.get((rank, side), 0.0):
-            write(ax, start, _y(rank) + side * (BAR / 2 + 0.2), text, 7.5, align="left", halo=True)
-            taken[rank, side] = start + width + 0.15
-            return
+class Room:
+    """Where labels may stand: on no other one, and where there is another place, on no arrow."""
+
+    def __init__(self, arrows: Sequence[Arrow]) -> None:
+        self.arrows = arrows
+        self.taken: dict[tuple[int, int], float] = {}  # (rank, side) → where its last label ends
+
+    def label(self, ax: Axes, bar: tuple[float, float], rank: int, words: tuple[str, str]) -> None:
+        """Write above a bar, or else below it, in full or else in short, or not at all: the legend tells its kind."""
+        for clear, text, side in product((True, False), words, (-1, 1)):
+            width, y = extent(text, 7.5), _y(rank) + side * (BAR / 2 + 0.2)
+            free, last = self.taken.get((rank, side), 0.0), WIDE - 0.2 - width
+            start = min(bar[0], last)
+            if start < free < bar[1] - ASIDE:  # a long bar's label need not stand at its beginning
+                start = free
+            if clear:
+                start = self._beyond(start, y, width)
+            if free <= start <= min(max(bar[0], bar[1] - 2 * ASIDE) + ASIDE, last):
+                write(ax, start, y, text, 7.5, align="left", halo=True)
+                self.taken[rank, side] = start + width + 0.15
+                return
+
+    def _beyond(self, start: float, y: float, width: float) -> float:
+        """Where a line of letters begins when it is pushed to the right of all arrows that run through it."""
+        crossings = []
+        for (x0, y0), (x1, y1) in self.arrows:
+            low, high = sorted((y0, y1))
+            top, bottom = max(low, y - LETTERS), min(high, y + LETTERS)
+            if top < bottom:
+                crossings.append(sorted(x0 + (x1 - x0) * (edge - y0) / (y1 - y0) for edge in (top, bottom)))
+        for left, right in sorted(crossings):
+            if left < start + width + GAP and right > start - GAP:
+                start = right + GAP
+        return start
 
 
 def _legend(ax: Axes, record: Record) -> None:

@@ -1,96 +1,183 @@
-"""The predictions of lesson 02: what a send does, when it returns, and what a message carries."""
+"""Predictions of lesson 02: who waits for whom, and what a message is."""
+
+from __future__ import annotations
 
 from labkit.predictions.prediction import Option, Prediction
 
-PREDICTIONS = (
-    Prediction(
-        name="message_is_a_copy",
-        lesson="02",
-        question="Rank 0 sends `x` to rank 1, which receives it into its own `x`. What do the two hold?",
-        options=(
-            Option(
-                "rank 1 holds rank 0's numbers; rank 0 has none",
-                "That would be true of a parcel. A message is a copy: the sender's memory is read, not emptied.",
-            ),
-            Option("both hold rank 0's numbers"),
-            Option(
-                "both hold the sum", "That is what an all-reduce leaves behind. A receive adds nothing: it overwrites."
-            ),
-        ),
-        answer="both hold rank 0's numbers",
-        why="Both hold rank 0's numbers: a message is a **copy**. Rank 0 keeps its `x`. Rank 1 brought a tensor of the"
-        " right size, and `recv` filled it: what was in it is gone.",
+GRADIENT_STOPS = Prediction(
+    name="gradient_stops",
+    lesson="02",
+    question=(
+        "Rank 1 has computed the loss from the activations that it received, and calls `loss.backward()`. Which "
+        "parameters have a gradient afterwards?"
     ),
-    Prediction(
-        name="late_receiver",
-        lesson="02",
-        question="Rank 1 receives a second late. When does rank 0 come out of its `send`?",
-        options=(
-            Option(
-                "at once: the bytes are on their way",
-                "That would be true if the library copied small messages into a buffer of its own, as many MPI "
-                "libraries do. Gloo does not.",
-            ),
-            Option("a second later: when rank 1 receives"),
-            Option(
-                "never: the send has failed",
-                "A send that nobody has answered yet has not failed. It waits until the receiver comes or the time-out"
-                " ends it.",
-            ),
+    options=(
+        Option(
+            "the embedding on rank 0, and the hidden and the output layer on rank 1",
+            "This is what training needs, and it would be true if autograd had followed the message. But its graph "
+            "lives in one process: for rank 1, the activations are a leaf that came from nowhere.",
         ),
-        answer="a second later: when rank 1 receives",
-        why="A second later. On Gloo, **a send is a rendezvous**: sender and receiver meet, and whoever comes first "
-        "waits for the other, even for 12 bytes. Rank 0's `send` takes as long as rank 1 is late, and all of that "
-        "time is waiting.",
+        Option("the hidden and the output layer on rank 1, and none on rank 0"),
+        Option(
+            "all three layers on rank 1, and none on rank 0",
+            "This would be true if rank 1 had looked up the characters in its own copy of the embedding. It computed "
+            "with the numbers that it received instead, so its own embedding took no part in the loss.",
+        ),
     ),
-    Prediction(
-        name="everyone_sends_first",
-        lesson="02",
-        question="Every rank sends to its right-hand neighbour, then receives from its left-hand one. What happens?",
-        options=(
-            Option(
-                "every rank gets its left neighbour's number",
-                "That would be true if `send` returned before anybody received. Here it waits for the receiver, "
-                "and every receiver is itself still waiting in its own `send`.",
-            ),
-            Option("nobody gets anything: all wait"),
-            Option(
-                "only rank 0 gets something",
-                "That would need one rank that receives first, and there is none: all ranks run the same lines.",
-            ),
-        ),
-        answer="nobody gets anything: all wait",
-        why="Nobody gets anything. Every rank waits in its `send` until its right-hand neighbour receives, "
-        "and that neighbour waits in its own `send`. More time does not help.",
-    ),
-    Prediction(
-        name="written_too_early",
-        lesson="02",
-        question="Rank 0 holds 1.0, calls `isend`, then writes 99.0 into the tensor, then waits. What does a late rank"
-        " 1 receive?",
-        options=(
-            Option("1.0", "That would be true if `isend` made a copy of the tensor when it is called. It makes none."),
-            Option("99.0"),
-            Option("an error", "Nothing watches the tensor, so nobody notices that it was changed."),
-        ),
-        answer="99.0",
-        why="99.0: `isend` keeps no copy. It reads your tensor when the receiver is there.",
-    ),
-    Prediction(
-        name="floats_into_integers",
-        lesson="02",
-        question="Rank 0 sends the floats [1.0, 2.0]. Rank 1 receives them into integers (int32). What does rank 1 "
-        "hold?",
-        options=(
-            Option(
-                "[1, 2]",
-                "That would be true if the receiver converted the numbers. It does not know that they were floats.",
-            ),
-            Option("an error", "That would be true if the dtype travelled with the message. Only the bytes do."),
-            Option("two other numbers"),
-        ),
-        answer="two other numbers",
-        why="Two other numbers: a message is **bytes**. Neither dtype nor shape travels with it, and nobody compares "
-        "them. 1065353216 is how the float 1.0 looks when its 32 bits are read as an integer.",
+    answer="the hidden and the output layer on rank 1, and none on rank 0",
+    why=(
+        "Only rank 1's hidden and output layers have gradients: backward stops at the tensor that was received. "
+        "Autograd knows nothing of the message, because a message carries numbers and no graph.\n\n"
+        "The gradient that rank 0 needs does exist, on rank 1, in `activations.grad`. Somebody has to send it back."
     ),
 )
+
+LATE_RECEIVER = Prediction(
+    name="late_receiver",
+    lesson="02",
+    question="Rank 1 receives a second late. When does rank 0 return from its `send` of four bytes?",
+    options=(
+        Option(
+            "at once: four bytes fit into the network's buffers, whatever rank 1 is doing",
+            "This would be true if `send` only handed the bytes over to the network. Some MPI libraries do that with "
+            "small messages; Gloo does it with none.",
+        ),
+        Option(
+            "not at all: rank 1 is not ready, so the send fails",
+            "This would be true if a send needed a receiver that is already there. It waits for one, for as long as "
+            "the group's time-out allows: half an hour unless you pass a different one.",
+        ),
+        Option("a second later: when rank 1 receives"),
+    ),
+    answer="a second later: when rank 1 receives",
+    why=(
+        "A second later. On Gloo a send is a **rendezvous**: sender and receiver meet, and the one who comes first "
+        "waits for the other, even for four bytes. Rank 0's `send` takes as long as rank 1 is late, and all of that "
+        "time is waiting. Ranks 2 and up take no part and go on at once.\n\n"
+        "On NCCL, `send` puts the message into the GPU's queue and returns; then it is the queue that waits for the "
+        "receiver, not the Python program. The first message between two ranks is different: it has to set up their "
+        "connection and can block the program. (NCCL was not run here.)"
+    ),
+)
+
+CLOSED_RING = Prediction(
+    name="closed_ring",
+    lesson="02",
+    question=(
+        "Every rank sends to its right-hand neighbour, then receives from its left-hand one. The last rank's "
+        "right-hand neighbour is rank 0. What happens?"
+    ),
+    options=(
+        Option(
+            "every rank gets its left-hand neighbour's number, all at the same time",
+            "This would be true if `send` did not wait for its receiver. Every rank has a matching receive in its "
+            "program, but it stands below the send, and nobody gets there.",
+        ),
+        Option(
+            "every rank gets its left-hand neighbour's number, one rank after another",
+            "It was so on the line, because the last rank had nothing to send and could receive straight away. In a "
+            "ring there is no last rank: nobody can begin.",
+        ),
+        Option(
+            "rank 0 waits for ever, and all the others get their number",
+            "This would be true if rank 0's message were the only one with a problem. But each rank's send needs the "
+            "next rank to receive, so as long as one rank waits, its left-hand neighbour waits too.",
+        ),
+        Option("no rank gets anything: all of them wait"),
+    ),
+    answer="no rank gets anything: all of them wait",
+    why=(
+        "All of them wait, in `send`. Rank 0 waits until rank 1 receives. Rank 1 will receive as soon as "
+        "its own send is over, which waits for rank 2, and so on, back to rank 0. More time does not help."
+    ),
+)
+
+EARLY_WRITE = Prediction(
+    name="early_write",
+    lesson="02",
+    question=(
+        "Rank 0's `message` holds 1.0. It calls `isend`, writes 99.0 into `message`, then calls `wait`. Rank 1 comes "
+        "half a second late to receive. What does it get?"
+    ),
+    options=(
+        Option(
+            "1.0",
+            "This would be true if `isend` kept a copy of your tensor. It keeps a reference and reads the memory when "
+            "the receiver is there.",
+        ),
+        Option("99.0"),
+        Option(
+            "an error",
+            "This would be true if somebody watched the tensor. The memory is yours: neither torch nor Gloo sees that "
+            "you write into it.",
+        ),
+    ),
+    answer="99.0",
+    why=(
+        "99.0. `isend` makes no copy: it reads your tensor when the receiver is there. Had rank 1 been early, it might "
+        "have received 1.0. The answer depends on who is faster, and that is a **race**.\n\n"
+        "Until `wait()` returns, do not write into a tensor that is being sent, and do not read one that is being "
+        "received."
+    ),
+)
+
+STALE_UPDATE = Prediction(
+    name="stale_update",
+    lesson="02",
+    question=(
+        "Each worker gets the weight, computes an update with it, sends the update, and gets the new weight. The "
+        "last rank takes a second for its update; meanwhile each of the other workers sends four. When the slow update "
+        "arrives, with which weight has it been computed?"
+    ),
+    options=(
+        Option(
+            "the newest one: a worker always has what the server has",
+            "This would be true if the server told all workers about every update. It answers only the worker that it "
+            "has just heard from.",
+        ),
+        Option(
+            "none: the fast workers wait after their first update until the slow one is there",
+            "This would be true of a collective, where everyone waits for the slowest rank. Here a worker waits only "
+            "for the server's answer, and the server takes whichever message comes first.",
+        ),
+        Option("the very first one, without any of the others' updates"),
+    ),
+    answer="the very first one, without any of the others' updates",
+    why=(
+        "The very first one: in the last line that rank 0 printed, all the other updates came in between. Nobody "
+        "waited for the slow worker, and that is the price: its update is **stale**. It corrects a weight that has "
+        "moved on since.\n\n"
+        "This is asynchronous training with a parameter server. Lesson 10 trains with it and measures what staleness "
+        "does to the loss."
+    ),
+)
+
+FLOAT_INTO_INT = Prediction(
+    name="float_into_int",
+    lesson="02",
+    question="Rank 0 sends the floats [1.0, 2.0]. Rank 1 receives them into a tensor of int32. What does rank 1 hold?",
+    options=(
+        Option("two quite different integers"),
+        Option(
+            "[1, 2]",
+            "This would be true if the message said that it carries floats, so that the receiver could convert them. "
+            "It does not say so.",
+        ),
+        Option(
+            "an error: the dtypes do not match",
+            "This would be true if somebody compared the two dtypes. A receive on Gloo looks at the number of bytes "
+            "only, and they fit.",
+        ),
+    ),
+    answer="two quite different integers",
+    why=(
+        "Two quite different integers, without any error. A message is **bytes**: neither dtype nor shape travels with "
+        "it, and nobody compares them. 1065353216 is how the float 1.0 looks when its 32 bits are read as an integer.\n"
+        "\n"
+        "In the tensor with too much room, the rest stays as it was. With too **little** room the receiving process "
+        "ends at once, on Gloo. So both sides must know dtype and shape, or send them ahead: `comms.send` and "
+        "`comms.recv` do that, for any tensor and any Python object."
+    ),
+)
+
+PREDICTIONS = (GRADIENT_STOPS, LATE_RECEIVER, CLOSED_RING, EARLY_WRITE, STALE_UPDATE, FLOAT_INTO_INT)

@@ -78,13 +78,16 @@ def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sample(model: nn.Module, prompt: str = "the ", n: int = 40, seed: int = 0) -> str:
-    """The prompt and `n` characters more, each drawn by the model's scores; equal models with equal seeds agree."""
+def sample(model: nn.Module, prompt: str = "the ", n: int = 40, seed: int = 0, temperature: float = 0.5) -> str:
+    """The prompt and `n` characters more, each drawn by the model's scores; equal models with equal seeds agree.
+
+    Scores are divided by the temperature: the lower it is, the more often the likeliest character comes.
+    """
     device = next(model.parameters()).device
     chance = torch.Generator().manual_seed(seed)
     text = _numbers(prompt.rjust(CONTEXT))
     for _ in range(n):
-        scores = model(torch.tensor([text[-CONTEXT:]], device=device))[0].cpu()
+        scores = model(torch.tensor([text[-CONTEXT:]], device=device))[0].cpu() / temperature
         text.append(int(torch.multinomial(scores.softmax(0), 1, generator=chance)))
     return prompt + "".join(CHARACTERS[number] for number in text[-n:]) if n else prompt
 

@@ -38,12 +38,12 @@ class ProgressTable:
 
     @property
     def predicted(self) -> list[str]:
-        """A line a lesson, where anything was predicted, and one for all: "02  3 right of 5 answered, 7 in all"."""
+        """Once anything was predicted a line for all, and one a lesson: "02  3 right of 5 answered, 7 in all"."""
         each = self.predictions
         every = [right for rights in each.values() for right in rights]
         answered = {lesson: rights for lesson, rights in each.items() if any(r is not None for r in rights)}
         lines = [f"{lesson}  {_counted(rights)}" for lesson, rights in answered.items() if len(each) > 1]
-        return [f"Predictions: {_counted(every)}", *lines] if every else []
+        return [f"Predictions: {_counted(every)}", *lines] if answered else []
 
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 from typing import Any
 
 import ipywidgets
@@ -21,19 +22,22 @@ from labkit.show.tiles import flat
 from labkit.words import count
 
 MOST = 48  # tiles that one fills in
-FIELD = 58  # pixels that a field is wide
+FIELD = 68  # pixels that a field is wide, with the room before it
 BOX = "display: inline-block; min-width: 30px; padding: 3px 5px; margin: 2px 3px 2px 0; border-radius: 5px; "
 BOX += "text-align: center; vertical-align: middle; line-height: 1.25"
 SMALL = "font-size: 10px; font-weight: normal"
 
-# As `labkit.widgets.DEAF` does, it keeps keys from the notebook; and Enter goes on to the next field, like Tab.
+# As `labkit.widgets.DEAF` does, it keeps keys from the notebook. Enter goes on to the next field, as Tab does: heard on
+# its way down, since a field of ipywidgets lets no key come up again.
 KEYS = """<style onload="
     const box = this.closest('.labkit-sealed');
-    box.onkeydown = event => {
-        event.stopPropagation();
+    box.onkeydown = event => event.stopPropagation();
+    box.addEventListener('keydown', event => {
+        if (event.key != 'Enter' || event.target.tagName != 'INPUT') return;
+        event.preventDefault();
         const stops = [...box.querySelectorAll('input, button')];
-        if (event.key == 'Enter' && event.target.tagName == 'INPUT') stops[stops.indexOf(event.target) + 1].focus();
-    }"></style>"""
+        stops[stops.indexOf(event.target) + 1].focus();
+    }, true);"></style>"""
 
 
 class SealedFlow(ipywidgets.VBox):
@@ -55,21 +59,24 @@ class SealedFlow(ipywidgets.VBox):
                 f"The cell has run, and it leaves {count(tiles, 'number')}: more than the {MOST} that one can predict. "
                 "Take a smaller tensor."
             )
+        before, after = flow.blank.columns
         self._fields = [[_field(place) for place in row] for row in self._places]
+        for fields, groups in zip(self._fields, after, strict=True):
+            for start in list(accumulate(map(len, groups)))[:-1]:
+                fields[start].layout.margin = "2px 0 2px 12px"  # where another entry of a list begins
         self._button = ipywidgets.Button(description="Hold it against the ranks", layout={"width": "max-content"})
         self._said = ipywidgets.HTML()
         self._button.on_click(lambda _: self._pressed())
-        columns = flow.blank.columns[0]
-        wide = f"{110 + 46 * max(len(flat(row)) for row in columns)}px"
+        wide = f"{100 + max(sum(16 + max(30, 9 * len(tile.text)) for tile in flat(row)) for row in before)}px"
         rows = [
             ipywidgets.HBox(
-                [ipywidgets.HTML(f"{_rank(r)} {_boxes(columns[r])} →", layout={"min_width": wide}), *fields],
+                [ipywidgets.HTML(f"{_rank(r)} {_boxes(before[r])} →", layout={"min_width": wide}), *fields],
                 layout={"align_items": "center", "flex_flow": "row wrap"},
             )
             for r, fields in enumerate(self._fields)
         ]
-        before, after = flow.blank.titles
-        asked = f"<b>{escape(before)}</b> → <b>{escape(after)}</b>: what does each rank hold? {HOW}{KEYS}"
+        x, y = map(escape, flow.blank.titles)
+        asked = f"<b>{x}</b> → <b>{y}</b>: what does each rank hold? {HOW}{KEYS}"
         super().__init__([ipywidgets.HTML(asked), *rows, ipywidgets.HBox([self._button, self._said])])
         self.add_class("labkit-sealed")
 
@@ -140,8 +147,9 @@ class Compared:
 
 
 def _field(place: Place) -> Any:
-    layout = {"width": f"{FIELD}px", "margin": "2px 3px 2px 0"}
-    return ipywidgets.Text(tooltip=place.name, layout=layout)
+    """An entry field; its name is there for screen readers, and takes no room."""
+    layout = {"width": f"{FIELD}px", "margin": "2px 0"}
+    return ipywidgets.Text(description=place.name, style={"description_width": "0px"}, layout=layout)
 
 
 def _rank(r: int) -> str:

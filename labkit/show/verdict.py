@@ -20,6 +20,7 @@ from labkit.plot.tiles import Tile
 from labkit.show import markdown, meaning
 from labkit.show.tiles import from_part, grouped
 from labkit.show.timeline import Timeline
+from labkit.show.waits import Waits
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
@@ -115,8 +116,9 @@ class Verdict:
         """SVG and the same in words."""
         f = self._finding
         if f.state == "deadlock" and f.records and all(f.records):
-            timeline = Timeline(f.records)
-            return timeline.svg, timeline.alt
+            waits = Waits(f.records, f.report)
+            shown = waits if waits.arrows else Timeline(f.records)
+            return shown.svg, shown.alt
         if f.state != "wrong" or not f.outs or f.case is None:
             return None
         drawing = _drawing(self._exercise, f)

@@ -14,7 +14,7 @@ from labkit.theory.record import Op, Record, read
 from labkit.words import alike, ranks, seconds, sentence
 
 ANYBODY = "any rank"
-KINDS = (("finished", "done"), ("died", "failed"), ("raised", "failed"), ("", "busy"))
+KINDS = (("finished", "done"), ("died", "failed"), ("raised", "failed"), ("never", "failed"), ("", "busy"))
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Waits:
 
     def __init__(self, logs: Sequence[dict[str, Any] | None], outcome: Outcome | None = None) -> None:
         self.record: Record = read(logs)
+        self._absent = {r for r, log in enumerate(logs) if log == {}}
         self.long = 0.0  # seconds of the longest wait; 0 where the cell was cut short
         self.waiting = _cut_short(self.record, outcome)
-        self.others = _elsewhere(self.record, outcome, self.waiting)
+        self.others = {r: self._instead(r, outcome) for r in range(self.record.n) if r not in self.waiting}
         if not self.waiting:
             self._longest()
 
@@ -53,8 +54,20 @@ class Waits:
                 whom = tuple(sorted({w.for_ for w in mine}))
                 self.waiting[r] = Waiting(_call(mine[0].op), whom)
                 self.others.pop(r, None)
-            else:
+            elif r not in self._absent:
                 self.others[r] = self._doing(r, moment)
+
+    def _instead(self, rank: int, outcome: Outcome | None) -> str:
+        """What a rank did that does not wait."""
+        if outcome and rank in outcome.dead:
+            return f"died ({outcome.dead[rank]})"
+        if outcome and rank in outcome.elsewhere:
+            return outcome.elsewhere[rank]
+        if outcome and rank in outcome.errors:
+            return f"raised {outcome.errors[rank].ename}"
+        if rank in self._absent:
+            return "never ran the cell"
+        return "finished the cell" if outcome or self.record.logs[rank].ended is not None else "computes"
 
     def _doing(self, rank: int, moment: float) -> str:
         """What a rank did then that did not wait."""
@@ -227,19 +240,3 @@ def _call(op: Op) -> str:
 def _called(where: dict[str, Any]) -> str:
     """The same of a call that left no record, from what its rank said of where it was."""
     return _call(Op(0, 0, where["op"], "", (), line=where["line"], function=where["function"]))
-
-
-def _elsewhere(record: Record, outcome: Outcome | None, waiting: dict[int, Waiting]) -> dict[int, str]:
-    """What the ranks did that do not wait."""
-    found = {}
-    for r in set(range(record.n)) - set(waiting):
-        error = outcome.errors.get(r) if outcome else None
-        if outcome and r in outcome.dead:
-            found[r] = f"died ({outcome.dead[r]})"
-        elif outcome and r in outcome.elsewhere:
-            found[r] = outcome.elsewhere[r]
-        elif error:
-            found[r] = f"raised {error.ename}"
-        else:
-            found[r] = "finished the cell" if outcome or record.logs[r].ended is not None else "computes"
-    return found

@@ -28,6 +28,43 @@ def test_it_opens_the_first_lesson_and_asks_nothing(chromium: BrowserContext, la
     page.close()
 
 
+def test_the_lessons_are_copies_without_outputs(opened):
+    nb = opened("00-start-here.ipynb")
+    assert nb.cells.count() > 5
+    expect(nb.cells.locator(".jp-OutputArea-output")).to_have_count(0)
+
+
+def test_a_button_puts_a_notebook_back_and_keeps_what_was_typed(opened, lab_server: Server, shots):
+    name, mine = "cheat-sheet.ipynb", lab_server.notebooks / "cheat-sheet.mine-1.ipynb"
+    original = (lab_server.notebooks / name).read_bytes()
+    nb = opened(name)
+    nb.cells.nth(0).click()
+    nb.page.keyboard.press("b")  # a new cell below the first
+    nb.page.keyboard.press("Enter")
+    nb.page.keyboard.insert_text("from labkit import put_back\n\nput_back()")
+    cell = nb.run_cell(1)
+    cell.get_by_role("button", name=f"Put {name} back…").click()
+    put_it_back = cell.get_by_role("button", name="Put it back")
+    put_it_back.click()
+    expect(cell.get_by_text("Save this notebook first")).to_be_visible()
+    nb.page.screenshot(path=shots / "put back, asked.png")
+    nb.save()
+    put_it_back.click()
+    expect(cell.get_by_text(f"Yours is kept as {mine.name}")).to_be_visible()
+    expect(put_it_back).to_be_hidden()
+    nb.page.screenshot(path=shots / "put back, done.png")
+    assert (lab_server.notebooks / name).read_bytes() == original
+    assert nbformat.read(mine, as_version=4).cells[1].source.endswith("put_back()")
+    nb.menu("File", "Reload Notebook from Disk")
+    reload = nb.page.locator(".jp-Dialog .jp-mod-accept")  # it asks only where something is unsaved
+    expect(reload.or_(nb.cells.nth(1).filter(has_not_text="put_back()")).first).to_be_visible()
+    if reload.count():
+        reload.click()
+    expect(nb.cells.get_by_text("put_back()")).to_have_count(0)
+    nb.save()
+    assert nb.page.locator(".jp-Dialog").count() == 0
+
+
 def test_a_widget_is_alive_after_the_page_was_loaded_again(opened, lab_server: Server):
     nb = opened(lab_server.write("alive.ipynb", [ASKED, "p.choice"]))
     nb.run_cell(0)

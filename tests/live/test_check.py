@@ -124,13 +124,14 @@ def test_a_deadlock_names_who_waits_for_whom_at_which_line(lab):
         "Rank 0 waits for rank 1 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
         "Rank 1 waits for rank 0 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
     ]
-    assert "Space–time diagram" in verdict._repr_html_()
+    assert "0 → 1 → 0 is a cycle: nobody can go on." in verdict._repr_html_()
 
 
 def test_a_rank_that_went_without_the_others_is_told(lab):
     verdict = checked(lab, SOME + "    if rank:\n        dist.all_reduce(y)\n    return y")
     assert verdict.state == "deadlock"
     assert "Rank 0 finished the function without it." in verdict.says
+    assert "Rank 1 waits for rank 0 in all_reduce (line 5). Rank 0 finished the function" in verdict._repr_html_()
 
 
 def test_a_wait_in_a_group_that_the_function_made_is_a_deadlock_too(lab):

@@ -39,21 +39,6 @@ def half_sum(x):
 """,
     ),
     (
-        "swap",
-        """
-def swap(x):
-    partner, got = rank ^ 1, x.clone()
-    if partner < world_size:
-        if rank < partner:
-            dist.send(x, dst=partner)
-            dist.recv(got, src=partner)
-        else:
-            dist.recv(got, src=partner)
-            dist.send(x, dst=partner)
-    return got
-""",
-    ),
-    (
         "ring_shift",
         """
 def ring_shift(x):

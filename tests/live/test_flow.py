@@ -232,9 +232,10 @@ def test_the_magic_reads_its_line(lab):
 
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     magics = PictureMagics(shell, lambda *args: args, print, print)
-    assert magics.flow("x", "pass\n") == ("# %%flow x\npass\n", "x", "x", None, 0)
-    assert magics.flow("x -> y[0] --means reduce --root 2", "")[1:] == ("x", "y[0]", "reduce", 2)
-    for line in ("", "x ->", "-> y", "x --mean all_reduce"):
+    assert magics.flow("x", "pass\n") == ("# %%flow x\npass\n", "x", "x", None, 0, False)
+    assert magics.flow("x -> y[0] --means reduce --root 2", "")[1:] == ("x", "y[0]", "reduce", 2, False)
+    assert magics.flow("x -> y --predict --root=2 --means=reduce", "")[1:] == ("x", "y", "reduce", 2, True)
+    for line in ("", "x ->", "-> y", "x --mean all_reduce", "--predict", "x --predicts"):
         with pytest.raises(UsageError, match="%%flow x"):
             magics.flow(line, "")
 
@@ -246,6 +247,39 @@ def test_a_flow_cell_shows_its_picture_and_its_text(notebook):
     assert cell.stdout == "ranks 0–2 │ here\n"
     assert cell.result.splitlines()[3:] == ["rank 2 │ 2 (2·0) → 3 (Σ 0–2·0)", "This is what all_reduce means."]
     assert "data:image/svg+xml;base64," in notebook.run("display(_)").displays[0]["text/html"]
+
+
+def test_a_sealed_cell_runs_and_keeps_what_the_ranks_hold_until_it_is_filled_in(notebook):
+    notebook.value("%%px\nx = torch.arange(2.) + 10 * rank")
+    cell = notebook.run("%%flow x --predict\nprint('here')\ndist.all_reduce(x)")
+    assert cell.status == "ok", cell.traceback
+    assert cell.stdout == "ranks 0–2 │ here\n"
+    assert cell.result.splitlines()[2] == "rank 1 │ 10 (1·0)  11 (1·1) → ?  ?"
+    assert notebook.run("%%px\nprint(x.tolist())").stdout == "ranks 0–2 │ [30.0, 33.0]\n", "the cell has run"
+    notebook.value("%%px\nx = torch.arange(2.) + 10 * rank")
+    notebook.run("%%flow x --predict\ndist.all_reduce(x)")
+    assert notebook.value("_.fill([[30, 33], [30, 32], [3, ...]])").splitlines()[:6] == [
+        "3 of 5 tiles right, 1 left empty.",
+        "Rank 1, place 1: you said 32, it holds 33.",
+        "Rank 2, place 0: you said 3, it holds 30.",
+        "rank 0 │ 30 ✓  33 ✓",
+        "rank 1 │ 30 ✓  32 ✗ 33",
+        "rank 2 │ 3 ✗ 30  33",
+    ]
+
+
+def test_a_sealed_cell_fails_and_hangs_as_any_other_does(notebook):
+    notebook.value("%%px\nx = torch.ones(1) * rank")
+    assert notebook.run("%%flow x --predict\n1 / 0").error.startswith("CellError: ranks 0–2: ZeroDivisionError")
+    stuck = notebook.run("%%flow x --predict\nif rank:\n    dist.all_reduce(x)").error
+    assert stuck.startswith("StuckError: ranks 1, 2 wait in all_reduce")
+
+
+def test_a_reduce_is_undefined_off_its_root_where_it_is_meant(lab):
+    lab.run("x = torch.ones(2) * (rank + 1)")
+    sealed = lab.flow("dist.reduce(x, dst=2)", "x", means="reduce", root=2, predict=True)
+    rows = [["?", "?"] if r != 2 else [10, 10] for r in range(4)]
+    assert repr(sealed.fill(rows)).startswith("All 8 tiles right.")
 
 
 def test_a_flow_cell_that_fails_names_the_line_that_the_editor_shows(notebook):

@@ -128,3 +128,16 @@ def test_ranks_that_are_none_are_refused(lab):
     for ranks in (3, -1, [0, 7], [], "all", [0.5]):
         with pytest.raises(LabError, match="ranks 0 to 2"):
             lab.run("1", ranks)
+
+
+def test_curves_are_drawn_of_the_ranks_that_have_them(lab):
+    lab.run("losses = [3.0 - rank, 2.0, torch.tensor(1.0)]")
+    lab.run("more = torch.tensor([3.0, 2.0])", ranks=1)
+    assert lab.curves("losses", "more").values == {
+        "losses": {r: [3.0 - r, 2.0, 1.0] for r in range(3)},
+        "more": {1: [3.0, 2.0]},
+    }
+    with pytest.raises(LabError, match=r"lost.*in a %%px cell first"):
+        lab.curves("lost")
+    with pytest.raises(LabError, match="needs a list to draw"):
+        lab.curves()

@@ -88,3 +88,15 @@ def test_a_cell_that_ended_well_shows_its_longest_wait(lab):
     assert 0.4 < waits.long < 5
     lab.run("x = 1")
     assert repr(lab.last.waits()) == "No rank waited for another one."
+
+
+def test_after_a_check_the_last_run_of_the_function_is_shown(lab):
+    lab.run("def f(x):\n    if rank:\n        dist.barrier()\n    return x")
+    with pytest.raises(StuckError):
+        lab.run("if rank < 2: dist.barrier()")
+    lab.check("f", means=list, ranks=(2,))
+    assert repr(lab.last.waits()).splitlines() == [
+        "Rank 1 waits for rank 0 in barrier (line 3).",
+        "Rank 0 finished the cell without it.",
+        "Rank 2 never ran the cell.",
+    ]

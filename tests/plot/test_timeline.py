@@ -8,7 +8,10 @@ import xml.dom.minidom
 
 import pytest
 
+from labkit.plot import timeline as picture
+from labkit.plot.sheet import extent
 from labkit.show.timeline import Timeline
+from tests import pictures
 from tests.recorded import Told, told
 
 
@@ -87,3 +90,36 @@ def test_hundreds_of_operations_have_a_picture_of_bearable_size():
         return rank
 
     assert len(Timeline(told(busy(), busy())).svg) < 300_000
+
+
+def late_receiver():
+    """A send that lasts a second, as rank 1 comes late; and its receive at the picture's right edge."""
+    a = Told(2).meet("barrier", 3, 14, line=4).send(1, 15, 1013, line=7)
+    b = Told(2).meet("barrier", 11, 15, line=4).recv(0, 1012, 1016, line=10)
+    return Timeline(told(a, b))
+
+
+@pytest.mark.parametrize("made", [late_receiver, pictures.crossing])
+def test_no_arrow_runs_through_a_label(made):
+    record = made().record
+    ax = picture.draw(picture.axes(record), record)
+    arrows = [(t.xyann, t.xy) for t in ax.texts if getattr(t, "arrow_patch", None) and t.xy[1] > 1]
+    labels = [t for t in ax.texts if " · " in t.get_text()]
+    assert arrows
+    assert len(labels) == sum(map(len, record.ops))
+    for label in labels:
+        left, y = label.get_position()
+        right = left + extent(label.get_text(), 7.5)
+        for (x0, y0), (x1, y1) in arrows:
+            steps = [(x0 + (x1 - x0) * k / 50, y0 + (y1 - y0) * k / 50) for k in range(51)]
+            assert not [p for p in steps if left < p[0] < right and abs(p[1] - y) < 0.12], label.get_text()
+
+
+def test_from_a_second_on_the_axis_counts_seconds():
+    assert "s since the first operation was entered" in words_of(late_receiver())
+    assert {"0.0", "0.2", "1.0"} <= words_of(late_receiver())
+    assert "ms since the first operation was entered" in words_of(pictures.crossing())
+
+
+def words_of(timeline):
+    return set(re.findall(r"<text[^>]*>([^<]*)</text>", timeline.svg.decode()))
