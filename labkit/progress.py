@@ -56,7 +56,7 @@ def predicted() -> dict[str, dict[str, Any]]:
 
 def predict(name: str, choice: str | float, right: bool) -> None:
     """Write down the choice of a prediction, unless it was answered before: the first one counts."""
-    with _alone():
+    with files.alone(folder()):
         known = predicted()
         if name not in known:
             _keep(read(), {**known, name: {"first": choice, "right": right}})
