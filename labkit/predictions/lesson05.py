@@ -128,9 +128,9 @@ PREDICTIONS = (
         ),
         answer="tens of microseconds or more",
         why=(
-            "**Tens of microseconds or more.** The second barrier sends messages like any other collective, and it stands "
-            "between the two readings. So a part of what the clock shows is the barrier. The dots also lie far apart: a "
-            "single reading says next to nothing."
+            "**Tens of microseconds or more.** The second barrier sends messages like any other collective, and it "
+            "stands between the two readings. So a part of what the clock shows is the barrier. The dots also lie far "
+            "apart: a single reading says next to nothing."
         ),
     ),
     Prediction(
