@@ -38,6 +38,7 @@ def harness(fn, late):
 """
 
 # Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
+# So is who leaves the file out, and sends x instead.
 SLOW_DISK = """
 def harness(fn, x):
     import os, shutil, tempfile, time
@@ -46,19 +47,21 @@ def harness(fn, x):
     with recorder.paused():
         box = [tempfile.mkdtemp() if rank == 0 else None]
         dist.broadcast_object_list(box, src=0)
-    path, save, load = os.path.join(box[0], "model.pt"), torch.save, torch.load
+    path, save, load, loads = os.path.join(box[0], "model.pt"), torch.save, torch.load, []
 
     def slow_save(*args, **kwargs):
-        time.sleep(0.2)
+        time.sleep(0.3)
         return save(*args, **kwargs)
 
     def slow_load(*args, **kwargs):
-        time.sleep(0.2 * (rank == world_size - 1))
+        loads.append(None)
+        time.sleep(0.15 * (rank == world_size - 1))
         return load(*args, **kwargs)
 
     torch.save, torch.load = slow_save, slow_load
     try:
         result = fn(x, path)
+        assert loads, "it never calls torch.load"
         assert rank != 0 or not os.path.exists(path), "the file is still there"
         return result
     finally:
@@ -67,33 +70,39 @@ def harness(fn, x):
             shutil.rmtree(box[0], ignore_errors=True)
 """
 
-# Only rank 0 is told where to write.
+# Only rank 0 is told where to write. Who sends x instead of the path never loads.
 SECRET_PATH = """
 def harness(fn, x):
     import os, shutil, tempfile, time
     from labkit.rank import recorder
 
     folder = tempfile.mkdtemp() if rank == 0 else None
-    save = torch.save
+    save, load, loads = torch.save, torch.load, []
 
     def slow_save(*args, **kwargs):
         time.sleep(0.2)
         return save(*args, **kwargs)
 
-    torch.save = slow_save
+    def counted_load(*args, **kwargs):
+        loads.append(None)
+        return load(*args, **kwargs)
+
+    torch.save, torch.load = slow_save, counted_load
     try:
-        return fn(x, os.path.join(folder, "model.pt") if rank == 0 else None)
+        result = fn(x, os.path.join(folder, "model.pt") if rank == 0 else None)
+        assert loads, "it never calls torch.load"
+        return result
     finally:
-        torch.save = save
+        torch.save, torch.load = save, load
         with recorder.paused():
             dist.barrier()
         if rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
 """
 
-# Whether the work began before the others had come, and nobody left before all had.
+# Whether the work began before the others had come, nobody left before all had, and nobody waited for another's work.
 WORKED_MEANWHILE = """
-def harness(fn, late):
+def harness(fn, late, busy):
     import time
     from labkit.rank import recorder
 
@@ -101,27 +110,30 @@ def harness(fn, late):
 
     def work():
         began.append(time.perf_counter())
+        time.sleep(busy)
         return rank * 10
 
     time.sleep(late)
     came = time.perf_counter()
     result = fn(work)
     left = time.perf_counter()
-    mine = torch.tensor([came, began[0] if began else float("nan"), left], dtype=torch.float64)
+    mine = torch.tensor([came, began[0] if began else float("nan"), busy], dtype=torch.float64)
     stamps = [torch.zeros_like(mine) for _ in range(world_size)]
     with recorder.paused():
         dist.all_gather(stamps, mine)
     last = max(range(world_size), key=lambda r: stamps[r][0].item())
     assert len(began) == 1, f"it called work() {len(began)} times"
     assert left >= stamps[last][0].item(), f"it left before rank {last} had come"
-    early = min(range(world_size), key=lambda r: stamps[r][0].item())
     if late == 0 and stamps[last][0].item() - came > 0.2:
         assert began[0] < stamps[last][0].item(), f"it began its work only after rank {last} had come"
+    for other, (_, began_there, busy_there) in enumerate(s.tolist() for s in stamps):
+        if busy_there > 0 and other != rank:
+            assert left < began_there + busy_there, f"all had come, and it still waited for the work of rank {other}"
     return result
 """
 
-# A clock that only the work moves on: 2 to 8 s in each call, much more while the rank warms up, and the wait for the
-# late ones where no barrier was called before.
+# A clock that only the work and the barriers move on: 2 to 8 s in each call of the work, much more while the rank warms
+# up, and the wait for the late ones where no barrier was called before.
 FAKE_CLOCK = """
 def harness(fn, seconds):
     seconds, now, calls, together = seconds.tolist(), [0.0], [], [False]
@@ -135,6 +147,7 @@ def harness(fn, seconds):
 
     def barrier(*args, **kwargs):
         together[0] = True
+        now[0] += 16.0
         return real(*args, **kwargs)
 
     dist.barrier = barrier
@@ -162,7 +175,7 @@ def _stop_watches(n: int) -> list[Case]:
         Case(times(6, 2), "six repeats: the median lies between two"),
         Case(
             [np.array([1.0] * 3 + [0.5 + 0.25 * (r == i % n) for i in range(7)]) for r in range(n)],
-            "another is late each time",
+            "a different rank is late each time",
         ),
     ]
 
@@ -176,8 +189,11 @@ def _tensors(n: int) -> list[Case]:
 
 
 def _shifts(n: int) -> list[Case]:
-    """One rank much later than the others."""
-    return [Case([(0.4 * (r == late),) for r in range(n)], f"rank {late} comes late") for late in (n - 1, 0, 1)]
+    """Seconds late and seconds of work: one rank comes much later, or all come at once and one has much more to do."""
+    return [
+        *(Case([(0.4 * (r == late), 0.0) for r in range(n)], f"rank {late} comes late") for late in (n - 1, 0, 1)),
+        Case([(0.0, 0.8 * (r == n - 1)) for r in range(n)], f"rank {n - 1} has a lot of work"),
+    ]
 
 
 def _log(n: int, repeat: int, usual: int, seed: int) -> Case:
@@ -260,6 +276,14 @@ def save_then_load(x, path):
         ),
         Mutant("leaves the file behind", replace=("        os.remove(path)\n", "        pass\n"), says="still there"),
         Mutant("returns its own x", replace=("return loaded", "return x")),
+        Mutant(
+            "sends x and leaves the file out",
+            source="""
+def save_then_load(x, path):
+    return comms.broadcast(x, src=0)
+""",
+            says="never calls torch.load",
+        ),
     ),
     hints=(
         "Two things may happen too early here: a load, and the remove. Who has to wait for whom, each time?",
@@ -330,6 +354,14 @@ def tell_when_saved(x, path):
             replace=("src=0", "src=world_size - 1"),
             verdict="raises",
         ),
+        Mutant(
+            "sends x and leaves the file out",
+            source="""
+def tell_when_saved(x, path):
+    return comms.broadcast(x, src=0)
+""",
+            says="never calls torch.load",
+        ),
     ),
     hints=(
         "Nobody can load before they know the path. Who tells them, and when?",
@@ -349,7 +381,8 @@ MEANWHILE = Exercise(
     statement=(
         "`work()` needs nobody else and returns a number. Call it **once** and return its result, but not before "
         "**every** rank has called your function. A rank that comes early must not stand idle: it begins its work at "
-        "once, whether the others have come or not, and they must be able to see that it has come. One barrier."
+        "once, whether the others have come or not. And nobody waits for anybody else's work, only until all ranks "
+        "have come. One barrier."
     ),
     minutes=8,
     difficulty=2,
@@ -384,6 +417,16 @@ def work_meanwhile(work):
     return work()
 """,
             says="left before",
+        ),
+        Mutant(
+            "works first and says only then that it has come",
+            source="""
+def work_meanwhile(work):
+    result = work()
+    dist.barrier()
+    return result
+""",
+            says="still waited for the work",
         ),
         Mutant("works twice", replace=("return result", "return work()"), says="2 times"),
         Mutant(
@@ -623,6 +666,10 @@ def bench_by_hand(work, clock, repeat):
             ),
         ),
         Mutant("takes the lower one of the two in the middle", replace=("quantile(0.5)", "median()")),
+        Mutant(
+            "puts a second barrier after the work, within the time",
+            replace=("        work()\n        seconds", "        work()\n        dist.barrier()\n        seconds"),
+        ),
         Mutant(
             "calls the barrier after the work, within the time",
             replace=(

@@ -59,8 +59,7 @@ PREDICTIONS = (
             "- *gather*: the ranks that only hand in their part go on. The root waits, because it needs rank 1's.\n"
             "- *scatter*: the ranks that have their part go on. The root waits because it still has to hand rank 1 its "
             "part, and on Gloo a send is a rendezvous.\n"
-            "- *broadcast* and *reduce* pass through several ranks. Who waits depends on who stands next to the late "
-            "rank on the library's route."
+            "- *broadcast* and *reduce*: some wait and some go on. Which ones? The next question is about that."
         ),
     ),
     Prediction(
@@ -91,33 +90,40 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="load_too_early",
+        name="who_loads_what",
         lesson="05",
-        question="Rank 0 needs 0.3 s to save the model. The other ranks load the file at once. What do they get?",
+        question=(
+            "The file holds the checkpoint of step 0. Rank 0 now needs 0.3 s to collect the model, and writes the "
+            "checkpoint of step 12 to the same file. The other ranks load the file at once. What do they get?"
+        ),
         options=(
             Option(
-                "the model: loading waits until the file is complete",
-                "A file system makes nobody wait for a file that does not exist yet. Nothing ties the readers to the "
-                "writer.",
+                "step 12: loading waits until rank 0 has written",
+                "A file system makes nobody wait for a file that somebody is going to write. Nothing ties the readers "
+                "to the writer.",
             ),
-            Option("an error: there is no such file"),
+            Option(
+                "an error: the file is not complete",
+                "This would be true if they came while rank 0 was writing. They come before it has begun, and find a "
+                "whole file.",
+            ),
+            Option("step 0, and no error"),
             Option(
                 "a deadlock: they wait for rank 0, and rank 0 waits for them",
                 "There is nothing in these lines that waits: no rank communicates.",
             ),
         ),
-        answer="an error: there is no such file",
+        answer="step 0, and no error",
         why=(
-            "**An error**, and that is the lucky case. If an older file lies there, the readers load the old weights, "
-            "and nobody hears of it. If they come while rank 0 is writing, they find half a file."
+            "**Step 0, and no error.** Rank 0 goes on with the new weights and the others with the old ones, and "
+            "nothing tells you. An error would be the lucky case: you get one where there is no older file, or where a "
+            "rank loads while rank 0 is writing and finds half a file."
         ),
     ),
     Prediction(
         name="empty_clock",
         lesson="05",
-        question=(
-            "Take the all-reduce out and leave the two barriers and the two clock readings. What does the clock show?"
-        ),
+        question=("Between the two barriers there is now no work at all. What does the clock show?"),
         options=(
             Option(
                 "a few microseconds: there is nothing left to measure",
@@ -129,22 +135,23 @@ PREDICTIONS = (
         answer="tens of microseconds or more",
         why=(
             "**Tens of microseconds or more.** The second barrier sends messages like any other collective, and it "
-            "stands between the two readings. So a part of what the clock shows is the barrier. The dots also lie far "
-            "apart: a single reading says next to nothing."
+            "stands between the two readings. So a part of what the clock shows is the barrier. Look also at how far "
+            "apart the dots of one rank lie: if you take a single reading, you catch one of them."
         ),
     ),
     Prediction(
         name="two_clocks",
         lesson="05",
         question=(
-            "Rank 0 broadcasts 16 KiB, 50 times, and reads its own clock. Clock A: a barrier before each broadcast, "
+            "Rank 0 broadcasts 1 MiB, 50 times, and reads its own clock. Clock A: a barrier before each broadcast, "
             "and only the broadcast is timed. Clock B: all 50 back to back, the total divided by 50. Which one shows "
             "more for one broadcast, on rank 0?"
         ),
         options=(
             Option(
                 "A: starting afresh each time costs more than going on",
-                "This would be true if the barrier were inside the readings. It stands before the first one.",
+                "This would be true if a call after a barrier had to set something up again. The connections are "
+                "there, and the barrier itself is not timed: it ends before the first reading.",
             ),
             Option(
                 "neither: it is the same call with the same data",
