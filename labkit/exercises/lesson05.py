@@ -379,10 +379,10 @@ MEANWHILE = Exercise(
     lesson="05",
     title="Work while you wait",
     statement=(
-        "`work()` needs nobody else and returns a number. Call it **once** and return its result, but not before "
-        "**every** rank has called your function. A rank that comes early must not stand idle: it begins its work at "
-        "once, whether the others have come or not. And nobody waits for anybody else's work, only until all ranks "
-        "have come. One barrier."
+        "`work()` needs nobody else and returns a number (in the picture ten times the rank). Call it **once** and "
+        "return its result, but not before **every** rank has called your function. A rank that comes early must not "
+        "stand idle: it begins its work at once, whether the others have come or not. And nobody waits for anybody "
+        "else's work, only until all ranks have come. One barrier."
     ),
     minutes=8,
     difficulty=2,
@@ -461,16 +461,18 @@ LATE_OR_SLOW = Exercise(
         "repetition, in float64; all ranks read one common clock. Return a list of two, the same on every rank: the "
         "**rank that began last most often** (an integer; the lowest one of those that tie), and the **transfer**: "
         "the median over the repetitions of the time from the last rank's beginning to the last rank's end (a float; "
-        "with an even number of repetitions the mean of the two in the middle)."
+        "with an even number of repetitions the mean of the two in the middle). The picture shows three repetitions: "
+        "first `began`, then `ended`."
     ),
     minutes=15,
     difficulty=3,
     means=_late_or_slow,
     inputs=_logs,
+    picture=lambda: _log(3, 3, 2, 1).xs,
     tolerance=1e-9,
     solution='''
 def late_or_slow(began, ended):
-    """Return [the rank that is late most often, the median time from the last beginning to the last end]."""
+    """Return [the rank that is late most often, the median transfer]."""
     everyone = [torch.empty_like(began) for _ in range(world_size)]
     dist.all_gather(everyone, began)
     begins = torch.stack(everyone)
@@ -628,7 +630,8 @@ BENCH_BY_HAND = Exercise(
         "Call the work **three times** to warm up, then `repeat` times, each time after a `dist.barrier()`, so that "
         "all ranks start together, and with the clock read right before and right after it. A repeat took as long as "
         "its **slowest rank**; the honest time is the **median** of the repeats, with an even number of them the mean "
-        "of the two in the middle. Return it in seconds, as a Python float, the same on every rank."
+        "of the two in the middle. Return it in seconds, as a Python float, the same on every rank. The picture shows "
+        "what each call of `work()` takes on each rank's clock, the three to warm up first."
     ),
     minutes=12,
     difficulty=2,
@@ -638,7 +641,7 @@ BENCH_BY_HAND = Exercise(
     tolerance=1e-9,
     solution='''
 def bench_by_hand(work, clock, repeat):
-    """Return the seconds that work() takes: the median over the repeats of the slowest rank's time."""
+    """Return the median over the repeats of the slowest rank's seconds."""
     for _ in range(3):
         work()
     seconds = []
