@@ -20,8 +20,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 # What labkit puts into every rank before the first cell runs.
 ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny")
 # These hold for a file, not for a lesson: a cell ends in a bare name, a name is imported where it is first
-# needed, a function is shown and then improved, the text cells document it, the formatter sets blank lines.
-NOT_IN_LESSONS = "B018,D1,E402,F811,I001"
+# needed, a function is shown and then improved, the text cells document it, the formatter sets blank lines, a loop's
+# body is left to the learner.
+NOT_IN_LESSONS = "B007,B018,D1,E402,F811,I001"
 # Where an error is the lesson, an unknown name may be it.
 WHERE_AN_ERROR_IS_THE_LESSON = ("F821",)
 

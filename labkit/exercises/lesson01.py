@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case, vectors
 from labkit.theory import collectives
 
@@ -30,6 +30,11 @@ HALF_SUM = Exercise(
     difficulty=2,
     means=_sum_of_halves,
     inputs=lambda n: vectors(n)[:6],
+    least=Least(
+        sent=lambda n, S: 2 * (1 - 1 / (n - n // 2)) * S,  # the upper half is the larger one
+        rounds=lambda n: 1,
+        memory=lambda n, S: S,
+    ),
     solution='''
 def half_sum(x):
     """Return the sum of x over this rank's half of the ranks."""
@@ -80,6 +85,7 @@ WHO_IS_LEFT = Exercise(
         Case([np.array([0]) for _ in range(n)], "nobody has their data"),
         Case([np.array([r % 2], dtype="int32") for r in range(n)], "the odd ranks have theirs, in int32"),
     ],
+    least=Least(rounds=lambda n: 1),
     solution='''
 def who_is_left(alive):
     """Return the ranks whose alive is 1, in increasing order, on every rank."""

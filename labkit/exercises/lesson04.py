@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case, counting, divisible, draws, uneven
 from labkit.grading.promises import Once
 from labkit.theory import collectives
@@ -44,6 +45,11 @@ ALL_REDUCE_BY_HAND = Exercise(
     forbids=("all_reduce", "all_gather", "gather", "reduce_scatter", "all_to_all", *MESSAGES, *OBJECTS),
     promises=(Once(("reduce", "broadcast")),),
     keeps_input=True,
+    least=Least(
+        sent=lambda n, S: ((n - 1) / n + ceil(log2(n))) * S,  # the root, in the reduce and in the broadcast
+        rounds=lambda n: 2,
+        memory=lambda n, S: S,
+    ),
     solution='''
 def all_reduce_by_hand(x):
     """Return the sum of all ranks' x on every rank, without all_reduce."""
@@ -113,6 +119,7 @@ REDUCE_SCATTER_FROM_ALL_TO_ALL = Exercise(
     forbids=("all_reduce", "reduce", "reduce_scatter", "gather", "all_gather", *MESSAGES, *OBJECTS),
     promises=(Once(("all_to_all_single",)),),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def reduce_scatter_from_all_to_all(x):
     """Return the sum of everyone's chunk r, on rank r."""
@@ -180,6 +187,11 @@ ALL_GATHER_UNEVEN = Exercise(
     means=collectives.all_gather,
     inputs=uneven,
     forbids=(*OBJECTS, *MESSAGES),
+    least=Least(
+        sent=lambda n, S: (n - 1) * (S + 8),  # padded, and the lengths
+        rounds=lambda n: 2,
+        memory=lambda n, S: n * S,
+    ),
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""
@@ -250,6 +262,7 @@ AVERAGE_INTS = Exercise(
     inputs=_integers,
     tolerance=1e-6,
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def average_ints(x):
     """Return the mean of all ranks' integers, as floats."""

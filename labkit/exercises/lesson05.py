@@ -6,7 +6,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.exercise import Budget, Exercise, Least, Mutant
 from labkit.grading.inputs import Case, counting, draws
 from labkit.grading.promises import Calls
 
@@ -527,6 +527,7 @@ BARRIER_BY_HAND = Exercise(
     budget=Budget(steps=lambda n: ceil(log2(n))),
     harness=WHO_LEFT_EARLY,
     picture=lambda: ["early", "early", "late"],
+    least=Least(rounds=lambda n: ceil(log2(n))),
     solution='''
 def barrier_by_hand():
     """Return when every rank has come."""

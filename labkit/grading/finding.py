@@ -9,6 +9,7 @@ from labkit.grading import evidence, gradients, judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
+from labkit.grading.score import Score
 from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import waited
@@ -31,7 +32,7 @@ class Finding:
     `outs[r]` and `want[r]` are what came and what should have come there (gradients of the argument `gradient`, where
     it is named), `wrong` the ranks that differ (rank → difference), `origins[r]` where the elements came from, if that
     is known. `records` are the ranks' own, `report` what became of a run that did not end well; `right` is how many
-    inputs were right before.
+    inputs were right before, `score` what a right function cost.
     """
 
     state: str
@@ -47,6 +48,7 @@ class Finding:
     printed: str = ""
     origins: list[list[Origin]] | None = None
     healed: list[str] = field(default_factory=list)
+    score: Score | None = None
 
 
 def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mode: str) -> Finding | None:

@@ -26,8 +26,8 @@ PREDICTIONS = (
     Prediction(
         name="after_one_step",
         lesson="00",
-        question="The four models are equal, and each rank has a batch of its own. Each rank now takes **one** training "
-        "step. What do the four ranks hold in `model.output.weight[0, :3]` afterwards?",
+        question="The four models are equal, and each rank has a batch of its own. Each rank now takes **one** "
+        "training step. What do the four ranks hold in `model.output.weight[0, :3]` afterwards?",
         options=(
             Option(
                 "the same numbers: they started from the same seed",
@@ -48,8 +48,8 @@ PREDICTIONS = (
     Prediction(
         name="what_to_average",
         lesson="00",
-        question="Four ranks with 60 rows each should learn **exactly** what one process would learn from all 240 rows. "
-        "What do they have to average?",
+        question="Four ranks with 60 rows each should learn **exactly** what one process would learn from all 240 "
+        "rows. What do they have to average?",
         options=(
             Option(
                 "the losses, in every step",
@@ -64,8 +64,8 @@ PREDICTIONS = (
             ),
         ),
         answer="the gradients, in every step, before the weights change",
-        why="The gradients, in every step. The loss of 240 rows is a mean over rows, so it is the mean of the losses of "
-        "four equal shares. The gradient of a mean is the mean of the gradients. If every rank uses that mean, all "
+        why="The gradients, in every step. The loss of 240 rows is a mean over rows, so it is the mean of the losses "
+        "of four equal shares. The gradient of a mean is the mean of the gradients. If every rank uses that mean, all "
         "ranks take the step that one process with all 240 rows would take, and equal models stay equal.",
     ),
 )

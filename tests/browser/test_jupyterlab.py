@@ -37,11 +37,14 @@ def test_start_here_runs_from_the_menu_and_shows_the_ranks(opened):
     rows = nb.cells.locator("table.labkit-lab tbody tr")
     expect(rows).to_have_count(4)
     expect(rows.locator(":scope > :first-child")).to_have_text(["0", "1", "2", "3"])
-    look = nb.cells.locator("table.labkit-look td.value")
-    expect(look).to_have_text(["[1.0]", "[2.0]", "[3.0]", "[4.0]"])
-    picture = nb.cells.locator("img[alt*='After']")
+    looks = nb.cells.locator("table.labkit-look")
+    equal, apart = (looks.nth(i).locator("td.value").all_inner_texts() for i in (0, 1))
+    assert (len(equal), len(set(equal)), len(set(apart))) == (4, 1, 4), "after one step the models differ"
+    picture = nb.cells.locator("img[alt*='loss_together']").first
     expect(picture).to_be_visible()
-    assert "10" in picture.get_attribute("alt")
+    alt = picture.get_attribute("alt")
+    assert "loss_apart, 4 different curves" in alt
+    assert "loss_together, ranks 0–3: one curve" in alt
     assert picture.evaluate("image => image.complete && image.naturalWidth") > 300
 
 
