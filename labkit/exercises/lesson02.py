@@ -272,9 +272,9 @@ def ring_shift(x):
         "when their number is odd: is there still a rank that can go ahead?",
     ),
     after=(
-        "With `send` and `recv`, a ring of N ranks takes N rounds if one rank receives first, and two or three if every "
-        "second rank does. The next section shows the calls that do it in one. Every ring algorithm is this step, "
-        "repeated: lesson 06 repeats it 2(N - 1) times and has an all-reduce."
+        "With `send` and `recv`, a ring of N ranks takes N rounds if one rank receives first, and two or three if "
+        "every second rank does. The next section shows the calls that do it in one. Every ring algorithm is this "
+        "step, repeated: lesson 06 repeats it 2(N - 1) times and has an all-reduce."
     ),
 )
 
@@ -516,8 +516,8 @@ def halo(x):
     ),
     after=(
         "Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split between "
-        "ranks, and attention over a window of a split sequence, exchange the same. Two rounds are enough if every rank "
-        "starts its message to the right first, then the one to the left."
+        "ranks, and attention over a window of a split sequence, exchange the same. Two rounds are enough if every "
+        "rank starts its message to the right first, then the one to the left."
     ),
 )
 
