@@ -554,6 +554,9 @@ def _six_needs(n: int) -> list[Case]:
     ]
 
 
+PICTURED = ((0, 1), (1, 2), (3, 1), (4, 2), (6, 1), (7, 1))  # each argument's first number, and how many
+
+
 RIGHT_CALLS = Exercise(
     name="right_calls",
     lesson="04",
@@ -569,12 +572,13 @@ RIGHT_CALLS = Exercise(
         "`loss`: rank 0 logs the sum over the ranks, and nobody else needs it.\n\n"
         "`lr`: rank 0 has decided on it, and every rank needs rank 0's.\n\n"
         "There is room for the results, and the last line returns all six; of `loss`, ranks other than 0 may return "
-        "anything."
+        "anything. The picture has two ranks."
     ),
     minutes=10,
     difficulty=2,
     means=_six_results,
     inputs=_six_needs,
+    picture=lambda: [tuple(np.arange(first, first + size) + 10.0 * r for first, size in PICTURED) for r in range(2)],
     forbids=("scatter", *MESSAGES, *OBJECTS),
     promises=(Once(("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "broadcast")),),
     solution='''
