@@ -25,8 +25,8 @@ ASPECTS: Sequence[tuple[str, Callable[[Op], str], str]] = (
 def contradictions(record: Record, finished: Collection[int]) -> list[str]:
     """Calls that cannot fit one another, each in a sentence; `finished` are the ranks that reached the function's end.
 
-    A rank that exchanges with itself, ranks that disagree in a collective, a receive that does not fit its send, and
-    what was started and never waited for.
+    A rank that exchanges with itself, ranks that disagree in a collective, a receive that does not fit its send, one
+    tensor for several results, and what was started and never waited for.
     """
     waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not op.waited]
     found = [
@@ -34,6 +34,7 @@ def contradictions(record: Record, finished: Collection[int]) -> list[str]:
         *filter(None, map(_disagreement, record.meetings)),
         *filter(None, map(_misfit, record.messages)),
         *_other_tags(record.messages),
+        *_together((op for mine in record.ops for op in mine if op.shared), _overwritten),
         *_together(waiting, lambda op: f"{{}} started {op.op}{place(op)} and never waited for it"),
     ]
     return found[:MOST]
@@ -117,6 +118,12 @@ def _misfit(message: Message) -> str:
             end = f"rank {recv.rank} makes room for {room}{place(recv)}"
             return f"Rank {send.rank} sends {brought}{place(send)}, and {end}."
     return ""
+
+
+def _overwritten(op: Op) -> str:
+    """A list of results in which one tensor stands several times: `[torch.empty(1)] * n`."""
+    same = f"the same tensor in it {op.shared} times{place(op)}"
+    return f"{{}} give{{s}} {op.op} a list with {same}: each result overwrites the last"
 
 
 def _other_tags(messages: Iterable[Message]) -> list[str]:

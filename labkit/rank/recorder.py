@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -46,6 +46,7 @@ from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Log, Op, is_cell
 
+RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
 MAIN = threading.main_thread().ident or 0
 
@@ -247,6 +248,7 @@ def _recording(
     """
     at = places or {name: i for i, name in enumerate(inspect.signature(function).parameters)}
     asynchronous = op in ("isend", "irecv") or places is not None
+    results = next((name for name in RESULTS if name in at), "")
 
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -267,6 +269,8 @@ def _recording(
         record, group, name, span = begun
         if reduces:
             record.reduce = _reduction(given("op"))
+        if results:
+            record.shared = _shared(given(results))
         record.asynchronous = asynchronous or bool(given("async_op"))
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
@@ -434,6 +438,12 @@ def _facts(what: Any) -> tuple[str | None, tuple[int, ...] | None, int | None]:
         dtype, shape, _ = _facts(what[0])
         return dtype, shape if len(what) == 1 else None, sum(x.nbytes for x in what)
     return None, None, None
+
+
+def _shared(tensors: Any) -> int:
+    """How many times one tensor stands in a list; 0 where all are different, or where there is no list."""
+    times = max(Counter(map(id, tensors)).values(), default=0) if isinstance(tensors, (list, tuple)) else 0
+    return times if times > 1 else 0
 
 
 def _reduction(op: Any) -> str:

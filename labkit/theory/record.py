@@ -43,6 +43,7 @@ class Op:
     collectives. `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous one.
     `issued` and `done` order the rank's own calls: positions in its program, `done` None where nobody waited.
     `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
+    `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class Op:
     waited: tuple[float, float, int | None] | None = None
     done: float | None = None
     error: str = ""
+    shared: int = 0
     view: View | None = None
 
     @property

@@ -72,6 +72,15 @@ def test_a_receive_that_does_not_fit_its_send_is_told_with_both_lines():
     assert against(*tags) == ["Rank 0 sends to rank 1 with tag 1 (line 4), and rank 1 receives with tag 2 (line 6)."]
 
 
+def test_one_tensor_for_several_results_is_named():
+    assert against(*[Told(3).meet("all_gather", line=4, shared=3) for _ in range(3)]) == [
+        "Ranks 0–2 give all_gather a list with the same tensor in it 3 times (line 4): each result overwrites the last."
+    ]
+    assert against(Told(2).meet("gather", peer=0, shared=2), Told(2).meet("gather", peer=0)) == [
+        "Rank 0 gives gather a list with the same tensor in it 2 times (line 2): each result overwrites the last."
+    ]
+
+
 def test_only_of_a_rank_that_reached_the_end_is_a_handle_never_waited_for():
     rank = Told(2).send(1, line=6)
     rank.log.ops[-1] = replace(rank.log.ops[-1], op="isend", asynchronous=True, done=None)
