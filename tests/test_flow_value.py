@@ -67,7 +67,10 @@ def test_a_function_of_ones_own_may_be_meant():
     def swapped(xs):
         return xs[::-1]
 
-    assert Flow(SUMS, means=swapped).mistakes == ["ranks 0, 1 hold other numbers in place 0"]
+    assert Flow(SUMS, means=swapped).mistakes == [
+        "rank 0 holds element 0 of ranks 0, 1 where rank 1's element 0 belongs",
+        "rank 1 holds element 0 of ranks 0, 1 where rank 0's element 0 belongs",
+    ]
     assert "as swapped means it" in Flow(SUMS, means=swapped).svg.decode()
 
 

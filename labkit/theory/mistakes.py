@@ -87,9 +87,11 @@ def repeated(got: Sequence[Sequence[Span]], noun: str = "element") -> list[str]:
 def _told(pieces: list[tuple[int, int, Origin | None, Origin | None]], should: Sequence[Span], noun: str) -> list[str]:
     lacks: set[tuple[int, int]] = set()
     often: dict[int, set[tuple[int, int]]] = {}
-    moved: list[tuple[int, int]] = []  # the same element of other ranks, in another's place
-    swapped: list[str] = []
-    for place, (_, _, came, want) in enumerate(pieces):
+    moved: dict[
+        tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]
+    ] = {}  # by whose element came, and belongs
+    others: list[str] = []
+    for start, _, came, want in pieces:
         if want is None or came is None or came == want:
             continue
         if not came.counts:
@@ -100,31 +102,43 @@ def _told(pieces: list[tuple[int, int, Origin | None, Origin | None]], should: S
                 often.setdefault(came.counts[s], set()).add(s)
         else:
             a, b = ({i for _, i in o.counts} for o in (came, want))
-            if len(a) == len(b) == 1 and a != b:
-                moved.append((a.pop(), b.pop()))
+            whose = tuple(came.ranks), tuple(want.ranks)
+            if len(a) == len(b) == 1 and (a != b or len(whose[0]) == len(whose[1]) == 1):
+                moved.setdefault(whose, []).append((a.pop(), b.pop()))
             else:
-                swapped.append(_swapped(came, want, place, noun))
+                inside = any(begin <= start < end for begin, end, _ in should)
+                belongs = _made_of(want, noun) if want.counts else "a 0" if inside else "nothing"
+                others.append(f"{_made_of(came, noun)} where {belongs} belong{'s' * (len(want.counts) < 2)}")
     whole = {s for _, _, want in should if want is not None for s in want.counts}
     said = [f"lacks {_sources(lacks, noun, whole)}"] if lacks else []
     for times, which in sorted(often.items()):
         said.append(f"counts {_sources(which, noun, whole)} {'twice' if times == 2 else f'{times} times'}")
-    if moved:
-        came_from, belongs = zip(*moved, strict=True)
-        some = f"{noun}s" if len(moved) > 1 else noun
-        said.append(
-            f"holds {some} {', '.join(map(str, came_from))} where {some} {', '.join(map(str, belongs))} "
-            f"belong{'s' * (len(moved) == 1)}"
-        )
-    if swapped:
-        said.append(f"holds {', '.join(dict.fromkeys(swapped[:TOLD]))}{', …' if len(swapped) > TOLD else ''}")
+    for held in ([_moved(*whose, pairs, noun) for whose, pairs in moved.items()], others):
+        if held:
+            said.append(f"holds {', '.join(dict.fromkeys(held[:TOLD]))}{', …' if len(held) > TOLD else ''}")
     return said
 
 
-def _swapped(came: Origin, want: Origin, place: int, noun: str) -> str:
-    """What stands in a place that something else belongs into."""
-    if len(came.ranks) == len(want.ranks) == 1:
-        return f"{_sources(set(came.counts), noun)} where {_sources(set(want.counts), noun)} belongs"
-    return f"other numbers in place {place}"
+def _moved(givers: tuple[int, ...], owners: tuple[int, ...], pairs: list[tuple[int, int]], noun: str) -> str:
+    """Elements in the places of others, `pairs` of them; whose they are is left out where all are the same ranks'."""
+    shared = givers == owners and len(givers) > 1
+
+    def named(which: tuple[int, ...], indices: Sequence[int]) -> str:
+        some = f"{noun}{'s' * (len(pairs) > 1)} {', '.join(map(str, indices))}"
+        if len(which) == 1:
+            return f"rank {which[0]}'s {some}"
+        return some if shared else f"{some} of {ranks(which)}"
+
+    came_from, belong = zip(*pairs, strict=True)
+    return f"{named(givers, came_from)} where {named(owners, belong)} belong{'s' * (len(pairs) == 1)}"
+
+
+def _made_of(origin: Origin, noun: str) -> str:
+    """What a number is made of: "rank 1's element 2"; "element 0 of ranks 0–3"; only how many, where it is a jumble."""
+    indices = {i for _, i in origin.counts}
+    if len(indices) == 1 and len(origin.counts) > 1:
+        return f"{noun} {indices.pop()} of {ranks(origin.ranks)}"
+    return _sources(set(origin.counts), noun) if len(origin.counts) <= TOLD else f"{len(origin.counts)} {noun}s"
 
 
 def _sources(which: set[tuple[int, int]], noun: str, whole: set[tuple[int, int]] | None = None) -> str:

@@ -97,7 +97,7 @@ def test_three_wrong_rings_make_three_different_mistakes(lab):
         said.append(lab.flow(f"y = ring(x, {fault})", "x", "y", means="all_reduce").mistakes)
     assert said[0] == [f"rank {r} lacks rank {(r + 1) % 4}'s element {(r + 2) % 4}" for r in range(4)]
     assert said[1] == ["ranks 0–3 count rank 0's element 0 and rank 1's element 0 twice"]
-    assert said[2][0].startswith("rank 0 holds elements 3, 1, 2 where elements 0, 2, 3 belong")
+    assert said[2][0].startswith("rank 0 holds rank 3's element 3 where element 0 of ranks 0–3 belongs, ")
 
 
 def test_probing_leaves_the_learner_s_variables_alone(lab):
@@ -259,9 +259,9 @@ def test_a_sealed_cell_runs_and_keeps_what_the_ranks_hold_until_it_is_filled_in(
     notebook.value("%%px\nx = torch.arange(2.) + 10 * rank")
     notebook.run("%%flow x --predict\ndist.all_reduce(x)")
     assert notebook.value("_.fill([[30, 33], [30, 32], [3, ...]])").splitlines()[:6] == [
-        "3 of 5 tiles right, 1 left empty.",
-        "Rank 1, place 1: you said 32, it holds 33.",
-        "Rank 2, place 0: you said 3, it holds 30.",
+        "3 of 5 tiles are right, 1 left empty.",
+        "Rank 1, place 1: you said 32, but it holds 33.",
+        "Rank 2, place 0: you said 3, but it holds 30.",
         "rank 0 │ 30 ✓  33 ✓",
         "rank 1 │ 30 ✓  32 ✗ 33",
         "rank 2 │ 3 ✗ 30  33",
@@ -279,7 +279,7 @@ def test_a_reduce_is_undefined_off_its_root_where_it_is_meant(lab):
     lab.run("x = torch.ones(2) * (rank + 1)")
     sealed = lab.flow("dist.reduce(x, dst=2)", "x", means="reduce", root=2, predict=True)
     rows = [["?", "?"] if r != 2 else [10, 10] for r in range(4)]
-    assert repr(sealed.fill(rows)).startswith("All 8 tiles right.")
+    assert repr(sealed.fill(rows)).startswith("All 8 tiles are right.")
 
 
 def test_a_flow_cell_that_fails_names_the_line_that_the_editor_shows(notebook):

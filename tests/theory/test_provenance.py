@@ -92,10 +92,37 @@ def test_a_rank_that_is_missing_altogether_is_named_without_its_elements():
 
 def test_something_in_another_s_place_is_named_with_what_belongs_there():
     assert mistakes.mistakes([span(Origin(1, 2))], [span(Origin(1, 0))]) == [
-        "rank 0 holds element 2 where element 0 belongs"
+        "rank 0 holds rank 1's element 2 where rank 1's element 0 belongs"
+    ]
+    swapped = span(Origin(1, 2), Origin(1, 0))
+    assert mistakes.mistakes([span(*(o for _, _, o in swapped[::-1]))], [swapped]) == [
+        "rank 0 holds rank 1's elements 0, 2 where rank 1's elements 2, 0 belong"
     ]
     assert mistakes.mistakes([span(Origin(1))], [span(Origin(3))]) == [
         "rank 0 holds rank 1's element 0 where rank 3's element 0 belongs"
+    ]
+
+
+def test_where_a_0_belongs_or_nothing_at_all_it_is_said_whose_number_is_there():
+    nowhere = Origin.of({})
+    assert mistakes.mistakes([span(Origin(1, 2))], [span(nowhere)]) == [
+        "rank 0 holds rank 1's element 2 where a 0 belongs"
+    ]
+    assert mistakes.mistakes([span(Origin(1), Origin(1, 2))], [span(Origin(1))]) == [
+        "rank 0 holds rank 1's element 2 where nothing belongs"
+    ]
+
+
+def test_a_sum_in_another_s_place_is_named_by_its_parts():
+    both = Origin(0, 1) + Origin(2, 1)
+    assert mistakes.mistakes([span(both)], [span(Origin(2, 1))]) == [
+        "rank 0 holds element 1 of ranks 0, 2 where rank 2's element 1 belongs"
+    ]
+    assert mistakes.mistakes([span(Origin(0) + Origin(1, 1))], [span(Origin(0) + Origin(1))]) == [
+        "rank 0 holds rank 0's element 0 and rank 1's element 1 where element 0 of ranks 0, 1 belong"
+    ]
+    assert mistakes.mistakes([span(both)], [span(Origin(0) + Origin(2))]) == [
+        "rank 0 holds element 1 where element 0 belongs"
     ]
 
 
