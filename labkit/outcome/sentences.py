@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from labkit.errors import CellError, StoppedError, StuckError
@@ -9,6 +10,9 @@ from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.words import alike, ranks
 
+# What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it.
+ITSELF = re.compile(r"destination rank should not be the same as the rank|Pair is not connected \(\S* <--> \[none\]\)")
+CHOOSE = "no rank can send to itself or receive from itself: choose a different rank, or copy the tensor with x.clone()"
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
 
@@ -22,7 +26,9 @@ def judge(outcome: Outcome) -> CellError | None:
     causes, consequences = text.root_cause(outcome)
     if causes:
         cause = causes[0]
-        return CellError(str(cause), text.trim(cause.traceback), [*map(str, causes[1:]), *waited(outcome)])
+        itself = any(ITSELF.search(error.evalue) for error in outcome.errors.values())
+        notes = [*map(str, causes[1:]), *[CHOOSE] * itself, *waited(outcome)]
+        return CellError(str(cause), text.trim(cause.traceback), notes)
     if outcome.dead:
         return CellError(_deaths(outcome), notes=waited(outcome))
     if outcome.ended == "slow":

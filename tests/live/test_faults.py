@@ -52,6 +52,17 @@ def test_an_exception_on_all_ranks_is_told_once_and_breaks_no_group(lab):
     assert error.notes == []
 
 
+@pytest.mark.parametrize(
+    "call", ["send(torch.ones(1), rank)", "recv(torch.ones(1), rank)", "isend(torch.ones(1), rank)"]
+)
+def test_a_rank_that_exchanges_with_itself_is_told_what_to_do(lab, call):
+    error = ended(lab, f"if rank == 1:\n    dist.{call}")
+    assert str(error).startswith("rank 1: ")
+    assert error.notes[0].startswith("no rank can send to itself or receive from itself: choose a different rank")
+    error = ended(lab, "raise ValueError('my peer should not be the same as my rank')")
+    assert error.notes == []
+
+
 def test_different_exceptions_on_the_ranks_are_all_told(lab):
     error = ended(lab, "if rank == 0: raise ValueError('low')\nraise TypeError('high')")
     assert str(error) == "rank 0: ValueError: low"
