@@ -81,10 +81,11 @@ class Task:
     @property
     def _card(self) -> Card:
         name, state = self._name, self._known.get("state", "not attempted")
+        verb = "Repair" if self._exercise.specimen else "Write"
         what_next = {
             "solved": f"You have solved it. {how('mine', name)} brings your solution back.",
             "tried": f"{how('mine', name)} brings your last attempt back, {how('hint', name)} gives a hint.",
-        }.get(state, f"Write it in the cell below, run that, then {how('check', name)}. Stuck? {how('hint', name)}.")
+        }.get(state, f"{verb} it in the cell below, run that, then {how('check', name)}. Stuck? {how('hint', name)}.")
         return Card(self._exercise, state, what_next)
 
     def __repr__(self) -> str:
@@ -150,11 +151,11 @@ def _use(console: Console, exercise: Exercise) -> str:
         facts = progress.read()[name]
         on = f" on {words.count(facts['inputs'], 'input')}" if facts.get("inputs") else ""
         if not (why := _given(console, name, _definitions(cell, name), typed.YOURS)):
-            return f"{name}: yours, right{on}."
-        why = f" Your own, which was right{on}, does not work now: {why}."
+            return f"The ranks use your {name}."
+        why = f" The one that was right{on} does not work now: {why}."
     broken = _given(console, name, f"{exercise.given}{exercise.code.strip()}\n", typed.WORKBOOKS)
     assert not broken, f"{name}: {broken}"
-    return f"{name}: the workbook's.{why} {how('check', name)} makes {'yours the one' if why else 'it yours'}."
+    return f"The ranks use the workbook's {name}, until {how('check', name)} finds yours right.{why}"
 
 
 def _given(console: Console, name: str, source: str, whose: str) -> str:

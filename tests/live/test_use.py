@@ -12,7 +12,8 @@ from labkit.errors import LabError
 
 NAME = "hello_sum"
 MINE = "def hello_sum(x):\n    return comms.all_reduce(x)  # mine\n"
-WORKBOOKS = f'{NAME}: the workbook\'s. `lab.check("{NAME}")` makes it yours.'
+YOURS = f"The ranks use your {NAME}."
+WORKBOOKS = f'The ranks use the workbook\'s {NAME}, until `lab.check("{NAME}")` finds yours right.'
 CALL = f"import inspect\nprint(int({NAME}(torch.ones(1))), '# mine' in inspect.getsource({NAME}))"
 
 
@@ -40,6 +41,7 @@ def holds(lab, mine: bool):
 
 
 def test_it_is_the_workbooks_until_ones_own_is_right(lab):
+    assert "Write it in the cell below, run that, then" in repr(lab.exercise(NAME))
     lab.run(exercises.find(NAME).stub.removeprefix("%%px\n"))
     assert repr(lab.use(NAME)) == WORKBOOKS
     holds(lab, mine=False)
@@ -54,7 +56,7 @@ def test_it_is_ones_own_from_then_on_also_after_a_stub_and_a_worse_attempt(lab, 
         lab.run(code)
         lab.check(NAME)
         capsys.readouterr()
-        assert repr(lab.use(NAME)) == f"{NAME}: yours, right on 24 inputs."
+        assert repr(lab.use(NAME)) == YOURS
         assert "once" not in capsys.readouterr().out, "what the cell did besides is not done again"
         holds(lab, mine=True)
     assert lab.check(NAME).ok
@@ -65,10 +67,10 @@ def test_it_is_ones_own_from_then_on_also_after_a_stub_and_a_worse_attempt(lab, 
 def test_several_at_once_are_told_one_by_one(lab, solved):
     told = lab.use("naive_all_reduce", NAME)
     assert repr(told).split("\n\n") == [
-        'naive_all_reduce: the workbook\'s. `lab.check("naive_all_reduce")` makes it yours.',
-        f"{NAME}: yours, right on 24 inputs.",
+        WORKBOOKS.replace(NAME, "naive_all_reduce"),
+        YOURS,
     ]
-    assert f"{NAME}: yours" in told._repr_html_()
+    assert YOURS in told._repr_html_()
     with pytest.raises(LabError, match="Did you mean 'hello_sum'"):
         lab.use("hello_sums")
     with pytest.raises(LabError, match="which functions"):
@@ -110,7 +112,7 @@ def test_a_kept_version_that_no_longer_works_gives_way_to_the_workbooks(lab, sol
     lab.run("globals().pop('hello_sum', None)")
     (place / f"{NAME}-1.py").write_text(kept)
     told = repr(lab.use(NAME))
-    assert told.startswith(f"{NAME}: the workbook's. Your own, which was right on 24 inputs, does not work now: ")
+    assert told.startswith(f"{WORKBOOKS} The one that was right on 24 inputs does not work now: ")
     assert why in told
     holds(lab, mine=False)
 
@@ -120,6 +122,7 @@ def test_an_unchanged_specimen_is_shown_at_fault_and_is_no_attempt(lab, monkeypa
 
     broken = replace(exercises.find(NAME), specimen='def hello_sum(x):\n    """Return it."""\n    return x\n')
     monkeypatch.setitem(exercises.every(), NAME, broken)
+    assert "Repair it in the cell below, run that, then" in repr(lab.exercise(NAME))
     lab.run(broken.stub.removeprefix("%%px\n"))
     assert lab.check(NAME).state == "wrong"
     assert progress.read() == {}
