@@ -775,7 +775,7 @@ def prefix_sum(x):
     return total
 """,
             verdict="costly",
-            says="It takes 3 steps",
+            says="It takes 3 rounds",
         ),
         Mutant(
             "lets every rank tell all that come after it",

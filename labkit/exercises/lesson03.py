@@ -1184,7 +1184,7 @@ def tree_scatter(x):
     return row
 """,
             verdict="costly",
-            says="steps",
+            says="rounds",
         ),
         Mutant(
             "broadcasts everything over a tree",

@@ -120,7 +120,7 @@ def _raises(
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
     others = [sentence([_flat(c)]) for c in causes[1:]]
-    says = [sentence([f"{_flat(cause)} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
+    says = [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
     return Finding("raises", says, **base)
 
 

@@ -1,4 +1,4 @@
-"""What there is to say of a function that is right: forbidden calls, a card's promises, bytes and steps that cost."""
+"""What there is to say of a function that is right: forbidden calls, a card's promises, bytes and rounds that cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
     if budget and budget.sent:
         sentences.append(("costly", _bytes(case, record, budget.sent)))
     if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
-        sentences.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
+        sentences.append(("costly", f"It takes {steps} rounds {setting(case)}, and {enough:.0f} are enough."))
     return [Finding(state, [says], case=case, records=attempt.records) for state, says in sentences if says]
 
 

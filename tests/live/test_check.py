@@ -12,7 +12,7 @@ from labkit import progress
 from labkit.cluster import attempt, check, forgotten
 from labkit.cluster.engines import Engines
 from labkit.errors import LabError, StoppedError
-from labkit.grading import inputs
+from labkit.grading import inputs, judge
 from labkit.grading.exercise import Budget, Case
 from labkit.show.verdict import _drawing
 from labkit.theory import collectives
@@ -85,6 +85,25 @@ def test_wrong_names_the_first_input_and_rank_and_shows_both_sides(lab):
 
 
 @pytest.mark.parametrize(
+    ("call", "results"),
+    [("dist.gather(x, parts if rank == 0 else None)", "Rank 0 gives gather"),
+     ("dist.all_gather(parts, x)", "Ranks 0, 1 give all_gather"),
+     ("dist.all_to_all(parts, [x] * world_size)", "Ranks 0, 1 give all_to_all")],
+)  # fmt: skip
+def test_a_list_with_one_tensor_for_all_results_is_named(lab, call, results):
+    code = "def f(x):\n    parts = [torch.empty_like(x)] * world_size\n    {}\n    return sum(parts)"
+    gathered = {"means": lambda xs: [sum(xs), *[judge.ANY] * (len(xs) - 1)]}
+    verdict = checked(lab, code.format(call), **gathered)
+    assert verdict.state == "wrong"
+    assert (
+        f"{results} a list with the same tensor in it 2 times (line 4): each result overwrites the last."
+        in verdict.says
+    )
+    own = code.replace("[torch.empty_like(x)] * world_size", "[torch.empty_like(x) for _ in range(world_size)]")
+    assert checked(lab, own.format(call), **gathered).ok
+
+
+@pytest.mark.parametrize(
     ("body", "says"),
     [
         ("    dist.all_reduce(y)", "None comes back"),
@@ -104,12 +123,12 @@ def test_other_wrong_results_are_told_in_words(lab, body, says):
 
 def test_an_exception_names_its_rank_and_line_and_who_waited(lab):
     verdict = checked(
-        lab, SOME + "    if rank == 1:\n        raise ValueError('no')\n    dist.all_reduce(y)\n    return y"
+        lab, SOME + "    if rank == 1:\n        raise ValueError('no.')\n    dist.all_reduce(y)\n    return y"
     )
     assert verdict.state == "raises"
     assert verdict.says == [
         "Rank 1: ValueError: no (with 2 ranks).",
-        "Line 5 of the cell: raise ValueError('no')",
+        "Line 5 of the cell: raise ValueError('no.')",
         "Rank 0 waited in all_reduce (line 6) and was freed.",
     ]
     assert "all variables are kept" in repr(verdict)
@@ -292,7 +311,7 @@ def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
     assert "sends 3.0 S, and 1.5 S is possible" in verdict.says[0]
     assert checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 1)).ok
     verdict = checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 2))
-    assert "It takes 3 steps with 4 ranks" in verdict.says[0]
+    assert "It takes 3 rounds with 4 ranks" in verdict.says[0]
     assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
 
 
