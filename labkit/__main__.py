@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"Open them with: jupyter lab {given.folder}")
         else:
             print(my_notebooks.said(*my_notebooks.put_back(given.folder, given.back)))
-            print(f"Where it is open, {my_notebooks.RELOAD}")
+            print(f"If it is open, {my_notebooks.RELOAD}")
     except LabError as error:
         print(error, file=sys.stderr)
         return 1

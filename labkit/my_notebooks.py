@@ -37,9 +37,9 @@ METADATA = {
 OURS = "> **These notebooks are yours.**"
 README = f"""\
 {OURS} They are copies without outputs: change them as you like.
-> A new version of the workbook renews the copies that you have not changed. If you have changed one, it is kept, and
-> the new version lies beside it as `….new.ipynb`. To begin a lesson again, run `from labkit import put_back` and
-> `put_back()` in a cell: your version is kept as `….mine-1.ipynb`. Only this page is written anew each time.
+> When the workbook changes, the copies that you have not changed are updated. If you have changed one, it is kept, and
+> the new version is put beside it as `….new.ipynb`. To start a lesson over, run `from labkit import put_back` and
+> `put_back()` in a cell: your version is kept as `….mine-1.ipynb`. Only this page is overwritten every time.
 
 """
 
@@ -63,15 +63,22 @@ class Renewal:
         if self.made:
             lines.append(f"{count(len(self.made), 'notebook')} copied to {self.folder}/, without outputs.")
         if self.renewed:
-            lines.append(f"Renewed, because you had changed nothing in it: {_listed(self.renewed)}.")
+            lines.append(f"Updated, because you had not changed {_them(self.renewed)}: {_listed(self.renewed)}.")
         if self.removed:
-            lines.append(f"Removed, because the workbook no longer has it and you had changed nothing: "
-                         f"{_listed(self.removed)}.")  # fmt: skip
+            them = _them(self.removed)
+            lines.append(
+                f"Removed, because the workbook no longer has {them} and you had not changed {them}: "
+                f"{_listed(self.removed)}."
+            )
         lines += [
             f"{mine} has your changes and was kept. The workbook's new version: {new}" for mine, new in self.beside
         ]
         lines += [f"{mine} has your changes and was kept. The workbook no longer has it." for mine in self.left]
         return "\n".join([*lines, *self.notes] or [f"Everything in {self.folder}/ is up to date."])
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -123,7 +130,7 @@ def said(name: str, kept: str) -> str:
     "02-two.ipynb is the workbook's version again. Yours is kept as 02-two.mine-1.ipynb."
     """
     return f"{name} is the workbook's version again. " + (
-        f"Yours is kept as {kept}." if kept else "It was before, too."
+        f"Yours is kept as {kept}." if kept else "There was no change of yours to keep."
     )
 
 
@@ -295,7 +302,7 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise LabError(
             f"{error.filename or folder} could not be written ({error.strerror}). Nothing of yours is lost. "
-            "Make room or choose another folder: python -m labkit FOLDER."
+            "Free some space or choose another folder: python -m labkit FOLDER."
         ) from error
 
 
@@ -328,6 +335,6 @@ def _take_work_over(old: Path, new: Path, told: Renewal) -> None:
 
 def _copy_readme(source: Path, copy: Path, told: Renewal) -> None:
     if copy.exists() and not copy.read_text(encoding="utf-8", errors="replace").startswith(OURS):
-        told.notes.append(f"{copy} is not the workbook's and was kept. Its list of lessons: {source}")
+        told.notes.append(f"{copy} is your own file and was kept. The workbook's list of lessons is in {source}")
     elif source.is_file():
         files.write(copy, README + source.read_text(encoding="utf-8"))

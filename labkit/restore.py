@@ -21,7 +21,7 @@ def put_back(notebook: str = "") -> PutBack:
     """A button that puts this notebook back to the workbook's version, or the one that you name.
 
     >>> put_back("02")
-    A button that puts 02-send-and-receive.ipynb back. Without it: make back NOTEBOOK=02
+    A button that puts 02-send-and-receive.ipynb back. In a terminal: make back NOTEBOOK=02
 
     It asks once more. What you had is kept beside it, as `02-send-and-receive.mine-1.ipynb`.
     Raises `LabError` for what is no copy of one of the workbook's notebooks.
@@ -30,7 +30,7 @@ def put_back(notebook: str = "") -> PutBack:
     if session.suffix == ".ipynb":
         return PutBack(session.parent, notebook or session.name, open_here=session.name)
     if not notebook:
-        raise LabError('Which notebook is this? Its server does not say. Name it: put_back("02").')
+        raise LabError('Jupyter does not say which notebook this is. Name it: put_back("02").')
     return PutBack(HERE, notebook)
 
 
@@ -63,7 +63,7 @@ class PutBack(ipywidgets.VBox):
         if self._unsaved and self._version() == self._unsaved:
             raise LabError("Save this notebook first (Ctrl+S), then put it back: only what is saved can be kept.")
         said = my_notebooks.said(*my_notebooks.put_back(self._folder, self._name))
-        where = "This page still shows yours:" if self._open_here else "Where it is open,"
+        where = "This page still shows yours:" if self._open_here else "If it is open,"
         told = f"{said} {where} {my_notebooks.RELOAD}"
         self._close(told)
         self._ask.layout.display = "none"
@@ -87,7 +87,7 @@ class PutBack(ipywidgets.VBox):
         self._ask.layout.display = "none"
         self._choice.layout.display = ""
         self._said.value = (
-            f"{escape(self._name)} becomes the workbook's version again, without outputs. "
+            f"This replaces {escape(self._name)} with the workbook's version, without outputs. "
             "Yours is kept beside it under another name. Save it first (Ctrl+S)."
         )
 
@@ -99,7 +99,7 @@ class PutBack(ipywidgets.VBox):
     def __repr__(self) -> str:
         first, _, _ = self._name.partition("-")
         number = first if first.isdigit() else Path(self._name).stem
-        return f"A button that puts {self._name} back. Without it: make back NOTEBOOK={number}"
+        return f"A button that puts {self._name} back. In a terminal: make back NOTEBOOK={number}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self)}

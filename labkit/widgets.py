@@ -88,7 +88,7 @@ class Predict(ipywidgets.VBox):
       Your answer is a number.
     >>> asked.lock(9)
     >>> asked.reveal()
-    ✗ You predicted 9. Not so: the answer is 6.
+    ✗ You predicted 9, but the answer is 6.
     <BLANKLINE>
     Two for each of three pairs.
 
@@ -118,7 +118,7 @@ class Predict(ipywidgets.VBox):
         """Lock in an option by its letter or its words, or a number; it cannot be changed afterwards."""
         understood = self._prediction.choice(choice)
         if self._choice is not None:
-            raise LabError("This prediction is locked in. Run its cell again to answer anew.")
+            raise LabError("This prediction is already locked in. Run its cell again to give a new answer.")
         self._choice = understood
         if self._ours:
             progress.predict(self._prediction.name, understood, self._prediction.is_right(understood))

@@ -120,7 +120,7 @@ def test_the_readme_says_whose_the_folder_is_and_is_written_anew(mine: Path, wor
 
 def test_a_readme_of_somebody_elses_is_left_alone(tmp_path: Path, workbook: Path):
     (tmp_path / "README.md").write_text("# My project\n")
-    assert "is not the workbook's and was kept" in str(my_notebooks.renew(tmp_path, workbook))
+    assert "is your own file and was kept" in str(my_notebooks.renew(tmp_path, workbook))
     assert (tmp_path / "README.md").read_text() == "# My project\n"
 
 
@@ -147,7 +147,7 @@ def test_a_lesson_that_was_only_run_is_renewed(mine: Path, workbook: Path):
     run_only(mine / TWO)
     write(workbook / TWO, "better")
     told = my_notebooks.renew(mine, workbook)
-    assert "Renewed, because you had changed nothing in it: 02-send-and-receive." in str(told)
+    assert "Updated, because you had not changed it: 02-send-and-receive." in str(told)
     assert sources(mine / TWO) == ["better"]
     assert "the answer" not in (mine / TWO).read_text()
     assert NEW not in names(mine)
@@ -428,7 +428,7 @@ def test_pulling_after_work_never_conflicts(tmp_path: Path):
     command("git", "commit", "-qam", "two", cwd=upstream, root=upstream)
     command("git", "pull", "-q", cwd=clone, root=clone)
     told = command(*labkit, cwd=clone, root=clone)
-    assert "Renewed, because you had changed nothing in it: 00-start-here." in told
+    assert "Updated, because you had not changed it: 00-start-here." in told
     assert f"{touched} has your changes and was kept. The workbook's new version: {NEW}" in told
     assert [sources(mine / name)[0] for name in (touched, NEW, ran)] == ["mine", "better", "better"]
     make = ("make", f"VENV={sys.prefix}", f"--assume-old={sys.prefix}/.lab")  # what runs this is installed

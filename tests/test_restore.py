@@ -65,7 +65,7 @@ def test_leaving_it_as_it_is_changes_nothing(mine: Path):
 
 def test_another_notebook_is_put_back_by_its_number(mine: Path):
     save(mine / "00-start-here.ipynb", "mine")
-    assert "Where it is open, choose File ▸ Reload" in labkit.put_back("00").confirm()
+    assert "If it is open, choose File ▸ Reload" in labkit.put_back("00").confirm()
     assert (mine / "00-start-here.mine-1.ipynb").exists()
 
 
@@ -95,6 +95,6 @@ def test_a_notebook_that_is_no_lesson_and_the_workbooks_own_are_refused(mine: Pa
 
 
 def test_without_a_page_it_says_what_to_do_instead(mine: Path):
-    assert repr(labkit.put_back()) == f"A button that puts {TWO} back. Without it: make back NOTEBOOK=02"
+    assert repr(labkit.put_back()) == f"A button that puts {TWO} back. In a terminal: make back NOTEBOOK=02"
     assert "make back NOTEBOOK=cheat-sheet" in repr(labkit.put_back("cheat-sheet"))
     assert labkit.put_back()._repr_mimebundle_()["text/plain"] == repr(labkit.put_back())

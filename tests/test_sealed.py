@@ -60,14 +60,14 @@ def test_the_entries_of_a_list_stand_apart():
     assert "rank 0 │ 1 (0·0) → [?]  [?]" in repr(sealed(run))
 
 
-def test_the_button_holds_what_was_typed_against_the_ranks():
+def test_the_button_compares_what_was_typed_with_the_ranks():
     flow = sealed()
     for field, typed in zip(fields(flow), ["3", "4.0", "1", "3"], strict=True):
         field.value = typed
     flow._button.click()
     (result,) = flow.children
-    assert "3 of 4 tiles right." in result.value
-    assert "Rank 1, place 1: you said 3, it holds 2." in result.value
+    assert "3 of 4 tiles are right." in result.value
+    assert "Rank 1, place 1: you said 3, but it holds 2." in result.value
     assert result.value.count("✓") == 3
     assert result.value.count("✗") == 1
     assert flow.flow._repr_html_() in result.value
@@ -75,7 +75,7 @@ def test_the_button_holds_what_was_typed_against_the_ranks():
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [(["abc", "1", "", ""], "Rank 0, place 0: &#x27;abc&#x27; is no number."), ([""] * 4, "Fill in at least one.")],
+    [(["abc", "1", "", ""], "Rank 0, place 0: &#x27;abc&#x27; is not a number."), ([""] * 4, "Fill in at least one.")],
 )
 def test_what_cannot_be_read_costs_a_sentence_and_nothing_else(typed, said):
     flow = sealed()
@@ -89,12 +89,12 @@ def test_what_cannot_be_read_costs_a_sentence_and_nothing_else(typed, said):
 
 def test_fill_tells_the_same_without_a_page():
     assert repr(sealed().fill([[3, 4], [1, 2]])).splitlines() == [
-        "All 4 tiles right.", "rank 0 │ 3 ✓  4 ✓", "rank 1 │ 1 ✓  2 ✓", "", *repr(Flow(SWAPPED)).splitlines(),
+        "All 4 tiles are right.", "rank 0 │ 3 ✓  4 ✓", "rank 1 │ 1 ✓  2 ✓", "", *repr(Flow(SWAPPED)).splitlines(),
     ]  # fmt: skip
     half = repr(sealed().fill([[3, ...], ["", 4]])).splitlines()
     assert half[:4] == [
-        "1 of 2 tiles right, 2 left empty.",
-        "Rank 1, place 1: you said 4, it holds 2.",
+        "1 of 2 tiles is right, 2 left empty.",
+        "Rank 1, place 1: you said 4, but it holds 2.",
         "rank 0 │ 3 ✓  4",
         "rank 1 │ 1  4 ✗ 2",
     ]
@@ -103,11 +103,11 @@ def test_fill_tells_the_same_without_a_page():
 @pytest.mark.parametrize(
     ("rows", "expects"),
     [
-        ([[3, 4]], r"one row for each of 2 ranks: fill\(\[\[…, …\], \[…, …\]\]\)"),
-        (3, "one row for each of 2 ranks"),
-        ([[3, 4], [1, 2, 3]], "Rank 1 has 2 tiles, and the row for it has 3 values"),
+        ([[3, 4]], r"one row for each of the 2 ranks: fill\(\[\[…, …\], \[…, …\]\]\)"),
+        (3, "one row for each of the 2 ranks"),
+        ([[3, 4], [1, 2, 3]], "Rank 1 has 2 tiles, but its row has 3 values"),
         ([..., ...], "Fill in at least one"),
-        ([[3, "?!"], [1, 2]], r"Rank 0, place 1: '\?!' is no number"),
+        ([[3, "?!"], [1, 2]], r"Rank 0, place 1: '\?!' is not a number"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_with_what_is_expected(rows, expects):
@@ -133,22 +133,22 @@ def test_what_counts_as_right(said, value, right):
 def test_what_a_primitive_leaves_undefined_is_what_nobody_can_rely_on():
     reduced = seen([[1.0], [10.0]], [[11.0], [10.0]], [[BOTH], [Origin(1)]])
     flow = sealed(reduced, means="reduce")
-    assert repr(flow.fill([11, "?"])).startswith("All 2 tiles right.")
+    assert repr(flow.fill([11, "?"])).startswith("All 2 tiles are right.")
     said = repr(flow.fill([11, 10]))
     assert "Rank 1: you said 10, but reduce leaves nothing there that you can rely on." in said
     assert "rank 1 │ 10 ✗ undefined" in said
-    assert "1 of 2 tiles right" in repr(sealed(reduced).fill([11, "?"])), "nobody said that a reduce is meant"
+    assert "1 of 2 tiles is right" in repr(sealed(reduced).fill([11, "?"])), "nobody said that a reduce is meant"
 
 
 def test_a_rank_that_ends_with_nothing_has_a_tile_too():
     gathered = seen([[1.0], [2.0]], [[1.0, 2.0], None], [[Origin(0), Origin(1)], []])
     for nothing in (None, "None", [None], [], "–"):
-        assert repr(sealed(gathered, means="gather").fill([[1, 2], nothing])).startswith("All 3 tiles right.")
-    assert "Rank 1: you said 2, it holds nothing." in repr(sealed(gathered).fill([[1, 2], 2]))
+        assert repr(sealed(gathered, means="gather").fill([[1, 2], nothing])).startswith("All 3 tiles are right.")
+    assert "Rank 1: you said 2, but it holds nothing." in repr(sealed(gathered).fill([[1, 2], 2]))
 
 
 def test_what_nobody_would_fill_in_is_refused():
     k = MOST // 2 + 1
     long = seen([[0.0] * k] * 2, [[0.0] * k] * 2, [[Origin(r, i) for i in range(k)] for r in (0, 1)])
-    with pytest.raises(LabError, match=f"it leaves {2 * k} numbers.*Take a smaller tensor"):
+    with pytest.raises(LabError, match=f"left {2 * k} numbers.*Use a smaller tensor"):
         sealed(long)

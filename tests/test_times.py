@@ -32,7 +32,7 @@ def test_warm_ups_are_hollow_and_not_in_the_median():
 def test_a_rank_that_only_warmed_up_has_no_median():
     times = Times({"t": [[1e-3], []]}, warmup=2)
     assert times.medians == {"t": [None, None]}
-    assert "no repetition after 1 warm-up" in repr(times)
+    assert "no repetitions after 1 warm-up" in repr(times)
     assert times.svg
 
 

@@ -43,7 +43,7 @@ def test_of_a_collective_those_are_waited_for_that_did_not_come():
     assert waits.arrows == [(r, absent) for r in (0, 1, 5) for absent in (2, 3, 4)]
     assert waits.others[3] == "died (SIGKILL)"
     assert "Rank 2 finished the cell without it." in waits.says
-    assert waits.alt.startswith("Wait-for graph of 6 ranks. Who waits for whom, when the cell was cut short.")
+    assert waits.alt.startswith("Wait-for graph of 6 ranks. Who waits for whom when the cell is cut short.")
 
 
 def test_a_receiver_of_a_broadcast_waits_for_its_root_alone():
@@ -84,13 +84,13 @@ def test_a_cell_that_ended_well_shows_who_waited_at_the_end_of_its_longest_wait(
     assert repr(waits).splitlines() == [
         "The longest wait: 200 ms.",
         "Ranks 0, 1 waited for rank 2 in all_reduce (line 3).",
-        "Rank 2 had not come yet.",
+        "Rank 2 had not arrived yet.",
     ]
 
 
 def test_a_cell_in_which_nobody_waited_says_so_and_has_a_picture():
     waits = Waits(told(Told(2), Told(2)), Outcome([]))
-    assert repr(waits) == "No rank waited for another one."
+    assert repr(waits) == "No rank waited for another."
     assert waits.svg
 
 

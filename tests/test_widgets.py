@@ -159,7 +159,8 @@ def test_an_option_is_named_by_its_letter_or_its_words(question, said):
 
 
 def test_an_option_may_be_given_as_a_number_and_one_that_is_none_is_refused_with_those_that_are(question):
-    with pytest.raises(LabError, match=r"'7' is no option\. Choose .*letter:\na\. 6\nb\. 10\nc\. what it `brought`$"):
+    options = r"a\. 6\nb\. 10\nc\. what it `brought`"
+    with pytest.raises(LabError, match=rf"'7' is not one of .* Choose a letter: lock\(\"b\"\)\.\n{options}$"):
         question.lock(7)
     question.lock(10)
     assert question.choice == "10"
@@ -178,7 +179,7 @@ def test_what_is_no_number_is_said_under_the_field_and_can_be_mended(number, sai
     number._field.value = said
     number._button.click()
     assert number.choice is None
-    assert "is no number" in number._said.value
+    assert "is not a number" in number._said.value
     assert "<b>" not in number._said.value
     number._field.value = "30"
     number._field._handle_custom_msg({"event": "submit"}, [])  # Enter
@@ -196,7 +197,7 @@ def test_a_wrong_choice_gets_its_own_reply_and_no_other(question):
     question.lock("c")
     told = repr(question.reveal())
     assert told.startswith(
-        "✗ You predicted c. what it `brought`. Not so: the answer is b.\n\nIt is overwritten.\n\n10, since"
+        "✗ You predicted c. what it `brought`, but the answer is b.\n\nIt is overwritten.\n\n10, since"
     )
     assert "The others' parts" not in told
     assert "what it <code>brought</code>" in question.reveal()._repr_html_()
@@ -206,8 +207,8 @@ def test_a_wrong_choice_gets_its_own_reply_and_no_other(question):
     ("said", "begins"),
     [
         (24, "✓ You predicted 24 MiB. That is right.\n"),
-        (28, "✓ You predicted 28 MiB. That is near enough: the answer is 24 MiB.\n"),
-        (29, "✗ You predicted 29 MiB. Not so: the answer is 24 MiB.\n"),
+        (28, "✓ You predicted 28 MiB. That is close enough: the answer is 24 MiB.\n"),
+        (29, "✗ You predicted 29 MiB, but the answer is 24 MiB.\n"),
     ],
 )
 def test_a_number_may_be_a_little_off(number, said, begins):
@@ -223,7 +224,7 @@ def test_without_a_choice_the_answer_is_folded_away_and_one_may_still_choose(que
     for told in ("The answer is b. 10.", "The others&#x27; parts", "It is overwritten.", "<strong>all</strong>"):
         assert told.replace("&#x27;", "'") in hidden.replace("&#x27;", "'").replace("&#39;", "'")
     question.lock("a")
-    assert repr(question.reveal()).startswith("✗ You predicted a. 6.")
+    assert repr(question.reveal()).startswith("✗ You predicted a. 6, but the answer is b.")
 
 
 def test_the_question_cannot_write_html_and_stands_on_a_static_page_with_its_letters(question, number):

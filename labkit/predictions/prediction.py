@@ -67,7 +67,7 @@ class Prediction:
         if not self.options:
             digits = words.removesuffix(self.unit.lower()).strip().replace(",", "").replace("_", "")
             if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", digits):
-                raise LabError(f"{str(said)!r} is no number. Write one such as 24 or 1.5e6{self._in_unit}.")
+                raise LabError(f"{str(said)!r} is not a number. Write one such as 24 or 1.5e6{self._in_unit}.")
             return float(digits)
         for option in self.options:
             if option.text.replace("`", "").lower().removesuffix(".") == words:
@@ -75,7 +75,7 @@ class Prediction:
         if len(words) == 1 and words in ascii_lowercase[: len(self.options)]:
             return self.options[ascii_lowercase.index(words)].text
         known = [f"{letter}. {option.text}" for letter, option in self.lettered]
-        raise LabError("\n".join([f"{str(said)!r} is no option. Choose one of these by its letter:", *known]))
+        raise LabError("\n".join([f'{str(said)!r} is not one of the options. Choose a letter: lock("b").', *known]))
 
     def is_right(self, choice: str | float) -> bool:
         """Whether a choice, as `choice()` returns it, is the answer; a number may be off by `within`."""

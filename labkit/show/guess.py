@@ -16,7 +16,7 @@ from labkit.words import count
 
 TOLD = 3  # wrong tiles in words; the tiles show the others
 NEAR = 0.005  # how far a number may be off that is no whole one, as a part of it: three digits are enough
-HOW = "Type a number such as 3, -inf or nan; None for nothing; ? for what nobody can rely on."
+HOW = "Type a number such as 3, -inf or nan, None if the rank has no value, or ? if its value is undefined."
 
 
 class Nothing(Enum):
@@ -81,7 +81,7 @@ def read(said: Any, place: Place, words: bool) -> Any:
     except (ValueError, ZeroDivisionError):
         if words:
             return text
-        raise LabError(f"{place.name.capitalize()}: {text!r} is no number. {HOW}") from None
+        raise LabError(f"{place.name.capitalize()}: {text!r} is not a number. {HOW}") from None
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,11 @@ class Held:
         wrong, filled = self.wrong, len(self.filled)
         empty = sum(map(len, self.rows)) - filled
         left = f", {empty} left empty" if empty else ""
-        head = f"All {count(filled, 'tile')} right" if filled > 1 else "Right"
-        head = f"{filled - len(wrong)} of {count(filled, 'tile')} right" if wrong else head
-        rest = [f"And {count(len(wrong) - TOLD, 'more tile')}."] if len(wrong) > TOLD else []
+        head = f"All {count(filled, 'tile')} are right" if filled > 1 else "Your tile is right"
+        right = filled - len(wrong)
+        head = f"{right} of {count(filled, 'tile')} {'is' if right == 1 else 'are'} right" if wrong else head
+        more = len(wrong) - TOLD
+        rest = [f"{count(more, 'more tile')} {'is' if more == 1 else 'are'} wrong."] if more > 0 else []
         return [f"{head}{left}.", *wrong[:TOLD], *rest]
 
     def _told(self, place: Place, typed: str) -> str:
@@ -117,7 +119,7 @@ class Held:
         if not place.defined:
             return f"{name}: you said {typed}, but {self.means} leaves nothing there that you can rely on."
         holds = "nothing" if place.value is Nothing.NONE else place.text
-        return f"{name}: you said {typed}, it holds {holds}."
+        return f"{name}: you said {typed}, but it holds {holds}."
 
 
 def hold(places: Sequence[Sequence[Place]], rows: Sequence[Any], means: str = "") -> Held:
@@ -127,7 +129,7 @@ def hold(places: Sequence[Sequence[Place]], rows: Sequence[Any], means: str = ""
     """
     n = len(places)
     if isinstance(rows, (str, int, float)) or not hasattr(rows, "__len__") or len(rows) != n:
-        raise LabError(f"Give one row for each of {n} ranks: {_example(places)}.")
+        raise LabError(f"Write one row for each of the {n} ranks: {_example(places)}.")
     words = any(isinstance(p.value, str) for row in places for p in row)
     held = []
     for r, (row, mine) in enumerate(zip(rows, places, strict=True)):
@@ -136,8 +138,8 @@ def hold(places: Sequence[Sequence[Place]], rows: Sequence[Any], means: str = ""
             said = [None]  # an empty list, for a rank that has nothing
         if len(said) != len(mine):
             raise LabError(
-                f"Rank {r} has {count(len(mine), 'tile')}, and the row for it has {count(len(said), 'value')}. "
-                f"Give {_example(places)}."
+                f"Rank {r} has {count(len(mine), 'tile')}, but its row has {count(len(said), 'value')}. "
+                f"Write {_example(places)}."
             )
         held.append([(p, _typed(s), read(s, p, words)) for p, s in zip(mine, said, strict=True)])
     found = Held(held, means)

@@ -41,7 +41,7 @@ class Last:
 
         >>> lab.last.waits()
 
-        Ranks that wait for one another in a circle are named. See `labkit.show.waits.Waits`.
+        Ranks that wait for one another in a cycle are named. See `labkit.show.waits.Waits`.
         """
         return Waits(self.records, self.outcome)
 

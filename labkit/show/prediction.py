@@ -58,12 +58,12 @@ class Answer:
         """What became of the choice, in a line; backticks mark code."""
         if self.choice is None:
             return NOTHING
-        chose = f"You predicted {self._words(self.choice)}."
+        chose = f"You predicted {self._words(self.choice)}"
         if not self.prediction.is_right(self.choice):
-            return f"✗ {chose} Not so: the answer is {self._short}."
+            return f"✗ {chose}, but the answer is {self._short}."
         if self.choice != self.prediction.answer:
-            return f"✓ {chose} That is near enough: the answer is {self._short}."
-        return f"✓ {chose} That is right."
+            return f"✓ {chose}. That is close enough: the answer is {self._short}."
+        return f"✓ {chose}. That is right."
 
     @property
     def _told(self) -> list[tuple[str, str]]:

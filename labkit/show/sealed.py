@@ -41,7 +41,7 @@ KEYS = """<style onload="
 
 
 class SealedFlow(ipywidgets.VBox):
-    """A flow before the learner knows how it ends: fill in what every rank holds, then hold it against the ranks.
+    """A flow before the learner knows how it ends: fill in what every rank holds, then compare it with the ranks.
 
     Without a mouse: `sealed.fill([[6, 10], [6, 10]])`, one row a rank; `...` leaves a tile, or a whole row, empty.
 
@@ -54,15 +54,15 @@ class SealedFlow(ipywidgets.VBox):
         tiles = sum(map(len, self._places))
         if tiles > MOST:
             raise LabError(
-                f"The cell has run, and it leaves {count(tiles, 'number')}: more than the {MOST} that one can predict. "
-                "Take a smaller tensor."
+                f"The cell has run and left {count(tiles, 'number')}, more than the {MOST} that you can predict. "
+                "Use a smaller tensor."
             )
         before, after = flow.blank.columns
         self._fields = [[_field(place) for place in row] for row in self._places]
         for fields, groups in zip(self._fields, after, strict=True):
             for start in list(accumulate(map(len, groups)))[:-1]:
                 fields[start].layout.margin = "2px 0 2px 12px"  # where another entry of a list begins
-        self._button = ipywidgets.Button(description="Hold it against the ranks", layout={"width": "max-content"})
+        self._button = ipywidgets.Button(description="Compare with the ranks", layout={"width": "max-content"})
         self._said = ipywidgets.HTML()
         self._button.on_click(lambda _: self._pressed())
         wide = f"{100 + max(sum(16 + max(30, 9 * len(tile.text)) for tile in flat(row)) for row in before)}px"
@@ -79,7 +79,7 @@ class SealedFlow(ipywidgets.VBox):
         self.add_class("labkit-sealed")
 
     def fill(self, rows: Sequence[Any]) -> Compared:
-        """Hold `rows`, one a rank, against the ranks, as the button does: a number, None, "?" or ... for each tile."""
+        """Compare `rows`, one a rank, with the ranks, as the button does: a number, None, "?" or ... for each tile."""
         compared = Compared(hold(self._places, rows, self.flow.meant), self.flow)
         self.children = [ipywidgets.HTML(compared._repr_html_())]
         return compared

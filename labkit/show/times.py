@@ -21,10 +21,10 @@ class Times:
 
     def __init__(self, kept: Mapping[str, Sequence[Sequence[float]]], warmup: int = 0) -> None:
         if not isinstance(warmup, int) or warmup < 0:
-            raise LabError(f"warmup={warmup!r} is no number of repetitions. Say how many come first: warmup=3.")
+            raise LabError(f"warmup={warmup!r} is not a number of repetitions. Give a whole number, such as warmup=3.")
         for name, ranks in kept.items():
             if any(not math.isfinite(s) for mine in ranks for s in mine):
-                raise LabError(f"Some of {name!r} are no times: give finite numbers of seconds.")
+                raise LabError(f"Some values in {name!r} are not times. Give finite numbers of seconds.")
         self.warmup = warmup
         self.seconds = {name: [list(mine) for mine in ranks] for name, ranks in kept.items()}
         self.medians = {name: [self._median(mine) for mine in ranks] for name, ranks in self.seconds.items()}
@@ -42,7 +42,7 @@ class Times:
         warm = len(mine) - len(counted)
         before = f" after {count(warm, 'warm-up')}" if warm else ""
         if middle is None:
-            return f"no repetition{before}"
+            return f"no repetitions{before}"
         reach = f"{seconds(min(counted))} to {seconds(max(counted))}"
         return f"median {seconds(middle)}, from {reach}, {count(len(counted), 'repetition')}{before}"
 

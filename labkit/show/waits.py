@@ -77,7 +77,7 @@ class Waits:
             return f"was in {_call(inside[-1])}"
         if ended is not None and ended < moment:
             return "finished the cell"
-        return "had not come yet" if any(op.entered >= moment for op in ops) else "computed"
+        return "had not arrived yet" if any(op.entered >= moment for op in ops) else "computed"
 
     @property
     def arrows(self) -> list[tuple[int, int]]:
@@ -86,7 +86,7 @@ class Waits:
 
     @cached_property
     def cycles(self) -> list[list[int]]:
-        """Ranks that wait for one another in a circle: the shortest through the lowest rank, then among those left."""
+        """Ranks that wait for one another in a cycle: the shortest through the lowest rank, then among those left."""
         found: list[list[int]] = []
         for r in sorted(self.waiting):
             path = self._back_to(r)
@@ -113,9 +113,9 @@ class Waits:
 
     @property
     def says(self) -> list[str]:
-        """Who waits for whom, what the others do, and which ranks wait in a circle: a sentence each."""
+        """Who waits for whom, what the others do, and which ranks wait in a cycle: a sentence each."""
         if not self.waiting:
-            return ["No rank waited for another one."]
+            return ["No rank waited for another."]
         said = alike({r: self._for(r) for r in self.waiting})
         lines = [f"{ranks(rs)} {self._wait(len(rs))} {what}" for what, rs in said.items()]
         lines += [f"{ranks(rs)} {what}" for what, rs in alike(self.others).items()]
@@ -155,11 +155,9 @@ class Waits:
     def title(self) -> str:
         """Which moment is shown."""
         if not self.waiting:
-            return "No rank waited for another one"
+            return "No rank waited for another"
         return (
-            f"The longest wait: {seconds(self.long)}"
-            if self.long
-            else "Who waits for whom, when the cell was cut short"
+            f"The longest wait: {seconds(self.long)}" if self.long else "Who waits for whom when the cell is cut short"
         )
 
     @property

@@ -32,12 +32,12 @@ def test_a_page_that_nobody_trusts_has_the_blanks_and_folds_the_answer_away(open
     nb.page.screenshot(path=shots / "static.png")
 
 
-def test_tiles_are_filled_in_and_held_against_the_ranks(opened, lab_server, shots):
+def test_tiles_are_filled_in_and_compared_with_the_ranks(opened, lab_server, shots):
     nb: browse.Notebook = opened(lab_server.write("sealed.ipynb", [START, X, SHIFT, "1 + 1"]))
     nb.run_cell(0)
     nb.run_cell(1)
     cell = nb.run_cell(2)
-    button = cell.get_by_role("button", name="Hold it against the ranks")
+    button = cell.get_by_role("button", name="Compare with the ranks")
     expect(button).to_be_visible()
     assert "The ranks" not in cell.locator(".jp-OutputArea").inner_text()
     expect(cell.locator("img")).to_have_count(0)
@@ -53,13 +53,13 @@ def test_tiles_are_filled_in_and_held_against_the_ranks(opened, lab_server, shot
     nb.page.keyboard.press("Enter")
     expect(button).to_be_focused()
     button.press("Enter")
-    expect(cell.get_by_role("alert")).to_contain_text("Rank 0, place 0: 'dd' is no number.")
+    expect(cell.get_by_role("alert")).to_contain_text("Rank 0, place 0: 'dd' is not a number.")
     expect(cell.get_by_role("textbox", name="rank 2, place 1")).to_have_value("12")
     cell.get_by_role("textbox", name="rank 0, place 0").fill("30")
     button.press("Enter")
     result = cell.get_by_role("status")
-    expect(result).to_contain_text("5 of 6 tiles right, 2 left empty.")
-    expect(result).to_contain_text("Rank 2, place 1: you said 12, it holds 11.")
+    expect(result).to_contain_text("5 of 6 tiles are right, 2 left empty.")
+    expect(result).to_contain_text("Rank 2, place 1: you said 12, but it holds 11.")
     expect(cell.get_by_text("✓")).to_have_count(5)
     expect(cell.get_by_text("✗ 11")).to_be_visible()
     expect(cell.locator("img[alt*='After, y: rank 0 holds [30, 31]']")).to_be_visible()

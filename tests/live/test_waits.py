@@ -83,11 +83,11 @@ def test_a_cell_that_ended_well_shows_its_longest_wait(lab):
     assert waits.arrows == [(1, 0), (2, 0)]
     assert repr(waits).splitlines()[1:] == [
         "Ranks 1, 2 waited for rank 0 in barrier (line 3).",
-        "Rank 0 had not come yet.",
+        "Rank 0 had not arrived yet.",
     ]
     assert 0.4 < waits.long < 5
     lab.run("x = 1")
-    assert repr(lab.last.waits()) == "No rank waited for another one."
+    assert repr(lab.last.waits()) == "No rank waited for another."
 
 
 def test_after_a_check_the_last_run_of_the_function_is_shown(lab):
