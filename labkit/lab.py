@@ -329,21 +329,28 @@ class Lab:
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
-    def times(self, expression: str, warmup: int = 0) -> Times:
+    def times(self, *expressions: str, warmup: int = 0) -> Times:
         """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
 
         >>> lab.times("readings", warmup=3)       # a list of seconds on every rank
-        >>> lab.times("honest")                   # what timed(...) returned
+        >>> lab.times("flat", "one_by_one")       # lists, or what timed(...) returned, over one axis
 
         The first `warmup` repetitions are drawn hollow and left out of the median. Raises `LabError` where a rank has
         no such times.
         """
         from labkit.show.times import Times
 
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes which times to draw: lab.times("readings"), where every rank has a list of seconds.'
+            )
         self._live()
-        pulled = self._console.call("labkit.rank.agent.readings", expression)
-        _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
-        return Times(expression, [seconds for _, seconds in pulled], warmup)
+        kept = {}
+        for expression in expressions:
+            pulled = self._console.call("labkit.rank.agent.readings", expression)
+            _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+            kept[expression] = [seconds for _, seconds in pulled]
+        return Times(kept, warmup)
 
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.

@@ -36,10 +36,10 @@ METADATA = {
 }
 OURS = "> **These notebooks are yours.**"
 README = f"""\
-{OURS} They are copies without outputs: change them as you like. When the workbook is updated, it renews the
-> copies that you have not changed; where you have changed one, the new version lies beside it, as `….new.ipynb`.
-> `from labkit import put_back` and `put_back()` in a cell put a notebook back to how it was, and keep yours as
-> `….mine-1.ipynb`. Only this file is written anew each time.
+{OURS} They are copies without outputs: change them as you like.
+> A new version of the workbook renews the copies that you have not changed. If you have changed one, it is kept, and
+> the new version lies beside it as `….new.ipynb`. To begin a lesson again, run `from labkit import put_back` and
+> `put_back()` in a cell: your version is kept as `….mine-1.ipynb`. Only this page is written anew each time.
 
 """
 

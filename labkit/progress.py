@@ -17,10 +17,10 @@ from labkit import files
 FOLDER = "LABKIT_PROGRESS"  # an environment variable
 HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
 ABOUT = (
-    "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, and how many "
-    "hints were shown; for each prediction what you chose first, and whether it was right. Beside this file lies every "
-    "attempt that was checked (name-1.py, name-2.py, …). Nothing of this leaves your machine. Delete the folder to "
-    "begin afresh."
+    "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
+    "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
+    "and whether it was right. Beside this file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing "
+    "of this leaves your machine. Delete the folder to begin afresh."
 )
 
 
@@ -37,7 +37,7 @@ def folder() -> Path:
 
 def read() -> dict[str, dict[str, Any]]:
     """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts", and "solved",
-    the number of the last attempt that was right, with "inputs", on how many.
+    the number of the last attempt that was right, with "inputs", on how many; "best", as `grading.score` keeps it.
 
     A file that cannot be read is kept aside under another name, and the attempts beside it still count.
     """
@@ -84,6 +84,9 @@ def _sound(facts: dict[str, Any]) -> dict[str, Any]:
     """Facts as this version knows them; others stay as they are."""
     state = facts.get("state")
     numbers = {key: int(facts.get(key, 0)) for key in ("checks", "hints")}
+    best = facts.get("best")
+    if not isinstance(best, dict) or not all(isinstance(best.get(key), (int, float)) for key in ("n", "size", *best)):
+        facts = {key: value for key, value in facts.items() if key != "best"}
     return {**facts, **numbers, "state": state if state in ("not attempted", "tried", "solved") else "tried"}
 
 

@@ -125,9 +125,13 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     known = progress.read().get(name, {})
     if finding.state not in ("not attempted", "elsewhere") and not untouched:
         state = "solved" if finding.state == "right" or known.get("state") == "solved" else "tried"
-        solved = {"solved": number, "inputs": finding.right} if finding.state == "right" and number else {}
+        solved: dict[str, Any] = {}
+        if finding.state == "right" and number:
+            solved = {"solved": number, "inputs": finding.right}
+            if finding.score and (best := finding.score.best(known.get("best"))):
+                solved["best"] = best
         known = progress.change(name, state=state, checks=known.get("checks", 0) + 1, last=finding.state, **solved)
-    return Verdict(exercise, finding, _next(exercise, finding.state, known))
+    return Verdict(exercise, finding, _next(exercise, finding.state, known), known.get("best"))
 
 
 def use(console: Console, names: Sequence[str]) -> Note:
@@ -203,8 +207,10 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
     for p in predictions.every().values():
         if number in (None, p.lesson):
             predicted.setdefault(p.lesson, []).append(answers[p.name].get("right") if p.name in answers else None)
-    states = {name: facts.get("state", "") for name, facts in progress.read().items()}
-    return ProgressTable(chosen, states, predicted)
+    done = progress.read()
+    states = {name: facts.get("state", "") for name, facts in done.items()}
+    best = {name: facts["best"] for name, facts in done.items() if "best" in facts}
+    return ProgressTable(chosen, states, predicted, best)
 
 
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:

@@ -116,7 +116,7 @@ def measured(n: int, warm: int, many: int = 20) -> Times:
     """Times that spread, and the first ones of which are long."""
     kept = [[(1.5 + 0.1 * r + 0.8 * math.sin(7 * i + r) ** 4) * 1e-4 for i in range(many)] for r in range(n)]
     kept = [[s * (1 + 40 * (i < warm) / (i + 1)) for i, s in enumerate(mine)] for mine in kept]
-    return Times("readings", kept, warm)
+    return Times({"readings": kept}, warm)
 
 
 def verdict() -> bytes:

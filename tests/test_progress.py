@@ -217,3 +217,20 @@ def test_a_card_tells_and_draws_every_exercise(place: Path, name: str):
     assert html.count('<img alt="An example of') == 1
     assert "rank 1 │" in card.alt
     assert card.svg == task.Task(None, name)._card.svg, "equal cards have equal pictures"
+
+
+def test_the_best_of_an_exercise_is_shown_and_one_that_is_no_best_is_left_out(place: Path):
+    best = {"n": 4, "size": 4112, "sent": 6168.0, "rounds": 1, "memory": 4112}
+    progress.change(NAMES[0], state="solved", best=best)
+    assert f"{NAMES[0]}" in repr(task.overview())
+    assert "6,168 bytes sent, 1 round, 4,112 bytes of memory" in repr(task.overview())
+    html = task.overview()._repr_html_()
+    assert "6,168 bytes sent" in html
+    assert html.count('<td class="best"') == len(NAMES)
+    assert "your best" not in task.overview("08")._repr_html_(), "no column where there is nothing to show"
+    for odd in (7, {"sent": 1}, {**best, "rounds": "one"}):
+        told = json.loads((place / "progress.json").read_text())
+        told["exercises"][NAMES[0]]["best"] = odd
+        (place / "progress.json").write_text(json.dumps(told))
+        assert "best" not in progress.read()[NAMES[0]]
+        assert task.overview().solved == 1

@@ -15,8 +15,16 @@ PATIENCE = 10.0  # seconds that one run may compute, at least
 COUNT = itertools.count(1000, 1000)  # groups that a function makes are numbered from a fresh number on, on all ranks
 
 
-def attempt(console: Console, exercise: Exercise, case: Case, mode: str, patience: float, watch: Watch) -> Attempt:
-    """Call the function on the first n ranks; free those that cannot end."""
+def attempt(
+    console: Console,
+    exercise: Exercise,
+    case: Case,
+    mode: str,
+    patience: float,
+    watch: Watch,
+    memory: bool = False,
+) -> Attempt:
+    """Call the function on the first n ranks; free those that cannot end. `memory` counts it, which takes its time."""
     engines = console.engines
     calls = [
         {
@@ -26,6 +34,7 @@ def attempt(console: Console, exercise: Exercise, case: Case, mode: str, patienc
             "in_place": exercise.in_place,
             "harness": exercise.harness,
             "gradients": mode,
+            "memory": memory,
         }
         for x in case.xs
     ]

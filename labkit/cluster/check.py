@@ -10,6 +10,7 @@ import copy
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.limits import STATES, remarks
+from labkit.grading.score import scored
 from labkit.words import alike, ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
@@ -155,6 +157,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
     began = time.monotonic()
     right = 0
     found: list[Finding] = []
+    largest: tuple[Case, Attempt] | None = None
 
     def look(elapsed: float, running: Running) -> None:
         watch(right, elapsed, running)
@@ -178,14 +181,35 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
                 if not ran.report.cut_short and finding.wrong and not finding.gradient and not exercise.harness:
                     _trace(console, exercise, finding, look)
                 return finding
+            if not mode and (largest is None or (case.n, case.size) > (largest[0].n, largest[0].size)):
+                largest = case, ran
         right += 1
         found += remarks(exercise, case, ran)
-    for state in STATES:
+    finding = Finding("right")
+    for state in reversed(STATES):
         if such := [f for f in found if f.state == state]:
-            first = next(f for f in such if f.case is such[-1].case)  # of the largest input
-            first.right = right
-            return first
-    return Finding("right", right=right)
+            finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
+    finding.right = right
+    if largest is not None and (score := scored(exercise, *largest)):
+        finding.score = replace(score, memory=_memory(console, exercise, largest[0], finding, look))
+    return finding
+
+
+def _memory(
+    console: Console, exercise: Exercise, case: Case, finding: Finding, look: Callable[[float, Running], None]
+) -> float | None:
+    """The most bytes that a rank had in use at once, in runs of their own; None where one does not end well.
+
+    The lower of two: now and then a thread of Gloo's still holds a tensor that the function has let go.
+    """
+    peaks = []
+    for _ in range(2):
+        ran = attempt(console, exercise, case, "", PATIENCE, look, memory=True)
+        _heal(console, finding, ran)
+        if len(ran.finished) < case.n:
+            return None
+        peaks.append(max(ran.answers[r]["memory"] for r in ran.finished))
+    return min(peaks)
 
 
 def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callable[[float, Running], None]) -> None:

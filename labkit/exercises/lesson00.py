@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case, counting
 from labkit.theory import collectives
 
@@ -57,6 +57,7 @@ def harness(average_gradients, *grads):
     assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
     return [p.grad for p in model] if len(model) > 1 else model[0].grad
 """,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: 0),
     solution='''
 def average_gradients(model):
     """Replace each gradient of the model by its mean over the ranks."""
@@ -135,6 +136,7 @@ HELLO_SUM = Exercise(
     difficulty=1,
     means=collectives.all_reduce,
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def hello_sum(x):
     """Return the sum of all ranks' x, on every rank."""

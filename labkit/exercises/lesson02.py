@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import ANY, Budget, Case, Exercise, Mutant
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least, Mutant
 from labkit.grading.inputs import counting, draws, uneven
 from labkit.grading.promises import Messages, OnlyTo
+from labkit.theory.origin import Origin
 
 # -- a gradient that crosses from rank to rank --------------------------------------------------------------------
 
@@ -42,15 +43,16 @@ GRADIENT_BACK = Exercise(
         "`loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with "
         "the graph of rank 0's stage still behind it. Afterwards rank 0's parameters have their gradients. The other "
         "ranks call the function too and do nothing. Return nothing.\n\n"
-        "The check makes both stages of a weight and an input each, as in the picture, and compares the gradients of "
-        "the two weights."
+        "The check gives both ranks a stage with one `weight`. In the picture, **before** is the weight and the input "
+        "of that stage, **after** the gradient of the weight."
     ),
-    minutes=6,
+    minutes=8,
     difficulty=1,
     means=_two_weights,
     inputs=_two_stages,
     forbids=("collectives",),
     promises=(Messages(1),),
+    least=Least(sent=lambda n, S: S / 2, rounds=lambda n: 1),  # S: a weight and an input
     harness="""
 def harness(fn, weight, x):
     weight.requires_grad_()
@@ -155,16 +157,18 @@ RING_SHIFT = Exercise(
     lesson="02",
     title="Repair the ring",
     statement=(
-        "This is the cell that hung, as a function. Repair it: pass `x` to the right-hand neighbour and return, in a "
-        "tensor like `x`, what comes from the left. Rank r ends with the `x` of rank r - 1, and rank 0 with that of "
-        "the last rank. `x` stays as it is. Send and receive only; it must work with **any** number of ranks, odd "
-        "ones too, and each rank sends one message."
+        "This is the cell that hung, as a function. Repair it with nothing but `send` and `recv`: pass `x` to the "
+        "right-hand neighbour and return, in a tensor like `x`, what comes from the left. Rank r ends with the `x` of "
+        "rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. It must work with **any** number of "
+        "ranks, odd ones too, and each rank sends one message.\n\n"
+        "The score counts **rounds**: in one round, each rank can send one message and receive one."
     ),
     minutes=8,
     difficulty=1,
     means=_from_the_left,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(1)),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
     keeps_input=True,
     specimen='''
 def ring_shift(x):
@@ -268,9 +272,9 @@ def ring_shift(x):
         "when their number is odd: is there still a rank that can go ahead?",
     ),
     after=(
-        "How many rounds does yours take? If one rank receives first, N. If every second rank does, two or three. The "
-        "next section shows how to do it in one. Every ring algorithm is this step, repeated: lesson 06 repeats it "
-        "2(N - 1) times and has an all-reduce."
+        "With `send` and `recv`, a ring of N ranks takes N rounds if one rank receives first, and two or three if "
+        "every second rank does. The next section shows the calls that do it in one. Every ring algorithm is this "
+        "step, repeated: lesson 06 repeats it 2(N - 1) times and has an all-reduce."
     ),
 )
 
@@ -291,6 +295,7 @@ SEND_UNEVEN = Exercise(
     inputs=uneven,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(2)),
+    least=Least(sent=lambda n, S: S + 8, rounds=lambda n: 2, memory=lambda n, S: S),  # its length goes first
     solution='''
 def send_uneven(x):
     """Return the left-hand neighbour's x, whatever its length."""
@@ -379,7 +384,8 @@ def send_uneven(x):
 
 
 def _haloed(xs: Sequence[Any]) -> list[Any]:
-    edge = np.zeros(1, dtype=xs[0].dtype)
+    traced = xs[0].dtype == object
+    edge = np.array([Origin.of({})]) if traced else np.zeros(1, dtype=xs[0].dtype)  # a 0 comes from no rank
     lefts = [edge, *(x[-1:] for x in xs[:-1])]
     rights = [*(x[:1] for x in xs[1:]), edge]
     return [np.concatenate(parts) for parts in zip(lefts, xs, rights, strict=True)]
@@ -388,11 +394,11 @@ def _haloed(xs: Sequence[Any]) -> list[Any]:
 def _stretches(n: int) -> list[Case]:
     sizes = [2 + r % 3 for r in range(n)]
     return [
-        Case(counting(n, 3)),
-        Case(counting(n, 1), "one element a rank"),
+        Case([x + 1 for x in counting(n, 3)]),  # no rank's own number is the 0 at the line's ends
+        Case([x + 1 for x in counting(n, 1)], "one element on each rank"),
         Case(draws(n, sizes, seed=8), "uneven sizes"),
         Case(draws(n, sizes[::-1], "int64", 9), "integers"),
-        Case(draws(n, 200, "float64", 10), "200 elements a rank"),
+        Case(draws(n, 200, "float64", 10), "200 elements on each rank"),
     ]
 
 
@@ -401,11 +407,11 @@ HALO = Exercise(
     lesson="02",
     title="Swap borders with both neighbours",
     statement=(
-        "A long line of cells is cut into stretches, one a rank, and a step of a simulation or of a convolution needs "
-        "the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its length "
-        "perhaps different from the others'. Return a tensor two longer: in front of `x` the **last** element of the "
-        "rank before, behind it the **first** element of the next rank. Where the line ends, put a 0.\n\n"
-        "Send and receive only, one element a message, and in no more than four rounds, however long the line is."
+        "A long line of cells is cut into stretches, one for each rank, and a step of a simulation or of a convolution "
+        "needs the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its "
+        "length perhaps different from the others'. Return a tensor two longer: in front of `x` the **last** element "
+        "of the rank before, behind it the **first** element of the next rank. Where the line ends, put a 0.\n\n"
+        "Send and receive only, one element per message, and in no more than four rounds, however long the line is."
     ),
     minutes=15,
     difficulty=2,
@@ -414,6 +420,7 @@ HALO = Exercise(
     forbids=("collectives",),
     promises=(Messages(2),),
     budget=Budget(steps=lambda n: 4),
+    least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S),
     keeps_input=True,
     solution='''
 def halo(x):
@@ -509,7 +516,8 @@ def halo(x):
     ),
     after=(
         "Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split between "
-        "ranks, and attention over a window of a split sequence, exchange the same."
+        "ranks, and attention over a window of a split sequence, exchange the same. Two rounds are enough if every "
+        "rank starts its message to the right first, then the one to the left."
     ),
 )
 
@@ -567,6 +575,7 @@ PIPELINE = Exercise(
     forbids=("collectives",),
     promises=(Messages(4),),
     budget=Budget(steps=lambda n: 2 * n + 2),
+    least=Least(sent=lambda n, S: min(4, 2 * n - 2) * S / 3),  # S: two micro-batches and a weight
     tolerance=1e-5,
     solution='''
 def pipeline(first, second, weight):
@@ -675,8 +684,9 @@ def pipeline(first, second, weight):
         "since the loss is a sum. Two calls add up in `weight.grad` by themselves.",
     ),
     after=(
-        "This is GPipe's schedule. The stage before the end could send the first gradient back earlier and free its "
-        "memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours agree on the order."
+        "This is GPipe's schedule. The last stage could send the first gradient back before it takes the second "
+        "activation, and free memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours "
+        "agree on the order."
     ),
 )
 
@@ -697,6 +707,11 @@ PREFIX_SUM = Exercise(
     means=lambda xs: list(accumulate(xs)),
     forbids=("collectives",),
     budget=Budget(steps=lambda n: (n - 1).bit_length()),
+    least=Least(
+        sent=lambda n, S: (n.bit_length() - 1) * S,
+        rounds=lambda n: (n - 1).bit_length(),
+        memory=lambda n, S: min(2, n.bit_length() - 1) * S,
+    ),
     keeps_input=True,
     solution='''
 def prefix_sum(x):
@@ -788,7 +803,7 @@ def prefix_sum(x):
     ),
     after=(
         "This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, and ends "
-        "sooner: in a pipeline of small messages rounds are what costs. MPI's call for it is `MPI_Scan`."
+        "sooner: for small messages, rounds are what costs. MPI's call for it is `MPI_Scan`."
     ),
 )
 

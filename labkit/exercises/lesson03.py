@@ -1,4 +1,4 @@
-"""Exercises for lesson 03: tutorials' snippets repaired, and a broadcast built by hand."""
+"""Exercises for lesson 03: tutorials' snippets repaired, and what a root does built by hand."""
 
 from __future__ import annotations
 
@@ -8,35 +8,101 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Mutant
-from labkit.grading.inputs import Case, draws, vectors
-from labkit.grading.promises import Once
+from labkit.grading.exercise import Budget, Exercise, Least, Mutant
+from labkit.grading.inputs import Case, draws, vectors, with_roots
+from labkit.grading.promises import Once, Root
 from labkit.theory import collectives
 from labkit.theory.primitives import OBJECTS
 
 
-def _states(n: int) -> list[Case]:
-    """State dicts: parameters and buffers, floats and integers, also with the names in another order on rank 1."""
+def _models(n: int) -> list[Case]:
+    """What a model holds: a weight and a bias, two buffers of a batch normalisation, and one that is not saved."""
 
-    def state(r: int, k: int) -> dict[str, Any]:
+    def held(r: int, k: int = 2) -> dict[str, Any]:
         return {
-            "0.weight": np.arange(2.0 * k, dtype="float32").reshape(2, k) + 100 * r,
-            "0.bias": np.array([-1.0 - r, 2.0 * r], dtype="float32"),
-            "1.running_mean": np.array([0.5 + r, -r], dtype="float32"),
-            "1.num_batches_tracked": np.array(7 + r),
+            "weight": np.arange(2.0 * k, dtype="float32").reshape(2, k) + 100 * r,
+            "bias": np.array([-1.0 - r, 2.0 * r], dtype="float32"),
+            "running_mean": np.array([0.5 + r, -r], dtype="float32"),
+            "num_batches_tracked": np.array(7 + r),
+            "mask": np.array([0.0, 10.0 + r], dtype="float32"),
         }
 
-    turned = [dict(sorted(state(r, 2).items(), reverse=r == 1)) for r in range(n)]
+    def only(*names: str) -> list[dict[str, Any]]:
+        return [{name: held(r)[name] for name in names} for r in range(n)]
+
     return [
-        Case([state(r, 2) for r in range(n)]),
-        Case([state(r, 5) for r in range(n)], "a wider layer"),
-        Case([{k: state(r, 2)[k] for k in ("0.bias", "1.running_mean")} for r in range(n)], "two vectors"),
-        Case([{} for _ in range(n)], "a state without tensors"),
-        Case(
-            [{k: t[k] for k in t if k in ("0.bias", "1.running_mean")} for t in turned],
-            "rank 1 has the names in another order",
-        ),
+        Case([held(r) for r in range(n)]),
+        Case([held(r, 5) for r in range(n)], "a wider layer"),
+        Case(only("weight", "bias"), "a model without buffers"),
+        Case(only("running_mean", "num_batches_tracked"), "a model without parameters"),
     ]
+
+
+# A module that holds these tensors under their names. The mask is made anew by every model, so it is not saved.
+AS_A_MODEL = """
+def harness(fn, tensors):
+    model = torch.nn.Module()
+    for name, tensor in tensors.items():
+        if name in ("weight", "bias"):
+            model.register_parameter(name, torch.nn.Parameter(tensor))
+        else:
+            model.register_buffer(name, tensor, persistent=name != "mask")
+    fn(model)
+    return {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+"""
+
+
+def _runs(n: int) -> list[Case]:
+    """(The losses of a rank's next steps, the loss that is good enough); only rank 0's losses count."""
+
+    def staggered(rank0: Sequence[float], late: int) -> list[np.ndarray]:
+        """Every rank's losses fall as rank 0's do, each `late` steps after the rank before it."""
+        return [np.array([*[9.0] * (late * r), *rank0, *[0.0] * (late * (n - r))]) for r in range(n)]
+
+    falling = staggered([4.0, 3.0, 2.0, 1.0], 1)
+    low = [np.array([4.0, 3.0, 2.0, 1.0])] + [np.array([0.5, 0.5, 0.5, 0.5]) for _ in range(n - 1)]
+    return [
+        Case([(losses, 2.5) for losses in falling]),
+        Case([(losses, 3.0) for losses in falling], "rank 0's second loss is exactly `good`"),
+        Case([(losses, 4.5) for losses in falling], "rank 0 is done after one step"),
+        Case([(losses, 2.5) for losses in low], "the other ranks' losses are low from the start"),
+    ]
+
+
+def _steps(xs: Sequence[Any]) -> list[int]:
+    losses, good = xs[0]
+    return [next(step for step, loss in enumerate(losses, 1) if loss < good)] * len(xs)
+
+
+# As in data-parallel training, every rank takes part in every step: the gradients are all-reduced in it.
+ONE_STEP = """
+def harness(fn, losses, good):
+    coming = iter(losses.tolist())
+
+    def step():
+        dist.all_reduce(torch.zeros(1, device=device))
+        loss = next(coming, None)
+        assert loss is not None, f"rank {rank} trains on: it takes {len(losses) + 1} steps and more"
+        return loss
+
+    return fn(step, good)
+"""
+
+
+def _items(n: int) -> list[Case]:
+    """A list on rank 0, None on the others."""
+    cases: tuple[tuple[list[Any], str], ...] = (
+        (list(range(10)), ""),
+        (list(range(100, 100 + 3 * n)), f"{3 * n} items"),
+        (["cat.png", "dog.png", "eel.png", "fox.png", "gnu.png"], "file names"),
+        ([7], "one item for all ranks"),
+        ([], "no item"),
+    )
+    return [Case([(None if r else items,) for r in range(n)], about) for items, about in cases]
+
+
+def _dealt(xs: Sequence[Any]) -> list[Any]:
+    return [xs[0][0][r :: len(xs)] for r in range(len(xs))]
 
 
 def _losses(n: int) -> list[Case]:
@@ -49,6 +115,75 @@ def _losses(n: int) -> list[Case]:
 
 def _mean_on_0(xs: Sequence[Any]) -> list[Any]:
     return collectives.reduce(xs, root=0, op="AVG")
+
+
+def _batches(n: int) -> list[Case]:
+    """(A model's one weight, a batch to validate), different on every rank."""
+    return [
+        Case([(np.array([2.0 + r], dtype="float32"), x) for r, x in enumerate(draws(n, k, seed=k))], about)
+        for k, about in ((4, ""), (1, "a batch of one"), (64, "a batch of 64"))
+    ]
+
+
+def _validated(xs: Sequence[Any]) -> list[Any]:
+    (weight, batch), *_ = xs
+    return [np.float32((weight * batch).mean())] * len(xs)
+
+
+# A model wrapped for data parallelism: like DDP with buffers, it broadcasts them from rank 0 in every forward pass.
+WRAPPED = """
+def harness(fn, weight, batch):
+    class Wrapped:
+        def module(self, batch):
+            return (weight * batch).mean()
+
+        def __call__(self, batch):
+            dist.broadcast(torch.zeros(1, device=device), src=0)
+            return self.module(batch)
+
+    return fn(Wrapped(), batch)
+"""
+
+
+def _answers(n: int) -> list[Case]:
+    """Which of a rank's validation samples the model got right; every rank has a different number of them."""
+
+    def drawn(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng([seed, n])
+        return [rng.random(size) < 0.2 + 0.2 * r for r, size in enumerate(sizes)]
+
+    return [
+        Case([np.arange(4 * (r + 1)) < 1 + 3 * r for r in range(n)]),
+        Case(drawn([7 * (n - r) for r in range(n)], 1), "the last rank has the fewest samples"),
+        Case(drawn([0, *[10 + r for r in range(1, n)]], 2), "rank 0 has no sample"),
+        Case(drawn([300 + r for r in range(n)], 3), "some 300 samples a rank"),
+        Case([np.zeros(3 + r, dtype=bool) for r in range(n)], "nothing is right"),
+    ]
+
+
+def _accuracy(xs: Sequence[Any]) -> list[Any]:
+    right = np.concatenate(xs)
+    return [right.sum() / len(right), *[None] * (len(xs) - 1)]
+
+
+def _dealt_predictions(n: int) -> list[Case]:
+    """Predictions for samples that were dealt out one by one: rank r has those of samples r, r + n, r + 2n …"""
+    cases = (
+        (np.arange(3 * n), ""),
+        (np.arange(2 * n + 1) + 100, f"{2 * n + 1} samples"),
+        (np.arange(4 * n - 1)[::-1], f"{4 * n - 1} samples"),
+        (np.arange(n - 1) - 5, f"{n - 1} samples, so the last rank has none"),
+        (np.zeros(0), "no sample"),
+        (np.arange(1, 301) ** 2 % 97, "300 samples"),
+    )
+    return [Case([x[r::n].astype("int64") for r in range(n)], about) for x, about in cases]
+
+
+def _in_order(xs: Sequence[Any]) -> list[Any]:
+    everyone = np.zeros(sum(map(len, xs)), dtype="int64")
+    for r, x in enumerate(xs):
+        everyone[r :: len(xs)] = x
+    return [everyone, *[None] * (len(xs) - 1)]
 
 
 def _only_rank_0_has(n: int) -> list[Case]:
@@ -67,82 +202,384 @@ def _only_rank_0_has(n: int) -> list[Case]:
     ]
 
 
-REPAIR_STATE_DICT = Exercise(
-    name="repair_state_dict",
+def _rows(n: int) -> list[Case]:
+    """One row for each rank."""
+    cases = ((2, "float32", ""), (1, "float32", "one number a row"), (0, "float32", "empty rows"))
+    more = ((3, "int64", "integers"), (101, "float64", "101 numbers a row"))
+    return [
+        Case([x.reshape(n, k) for x in draws(n, n * k, dtype, seed=k)], about) for k, dtype, about in (*cases, *more)
+    ]
+
+
+def _rounds(n: int) -> int:
+    return ceil(log2(n))
+
+
+BROADCAST_MODEL = Exercise(
+    name="broadcast_model",
     lesson="03",
-    title="Repair: broadcast(state)",
+    title="Repair: give everyone rank 0's model",
     statement=(
-        "A tutorial hands a whole state dict to `dist.broadcast`, which moves **one tensor**. Repair it. `state` is a "
-        "dict from names to tensors, with parameters and buffers, floats and integers. The ranks agree on the names, "
-        "shapes and dtypes, but **not** on the order of the names in the dict. Return a new dict with these names and "
-        "**rank 0's** numbers, on every rank. `state` stays as it is. No object collectives: they pickle."
+        "A tutorial hands the whole state to `dist.broadcast`. Run the function, run the check, and repair it: after "
+        "the call every rank's `model`, an `nn.Module`, must hold **everything** that rank 0's model holds. All ranks "
+        "have the same architecture. Change `model` in place; what you return does not count. No object collectives: "
+        "they pickle."
     ),
     minutes=8,
-    difficulty=1,
+    difficulty=2,
     means=collectives.broadcast,
-    inputs=_states,
+    inputs=_models,
+    harness=AS_A_MODEL,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: 0),
     forbids=OBJECTS,
-    keeps_input=True,
+    specimen='''
+def broadcast_model(model):
+    """Leave what rank 0's model holds in every rank's model."""
+    state = model.state_dict() if rank == 0 else None
+    dist.broadcast(state, src=0)
+    model.load_state_dict(state)
+''',
     solution='''
-def repair_state_dict(state):
-    """Return rank 0's state dict, on every rank."""
-    result = {name: state[name].clone() for name in sorted(state)}
-    for tensor in result.values():
-        dist.broadcast(tensor, src=0)
-    return result
+def broadcast_model(model):
+    """Leave what rank 0's model holds in every rank's model."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
 ''',
     mutants=(
         Mutant(
-            "hands the dict to broadcast, as the tutorial does",
+            "hands the state to broadcast, as the tutorial does",
             source="""
-def repair_state_dict(state):
+def broadcast_model(model):
+    state = model.state_dict() if rank == 0 else None
     dist.broadcast(state, src=0)
-    return state
+    model.load_state_dict(state)
 """,
             verdict="raises",
             says="TypeError",
         ),
         Mutant(
+            "forgets the buffers",
+            replace=("[*model.parameters(), *model.buffers()]", "model.parameters()"),
+            says="running_mean",
+        ),
+        Mutant(
+            "sends what the state dict has, which lacks the buffers that are not saved",
+            replace=("[*model.parameters(), *model.buffers()]", "model.state_dict().values()"),
+            says="mask",
+        ),
+        Mutant(
             "forgets the integer buffer",
             replace=("        dist.broadcast", "        if tensor.is_floating_point():\n            dist.broadcast"),
+            says="num_batches_tracked",
         ),
-        Mutant("relies on the order of the names", replace=("sorted(state)", "state")),
         Mutant("broadcasts the last rank's", replace=("src=0", "src=world_size - 1")),
+        Mutant("broadcasts copies, and leaves the model as it was", replace=("tensor.detach()", "tensor.clone()")),
         Mutant(
-            "pickles the dict",
+            "calls on rank 0 only",
+            replace=("        dist.broadcast", "        if rank == 0:\n            dist.broadcast"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "pickles the state",
             source="""
-def repair_state_dict(state):
-    box = [state]
+def broadcast_model(model):
+    box = [model.state_dict()]
     dist.broadcast_object_list(box, src=0)
-    return box[0]
+    model.load_state_dict(box[0])
+""",
+            says="mask",
+        ),
+    ),
+    hints=(
+        "`dist.broadcast` moves one tensor. Call it once for each tensor, on every rank, in the same order.",
+        "Parameters are not all that a model holds. What else does `model.named_buffers()` list?",
+        "`state_dict()` leaves out buffers that were registered with `persistent=False`. `model.buffers()` does not.",
+        "Go through `[*model.parameters(), *model.buffers()]`, and broadcast each `tensor.detach()` in place.",
+    ),
+    after=(
+        "PyTorch's `DistributedDataParallel` (DDP) does the same when it wraps a model: parameters and all buffers, "
+        "from rank 0. A `state_dict()` has what is worth saving; buffers that every model makes anew, such as a mask, "
+        "are not in it. Broadcast "
+        "`parameter.detach()`, or under `torch.no_grad()`: else the next backward pass warns that it runs through "
+        "the broadcast."
+    ),
+)
+
+TRAIN_UNTIL = Exercise(
+    name="train_until",
+    lesson="03",
+    title="Repair: stop together",
+    statement=(
+        "Train until **rank 0's** loss is below `good`. `step()` is one training step: every rank has to take part in "
+        "it, because it averages the gradients, and it returns this rank's own loss, a Python number that differs from "
+        "rank to rank. Return how many steps this rank took. Run the function and its check, look at who waits for "
+        "whom, and repair it. Each row below shows a rank's losses, step by step, then `good`, and how many steps it "
+        "must take."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_steps,
+    inputs=_runs,
+    harness=ONE_STEP,
+    specimen='''
+def train_until(step, good):
+    """Train until rank 0's loss is below good; return the number of steps."""
+    steps = 1
+    while step() >= good:
+        steps += 1
+    return steps
+''',
+    solution='''
+def train_until(step, good):
+    """Train until rank 0's loss is below good; return the number of steps."""
+    steps = 0
+    stop = torch.zeros(1, device=device)
+    while not stop.item():
+        stop.fill_(step() < good)
+        dist.broadcast(stop, src=0)
+        steps += 1
+    return steps
+''',
+    mutants=(
+        Mutant(
+            "lets every rank look at its own loss",
+            source="""
+def train_until(step, good):
+    steps = 1
+    while step() >= good:
+        steps += 1
+    return steps
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "tells the others only when it is time to stop",
+            replace=(
+                "        dist.broadcast(stop, src=0)",
+                "        if stop.item():\n            dist.broadcast(stop, src=0)",
+            ),
+            verdict="deadlock",
+        ),
+        Mutant("stops at a loss that equals good", replace=("step() < good", "step() <= good")),
+        Mutant("asks the last rank", replace=("src=0", "src=world_size - 1")),
+        Mutant(
+            "stops as soon as any rank is done",
+            replace=("dist.broadcast(stop, src=0)", "dist.all_reduce(stop, op=dist.ReduceOp.MAX)"),
+        ),
+        Mutant(
+            "leaves on rank 0 before it has told the others",
+            replace=(
+                "        dist.broadcast(stop, src=0)\n        steps += 1",
+                "        steps += 1\n        if rank == 0 and stop.item():\n            break\n"
+                "        dist.broadcast(stop, src=0)",
+            ),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Whose loss decides? How do the others learn of the decision?",
+        "A decision that every rank must follow is one number from rank 0, in **every** step, also when the answer is "
+        "to go on.",
+        "Write 1.0 or 0.0 into a tensor, broadcast it from rank 0, and let every rank look at what arrived.",
+    ),
+    after=(
+        "A control signal: 4 bytes a step. Whatever decides how many collectives a rank calls must be the same on all "
+        "ranks: a loss, a clock, the end of a data loader, a signal from the scheduler."
+    ),
+)
+
+DEAL = Exercise(
+    name="deal",
+    lesson="03",
+    title="Repair: deal out the work",
+    statement=(
+        "Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one by "
+        "one, as cards are dealt: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn "
+        "again. Return this rank's items, a list, which may be empty. Only rank 0 may see the items of other ranks, so "
+        "do not broadcast them."
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_dealt,
+    inputs=_items,
+    forbids=("broadcast", "broadcast_object_list", "all_gather_object"),
+    least=Least(rounds=lambda n: 1),
+    specimen='''
+def deal(items):
+    """Return every world_size-th of rank 0's items, from number `rank` on."""
+    chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
+    mine = torch.zeros(3, dtype=torch.int64, device=device)
+    dist.scatter(mine, chunks, src=0)
+    return mine.tolist()
+''',
+    solution='''
+def deal(items):
+    """Return every world_size-th of rank 0's items, from number `rank` on."""
+    mine = [None]
+    chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
+    dist.scatter_object_list(mine, chunks, src=0)
+    return mine[0]
+''',
+    mutants=(
+        Mutant(
+            "scatters Python lists as if they were tensors",
+            source="""
+def deal(items):
+    chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
+    mine = torch.zeros(3, dtype=torch.int64, device=device)
+    dist.scatter(mine, chunks, src=0)
+    return mine.tolist()
+""",
+            verdict="raises",
+            says="TypeError",
+        ),
+        Mutant("returns the box with the list in it", replace=("return mine[0]", "return mine")),
+        Mutant(
+            "cuts the list into blocks",
+            replace=(
+                "items[r::world_size]",
+                "items[r * len(items) // world_size : (r + 1) * len(items) // world_size]",
+            ),
+        ),
+        Mutant(
+            "cuts the list up on every rank",
+            replace=(" if rank == 0 else None", ""),
+            verdict="raises",
+            says="TypeError",
+        ),
+        Mutant(
+            "scatters on rank 0 only",
+            replace=("    dist.scatter_object_list", "    if rank == 0:\n        dist.scatter_object_list"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "sends everything to everyone",
+            source="""
+def deal(items):
+    box = [items]
+    dist.broadcast_object_list(box, src=0)
+    return box[0][rank::world_size]
 """,
             verdict="forbidden",
             says="broadcast_object_list",
         ),
     ),
     hints=(
-        "One broadcast for each tensor. Which ranks call it, and in which order do they come to the tensors?",
-        "`sorted(state)` gives the names in the same order on every rank.",
-        "Clone each tensor first, broadcast the clone from rank 0, and put it into the new dict under its name.",
+        "`dist.scatter` moves tensors of equal shape. File names are neither tensors nor equally long.",
+        "`dist.scatter_object_list(box, chunks, src=0)` pickles. `box` is a list of one, into which the object is put.",
     ),
-    after="Same-shaped tensors in another order raise nothing: two broadcasts that were swapped would lie in silence.",
+    after=(
+        "Objects may differ in size, so work that does not divide evenly needs no padding. Each is pickled and sent "
+        "with its length: good for a list of file names once an epoch, slow for numbers in every step."
+    ),
+)
+
+VALIDATE = Exercise(
+    name="validate",
+    lesson="03",
+    title="Repair: validation on rank 0",
+    statement=(
+        "Rank 0 validates, the others wait for it in a barrier, and then training goes on: at least that was the idea. "
+        "`model` is wrapped for data parallelism: `model(batch)` first broadcasts the buffers from rank 0, as "
+        "PyTorch's `DistributedDataParallel` (DDP) does, and then computes the loss. `model.module` is the model "
+        "inside, which never communicates. Each rank has a different `batch`. Return rank 0's loss, a tensor, on "
+        "**every** rank."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_validated,
+    inputs=_batches,
+    harness=WRAPPED,
+    least=Least(rounds=lambda n: 1),
+    specimen='''
+def validate(model, batch):
+    """Return the loss of rank 0's batch, on every rank."""
+    loss = None
+    if rank == 0:
+        loss = model(batch)
+    dist.barrier()
+    return loss
+''',
+    solution='''
+def validate(model, batch):
+    """Return the loss of rank 0's batch, on every rank."""
+    loss = torch.zeros((), device=device)
+    if rank == 0:
+        loss = model.module(batch)
+    dist.broadcast(loss, src=0)
+    return loss
+''',
+    mutants=(
+        Mutant(
+            "runs the wrapped model on rank 0 while the others wait in a barrier",
+            source="""
+def validate(model, batch):
+    loss = None
+    if rank == 0:
+        loss = model(batch)
+    dist.barrier()
+    return loss
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "still runs the wrapped model on rank 0 only",
+            replace=("model.module(batch)", "model(batch)"),
+            verdict="deadlock",
+        ),
+        Mutant("keeps the loss to rank 0", replace=("dist.broadcast(loss, src=0)", "dist.barrier()")),
+        Mutant(
+            "lets every rank validate, and keep its own loss",
+            source="""
+def validate(model, batch):
+    loss = model(batch)
+    dist.barrier()
+    return loss
+""",
+        ),
+        Mutant(
+            "broadcasts under the if",
+            replace=("    dist.broadcast(loss, src=0)", "        dist.broadcast(loss, src=0)"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Which collective is rank 0 in, and which one are the others in?",
+        "Off rank 0 nobody joins the broadcast inside `model(batch)`. Rank 0 can do without it.",
+        "The others need rank 0's loss anyway. While they wait for its broadcast they need no barrier.",
+    ),
+    after=(
+        "A hang that is reported again and again: everything under `if rank == 0` must be free of collectives, those "
+        "inside a wrapped model too. The broadcast of the result makes the others wait, so the barrier is not needed. "
+        "If validation takes longer than the group's time-out, the waiting ranks give up: then let all ranks validate."
+    ),
 )
 
 REPAIR_GATHER_LOSSES = Exercise(
     name="repair_gather_losses",
     lesson="03",
-    title="Repair: the average loss that is always 0.0",
+    title="Repair: the average loss",
     statement=(
-        "A tutorial gathers the losses into a list that nobody keeps, then prints the mean of another one, 0.0. Repair "
-        "it with a **gather**. `loss` is a tensor with one number on every rank. Return, on rank 0, a tensor with one "
-        "number: the mean of all losses, in the dtype of `loss`. What the other ranks return does not count."
+        "This is the function of the lesson that logs 0.0. Run it, run the check, and repair it with a "
+        "**gather**. `loss` is a tensor with one number on every rank. Return, on rank 0, a tensor with one number: "
+        "the mean of all losses, in the dtype of `loss`. What the other ranks return does not count."
     ),
-    minutes=6,
+    minutes=5,
     difficulty=1,
     means=_mean_on_0,
     inputs=_losses,
     forbids=("reduce", "all_reduce", *OBJECTS),
     promises=(Once(("gather",)),),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: n * S),
+    specimen='''
+def repair_gather_losses(loss):
+    """Return the mean of all ranks' losses, on rank 0."""
+    if rank == 0:
+        all_losses = [0.0] * world_size
+        dist.gather(loss, [torch.tensor([one], dtype=loss.dtype, device=device) for one in all_losses], dst=0)
+        return torch.tensor([sum(all_losses) / world_size], dtype=loss.dtype, device=device)
+    dist.gather(loss, dst=0)
+''',
     solution='''
 def repair_gather_losses(loss):
     """Return the mean of all ranks' losses, on rank 0."""
@@ -199,28 +636,40 @@ def repair_gather_losses(loss):
         ),
     ),
     hints=(
-        "The gather fills the tensors of the list that it is given. Who can read them afterwards?",
-        "Give the list a name before the call, on rank 0; off the root it must be `None`.",
+        "The gather fills the tensors in the list that it is given. Who can read them after the call?",
+        "Give that list a name before the call. It is needed on rank 0 only: off the root it must be `None`.",
         "`torch.stack(losses).mean(dim=0)` is a tensor with one number.",
     ),
-    after="The tutorial's list was made inside the call and gone after it. Nothing raises: the mean is just wrong.",
+    after=(
+        "The tutorial built the list inside the call, and nothing else referred to it: the losses arrived and were "
+        "thrown away. The mean was that of `all_losses`, which still held its zeros."
+    ),
 )
 
 REPAIR_REDUCE = Exercise(
     name="repair_reduce",
     lesson="03",
-    title="Repair: only rank 0 reduces",
+    title="Repair: rank 0 logs the loss",
     statement=(
-        "A tutorial writes `if rank == 0: total = dist.reduce(loss, dst=0)`, and rank 0 waits for ever. Repair it "
-        "with a **reduce**. `loss` is a tensor with one number on every rank. Rank 0 returns a tensor with the mean "
-        "of all losses, in the dtype of `loss`. Every other rank returns **its own** `loss`, unharmed."
+        '"Only rank 0 logs, so only rank 0 reduces." Run the function and its check, and repair it with a **reduce**. '
+        "It has more than one fault. `loss` is a tensor with one number on every rank. Rank 0 returns a tensor with "
+        "the mean of all losses, in the dtype of `loss`. Every other rank returns **its own** `loss`, as it was."
     ),
     minutes=6,
     difficulty=1,
     means=lambda xs: [_mean_on_0(xs)[0], *xs[1:]],
     inputs=_losses,
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
-    promises=(Once(("reduce",)),),
+    promises=(Once(("reduce",)), Root(0)),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
+    specimen='''
+def repair_reduce(loss):
+    """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
+    if rank == 0:
+        total = dist.reduce(loss, dst=0, op=dist.ReduceOp.SUM)
+        return total / world_size
+    return loss
+''',
     solution='''
 def repair_reduce(loss):
     """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
@@ -254,11 +703,173 @@ def repair_reduce(loss):
         Mutant("forgets to divide", replace=("total / world_size", "total")),
     ),
     hints=(
-        "A reduce takes part of **every** rank. What is under the `if`, and what may be there?",
-        "`dist.reduce` returns `None`; rank 0 finds the sum in the tensor that it passed.",
-        "Off the root the passed tensor holds something undefined afterwards. Pass a copy: `loss.detach().clone()`.",
+        "How many ranks reach the line with `dist.reduce`, and how many must?",
+        "`dist.reduce` returns `None`. Rank 0 finds the sum in the tensor that it passed.",
+        "Off the root, nobody may rely on what the passed tensor holds afterwards. Pass a copy: "
+        "`loss.detach().clone()`.",
     ),
-    after="Off the root, a reduced tensor is undefined: on Gloo it may hold a partial sum. Reduce a copy.",
+    after=(
+        "Three faults in two lines: a collective under `if rank == 0` (a hang), the result of a call that returns "
+        "`None`, and a loss that is overwritten on the other ranks."
+    ),
+)
+
+ACCURACY = Exercise(
+    name="accuracy",
+    lesson="03",
+    title="Accuracy over everyone's samples",
+    statement=(
+        "Each rank validated a different number of samples: `right` is a tensor of booleans, one for each of this "
+        "rank's samples, and may be empty. Return, on rank 0, the accuracy over **all** samples, with a single "
+        "`dist.reduce`. What the other ranks return does not count."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=_accuracy,
+    inputs=_answers,
+    promises=(Once(("reduce",)), Root(0)),
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def accuracy(right):
+    """Return the accuracy over all ranks' samples, on rank 0."""
+    counts = torch.tensor([right.sum(), right.numel()], dtype=torch.float64, device=device)
+    dist.reduce(counts, dst=0)
+    return counts[0] / counts[1]
+''',
+    mutants=(
+        Mutant(
+            "takes the mean of the ranks' accuracies",
+            source="""
+def accuracy(right):
+    mine = right.double().mean()
+    dist.reduce(mine, dst=0)
+    return mine / world_size
+""",
+        ),
+        Mutant(
+            "divides by the samples of rank 0",
+            replace=("counts[0] / counts[1]", "counts[0] / right.numel() / world_size"),
+        ),
+        Mutant(
+            "reduces twice",
+            source="""
+def accuracy(right):
+    correct, seen = right.sum().double(), torch.tensor(float(right.numel()), device=device)
+    dist.reduce(correct, dst=0)
+    dist.reduce(seen, dst=0)
+    return correct / seen
+""",
+            verdict="not as asked",
+            says="2 times",
+        ),
+        Mutant(
+            "reduces on rank 0 only",
+            replace=("    dist.reduce(", "    if rank == 0:\n        dist.reduce("),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "lets rank 1 have it",
+            replace=("dst=0", "dst=1"),
+            verdict="not as asked",
+            says="rank 1",
+        ),
+    ),
+    hints=(
+        "A mean of means weighs a rank with 3 samples as much as one with 300. Which two numbers add up?",
+        "Put how many are right and how many there are into one tensor, and reduce that.",
+    ),
+    after=(
+        "Reduce what adds up, and divide afterwards. It is the same with a loss over uneven batches: reduce the sum "
+        "and the count."
+    ),
+)
+
+GATHER_PREDICTIONS = Exercise(
+    name="gather_predictions",
+    lesson="03",
+    title="Put the predictions back in order",
+    statement=(
+        "Samples were dealt out one by one: rank r predicted samples r, r + N, r + 2N and so on, N being `world_size`. "
+        "Their number need not divide by N, and no rank knows it. `mine` is a tensor of integers, this rank's "
+        "predictions in that order. Return, on rank 0, all predictions in the **order of the samples**. What the other "
+        "ranks return does not count. Use tensors, and let no rank but rank 0 receive the others' predictions."
+    ),
+    minutes=12,
+    difficulty=2,
+    means=_in_order,
+    inputs=_dealt_predictions,
+    forbids=(*OBJECTS, "send", "isend"),
+    budget=Budget(sent=lambda n, S: S + 96),  # its own, padded, and what tells the sizes
+    least=Least(rounds=lambda n: 2),  # the sizes first
+    solution='''
+def gather_predictions(mine):
+    """Return everyone's predictions on rank 0, in the order of the samples."""
+    size = torch.tensor([len(mine)], device=device)
+    sizes = [torch.zeros_like(size) for _ in range(world_size)]
+    dist.all_gather(sizes, size)
+    padded = mine.new_zeros(max(sizes).item())
+    padded[: len(mine)] = mine
+    parts = [torch.zeros_like(padded) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(padded, parts, dst=0)
+    if rank == 0:
+        return torch.stack(parts, dim=1).flatten()[: sum(sizes).item()]
+''',
+    mutants=(
+        Mutant(
+            "gathers tensors of unequal length",
+            source="""
+def gather_predictions(mine):
+    parts = [torch.zeros_like(mine) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(mine, parts, dst=0)
+    if rank == 0:
+        return torch.stack(parts, dim=1).flatten()
+""",
+            says="brings 3 elements",
+        ),
+        Mutant(
+            "puts one rank's after the other's", replace=("torch.stack(parts, dim=1).flatten()", "torch.cat(parts)")
+        ),
+        Mutant("returns the padding as well", replace=("[: sum(sizes).item()]", "")),
+        Mutant(
+            "makes room on every rank",
+            replace=(" if rank == 0 else None", ""),
+            verdict="raises",
+            says="ValueError",
+        ),
+        Mutant(
+            "gives everything to everyone",
+            replace=(
+                "    parts = [torch.zeros_like(padded) for _ in range(world_size)] if rank == 0 else None\n"
+                "    dist.gather(padded, parts, dst=0)",
+                "    parts = [torch.zeros_like(padded) for _ in range(world_size)]\n    dist.all_gather(parts, padded)",
+            ),
+            verdict="costly",
+            says="busiest rank sends",
+        ),
+        Mutant(
+            "pickles the predictions",
+            source="""
+def gather_predictions(mine):
+    parts = [None] * world_size if rank == 0 else None
+    dist.gather_object(mine.tolist(), parts, dst=0)
+    if rank == 0:
+        return torch.tensor([parts[i % world_size][i // world_size] for i in range(sum(map(len, parts)))])
+""",
+            verdict="forbidden",
+            says="gather_object",
+        ),
+    ),
+    hints=(
+        "`dist.gather` wants equal shapes. How long must the tensors be, and how does every rank learn it?",
+        "Pad with zeros to the longest share. Its length is known after an all-gather of the sizes.",
+        "The k-th predictions of ranks 0, 1, 2 … are neighbours in the order of the samples: "
+        "`torch.stack(parts, dim=1)` has them side by side.",
+        "Only the last ranks can be one short, so all padding ends up at the end: cut it off there.",
+    ),
+    after=(
+        "A sampler that deals out samples often pads by repeating some of them, so that all shares are equal. Then the "
+        "repeated ones must be cut off before an accuracy is computed, or they count twice."
+    ),
 )
 
 SCATTER_UNEVEN = Exercise(
@@ -270,7 +881,7 @@ SCATTER_UNEVEN = Exercise(
         "same dtype and do **not** know how long rank 0's is. Cut it into `world_size` consecutive parts as "
         "`x.tensor_split(world_size)` does: the first parts are one element longer where it does not divide. Rank r "
         "returns part r, which may be empty. Use tensors: no object collectives and no send. About S (N - 1) / N bytes "
-        "leave rank 0, so nobody else gets the whole."
+        "may leave rank 0, S being the bytes of its `x`, so nobody else gets the whole."
     ),
     minutes=15,
     difficulty=2,
@@ -278,6 +889,7 @@ SCATTER_UNEVEN = Exercise(
     inputs=_only_rank_0_has,
     forbids=(*OBJECTS, "send", "isend"),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S + 64),  # 64: the length, told to all
+    least=Least(sent=lambda n, S: (n - 1) / n * S + 8, rounds=lambda n: 2, memory=lambda n, S: S / n),
     solution='''
 def scatter_uneven(x):
     """Return part r of rank 0's x, on rank r."""
@@ -370,6 +982,7 @@ BROADCAST_FROM_PARTS = Exercise(
     ),
     promises=(Once(("scatter", "all_gather")),),
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2, memory=lambda n, S: S),
     solution='''
 def broadcast_from_scatter_all_gather(x):
     """Return rank 0's x on every rank, by a scatter and an all-gather."""
@@ -439,52 +1052,50 @@ def broadcast_from_scatter_all_gather(x):
     ),
 )
 
-
-def _rounds(n: int) -> int:
-    return ceil(log2(n))
-
-
 TREE_BROADCAST = Exercise(
     name="tree_broadcast",
     lesson="03",
     title="A broadcast in ⌈log2 N⌉ rounds",
     statement=(
-        "Every rank brings a tensor `x` of the same shape and dtype. Return a tensor like it with **rank 0's** "
-        "numbers, on every rank, by send and receive only. In a round a rank sends one message at most, and all is "
-        "done in ⌈log2 N⌉ **rounds**: two with four ranks. So rank 0 must not serve everybody itself. `x` stays as it "
-        "is."
+        "Every rank brings a tensor `x` of the same shape and dtype. Return a tensor like it with the numbers of rank "
+        "**`root`**, on every rank, by send and receive only. In a round a rank sends one message at most, and all is "
+        "done in ⌈log2 N⌉ **rounds**: two with four ranks. So the root must not serve everybody itself. `x` stays as "
+        "it is."
     ),
     minutes=15,
-    difficulty=2,
+    difficulty=3,
     means=collectives.broadcast,
-    inputs=vectors,
+    inputs=with_roots(vectors),
     forbids=("collectives",),
     budget=Budget(steps=_rounds),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n.bit_length() - 1) * S, rounds=_rounds, memory=lambda n, S: S),
     solution='''
-def tree_broadcast(x):
-    """Return rank 0's x on every rank: whoever has it passes it on."""
+def tree_broadcast(x, root):
+    """Return the root's x on every rank: whoever has it passes it on."""
     got = x.clone()
-    have = 1  # the ranks below this one have it
+    place = (rank - root) % world_size  # counted from the root
+    have = 1  # the places below this one have it
     while have < world_size:
-        if rank < have and rank + have < world_size:
-            dist.send(got, dst=rank + have)
-        elif have <= rank < 2 * have:
-            dist.recv(got, src=rank - have)
+        if place < have and place + have < world_size:
+            dist.send(got, dst=(rank + have) % world_size)
+        elif have <= place < 2 * have:
+            dist.recv(got, src=(rank - have) % world_size)
         have *= 2
     return got
 ''',
     mutants=(
         Mutant(
-            "lets rank 0 serve one after the other",
+            "lets the root serve one after the other",
             source="""
-def tree_broadcast(x):
+def tree_broadcast(x, root):
     got = x.clone()
-    if rank == 0:
-        for other in range(1, world_size):
-            dist.send(got, dst=other)
+    if rank == root:
+        for other in range(world_size):
+            if other != root:
+                dist.send(got, dst=other)
     else:
-        dist.recv(got, src=0)
+        dist.recv(got, src=root)
     return got
 """,
             verdict="costly",
@@ -492,44 +1103,157 @@ def tree_broadcast(x):
         Mutant(
             "passes it along a chain",
             source="""
-def tree_broadcast(x):
+def tree_broadcast(x, root):
     got = x.clone()
-    if rank > 0:
-        dist.recv(got, src=rank - 1)
-    if rank < world_size - 1:
-        dist.send(got, dst=rank + 1)
+    if rank != root:
+        dist.recv(got, src=(rank - 1) % world_size)
+    if (rank + 1) % world_size != root:
+        dist.send(got, dst=(rank + 1) % world_size)
     return got
 """,
             verdict="costly",
         ),
+        Mutant("takes rank 0 for the root", replace=("(rank - root) % world_size", "rank")),
         Mutant("stops before the last round", replace=("while have < world_size", "while 2 * have < world_size")),
         Mutant(
             "forgets that the last round may be incomplete",
-            replace=(" and rank + have < world_size", ""),
-            verdict="raises",
-            says="no rank 3",
+            replace=(" and place + have < world_size", ""),
+            verdict="deadlock",
         ),
         Mutant("passes its own x on", replace=("dist.send(got,", "dist.send(x,")),
         Mutant(
             "calls broadcast",
-            replace=("    have = 1", "    return dist.broadcast(got, src=0) or got\n    have = 1"),
+            replace=("    have = 1", "    return dist.broadcast(got, src=root) or got\n    have = 1"),
             verdict="forbidden",
             says="broadcast",
         ),
     ),
     hints=(
-        "After the first round two ranks have it. How many can have it after the second one, if both pass it on?",
-        "In the round in which the ranks below `have` have it, rank r serves rank r + `have`.",
-        "Double `have` after each round. Mind the ranks that do not exist.",
+        "Take root 0 first. After the first round two ranks have it. How many can have it after the second one, if "
+        "both pass it on?",
+        "In the round in which the ranks below `have` have it, rank r serves rank r + `have`. Double `have` after each "
+        "round, and mind the ranks that do not exist.",
+        "For another root count the places from there: `place = (rank - root) % world_size`.",
     ),
-    after="Gloo broadcasts by such a tree: with four ranks rank 0 sends twice, rank 1 once, ranks 2 and 3 not at all.",
+    after="Gloo broadcasts by such a tree. `lab.last.steps()` shows it round by round.",
+)
+
+TREE_SCATTER = Exercise(
+    name="tree_scatter",
+    lesson="03",
+    title="A scatter in ⌈log2 N⌉ rounds",
+    statement=(
+        "Rank 0 has a tensor `x` with one row for each rank. The others bring a tensor of the same shape and dtype "
+        "whose numbers do not count. Return row `rank` of **rank 0's** `x`, on every rank, by send and receive only "
+        "and in ⌈log2 N⌉ **rounds**, for any number of ranks. Rank 0 sends no row "
+        "twice: S (N - 1) / N bytes at most, S being the bytes of `x`."
+    ),
+    minutes=20,
+    difficulty=3,
+    means=lambda xs: [xs[0][r] for r in range(len(xs))],
+    inputs=_rows,
+    forbids=("collectives",),
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=_rounds),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=_rounds, memory=lambda n, S: n // 2 * S / n),
+    solution='''
+def tree_scatter(x):
+    """Return row r of rank 0's x, on rank r."""
+    rows = x.clone()
+    low, high = 0, world_size  # rank `low` has the rows of the ranks from low up to high
+    while high - low > 1:
+        middle = (low + high + 1) // 2
+        if rank == low:
+            dist.send(rows[middle:high], dst=middle)
+        elif rank == middle:
+            dist.recv(rows[middle:high], src=low)
+        low, high = (low, middle) if rank < middle else (middle, high)
+    return rows[rank]
+''',
+    mutants=(
+        Mutant(
+            "lets rank 0 serve one after the other",
+            source="""
+def tree_scatter(x):
+    row = x[rank].clone()
+    if rank == 0:
+        for other in range(1, world_size):
+            dist.send(x[other], dst=other)
+    else:
+        dist.recv(row, src=0)
+    return row
+""",
+            verdict="costly",
+            says="steps",
+        ),
+        Mutant(
+            "broadcasts everything over a tree",
+            source="""
+def tree_scatter(x):
+    rows, have = x.clone(), 1
+    while have < world_size:
+        if rank < have and rank + have < world_size:
+            dist.send(rows, dst=rank + have)
+        elif have <= rank < 2 * have:
+            dist.recv(rows, src=rank - have)
+        have *= 2
+    return rows[rank]
+""",
+            verdict="costly",
+            says="busiest rank sends",
+        ),
+        Mutant(
+            "keeps the smaller half, and needs a round more",
+            replace=("(low + high + 1) // 2", "low + 1"),
+            verdict="costly",
+        ),
+        Mutant("returns its own row", replace=("return rows[rank]", "return x[rank]")),
+        Mutant(
+            "sends one row where a half is waited for",
+            replace=("dist.send(rows[middle:high]", "dist.send(rows[middle : middle + 1]"),
+            says="makes room for 4 elements",
+        ),
+        Mutant(
+            "lets the upper half go on as if it had everything",
+            replace=("(middle, high)\n", "(middle, world_size)\n"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "calls scatter",
+            source="""
+def tree_scatter(x):
+    row = x[rank].clone()
+    dist.scatter(row, list(x) if rank == 0 else None, src=0)
+    return row
+""",
+            verdict="forbidden",
+            says="scatter",
+        ),
+    ),
+    hints=(
+        "Rank 0 sends the rows of half of the ranks to one of them. Who deals those out, and what does rank 0 do "
+        "meanwhile?",
+        "Every rank keeps track of the block of ranks that it belongs to, from `low` up to `high`; rank `low` has the "
+        "block's rows. Cut the block at `middle` in each round.",
+        "Round `middle` up: with three ranks the lower block then has two ranks, and two rounds are enough.",
+    ),
+    after=(
+        "The same bytes leave rank 0 as in a plain scatter, in ⌈log2 N⌉ messages instead of N - 1. For short messages "
+        "to many ranks that is faster; for long ones the rows in the middle travel more than once for nothing."
+    ),
 )
 
 EXERCISES = (
-    REPAIR_STATE_DICT,
+    BROADCAST_MODEL,
+    TRAIN_UNTIL,
+    DEAL,
+    VALIDATE,
     REPAIR_GATHER_LOSSES,
     REPAIR_REDUCE,
+    ACCURACY,
+    GATHER_PREDICTIONS,
     SCATTER_UNEVEN,
     BROADCAST_FROM_PARTS,
     TREE_BROADCAST,
+    TREE_SCATTER,
 )

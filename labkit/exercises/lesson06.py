@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import log2
 from typing import Any
 
-from labkit.grading.exercise import Budget, Exercise, Mutant
+from labkit.grading.exercise import Budget, Exercise, Least, Mutant
 from labkit.grading.inputs import counting, vectors
 from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory import collectives
@@ -71,6 +71,7 @@ NAIVE_ALL_REDUCE = Exercise(
     forbids=("collectives",),
     picture=lambda: counting(3, 2),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: min(2, n - 1) * S),
     solution=NAIVE,
     mutants=(
         Mutant(
@@ -126,6 +127,11 @@ RING_REDUCE_SCATTER = Exercise(
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
     picture=lambda: counting(3, 3),
     keeps_input=True,
+    least=Least(
+        sent=lambda n, S: (n - 1) / n * S,
+        rounds=lambda n: n - 1,
+        memory=lambda n, S: min(2, n - 1) * S / n,  # one sum on its way out, one on its way in
+    ),
     solution='''
 def ring_reduce_scatter(x):
     """Return the sum of everyone's chunk r on rank r, by N - 1 steps round the ring."""
@@ -216,6 +222,7 @@ RING_ALL_GATHER = Exercise(
     budget=Budget(sent=lambda n, S: (n - 1) * S, steps=lambda n: n - 1),
     picture=lambda: counting(3, 1),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: n - 1, memory=lambda n, S: (n - 1) * S),
     solution='''
 def ring_all_gather(x):
     """Return the list of everyone's x, by N - 1 steps round the ring."""
@@ -329,6 +336,7 @@ RING_ALL_REDUCE = Exercise(
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
     picture=lambda: counting(3, 3),
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),
     solution=RING,
     mutants=(
         Mutant(
@@ -429,6 +437,7 @@ HALVING_DOUBLING = Exercise(
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * log2(n)),
     picture=lambda: counting(2, 4),
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * log2(n), memory=lambda n, S: S),
     solution='''
 def halving_doubling(x):
     """Return the sum of all ranks' x on every rank: halve, add, then go back and double."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Case, Exercise, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
 from labkit.grading.promises import Calls, Returns, Travels
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
@@ -66,6 +66,7 @@ MEAN = Exercise(
     difficulty=1,
     promises=(Calls(1), Travels("float64"), Returns("float64")),
     budget=A_FEW,
+    least=Least(rounds=lambda n: 1),
     solution='''
 def distributed_mean(x):
     """Return the mean of each column over all ranks' rows, in float64, on every rank."""
@@ -183,6 +184,7 @@ VARIANCE = Exercise(
     promises=(Returns("float64"),),
     budget=A_FEW,
     tolerance=1e-6,
+    least=Least(rounds=lambda n: 1),
     solution='''
 def distributed_variance(x):
     """Return the variance of all ranks' numbers, as float64, on every rank."""
@@ -293,6 +295,7 @@ ARGMAX = Exercise(
     minutes=15,
     difficulty=2,
     tolerance=0.0,
+    least=Least(rounds=lambda n: 1),  # the value's bits and its place in one tensor
     solution='''
 def distributed_argmax(x):
     """Return (largest value, its rank, its place there) on every rank; in a tie the first."""
@@ -401,6 +404,7 @@ SOFTMAX = Exercise(
     minutes=12,
     difficulty=2,
     budget=A_FEW,
+    least=Least(rounds=lambda n: 1),  # everyone's maximum, and the sum that goes with it
     solution='''
 def distributed_softmax(x):
     """Return this rank's part of the softmax over all ranks' x."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson08 import everywhere, normal
-from labkit.grading.exercise import Budget, Case, Exercise, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
 from labkit.grading.inputs import counting
 
 # -- batch norm with its gradient ---------------------------------------------------------------------------------
@@ -52,6 +52,7 @@ BATCH_NORM = Exercise(
     difficulty=3,
     gradients=True,
     tolerance=2e-4,
+    least=Least(rounds=lambda n: 1),  # counts, means and spreads, merged as variances are
     solution='''
 class Normalise(torch.autograd.Function):
     @staticmethod
@@ -174,6 +175,7 @@ CROSS_ENTROPY = Exercise(
     budget=Budget(sent=lambda n, S: 1024.0),  # three numbers a token
     gradients="one",
     tolerance=1e-5,
+    least=Least(rounds=lambda n: 2),  # the widths first: they say where a target is
     solution='''
 class CrossEntropy(torch.autograd.Function):
     @staticmethod
@@ -320,6 +322,7 @@ NORM = Exercise(
     minutes=15,
     difficulty=2,
     tolerance=1e-4,
+    least=Least(rounds=lambda n: 1),
     solution='''
 def grad_norm(sharded, replicated, p=2.0):
     """Return the norm of all gradients, each counted once, on every rank; p is 2 or inf."""
@@ -408,6 +411,7 @@ ORDERED = Exercise(
     difficulty=3,
     tolerance=0.0,
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2, memory=lambda n, S: S),
     solution='''
 def ordered_sum(x):
     """Return the sum of all ranks' x, added in rank order, on every rank."""

@@ -15,7 +15,7 @@ from labkit.grading.inputs import Case, vectors
 from labkit.grading.judge import ANY, NOTHING
 from labkit.grading.promises import Promise
 
-__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Mutant", "stub", "unmarked"]
+__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Least", "Mutant", "stub", "unmarked"]
 
 YOURS, END = "# yours", "# end"  # lines of a solution: what stands between them, the learner writes
 
@@ -32,6 +32,27 @@ class Budget:
 
     sent: Callable[[int, float], float] | None = None
     steps: Callable[[int], float] | None = None
+
+
+@dataclass(frozen=True)
+class Least:
+    """The least that a solution can cost, as functions of the ranks n and of S, the bytes of the largest input.
+
+    >>> ring = Least(
+    ...     sent=lambda n, S: 2 * (n - 1) / n * S,
+    ...     rounds=lambda n: 2 * (n - 1),
+    ...     memory=lambda n, S: S,
+    ... )
+
+    A goal, not a limit (that is `Budget`): the verdict shows it beside what the solution took. `sent` are the bytes
+    that the busiest rank has to send, `rounds` the messages and collectives that have to follow one another, `memory`
+    the bytes of tensors that a rank has to have alive at once beside its arguments; its result counts. Each is the
+    least as far as the card leaves a choice, perhaps not all three in one solution; leave out what nobody knows.
+    """
+
+    sent: Callable[[int, float], float] | None = None
+    rounds: Callable[[int], float] | None = None
+    memory: Callable[[int, float], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +105,7 @@ class Exercise:
         forbids: functions of `torch.distributed` that it may not call; "collectives" stands for all of them.
         promises: what the card says of its calls besides: see `labkit.grading.promises`.
         budget: what it may cost.
+        least: what it costs at least, to be shown beside what it did.
         tolerance: relative error that is forgiven; None goes by the dtype, 0 asks for the same bits.
         gradients: False; True for the gradient of the sum of all ranks' losses; "one" where all ranks hold the
             same result and the one loss of it is meant. Held against a numerical derivative of `means`.
@@ -112,6 +134,7 @@ class Exercise:
     forbids: tuple[str, ...] = ()
     promises: tuple[Promise, ...] = ()
     budget: Budget | None = None
+    least: Least | None = None
     tolerance: float | None = None
     gradients: bool | str = False
     in_place: bool = False

@@ -9,6 +9,7 @@ from labkit.grading import evidence, gradients, judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
+from labkit.grading.score import Score
 from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import waited
@@ -31,7 +32,7 @@ class Finding:
     `outs[r]` and `want[r]` are what came and what should have come there (gradients of the argument `gradient`, where
     it is named), `wrong` the ranks that differ (rank → difference), `origins[r]` where the elements came from, if that
     is known. `records` are the ranks' own, `report` what became of a run that did not end well; `right` is how many
-    inputs were right before.
+    inputs were right before, `score` what a right function cost.
     """
 
     state: str
@@ -47,6 +48,7 @@ class Finding:
     printed: str = ""
     origins: list[list[Origin]] | None = None
     healed: list[str] = field(default_factory=list)
+    score: Score | None = None
 
 
 def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mode: str) -> Finding | None:
@@ -115,9 +117,19 @@ def _raises(
     if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
         return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"])], **base)
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
+    if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
+        line = [f"The check calls {_called(exercise, base['case'])}."]
     others = [sentence([_flat(c)]) for c in causes[1:]]
     says = [sentence([f"{_flat(cause)} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
     return Finding("raises", says, **base)
+
+
+def _called(exercise: Exercise, case: Case) -> str:
+    """How the check calls the function: "halo(x)"; "f(x0, x1, root=0)" where nobody has named the arguments."""
+    x = case.xs[0]
+    names = [f"x{i}" for i in range(len(x))] if isinstance(x, tuple) else ["x"]
+    names = exercise.arguments if exercise.solution else [*names, *(f"{k}={v!r}" for k, v in case.options.items())]
+    return f"{exercise.name}({', '.join(names)})"
 
 
 def _died(attempt: Attempt, there: str) -> list[str]:

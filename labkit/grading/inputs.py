@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of a float, of the dtypes that a case names
+
 
 @dataclass(frozen=True)
 class Case:
@@ -30,6 +32,19 @@ class Case:
     def n(self) -> int:
         """How many ranks run it."""
         return len(self.xs)
+
+    @property
+    def item(self) -> int:
+        """The bytes of its widest element."""
+        return max((self._width(a) for x in self.xs for a in arrays(x)), default=0)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the largest rank's input."""
+        return max((sum(a.size * self._width(a) for a in arrays(x)) for x in self.xs), default=0)
+
+    def _width(self, a: np.ndarray) -> int:
+        return WIDTHS.get(self.dtype, a.itemsize) if a.dtype.kind == "f" else a.itemsize
 
 
 def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:

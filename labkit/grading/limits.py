@@ -8,13 +8,12 @@ from labkit.grading import spent
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
-from labkit.grading.inputs import Case, arrays
+from labkit.grading.inputs import Case
 from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record
 from labkit.words import listed
 
 STATES = ("forbidden", "costly", "not as asked")  # of a function that is right, what weighs most first
-WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of an element, of dtypes that a case names
 
 
 def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
@@ -57,11 +56,9 @@ def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) ->
 
     What the calls carry counts, and what the kernel has counted on the wire, without what is put around data there.
     """
-    given = [a for x in case.xs for a in arrays(x)]
-    item = WIDTHS.get(case.dtype) or max((a.itemsize for a in given), default=0)
-    size = max(sum(a.size for a in arrays(x)) for x in case.xs) * item
+    size = case.size
     allowed = budget(case.n, size)
-    enough = 1.02 * allowed + 2 * case.n * item
+    enough = 1.02 * allowed + 2 * case.n * case.item
     carried, wire = max(spent.sent(record)), spent.wired(record)
     if not size or max(carried, wire or 0.0) <= enough:
         return ""

@@ -98,6 +98,21 @@ class Once:
 
 
 @dataclass(frozen=True)
+class Root:
+    """Where a collective has a root, it is this rank, numbered as torch numbers the ranks of the world."""
+
+    rank: int
+
+    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+        """ "Rank 0 calls dist.reduce with rank 1 as the root (line 4), and rank 0 is asked for." """
+        for op in (op for mine in record.ops for op in mine):
+            if op.kind == "collective" and op.peer not in (None, self.rank):
+                named = f"calls {op.called} with rank {op.peer} as the root{_at(op)}"
+                return f"Rank {op.rank} {named}, and rank {self.rank} is asked for."
+        return ""
+
+
+@dataclass(frozen=True)
 class Travels:
     """What the ranks send or reduce has this dtype."""
 

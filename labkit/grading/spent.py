@@ -7,7 +7,8 @@ Beside it stands what the kernel counted on the wire, where it counts. Neither t
 from __future__ import annotations
 
 from labkit.theory.primitives import find
-from labkit.theory.record import Op, Record, rounds
+from labkit.theory.record import Op, Record
+from labkit.theory.record import rounds as places
 
 AROUND = 144  # bytes that Gloo puts around a message: 96 from its sender, 48 from its receiver (measured, torch 2.13)
 PIECES = 4  # messages that a collective of Gloo makes for each other rank, at most, while its buffer is small
@@ -56,7 +57,7 @@ def steps(record: Record) -> int:
 
     A message comes one step after all that its sender and its receiver had finished before they called for it.
     """
-    place = rounds(record)
+    place = places(record)
     sending = [0] * record.n
     taking = [0] * record.n
     reached: dict[int, int] = {}
@@ -81,6 +82,12 @@ def steps(record: Record) -> int:
             taking[message.recv.rank] = step
         reached.update((id(op), step) for op in ends)
     return max(sending + taking, default=0)
+
+
+def rounds(record: Record) -> int:
+    """How many messages and collectives follow one another, at most: the steps, and each call of a collective."""
+    calls = [sum(op.kind == "collective" for op in mine) for mine in record.ops]
+    return steps(record) + max(calls, default=0)
 
 
 def _issued(record: Record, i: int) -> float:

@@ -81,7 +81,7 @@ def unit(end: float) -> tuple[str, float]:
 
 
 def clock(ax: Axes, x: Callable[[float], float], end: float, top: float, bottom: float, what: str) -> None:
-    """An axis of time from 0 to `end` seconds, `x` says where each lies: its grid, its figures and what it counts."""
+    """An axis of time from 0 to `end` seconds, `x` says where each lies: grid, figures, and `what` it is in {}."""
     name, per_second = unit(end)
     every = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(0, end * per_second)
     marks = [m for m in every if 0 <= m <= end * per_second]
@@ -89,7 +89,7 @@ def clock(ax: Axes, x: Callable[[float], float], end: float, top: float, bottom:
     for m in marks:
         ax.plot([x(m / per_second)] * 2, [top, bottom], color=GRID, linewidth=0.7, zorder=0)
         write(ax, x(m / per_second), bottom + 0.28, f"{m:.{places}f}", 7.5, FAINT)
-    write(ax, (x(0) + x(end)) / 2, bottom + 0.68, f"{name} {what}", 8, FAINT)
+    write(ax, (x(0) + x(end)) / 2, bottom + 0.68, what.format(name), 8, FAINT)
 
 
 def color(rank: int) -> str:

@@ -83,7 +83,7 @@ def _y(rank: int) -> float:
 
 def _grid(ax: Axes, record: Record, scale: Scale) -> None:
     """The ranks' lines, and the axis of time below them."""
-    clock(ax, scale.x, scale.end, TOP, TOP + ROW * record.n, "since the first operation was entered")
+    clock(ax, scale.x, scale.end, TOP, TOP + ROW * record.n, "{} since the first operation was entered")
     for r in range(record.n):
         ax.plot([LEFT, WIDE - RIGHT], [_y(r)] * 2, color=PENDING, linewidth=1, zorder=1)
         chip(ax, 0.55, _y(r), r)

@@ -1,4 +1,7 @@
-"""Times as dots: a row a rank, a dot a repetition, the first one at the row's top; the median is a line."""
+"""Times as dots: a row a rank, a dot a repetition, the first one at the row's top; the median is a line.
+
+Several lists of times stand one under the other, over one axis.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from labkit.plot.svg import FAINT, GRID, INK, PAGE, PLAIN
 from labkit.words import seconds
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.9, 1.9, 0.4
-TOP, ROW, SPREAD, BOTTOM, LINE = 1.65, 0.95, 0.62, 1.0, 0.42
+LEGEND, TOP, HEAD, ROW, SPREAD, BOTTOM, LINE = 0.5, 0.75, 0.75, 0.95, 0.62, 1.0, 0.42
 DOT = 0.075
 ROUND = 4 / 3 * math.tan(math.pi / 8)  # a quarter of a circle as one Bézier curve
 LOGARITHMIC = 10.0  # how many times the least the largest must be for a logarithmic scale
@@ -32,37 +35,57 @@ class Dots:
     warmup: int = 0
 
     @property
-    def notes(self) -> list[str]:
-        """What the picture cannot say without words."""
-        longest = max(map(len, self.times), default=0)
-        every = math.ceil(longest / MOST)
-        return [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1)
+    def longest(self) -> int:
+        """How many repetitions the rank with most of them has."""
+        return max(map(len, self.times), default=0)
+
+    @property
+    def height(self) -> float:
+        """Of its title and its rows."""
+        return HEAD + ROW * len(self.times)
 
 
-def axes(dots: Dots) -> Axes:
+def notes(lists: Sequence[Dots]) -> list[str]:
+    """What the picture cannot say without words."""
+    longest = max((dots.longest for dots in lists), default=0)
+    every = math.ceil(longest / MOST)
+    return [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1)
+
+
+def axes(lists: Sequence[Dots]) -> Axes:
     """Axes that are large enough."""
-    return sheet(WIDE, TOP + ROW * len(dots.times) + BOTTOM + LINE * len(dots.notes) + 0.05)
+    rows = sum(dots.height for dots in lists)
+    return sheet(WIDE, TOP + rows + BOTTOM + LINE * len(notes(lists)) + 0.05)
 
 
-def draw(ax: Axes, dots: Dots) -> Axes:
+def draw(ax: Axes, lists: Sequence[Dots]) -> Axes:
     """Draw on axes as `axes` makes them, y downwards."""
-    write(ax, MARGIN, 0.5, shortened(dots.title, WIDE - 2 * MARGIN, 9.5), 9.5, align="left")
-    _legend(ax, dots)
-    bottom = TOP + ROW * len(dots.times)
-    x = _scale(ax, [t for mine in dots.times for t in mine], bottom)
-    write(ax, WIDE - MARGIN, TOP - 0.3, "median", 8, FAINT, "right")
+    _legend(ax, lists)
+    write(ax, WIDE - MARGIN, LEGEND, "median", 8, FAINT, "right")
+    bottom = TOP + sum(dots.height for dots in lists)
+    x = _scale(ax, [t for dots in lists for mine in dots.times for t in mine], bottom)
+    top = TOP
+    for dots in lists:
+        _block(ax, dots, top, x)
+        top += dots.height
+    for i, note in enumerate(notes(lists)):
+        write(ax, MARGIN, bottom + BOTTOM + LINE * i, note, 7.5, FAINT, "left")
+    return ax
+
+
+def _block(ax: Axes, dots: Dots, top: float, x: Callable[[float], float]) -> None:
+    """One list: its title, a row a rank."""
+    write(ax, MARGIN, top + HEAD / 2, shortened(dots.title, WIDE - 2 * MARGIN, 9.5), 9.5, align="left")
     for r, mine in enumerate(dots.times):
-        y = TOP + ROW * (r + 0.5)
+        y = top + HEAD + ROW * (r + 0.5)
         chip(ax, 0.55, y, r)
         write(ax, 0.82, y, f"rank {r}", 9, align="left")
+        ax.plot([LEFT, WIDE - RIGHT], [y + ROW / 2] * 2, color=GRID, linewidth=0.7, zorder=0)
         _row(ax, dots, r, [(x(t), y + SPREAD * _share(i, len(mine))) for i, t in enumerate(mine)])
         median = dots.medians[r]
         write(ax, WIDE - MARGIN, y, "–" if median is None else seconds(median), 8, align="right")
         if median is not None:
             ax.plot([x(median)] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=6)
-    for i, note in enumerate(dots.notes):
-        write(ax, MARGIN, bottom + BOTTOM + LINE * i, note, 7.5, FAINT, "left")
-    return ax
 
 
 def _share(i: int, many: int) -> float:
@@ -80,7 +103,7 @@ def _scale(ax: Axes, times: Sequence[float], bottom: float) -> Callable[[float],
     def x(s: float) -> float:
         return LEFT + max(s, 0.0) / end * (WIDE - LEFT - RIGHT)
 
-    clock(ax, x, end, TOP, bottom, "per repetition")
+    clock(ax, x, end, TOP, bottom, "time in {}")
     return x
 
 
@@ -94,7 +117,7 @@ def _logarithmic(ax: Axes, low: float, high: float, bottom: float) -> Callable[[
         if low <= mark <= high:
             ax.plot([x(mark)] * 2, [TOP, bottom], color=GRID, linewidth=0.7, zorder=0)
             write(ax, x(mark), bottom + 0.28, seconds(mark), 7.5, FAINT)
-    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, "time of one repetition, on a logarithmic scale", 8, FAINT)
+    write(ax, (LEFT + WIDE - RIGHT) / 2, bottom + 0.68, "time, on a logarithmic scale", 8, FAINT)
     return x
 
 
@@ -103,7 +126,6 @@ def _row(ax: Axes, dots: Dots, rank: int, places: Sequence[tuple[float, float]])
     every = math.ceil(len(places) / MOST) or 1
     warm = places[: dots.warmup]
     rest = places[dots.warmup :: every]
-    ax.plot([LEFT, WIDE - RIGHT], [TOP + ROW * (rank + 1)] * 2, color=GRID, linewidth=0.7, zorder=0)
     if warm:
         _dots(ax, warm, PAGE, stroke(rank), 1.3)
     if rest:
@@ -126,13 +148,13 @@ def _dot(x: float, y: float) -> Path:
     return Path(places, codes)
 
 
-def _legend(ax: Axes, dots: Dots) -> None:
+def _legend(ax: Axes, lists: Sequence[Dots]) -> None:
     """What the dots are."""
-    warm = min(dots.warmup, max(map(len, dots.times), default=0))
-    x = LEFT
+    warm = max((min(dots.warmup, dots.longest) for dots in lists), default=0)
+    x = MARGIN + 0.1
     entries = [(PLAIN, 0.5, "one repetition; the first is at the top of its row")]
     entries += [(PAGE, 1.3, f"one of {warm} to warm up, not in the median")] * bool(warm)
     for fill, edge, words in entries:
-        _dots(ax, [(x, 1.1)], fill, INK, edge)
-        write(ax, x + 0.2, 1.1, words, 8, FAINT, "left")
+        _dots(ax, [(x, LEGEND)], fill, INK, edge)
+        write(ax, x + 0.2, LEGEND, words, 8, FAINT, "left")
         x += 0.2 + extent(words, 8) + 0.6

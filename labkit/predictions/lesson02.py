@@ -28,7 +28,7 @@ GRADIENT_STOPS = Prediction(
     why=(
         "Only rank 1's hidden and output layers have gradients: backward stops at the tensor that was received. "
         "Autograd knows nothing of the message, because a message carries numbers and no graph.\n\n"
-        "The gradient that rank 0 needs does exist, on rank 1, in `activations.grad`. Somebody has to send it back."
+        "The gradient that rank 0 needs does exist, on rank 1, in `activations.grad`. It has to be sent back."
     ),
 )
 
@@ -88,7 +88,13 @@ CLOSED_RING = Prediction(
     answer="no rank gets anything: all of them wait",
     why=(
         "All of them wait, in `send`. Rank 0 waits until rank 1 receives. Rank 1 will receive as soon as "
-        "its own send is over, which waits for rank 2, and so on, back to rank 0. More time does not help."
+        "its own send is over, which waits for rank 2, and so on, back to rank 0. More time does not help.\n\n"
+        "The picture is the **wait-for graph**: an arrow leads from each rank to the one that it waits for. It "
+        "contains a **cycle**: follow the arrows, and you come back to where you began. A cycle in the wait-for graph "
+        "is a **deadlock**. The smallest one has two ranks, rank 0 waiting for rank 1 and rank 1 for rank 0: two "
+        "pipeline stages, say, of which one sends activations forward while the other sends a gradient back.\n\n"
+        "Here the lab noticed that nothing moved, freed the ranks and joined them again. A job of your own would wait "
+        "until its group's time-out: half an hour on Gloo, ten minutes on NCCL, unless you pass a different one."
     ),
 )
 
@@ -144,9 +150,9 @@ STALE_UPDATE = Prediction(
     ),
     answer="the very first one, without any of the others' updates",
     why=(
-        "The very first one: in the last line that rank 0 printed, all the other updates came in between. Nobody "
-        "waited for the slow worker, and that is the price: its update is **stale**. It corrects a weight that has "
-        "moved on since.\n\n"
+        "The very first one: in the last line that rank 0 printed, there were 0 updates so far when the slow one was "
+        "computed, and all the others when it was applied. Nobody waited for the slow worker, and that is the price: "
+        "its update is **stale**. It corrects a weight that has moved on since.\n\n"
         "This is asynchronous training with a parameter server. Lesson 10 trains with it and measures what staleness "
         "does to the loss."
     ),

@@ -1,59 +1,169 @@
-"""The predictions of lesson 03: what is left of a tensor, and who waits for whom."""
+"""Predictions for lesson 03: what a root gives, what the others hold, and what goes through the root."""
+
+from __future__ import annotations
 
 from labkit.predictions.prediction import Option, Prediction
 
-PREDICTIONS = (
-    Prediction(
-        name="left_after_broadcast",
-        lesson="03",
-        question="Every rank holds numbers in `x`. What is left of rank 1's after `dist.broadcast(x, src=0)`?",
-        options=(
-            Option("nothing: rank 0's are in their place"),
-            Option("all: they are added to rank 0's", "Adding is what a reduce does. A broadcast only copies."),
-            Option(
-                "all: the result is returned",
-                "That would be true if `broadcast` worked out of place. It returns `None` and writes into your `x`.",
-            ),
-        ),
-        answer="nothing: rank 0's are in their place",
-        why="Nothing is left. On the root `x` is the message, on all other ranks it is the room for it: "
-        "`broadcast` works in place and returns `None`.",
+TRAINED_ON_RANK_0 = Prediction(
+    name="trained_on_rank_0",
+    lesson="03",
+    question=(
+        "Rank 0 trains a model with a batch normalisation for 30 steps. The other ranks' models are new. Then every "
+        "rank runs `for parameter in model.parameters(): dist.broadcast(parameter.detach(), src=0)` and evaluates "
+        "the **same** validation text. Which losses do the four ranks print?"
     ),
-    Prediction(
-        name="one_rank_raises",
-        lesson="03",
-        question="Rank 0's `scatter` raises a `TypeError`, before anything is sent. And the other ranks?",
-        options=(
-            Option(
-                "they raise as well",
-                "That would be true if they had passed the same list. They passed `None`, "
-                "which is right for them, and nobody tells them of rank 0's error.",
-            ),
-            Option("they wait for rank 0"),
-            Option(
-                "they go on with empty chunks",
-                "A receiver does not go on without what it was promised: its part has not come, so it waits for it.",
-            ),
+    options=(
+        Option(
+            "the same loss on all four",
+            "That would be true if a model were its parameters. A batch normalisation also holds **buffers**, the "
+            "running mean and variance, which it uses in evaluation and which no optimizer touches. The loop leaves "
+            "them out.",
         ),
-        answer="they wait for rank 0",
-        why="They wait for rank 0, which will never send: one rank's mistake is everyone's wait.",
+        Option("rank 0's differs from those of the other three, which agree"),
+        Option(
+            "four different losses",
+            "The buffers do stay behind, so rank 0's loss differs. But the other three ranks hold the same: rank 0's "
+            "parameters, and the buffers of a **new** batch normalisation, which are 0 and 1 everywhere.",
+        ),
+        Option(
+            "three are as bad as untrained models",
+            "The parameters did arrive, and they are most of what was learned. Only the running mean and variance "
+            "are those of a new model.",
+        ),
     ),
-    Prediction(
-        name="left_after_reduce",
-        lesson="03",
-        question="After `dist.reduce(local_loss, dst=0)`, what do the ranks other than 0 hold in it?",
-        options=(
-            Option(
-                "what they brought",
-                "Many tutorials say so, and some ranks may show it. But partial sums pass through the other ranks' "
-                "tensors on their way to the root.",
-            ),
-            Option("the sum, as rank 0 does", "That would be an all-reduce. A reduce owes the sum to the root alone."),
-            Option("nothing that they can rely on"),
-        ),
-        answer="nothing that they can rely on",
-        why="Nothing that they can rely on. Rank 0 has the sum; on the other ranks the content is **undefined**. "
-        "With four ranks on Gloo, `[1, 2, 3, 4]` became `[10, 9, 7, 4]`: rank 3 passed its 4 on, rank 2 added its 3, "
-        "rank 1 its 2, and each of them kept the sum as it went by.",
+    answer="rank 0's differs from those of the other three, which agree",
+    why=(
+        "A model's **buffers** belong to it as well: here the running mean, the running variance and the step count "
+        "of the batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every "
+        "rank, so this mistake stays hidden as long as you try it with a new model, and shows once a trained one is "
+        "loaded."
     ),
 )
+
+SCATTERED_LISTS = Prediction(
+    name="scattered_lists",
+    lesson="03",
+    question=(
+        "Rank 0 wants to deal out ten numbers. It cuts the Python list `[0, 1, …, 9]` into four lists and passes "
+        "these to `dist.scatter(mine, chunks, src=0)`; the other ranks pass `None` for `chunks`. What happens?"
+    ),
+    options=(
+        Option(
+            "every rank gets its list",
+            "A scatter moves tensors. Lists of numbers have to become tensors first, or travel as objects.",
+        ),
+        Option(
+            "every rank raises a TypeError",
+            "Each rank checks only what it passes itself. `None` is exactly right for a rank that is not the root, "
+            "so three ranks find nothing wrong.",
+        ),
+        Option("rank 0 raises a TypeError, and the others wait for it"),
+        Option(
+            "nothing raises, and mine stays 0 on the other ranks",
+            "The other ranks do not return from the call without data: a scatter's receivers wait until the root "
+            "has sent.",
+        ),
+    ),
+    answer="rank 0 raises a TypeError, and the others wait for it",
+    why=(
+        "Rank 0's call is refused before anything is sent. The other ranks have passed all that they should, so "
+        "they wait for a message that never comes. **One rank's mistake makes everyone wait**: the lab freed them, "
+        "but a job of your own would show one rank's error and the silence of the others, until a time-out."
+    ),
+)
+
+AVERAGE_LOSS = Prediction(
+    name="average_loss",
+    lesson="03",
+    question="Rank r's loss is r + 1, so the four losses are 1, 2, 3 and 4. What does rank 0 print in the next cell?",
+    options=(
+        Option(
+            "average loss: 2.5",
+            "That was the intention. Look at which list is averaged, and at which tensors the gather fills.",
+        ),
+        Option("average loss: 0.0"),
+        Option(
+            "average loss: 0.25",
+            "That would be true if only rank 0's own loss were in the list: 1 / 4. Not even that is in `all_losses`.",
+        ),
+        Option(
+            "nothing: the gather raises",
+            "The gather finds all that it wants: four tensors of the right shape on the root, and no list on the "
+            "others.",
+        ),
+    ),
+    answer="average loss: 0.0",
+    why=(
+        "The losses arrived, in tensors that were made for the call and that nothing else refers to. The mean is "
+        "that of `all_losses`, which still holds its four zeros. Nothing raises: a program like this can log 0.0 "
+        "for weeks. The exercise *Repair: the average loss* is this function."
+    ),
+)
+
+SHARED_EVALUATION = Prediction(
+    name="shared_evaluation",
+    lesson="03",
+    question=(
+        "Samples are dealt out like cards, and rank r predicts the validation samples r, r + 4, r + 8 … On its own "
+        "samples each rank is right in about three of ten. Rank 0 gathers the predictions, joins them with "
+        "`torch.cat(parts)`, and compares them with the targets of all samples. Which accuracy does it find?"
+    ),
+    options=(
+        Option(
+            "about 0.3, as on each rank",
+            "That would be true if each prediction met the target of its own sample. Write down for eight samples in "
+            "which order they arrive.",
+        ),
+        Option("far less than 0.3"),
+        Option(
+            "more than 0.3",
+            "Four ranks with the same model know no more than one. Together they only predict more samples.",
+        ),
+        Option(
+            "none: the comparison raises",
+            "The joined tensor is as long as the targets. Nothing compares whose prediction stands where.",
+        ),
+    ),
+    answer="far less than 0.3",
+    why=(
+        "A gather keeps the order of the **ranks**. `torch.cat` puts samples 0, 4, 8 … first, and they are compared "
+        "with the targets of samples 0, 1, 2 … What is left is chance: a character that happens to be the same "
+        "as that of another sample. The exercise *Put the predictions back in order* repairs it for any number of "
+        "samples."
+    ),
+)
+
+BROADCAST_BYTES = Prediction(
+    name="broadcast_bytes",
+    lesson="03",
+    question=(
+        "Rank 0 broadcasts a tensor of 4 MiB to three other ranks, on this machine's Gloo. How many bytes does "
+        "**rank 0** send?"
+    ),
+    options=(
+        Option(
+            "4 MiB",
+            "That would be true of a chain, in which rank 0 tells rank 1, rank 1 tells rank 2, and so on, or of a "
+            "network that can multiply a message on its way. Gloo does neither.",
+        ),
+        Option("8 MiB"),
+        Option(
+            "12 MiB",
+            "That would be true if rank 0 served all three itself. But a rank that has received the tensor can pass "
+            "it on, while rank 0 serves the next one.",
+        ),
+        Option(
+            "3 MiB",
+            "That would be true if it sent each of the others a quarter, as a scatter does. Each of them needs all "
+            "4 MiB.",
+        ),
+    ),
+    answer="8 MiB",
+    why=(
+        "Rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to rank 3: a **binomial tree**. In each "
+        "round every rank that has the tensor sends it once, so the ranks that have it double: two rounds for four "
+        "ranks, ⌈log2 N⌉ in general, and the root sends in all of them."
+    ),
+)
+
+PREDICTIONS = (TRAINED_ON_RANK_0, SCATTERED_LISTS, AVERAGE_LOSS, SHARED_EVALUATION, BROADCAST_BYTES)

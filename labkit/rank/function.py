@@ -22,6 +22,7 @@ from IPython.utils.capture import capture_output
 from labkit.grading import gradients
 from labkit.rank import agent, ended, recorder, subworld
 from labkit.rank.copies import shell
+from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
 from labkit.theory.record import is_cell
 
@@ -100,9 +101,9 @@ def _blank(source: str) -> int | None:
 def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Call the learner's function as one of n ranks; what became of it.
 
-    `calls[r]`, for rank r, has "args", "options", "dtype", "in_place", "harness" and "gradients". The answer has
-    "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", and "record", the
-    recorder's.
+    `calls[r]`, for rank r, has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
+    has "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", "record", the
+    recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`.
     """
     answer: dict[str, Any] = {}
     generator = torch.get_rng_state()
@@ -130,7 +131,9 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
     leaves = [a for a in args if call["gradients"] and isinstance(a, torch.Tensor) and a.is_floating_point()]
     for a in leaves:
         a.requires_grad_()
-    function, options = space[name], call["options"]
+    function, options, peak = space[name], call["options"], Peak()
+    if call["memory"]:
+        function = peak.around(function)
     if call["harness"]:
         scope = dict(space)
         exec(compile(call["harness"], "<labkit-harness>", "exec"), scope)
@@ -144,6 +147,7 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
     if call["gradients"]:
         answer["gradients"] = _gradients(out, leaves, call["gradients"])
     recorder.end()
+    answer["memory"] = peak.bytes
     answer["out"] = agent.plain(out)
     answer["dtype"] = str(out.dtype).removeprefix("torch.") if isinstance(out, torch.Tensor) else ""
     answer["kept"] = agent.plain(args)

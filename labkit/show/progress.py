@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from labkit.grading.exercise import Exercise
 from labkit.show.card import STATES
+from labkit.show.score import in_short
 from labkit.show.table import cell, row, table
 
 SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
@@ -16,6 +18,7 @@ class ProgressTable:
     """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not.
 
     `predictions` says of each prediction, by lesson, whether its first answer was right; None where there is none yet.
+    `best` has, by name, the least that a right solution of the learner's took, as `grading.score` keeps it.
     """
 
     def __init__(
@@ -23,7 +26,10 @@ class ProgressTable:
         exercises: Sequence[Exercise],
         states: Mapping[str, str],
         predictions: Mapping[str, Sequence[bool | None]] | None = None,
+        best: Mapping[str, Any] | None = None,
     ) -> None:
+        shown = {e.name for e in exercises}
+        self.best = {name: in_short(figures) for name, figures in (best or {}).items() if name in shown}
         self.predictions = {lesson: list(rights) for lesson, rights in (predictions or {}).items()}
         self.exercises = list(exercises)
         self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
@@ -47,7 +53,10 @@ class ProgressTable:
 
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)
-        lines = [f"{e.lesson}  {e.name:<{wide}}  {STATES[self.states[e.name]]}" for e in self.exercises]
+        lines = [
+            "  ".join(filter(None, [e.lesson, f"{e.name:<{wide}}", STATES[self.states[e.name]], self.best.get(e.name)]))
+            for e in self.exercises
+        ]
         return "\n".join([self.caption, *lines, *self.predicted])
 
     def _repr_html_(self) -> str:
@@ -58,8 +67,9 @@ class ProgressTable:
             name = f"<code>{e.name}</code><br>{escape(e.title)}"
             cells = [name, *(c.replace(" ", "&nbsp;") for c in (level, f"{e.minutes} min", state))]
             kinds = ("name", "difficulty", "minutes", "state")
-            rows.append(row(e.lesson, [cell(c, kind) for c, kind in zip(cells, kinds, strict=True)]))
-        names = ["lesson", "exercise", "difficulty", "time", "state"]
+            best = [cell(self.best.get(e.name, ""), "best")] if self.best else []
+            rows.append(row(e.lesson, [*(cell(c, kind) for c, kind in zip(cells, kinds, strict=True)), *best]))
+        names = ["lesson", "exercise", "difficulty", "time", "state", *["your best"] * bool(self.best)]
         predicted = f"<p>{'<br>'.join(self.predicted)}</p>" if self.predicted else ""
         return table("progress", escape(self.caption), names, rows) + predicted
 

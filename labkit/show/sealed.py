@@ -43,9 +43,7 @@ KEYS = """<style onload="
 class SealedFlow(ipywidgets.VBox):
     """A flow before the learner knows how it ends: fill in what every rank holds, then hold it against the ranks.
 
-    >>> sealed = lab.flow("dist.all_reduce(x)", "x", predict=True)
-    >>> sealed.fill([[6, 10]] * 4)              # one row a rank; ... leaves a tile empty
-    All 8 tiles right.
+    Without a mouse: `sealed.fill([[6, 10], [6, 10]])`, one row a rank; `...` leaves a tile, or a whole row, empty.
 
     The cell has run, and nothing here asks the ranks again. `flow` is what would have been shown without `--predict`.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from labkit.errors import LabError
@@ -15,26 +15,31 @@ from labkit.words import count, seconds
 class Times:
     """Each rank's times as dots, a row a rank; its text has each rank's median and how far its times reach.
 
-    `seconds[r]` are rank r's, the first `warmup` of them hollow and not in `medians[r]`, which is None without others.
+    `seconds[name][r]` are rank r's, the first `warmup` of them hollow and not in `medians[name][r]`, which is None
+    without others.
     """
 
-    def __init__(self, name: str, kept: Sequence[Sequence[float]], warmup: int = 0) -> None:
+    def __init__(self, kept: Mapping[str, Sequence[Sequence[float]]], warmup: int = 0) -> None:
         if not isinstance(warmup, int) or warmup < 0:
             raise LabError(f"warmup={warmup!r} is no number of repetitions. Say how many come first: warmup=3.")
-        if any(not math.isfinite(s) for mine in kept for s in mine):
-            raise LabError(f"Some of {name!r} are no times: give finite numbers of seconds.")
-        self.name, self.warmup = name, warmup
-        self.seconds = [list(mine) for mine in kept]
-        self.medians = [median(mine[warmup:]) if len(mine) > warmup else None for mine in self.seconds]
+        for name, ranks in kept.items():
+            if any(not math.isfinite(s) for mine in ranks for s in mine):
+                raise LabError(f"Some of {name!r} are no times: give finite numbers of seconds.")
+        self.warmup = warmup
+        self.seconds = {name: [list(mine) for mine in ranks] for name, ranks in kept.items()}
+        self.medians = {name: [self._median(mine) for mine in ranks] for name, ranks in self.seconds.items()}
+
+    def _median(self, mine: Sequence[float]) -> float | None:
+        return median(mine[self.warmup :]) if len(mine) > self.warmup else None
 
     @property
-    def says(self) -> dict[int, str]:
-        """Each rank's times in words."""
-        return {r: self._said(r) for r in range(len(self.seconds))}
+    def says(self) -> dict[str, dict[int, str]]:
+        """Each rank's times in words, by the name of the list."""
+        return {name: {r: self._said(mine) for r, mine in enumerate(ranks)} for name, ranks in self.seconds.items()}
 
-    def _said(self, rank: int) -> str:
-        counted, middle = self.seconds[rank][self.warmup :], self.medians[rank]
-        warm = len(self.seconds[rank]) - len(counted)
+    def _said(self, mine: Sequence[float]) -> str:
+        counted, middle = mine[self.warmup :], self._median(mine)
+        warm = len(mine) - len(counted)
         before = f" after {count(warm, 'warm-up')}" if warm else ""
         if middle is None:
             return f"no repetition{before}"
@@ -42,7 +47,7 @@ class Times:
         return f"median {seconds(middle)}, from {reach}, {count(len(counted), 'repetition')}{before}"
 
     def __repr__(self) -> str:
-        return f"{self.name}\n{merge(self.says)}".rstrip("\n")
+        return "\n".join(f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items())
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, self.alt)
@@ -50,11 +55,14 @@ class Times:
     @property
     def alt(self) -> str:
         """The picture in words."""
-        each = " ".join(f"Rank {r}: {words}." for r, words in self.says.items())
-        return f"Times of {self.name}, a dot for each repetition and a row for each rank. {each}"
+        each = " ".join(
+            f"{name}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
+            for name, said in self.says.items()
+        )
+        return f"Times, a dot for each repetition and a row for each rank. {each}"
 
     @property
     def svg(self) -> bytes:
         """The picture; equal times give equal bytes."""
-        dots = times.Dots(self.name, self.seconds, self.medians, self.warmup)
-        return svg.svg(times.draw(times.axes(dots), dots))
+        lists = [times.Dots(n, ranks, self.medians[n], self.warmup) for n, ranks in self.seconds.items()]
+        return svg.svg(times.draw(times.axes(lists), lists))

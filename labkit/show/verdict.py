@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from html import escape
@@ -17,7 +18,7 @@ from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
-from labkit.show import markdown, meaning
+from labkit.show import markdown, meaning, score
 from labkit.show.tiles import from_part, grouped
 from labkit.show.timeline import Timeline
 from labkit.show.waits import Waits
@@ -51,16 +52,21 @@ class Verdict:
 
     `state` is "not attempted", "elsewhere" (not on the ranks, but in the notebook), "right", "wrong", "raises",
     "deadlock", "slow", "forbidden", "costly", "not as asked", "differs" or "stopped"; `ok` is whether it is
-    right; `right` counts the inputs that were; `says` are the sentences.
+    right; `right` counts the inputs that were; `says` are the sentences; `score` is what a right function cost on the
+    largest input, see `labkit.grading.score.Score`, or None.
     """
 
-    def __init__(self, exercise: Exercise, finding: Finding, next_: str = "") -> None:
+    def __init__(
+        self, exercise: Exercise, finding: Finding, next_: str = "", best: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = exercise.name
         self._exercise = exercise
         self.state = finding.state
         self.right = finding.right
         self.says = list(finding.says)
         self._finding = finding
+        self.score = finding.score
+        self._costs = score.Costs(finding.score, finding.score.least(exercise), best) if finding.score else None
         self._next = [line for line in (exercise.after if self.ok else "", next_) if line]
 
     @property
@@ -86,7 +92,8 @@ class Verdict:
 
     def __repr__(self) -> str:
         printed = [f"it printed: {line}" for line in self._finding.printed.splitlines()]
-        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *printed, *self._next])
+        costs = [repr(self._costs)] if self._costs else []
+        return "\n".join([f"{self.head}.", *self._rows, *self._lines, *costs, *printed, *self._next])
 
     def _repr_html_(self) -> str:
         colour = BORDERS[SIGNS.get(self.state, WRONG)]
@@ -94,10 +101,11 @@ class Verdict:
         printed = self._finding.printed
         shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
         nexts = "".join(map(markdown.html, self._next))
+        costs = self._costs._repr_html_() if self._costs else ""
         image = f"<div style='margin-top: 6px'>{svg.img(*self._picture)}</div>" if self._picture else ""
         return (
             f"<div class='labkit-verdict' style='border-left: 4px solid {colour}; padding: 2px 12px'>"
-            f"<div><b>{escape(self.head)}</b></div>{lines}{image}{shown}{nexts}</div>"
+            f"<div><b>{escape(self.head)}</b></div>{lines}{costs}{image}{shown}{nexts}</div>"
         )
 
     @property

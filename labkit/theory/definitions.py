@@ -166,7 +166,7 @@ def bound(node: ast.AST) -> Iterator[str]:
 def only(cell: str, name: str) -> str:
     """A cell with what makes no definition left out, line for line; the function of this name stays in any case.
 
-    >>> only("x = 2\ndef f():\n    return 3\nprint(f())", "f").split("\n")
+    >>> only("x = 2\\ndef f():\\n    return 3\\nprint(f())", "f").split("\\n")
     ['', 'def f():', '    return 3', '']
     """
     try:

@@ -10,7 +10,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
 from labkit.grading.limits import remarks
-from labkit.grading.promises import Calls, Messages, Once, OnlyTo, Returns, Travels
+from labkit.grading.promises import Calls, Messages, Once, OnlyTo, Returns, Root, Travels
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.theory.record import read
 from tests.recorded import Told, told
@@ -60,6 +60,14 @@ def test_only_what_the_card_names_may_be_called_and_once():
     assert both.broken(record(*(t.meet("reduce", peer=1) for t in right)), []).startswith("Rank 0 calls dist.reduce 2")
     other = record(*(Told(2).meet("funcol.all_reduce", line=7) for _ in range(2)))
     assert both.broken(other, []) == "Rank 0 calls funcol.all_reduce (line 7); reduce and broadcast do it, called once."
+
+
+def test_a_collective_has_the_promised_root():
+    to_one = record(*(Told(2).meet("all_reduce").meet("reduce", peer=1, line=6) for _ in range(2)))
+    says = "Rank 0 calls dist.reduce with rank 1 as the root (line 6), and rank 0 is asked for."
+    assert Root(0).broken(to_one, []) == says
+    assert Root(1).broken(to_one, []) == ""
+    assert Root(1).broken(ring(2, 1), []) == ""  # a message's peer is no root
 
 
 def test_what_travels_has_the_promised_dtype():

@@ -90,6 +90,83 @@ def ring_shift(x):
 """,
     ),
     (
+        "ring_shift",
+        """
+def ring_shift(x):
+    got = torch.empty_like(x)
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, got, left), dist.P2POp(dist.isend, x, right)]):
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "halo",
+        """
+def halo(x):  # blocking: pairs that begin with an even rank, then those that begin with an odd one
+    ends = {-1: x.new_zeros(1), +1: x.new_zeros(1)}
+    for first in (0, 1):
+        side = +1 if rank % 2 == first else -1
+        if 0 <= rank + side < world_size:
+            mine = x[-1:].clone() if side == 1 else x[:1].clone()
+            if side == 1:
+                dist.send(mine, dst=rank + 1)
+                dist.recv(ends[1], src=rank + 1)
+            else:
+                dist.recv(ends[-1], src=rank - 1)
+                dist.send(mine, dst=rank - 1)
+    return torch.cat([ends[-1], x, ends[1]])
+""",
+    ),
+    (
+        "pipeline",
+        """
+def pipeline(first, second, weight):  # one forward, one backward on the last stage; gradients need no graph
+    total, kept, sending = torch.zeros_like(weight), [], []
+
+    def back(h, out):
+        slope = torch.ones_like(out)
+        if rank < world_size - 1:
+            dist.recv(slope, src=rank + 1)
+        slope = slope * (1 - out**2)
+        total.add_(slope * h)
+        if rank > 0:
+            sending.append(dist.isend(slope * weight, dst=rank - 1))
+
+    for h in (first, second):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h)
+        kept.append((h, out))
+        if rank < world_size - 1:
+            sending.append(dist.isend(out, dst=rank + 1))
+        else:
+            back(h, out)
+    for h, out in kept if rank < world_size - 1 else ():
+        back(h, out)
+    for work in sending:
+        work.wait()
+    return total
+""",
+    ),
+    (
+        "prefix_sum",
+        """
+def prefix_sum(x):  # each block of two, four, … ranks passes its total on to the whole next block: dissemination
+    total = x
+    for distance in (2**k for k in range(world_size.bit_length()) if 2**k < world_size):
+        exchange, before = [], x.new_zeros(x.shape)
+        if rank >= distance:
+            exchange.append(dist.P2POp(dist.irecv, before, rank - distance))
+        if rank + distance < world_size:
+            exchange.append(dist.P2POp(dist.isend, total.contiguous(), rank + distance))
+        for work in dist.batch_isend_irecv(exchange) if exchange else ():
+            work.wait()
+        total = total + before
+    return total.clone()
+""",
+    ),
+    (
         "send_uneven",
         """
 def send_uneven(x):
@@ -105,10 +182,73 @@ def send_uneven(x):
 """,
     ),
     (
-        "repair_state_dict",
+        "broadcast_model",
         """
-def repair_state_dict(state):
-    return {name: comms.broadcast(state[name], src=0) for name in sorted(state, reverse=True)}
+def broadcast_model(model):
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    with torch.no_grad():
+        for name in sorted(tensors, reverse=True):
+            tensors[name].copy_(comms.broadcast(tensors[name]))
+""",
+    ),
+    (
+        "broadcast_model",
+        """
+def broadcast_model(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, src=0)
+""",
+    ),
+    (
+        "train_until",
+        """
+def train_until(step, good):
+    steps, more = 0, True
+    while more:
+        more = comms.broadcast(step() >= good)
+        steps += 1
+    return steps
+""",
+    ),
+    (
+        "train_until",
+        """
+def train_until(step, good):
+    for steps in range(1, 10**6):
+        losses = comms.all_gather(step())
+        if losses[0] < good:
+            return steps
+""",
+    ),
+    (
+        "deal",
+        """
+def deal(items):
+    return comms.scatter([items[r::world_size] for r in range(world_size)] if rank == 0 else None)
+""",
+    ),
+    (
+        "validate",
+        """
+def validate(model, batch):
+    loss = model(batch)
+    dist.broadcast(loss, src=0)
+    return loss
+""",
+    ),
+    (
+        "gather_predictions",
+        """
+def gather_predictions(mine):
+    longest, total = torch.tensor(len(mine)), torch.tensor(len(mine))
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(total)
+    room = torch.zeros(longest, dtype=torch.int64)
+    room[: len(mine)] = mine
+    parts = [torch.zeros_like(room) for _ in range(world_size)] if rank == 0 else []
+    dist.gather(room, parts or None)
+    order = [int(parts[i % world_size][i // world_size]) for i in range(total)] if rank == 0 else []
+    return torch.tensor(order, dtype=torch.int64)
 """,
     ),
     (
@@ -132,23 +272,23 @@ def broadcast_from_scatter_all_gather(x):
     (
         "tree_broadcast",
         """
-def tree_broadcast(x):
-    got, distance = x.clone(), 1
+def tree_broadcast(x, root):
+    got, distance, place = x.clone(), 1, (rank - root) % world_size
     while 2 * distance < world_size:
         distance *= 2
     while distance:  # the far ones first
-        if rank % (2 * distance) == 0 and rank + distance < world_size:
-            dist.send(got, dst=rank + distance)
-        elif rank % (2 * distance) == distance:
-            dist.recv(got, src=rank - distance)
+        if place % (2 * distance) == 0 and place + distance < world_size:
+            dist.send(got, dst=(rank + distance) % world_size)
+        elif place % (2 * distance) == distance:
+            dist.recv(got, src=(rank - distance) % world_size)
         distance //= 2
     return got
 """,
     ),
     (
-        "reduce_scatter_from_all_to_all",
+        "lean_reduce_scatter",
         """
-def reduce_scatter_from_all_to_all(x):
+def lean_reduce_scatter(x):
     chunks = list(x.chunk(world_size)) if len(x) else [x] * world_size
     got = [torch.empty_like(chunks[0]) for _ in range(world_size)]
     dist.all_to_all(got, chunks)

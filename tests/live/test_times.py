@@ -10,20 +10,20 @@ from labkit import LabError
 def test_a_list_of_seconds_on_every_rank_is_drawn(lab):
     lab.run("readings = [0.001 * (rank + 1), 0.002 * (rank + 1)]")
     times = lab.times("readings", warmup=1)
-    assert times.seconds == [[pytest.approx(1e-3 * k * (r + 1)) for k in (1, 2)] for r in range(3)]
-    assert times.medians == [pytest.approx(2e-3 * (r + 1)) for r in range(3)]
+    assert times.seconds["readings"] == [[pytest.approx(1e-3 * k * (r + 1)) for k in (1, 2)] for r in range(3)]
+    assert times.medians["readings"] == [pytest.approx(2e-3 * (r + 1)) for r in range(3)]
 
 
 def test_a_tensor_and_a_part_of_it_are_drawn(lab):
     lab.run("readings = torch.arange(1., 5.)")
-    assert lab.times("readings[1:]").seconds == [[2.0, 3.0, 4.0]] * 3
+    assert lab.times("readings[1:]").seconds["readings[1:]"] == [[2.0, 3.0, 4.0]] * 3
 
 
 def test_what_timed_returns_is_drawn_with_each_rank_s_own_times(lab):
     lab.run("honest = timed(lambda: dist.barrier(), repeat=5)\nmine = [row[rank] for row in honest.samples]")
     times = lab.times("honest")
-    assert [len(mine) for mine in times.seconds] == [5, 5, 5]
-    assert times.seconds == lab.pull("mine")
+    assert [len(mine) for mine in times.seconds["honest"]] == [5, 5, 5]
+    assert times.seconds["honest"] == lab.pull("mine")
 
 
 def test_what_is_no_time_is_refused_in_words(lab):
@@ -35,6 +35,11 @@ def test_what_is_no_time_is_refused_in_words(lab):
     lab.run("if rank == 1: del readings")
     with pytest.raises(LabError, match="rank 1: NameError"):
         lab.times("readings")
+
+
+def test_a_list_in_place_of_its_name_is_refused(lab):
+    with pytest.raises(LabError, match="Say in quotes which times to draw"):
+        lab.times([0.001, 0.002])
 
 
 def test_times_of_some_ranks_belong_to_nobody_known(lab):

@@ -63,14 +63,14 @@ def test_it_is_ones_own_from_then_on_also_after_a_stub_and_a_worse_attempt(lab, 
 
 
 def test_several_at_once_are_told_one_by_one(lab, solved):
-    told = lab.use("swap", NAME)
+    told = lab.use("naive_all_reduce", NAME)
     assert repr(told).split("\n\n") == [
-        'swap: the workbook\'s. `lab.check("swap")` makes it yours.',
+        'naive_all_reduce: the workbook\'s. `lab.check("naive_all_reduce")` makes it yours.',
         f"{NAME}: yours, right on 24 inputs.",
     ]
     assert f"{NAME}: yours" in told._repr_html_()
-    with pytest.raises(LabError, match="Did you mean 'swap'"):
-        lab.use("swapp")
+    with pytest.raises(LabError, match="Did you mean 'hello_sum'"):
+        lab.use("hello_sums")
     with pytest.raises(LabError, match="which functions"):
         lab.use()
 

@@ -1,0 +1,67 @@
+"""What a right solution cost: bytes, rounds and memory of one run, beside the least possible and the learner's best.
+
+Plain data; neither torch nor a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.grading import spent
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise
+from labkit.grading.inputs import Case
+
+COSTS = ("sent", "rounds", "memory")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one run on n ranks cost, whose largest input took `size` bytes.
+
+    `sent` are the bytes that its busiest rank sent and `rounds` how many messages and collectives followed one
+    another, see `grading.spent`; `memory` the bytes of tensors that a rank had alive at once beside its arguments, at
+    most, None where it was not measured. `textbook`: bytes of collectives are among them, as the textbook has them.
+    """
+
+    n: int
+    size: int
+    sent: float
+    rounds: float
+    memory: float | None = None
+    textbook: bool = False
+
+    def least(self, exercise: Exercise) -> dict[str, float]:
+        """The least that each of them can be here, as far as the exercise says so."""
+        least = exercise.least
+        if least is None:
+            return {}
+        known = {
+            "sent": least.sent and least.sent(self.n, self.size),
+            "rounds": least.rounds and least.rounds(self.n),
+            "memory": least.memory and least.memory(self.n, self.size),
+        }
+        return {cost: float(value) for cost, value in known.items() if value is not None}
+
+    def best(self, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """The lowest of each, among this run and what `best` gave for earlier ones of the same size.
+
+        None where the earlier ones had more ranks: those are kept, and do not compare.
+        """
+        mine = {"n": self.n, "size": self.size} | {c: v for c in COSTS if (v := getattr(self, c)) is not None}
+        if not before or before["n"] < self.n or (before["n"] == self.n and before["size"] != self.size):
+            return mine
+        if before["n"] > self.n:
+            return None
+        return {key: min(value, before.get(key, value)) for key, value in {**before, **mine}.items()}
+
+
+def scored(exercise: Exercise, case: Case, attempt: Attempt) -> Score | None:
+    """What a run cost, without its memory; None where a rank has not told what it did, or there is nothing to say."""
+    record = attempt.record
+    if record is None or not (exercise.least or (exercise.solution and any(record.ops))):
+        return None
+    textbook = any(op.kind == "collective" and op.bytes for mine in record.ops for op in mine)
+    return Score(case.n, case.size, max(spent.sent(record)), spent.rounds(record), textbook=textbook)

@@ -1,0 +1,96 @@
+"""What a right solution cost, beside the least possible and the learner's best: a small table under the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from labkit.grading.score import COSTS, Score
+from labkit.show.table import cell, row, table
+from labkit.words import count, listed
+
+SHARE, SLACK = 1.02, {"memory": 64.0}  # beyond the least, what still counts as it: a small tensor or two, a rounding
+LESS = {"sent": "fewer bytes", "rounds": "fewer rounds", "memory": "less memory"}
+
+
+class Costs:
+    """The bytes, rounds and memory of one run, each with the least possible and the learner's best, where known."""
+
+    def __init__(self, score: Score, least: Mapping[str, float], best: Mapping[str, Any] | None) -> None:
+        self._score = score
+        self._least = dict(least)
+        comparable = best and (best["n"], best["size"]) == (score.n, score.size)
+        self._best = dict(best) if best and comparable else {}
+        self._mine = {cost: value for cost in COSTS if (value := getattr(score, cost)) is not None}
+        if any(self._far(cost) for cost in self._mine):  # it saves one cost by another, past what the card allows
+            self._least = {c: least for c, least in self._least.items() if self._mine.get(c, least) >= least - 0.5}
+
+    @property
+    def _where(self) -> str:
+        size = self._score.size
+        return f"With {count(self._score.n, 'rank')}" + (f", {count(size, 'byte')} of input a rank" if size else "")
+
+    @property
+    def _remarks(self) -> list[str]:
+        """How the figures are counted, and how far the solution is from the least."""
+        said = []
+        if self._score.textbook:
+            said.append("For a collective, the bytes are the textbook's figure, and the call counts as one round.")
+        if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
+            said.append(f"It can be done with {listed(over)}.")
+        elif any(self._mine[cost] < least - 0.5 for cost, least in self._least.items() if cost in self._mine):
+            said.append("That is less than the workbook held possible.")
+        elif all(cost in self._least and value <= self._least[cost] + 0.5 for cost, value in self._mine.items()):
+            said.append("No solution takes less.")
+        return said
+
+    def _far(self, cost: str) -> bool:
+        least = self._least.get(cost)
+        return least is not None and self._mine[cost] > SHARE * least + SLACK.get(cost, 0.0)
+
+    def __repr__(self) -> str:
+        names = {"sent": "bytes sent by the busiest rank", "rounds": "rounds", "memory": "bytes of memory at the peak"}
+        figures = []
+        for cost, value in self._mine.items():
+            least = f" (least possible: {_number(self._least[cost])})" if cost in self._least else ""
+            figures.append(f"{names[cost]}: {_number(value)}{least}")
+        best = f" Your best: {in_short(self._best)}." if self._best else ""
+        return " ".join([f"{self._where}: {' · '.join(figures)}.{best}", *self._remarks])
+
+    def _repr_html_(self) -> str:
+        names = {
+            "sent": "bytes sent by the busiest rank",
+            "rounds": "rounds, one after another",
+            "memory": "bytes of memory at the peak, beside the arguments",
+        }
+        columns: Sequence[tuple[str, Mapping[str, Any]]] = (
+            ("this solution", self._mine),
+            ("least possible", self._least),
+            ("your best", self._best),
+        )
+        shown = [(title, figures) for title, figures in columns if figures]
+        rows = [
+            row(
+                names[cost],
+                [cell(_number(figures[cost]) if cost in figures else "–", "cost") for _, figures in shown],
+            )
+            for cost in self._mine
+        ]
+        remarks = f"<div>{escape(' '.join(self._remarks))}</div>" if self._remarks else ""
+        return table("score", escape(f"{self._where}:"), ["", *(title for title, _ in shown)], rows) + remarks
+
+
+def in_short(best: Mapping[str, Any]) -> str:
+    """Figures in a few words.
+
+    >>> in_short({"n": 4, "size": 64, "sent": 96.0, "rounds": 6, "memory": 80})
+    '96 bytes sent, 6 rounds, 80 bytes of memory'
+    """
+    parts = {"sent": "{} sent", "rounds": "{}", "memory": "{} of memory"}
+    said = {c: count(round(best[c]), "round" if c == "rounds" else "byte") for c in COSTS if c in best}
+    return ", ".join(parts[cost].format(value) for cost, value in said.items())
+
+
+def _number(value: float) -> str:
+    return f"{round(value):,}"

@@ -1,0 +1,97 @@
+"""What a run cost, the least beside it and the best before it; how the verdict shows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise, Least
+from labkit.grading.inputs import Case
+from labkit.grading.score import Score, scored
+from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.show.score import Costs, in_short
+from labkit.theory import collectives
+from tests.recorded import Told, told
+
+RING = Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S)
+EXERCISE = Exercise("total", "00", "Total", "Add.", collectives.all_reduce, "def total(x): ...", least=RING)
+SCORE = Score(4, 400, 600.0, 6, 400)
+
+
+def of(*ranks: Told, least: Least | None = RING) -> Score | None:
+    report = Outcome([RankOutcome(r, answer={"record": plain}) for r, plain in enumerate(told(*ranks))])
+    case = Case([np.zeros(100, dtype="float32")] * len(ranks))
+    return scored(replace(EXERCISE, least=least), case, Attempt(report))
+
+
+def test_messages_and_collectives_follow_one_another():
+    ring = [
+        Told(2).send(1 - r, bytes=200, done=3).recv(1 - r).send(1 - r, bytes=200, done=9).recv(1 - r) for r in (0, 1)
+    ]
+    assert of(*ring) == Score(2, 400, 400.0, 2)
+    twice = [Told(3).meet("all_reduce", bytes=300).meet("barrier", bytes=None) for _ in range(3)]
+    assert of(*twice) == Score(3, 400, 400.0, 2, textbook=True)
+
+
+def test_without_a_call_and_without_a_least_there_is_nothing_to_tell():
+    assert of(Told(2), Told(2), least=None) is None
+    assert of(Told(2), Told(2)) == Score(2, 400, 0.0, 0)
+    assert of(Told(2).send(1), Told(2).recv(0), least=None).sent == 4
+
+
+def test_a_small_float_is_counted_as_the_case_names_it():
+    assert Case([np.zeros(8, "float32")], dtype="bfloat16").size == 16
+    assert Case([(np.zeros(8, "float32"), np.zeros(2, "int64"))] * 2).size == 48
+    assert Case([()]).size == Case([()]).item == 0
+
+
+def test_the_least_is_what_the_exercise_knows_of_it():
+    assert SCORE.least(EXERCISE) == {"sent": 600, "rounds": 6, "memory": 400}
+    assert SCORE.least(replace(EXERCISE, least=Least(rounds=lambda n: n))) == {"rounds": 4}
+    assert SCORE.least(replace(EXERCISE, least=None)) == {}
+
+
+def test_the_best_is_the_lowest_of_each_on_the_most_ranks():
+    first = SCORE.best(None)
+    assert first == {"n": 4, "size": 400, "sent": 600.0, "rounds": 6, "memory": 400}
+    assert Score(4, 400, 1200.0, 2, None).best(first) == {**first, "rounds": 2}
+    assert Score(4, 400, 100.0, 9, 500).best(first) == {**first, "sent": 100.0}
+    assert Score(2, 200, 100.0, 1, 1).best(first) is None, "two ranks do not compare with four"
+    assert Score(8, 800, 9e3, 9, 900).best(first)["n"] == 8
+    assert Score(4, 404, 700.0, 6, 404).best(first)["sent"] == 700.0, "the exercise has another input by now"
+
+
+def shown(score: Score, least: dict[str, float], best=None) -> str:
+    return repr(Costs(score, least, best))
+
+
+def test_each_figure_stands_beside_the_least_and_the_best():
+    least, best = SCORE.least(EXERCISE), {"n": 4, "size": 400, "sent": 600.0, "rounds": 6, "memory": 400}
+    more = replace(SCORE, sent=1200.0, memory=800, textbook=True)
+    assert shown(more, least, best) == (
+        "With 4 ranks, 400 bytes of input a rank: bytes sent by the busiest rank: 1,200 (least possible: 600) · "
+        "rounds: 6 (least possible: 6) · bytes of memory at the peak: 800 (least possible: 400). "
+        f"Your best: {in_short(best)}. For a collective, the bytes are the textbook's figure, and the call counts as "
+        "one round. "
+        "It can be done with fewer bytes and less memory."
+    )
+    html = Costs(more, least, best)._repr_html_()
+    assert html.count("<tr>") == 4
+    assert "<th" in html
+    assert "your best" in html
+    assert "your best" not in Costs(more, least, {**best, "n": 8})._repr_html_()
+    assert "least possible" not in Costs(more, {}, None)._repr_html_()
+
+
+def test_only_what_is_true_is_said_of_the_least():
+    least = SCORE.least(EXERCISE)
+    assert "No solution takes less." in shown(SCORE, least)
+    assert "less" not in shown(replace(SCORE, memory=440), least), "a small tensor or two is no invitation"
+    assert "That is less than the workbook held possible." in shown(replace(SCORE, rounds=5), least)
+    assert "less" not in shown(replace(SCORE, memory=None), {"rounds": 6})
+    traded = shown(replace(SCORE, sent=400.0, rounds=9), least)
+    assert "sent by the busiest rank: 400 · rounds: 9 (least possible: 6)" in traded, "fewer bytes for more rounds"
+    assert "held possible" not in traded
+    assert "memory" not in shown(replace(SCORE, memory=None), least)

@@ -1,0 +1,366 @@
+"""Solutions that take the least possible, and in what they do, where the workbook's own takes more."""
+
+from __future__ import annotations
+
+from labkit import exercises
+
+CHEAPEST = [
+    (
+        "average_gradients",
+        "rounds",
+        """
+def average_gradients(model):
+    grads = [p.grad for p in model.parameters()]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    for grad, mean in zip(grads, flat.split([grad.numel() for grad in grads])):
+        grad.copy_(mean.view_as(grad) / world_size)
+""",
+    ),
+    (
+        "ring_shift",
+        "rounds",
+        """
+def ring_shift(x):
+    got = torch.empty_like(x)
+    for work in [dist.isend(x, dst=(rank + 1) % world_size), dist.irecv(got, src=(rank - 1) % world_size)]:
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "halo",
+        "rounds",
+        """
+def halo(x):
+    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
+    for step, out, room in ((1, x[-1:], wide[:1]), (-1, x[:1], wide[-1:])):
+        works = []
+        if 0 <= rank + step < world_size:
+            works.append(dist.isend(out, dst=rank + step))
+        if 0 <= rank - step < world_size:
+            works.append(dist.irecv(room, src=rank - step))
+        for work in works:
+            work.wait()
+    return wide
+""",
+    ),
+    (
+        "prefix_sum",
+        "memory",
+        """
+def prefix_sum(x):
+    total, before, distance = x.clone(), torch.empty_like(x), 1
+    while distance < world_size:
+        works = []
+        if rank + distance < world_size:
+            works.append(dist.isend(total, dst=rank + distance))
+        if rank >= distance:
+            works.append(dist.irecv(before, src=rank - distance))
+        for work in works:
+            work.wait()
+        if rank >= distance:
+            total += before
+        distance *= 2
+    return total
+""",
+    ),
+    (
+        "broadcast_model",
+        "rounds",
+        """
+def broadcast_model(model):
+    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+    flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+    dist.broadcast(flat, src=0)
+    for tensor, part in zip(tensors, flat.split([tensor.nbytes for tensor in tensors])):
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+""",
+    ),
+    (
+        "broadcast_model",
+        "sent",
+        """
+def broadcast_model(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if rank > 0:
+            dist.recv(tensor.detach(), src=rank - 1)
+        if rank < world_size - 1:
+            dist.send(tensor.detach(), dst=rank + 1)
+""",
+    ),
+    (
+        "tree_scatter",
+        "memory",
+        """
+def tree_scatter(x):
+    rows, first, low, high = x, 0, 0, world_size
+    while high - low > 1:
+        middle = (low + high + 1) // 2
+        if rank == low:
+            dist.send(rows[middle - first : high - first], dst=middle)
+        elif rank == middle:
+            rows, first = x.new_empty(high - middle, *x.shape[1:]), middle
+            dist.recv(rows, src=low)
+        low, high = (low, middle) if rank < middle else (middle, high)
+    return rows[rank - first]
+""",
+    ),
+    *(
+        (
+            "scatter_uneven",
+            cost,
+            """
+def scatter_uneven(x):
+    length = torch.tensor([len(x)])
+    dist.broadcast(length, src=0)
+    short, longer = divmod(length.item(), world_size)
+    sizes = [short + (r < longer) for r in range(world_size)]
+    mine, none = x.new_empty(sizes[rank]), [0] * world_size
+    dist.all_to_all_single(mine, x, [sizes[rank]] + none[1:], none if rank else sizes)
+    return mine
+""",
+        )
+        for cost in ("sent", "memory")
+    ),
+    (
+        "broadcast_from_scatter_all_gather",
+        "memory",
+        """
+def broadcast_from_scatter_all_gather(x):
+    size = -(-len(x) // world_size)
+    result = x.new_empty(size * world_size)
+    rooms, parts = result.view(world_size, size), None
+    if rank == 0 and len(x) == len(result):
+        parts = list(x.view(world_size, size))
+    elif rank == 0:
+        parts = list(torch.cat([x, x.new_zeros(len(result) - len(x))]).view(world_size, size))
+    dist.scatter(rooms[rank], parts, src=0)
+    dist.all_gather(list(rooms), rooms[rank])
+    return result[: len(x)]
+""",
+    ),
+    (
+        "reduce_scatter_from_all_to_all",
+        "memory",
+        """
+def reduce_scatter_from_all_to_all(x):
+    swapped = torch.empty_like(x)
+    dist.all_to_all_single(swapped, x)
+    chunks = swapped.view(world_size, len(x) // world_size)
+    for chunk in chunks[1:]:
+        chunks[0] += chunk
+    return chunks[0]
+""",
+    ),
+    (
+        "all_gather_uneven",
+        "memory",
+        """
+def all_gather_uneven(x):
+    length = torch.tensor([len(x)])
+    lengths = [torch.zeros_like(length) for _ in range(world_size)]
+    dist.all_gather(lengths, length)
+    lengths = [size.item() for size in lengths]
+    rooms = x.new_zeros(world_size, max(lengths))
+    rooms[rank, : len(x)] = x
+    dist.all_gather(list(rooms), rooms[rank])
+    return [room[:size] for room, size in zip(rooms, lengths)]
+""",
+    ),
+    (
+        "ring_reduce_scatter",
+        "memory",
+        """
+def ring_reduce_scatter(x):
+    chunks = x.tensor_split(world_size)
+    out = chunks[rank - 1]
+    for step in range(1, world_size):
+        into = chunks[(rank - step - 1) % world_size]
+        room = torch.empty_like(into)
+        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
+        while works:
+            works.pop().wait()
+        room += into
+        out = room
+    return out
+""",
+    ),
+    (
+        "ring_all_gather",
+        "memory",
+        """
+def ring_all_gather(x):
+    parts = [x if r == rank else torch.empty_like(x) for r in range(world_size)]
+    for step in range(world_size - 1):
+        out, into = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
+        for work in [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(into, src=(rank - 1) % world_size)]:
+            work.wait()
+    return parts
+""",
+    ),
+    (
+        "ring_all_reduce",
+        "memory",
+        """
+def ring_all_reduce(x):
+    total = torch.empty_like(x)
+    mine, sums = x.tensor_split(world_size), total.tensor_split(world_size)
+    for step in range(2 * (world_size - 1)):
+        out, into = (rank - step) % world_size, (rank - step - 1) % world_size
+        works = [
+            dist.isend(sums[out] if step else mine[out], dst=(rank + 1) % world_size),
+            dist.irecv(sums[into], src=(rank - 1) % world_size),
+        ]
+        for work in works:
+            work.wait()
+        if step < world_size - 1:
+            sums[into].add_(mine[into])
+    return total
+""",
+    ),
+    (
+        "halving_doubling",
+        "memory",
+        """
+def halving_doubling(x):
+    def exchange(out, room, partner):
+        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:
+            work.wait()
+
+    total, distance, places = torch.empty_like(x), world_size // 2, []
+    low, high = 0, len(x)
+    while distance:
+        partner, middle = rank ^ distance, low + -(-(high - low) // 2)
+        places.append((partner, low, middle, high))
+        keep, give = [(low, middle), (middle, high)][:: 1 if rank < partner else -1]
+        if len(places) == 1:
+            exchange(x[slice(*give)], total[slice(*keep)], partner)
+            total[slice(*keep)] += x[slice(*keep)]
+        else:  # the half that went first is still empty
+            first = places[0]
+            free = total[first[2] :] if rank < first[0] else total[: first[2]]
+            size = keep[1] - keep[0]
+            room = free[:size] if size <= len(free) else torch.empty_like(total[slice(*keep)])
+            exchange(total[slice(*give)], room, partner)
+            total[slice(*keep)] += room
+        (low, high), distance = keep, distance // 2
+    for partner, low, middle, high in reversed(places):
+        have, want = [(low, middle), (middle, high)][:: 1 if rank < partner else -1]
+        exchange(total[slice(*have)], total[slice(*want)], partner)
+    return total
+""",
+    ),
+    (
+        "distributed_argmax",
+        "rounds",
+        """
+def distributed_argmax(x):
+    mine = torch.zeros(2, dtype=torch.float64)
+    mine[1] = -1
+    if len(x):
+        best = x.max()
+        mine[:1] = best.double() if x.is_floating_point() else best.reshape(1).view(torch.float64)
+        mine[1] = (x == best).nonzero()[0, 0]
+    offers = [torch.zeros_like(mine) for _ in range(world_size)]
+    dist.all_gather(offers, mine)
+    values = [o[0].item() if x.is_floating_point() else o[:1].view(torch.int64).item() for o in offers]
+    places = [int(o[1]) for o in offers]
+    r = max((r for r in range(world_size) if places[r] >= 0), key=lambda r: (values[r], -r))
+    return values[r], r, places[r]
+""",
+    ),
+    (
+        "distributed_softmax",
+        "rounds",
+        """
+def distributed_softmax(x):
+    top = x.max().item() if len(x) else -torch.inf
+    mine = torch.tensor([top, (x - top).exp().sum() if top > -torch.inf else 0.0], dtype=torch.float64)
+    offers = [torch.zeros_like(mine) for _ in range(world_size)]
+    dist.all_gather(offers, mine)
+    tops, sums = torch.stack(offers).T
+    return ((x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()).to(x.dtype)
+""",
+    ),
+    (
+        "sync_batch_norm",
+        "rounds",
+        """
+class OneReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        wide = x.double()
+        total = torch.cat([wide.sum(0), (wide**2).sum(0), wide.new_tensor([len(x)])])
+        dist.all_reduce(total)
+        ctx.count, columns = total[-1].to(x.dtype), x.shape[1]
+        mean = total[:columns] / total[-1]
+        ctx.scale = (total[columns:-1] / total[-1] - mean**2 + 1e-5).rsqrt().to(x.dtype)
+        y = ((wide - mean) * ctx.scale).to(x.dtype)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        means = torch.stack([dy.sum(0), (dy * y).sum(0)]) / ctx.count
+        dist.all_reduce(means)
+        return (dy - means[0] - y * means[1]) * ctx.scale
+
+
+def sync_batch_norm(x, weight, bias):
+    return OneReduce.apply(x) * weight + bias
+""",
+    ),
+    (
+        "vocab_cross_entropy",
+        "rounds",
+        """
+class OneGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, target):
+        width = logits.shape[1]
+        place = target - sum(comms.all_gather(width)[:rank])
+        hits = place[:, None] == torch.arange(width)
+        top = logits.max(1).values
+        mine = torch.stack([top, (logits - top[:, None]).exp().sum(1), (logits * hits).sum(1)])
+        parts = [torch.empty_like(mine) for _ in range(world_size)]
+        dist.all_gather(parts, mine)
+        tops, sums, hit = torch.stack(parts, 1)
+        top = tops.max(0).values
+        logs = top + (sums * (tops - top).exp()).sum(0).log()
+        kept = target != -100
+        ctx.save_for_backward(((logits - logs[:, None]).exp() - hits.to(logits)) * kept[:, None] / kept.sum())
+        return (logs - hit.sum(0))[kept].mean()
+
+    @staticmethod
+    def backward(ctx, d_loss):
+        return ctx.saved_tensors[0] * d_loss, None
+
+
+def vocab_cross_entropy(logits, target):
+    return OneGather.apply(logits, target)
+""",
+    ),
+    (
+        "ordered_sum",
+        "memory",
+        """
+def ordered_sum(x):
+    if len(x) % world_size:
+        return uneven(x)
+    total = torch.empty_like(x)
+    parts = total.view(world_size, len(x) // world_size)
+    dist.all_to_all_single(total, x)
+    for part in parts[1:]:
+        parts[0] += part
+    parts[rank].copy_(parts[0])
+    dist.all_gather(list(parts), parts[rank])
+    return total
+
+
+def uneven(x):
+"""
+        + exercises.find("ordered_sum").code.partition('on every rank."""\n')[2],
+    ),
+]
