@@ -74,7 +74,7 @@ def check(
         return finding
     saw("" if whose else on_ranks)
     folder = engines.processes.run.path
-    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), str(folder))
+    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), str(folder), next(COUNT))
     try:
         finding = _all(console, exercise, sizes, folder, watch)
         finding.says += filter(None, [misspelt])

@@ -31,10 +31,13 @@ PRINTED = 2000  # characters of what a function prints that are kept
 _last_words: int | None = None  # the file that a dying process writes its stack to
 
 
-def begin(sizes: Sequence[int], limit: float, folder: str) -> None:
-    """Before a check: make the sub-groups, and let a process that crashes leave its stack in the folder."""
+def begin(sizes: Sequence[int], limit: float, folder: str, count: int) -> None:
+    """Before a check: make sub-groups, numbered from `count`, and let a process that crashes leave its stack behind.
+
+    The stack goes into the folder.
+    """
     global _last_words
-    subworld.gather(sizes, limit)
+    subworld.gather(sizes, limit, count)
     if not faulthandler.is_enabled():
         with contextlib.suppress(OSError):  # a folder of another host
             _last_words = os.open(

@@ -23,8 +23,12 @@ _groups: dict[int, Any] = {}
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
 
 
-def gather(sizes: Sequence[int], limit: float) -> None:
-    """Make the sub-groups of the first n ranks, for each n; every rank of the world calls this."""
+def gather(sizes: Sequence[int], limit: float, count: int) -> None:
+    """Make the sub-groups of the first n ranks, for each n; every rank of the world calls this.
+
+    They are numbered from `count`: a learner's cells may have made different numbers of groups on different ranks.
+    """
+    distributed_c10d._world.group_count = count
     for n in sizes:
         _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
 

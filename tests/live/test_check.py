@@ -168,6 +168,15 @@ def test_a_wait_in_a_group_that_the_function_made_is_a_deadlock_too(lab):
     assert "Rank 0 finished the function without it." in verdict.says
 
 
+def test_ranks_that_made_different_numbers_of_groups_are_checked_as_others_are(lab):
+    """Groups meet under their number: the check's own would look for each other in vain."""
+    lab.run("_ = dist.new_group([0, 1])", ranks=[0, 1])
+    lab.run("keep = 100 + rank")
+    assert checked(lab, RIGHT).ok
+    assert lab.pull("keep") == [100, 101, 102, 103]
+    lab.run("everyone = dist.new_group()")
+
+
 def test_a_rank_that_has_finished_does_not_take_its_groups_from_one_that_still_joins_them(lab):
     lab.run("""
         import time
