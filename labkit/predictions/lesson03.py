@@ -26,7 +26,7 @@ TRAINED_ON_RANK_0 = Prediction(
             "parameters, and the buffers of a **new** batch normalisation, which are 0 and 1 everywhere.",
         ),
         Option(
-            "on ranks 1 to 3 that of an untrained model",
+            "on ranks 1 to 3, the loss of an untrained model",
             "The parameters did arrive, and they are most of what was learned. Only the running mean and variance "
             "are those of a new model.",
         ),
