@@ -18,13 +18,14 @@ from labkit.theory.primitives import OBJECTS
 def _models(n: int) -> list[Case]:
     """What a model holds: a weight and a bias, two buffers of a batch normalisation, and one that is not saved."""
 
-    def held(r: int, k: int = 2) -> dict[str, Any]:
+    def held(r: int, k: int = 1) -> dict[str, Any]:
+        some = np.arange(k, dtype="float32")
         return {
-            "weight": np.arange(2.0 * k, dtype="float32").reshape(2, k) + 100 * r,
-            "bias": np.array([-1.0 - r, 2.0 * r], dtype="float32"),
-            "running_mean": np.array([0.5 + r, -r], dtype="float32"),
+            "weight": np.arange(2.0 * k, dtype="float32").reshape(k, 2) + 100 * r,
+            "bias": -1 - r - some,
+            "running_mean": 0.5 + r + some,
             "num_batches_tracked": np.array(7 + r),
-            "mask": np.array([0.0, 10.0 + r], dtype="float32"),
+            "mask": 10 + r + some,
         }
 
     def only(*names: str) -> list[dict[str, Any]]:
@@ -223,7 +224,8 @@ BROADCAST_MODEL = Exercise(
         "A tutorial hands the whole state to `dist.broadcast`. Run the function, run the check, and repair it: after "
         "the call every rank's `model`, an `nn.Module`, must hold **everything** that rank 0's model holds. All ranks "
         "have the same architecture. Change `model` in place; what you return does not count. No object collectives: "
-        "they pickle."
+        "they pickle. Each row below shows what one model holds: a weight (two numbers), a bias, and three buffers, "
+        "which are a running mean, a number of batches and a mask."
     ),
     minutes=8,
     difficulty=2,
@@ -483,7 +485,8 @@ VALIDATE = Exercise(
         "`model` is wrapped for data parallelism: `model(batch)` first broadcasts the buffers from rank 0, as "
         "PyTorch's `DistributedDataParallel` (DDP) does, and then computes the loss. `model.module` is the model "
         "inside, which never communicates. Each rank has a different `batch`. Return rank 0's loss, a tensor, on "
-        "**every** rank."
+        "**every** rank. Each row below shows a model's only weight, then the batch; the loss is the mean of weight · "
+        "batch."
     ),
     minutes=8,
     difficulty=2,
@@ -576,7 +579,7 @@ def repair_gather_losses(loss):
     """Return the mean of all ranks' losses, on rank 0."""
     if rank == 0:
         all_losses = [0.0] * world_size
-        dist.gather(loss, [torch.tensor([one], dtype=loss.dtype, device=device) for one in all_losses], dst=0)
+        dist.gather(loss, [torch.full_like(loss, one) for one in all_losses], dst=0)
         return torch.tensor([sum(all_losses) / world_size], dtype=loss.dtype, device=device)
     dist.gather(loss, dst=0)
 ''',

@@ -19,19 +19,19 @@ TRAINED_ON_RANK_0 = Prediction(
             "running mean and variance, which it uses in evaluation and which no optimizer touches. The loop leaves "
             "them out.",
         ),
-        Option("rank 0's differs from those of the other three, which agree"),
+        Option("one loss on rank 0, and a different one on ranks 1 to 3"),
         Option(
             "four different losses",
             "The buffers do stay behind, so rank 0's loss differs. But the other three ranks hold the same: rank 0's "
             "parameters, and the buffers of a **new** batch normalisation, which are 0 and 1 everywhere.",
         ),
         Option(
-            "three are as bad as untrained models",
+            "on ranks 1 to 3, the loss of an untrained model",
             "The parameters did arrive, and they are most of what was learned. Only the running mean and variance "
             "are those of a new model.",
         ),
     ),
-    answer="rank 0's differs from those of the other three, which agree",
+    answer="one loss on rank 0, and a different one on ranks 1 to 3",
     why=(
         "A model's **buffers** belong to it as well: here the running mean, the running variance and the step count "
         "of the batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every "
