@@ -180,7 +180,8 @@ def from_member(x, team, member):
     ),
     after=(
         "Nobody complained about the wrong number, because a rank of that number was in the team. Where none is, torch "
-        "raises an error: the lucky case."
+        "raises an error: the lucky case. `group_src` counts within the group, `dist.get_global_rank(team, member)` "
+        "translates; calls that have a `dst` have a `group_dst` as well."
     ),
 )
 
@@ -207,6 +208,7 @@ TWO_SUMS = Exercise(
     ranks=(4, 3),  # of two, a leader is a group of its own, whose address the other one takes for one of all
     means=_two_sums,
     inputs=lambda n: vectors(n)[:5],
+    picture=lambda: [np.array([10.0**r]) for r in range(4)],
     keeps_input=True,
     harness="""
 def harness(two_sums, x):

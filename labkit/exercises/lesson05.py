@@ -617,7 +617,8 @@ def barrier_by_hand():
         "To leave, a rank must have heard from everybody, if not directly then through others. What does a message "
         "prove?",
         "Round 1: tell your right-hand neighbour. Whom do you tell in round 2, so that it learns of four ranks?",
-        "In round k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once.",
+        "In round k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once. "
+        "Wait for both.",
     ),
     after="No number was needed, only who heard from whom. This one is called a dissemination barrier.",
 )
@@ -632,7 +633,7 @@ BENCH_BY_HAND = Exercise(
         "all ranks start together, and with the clock read right before and right after it. A repeat took as long as "
         "its **slowest rank**; the honest time is the **median** of the repeats, with an even number of them the mean "
         "of the two in the middle. Return it in seconds, as a Python float, the same on every rank. The picture shows "
-        "what each call of `work()` takes on each rank's clock, the three to warm up first."
+        "what each call of `work()` takes on each rank's clock, the three to warm up first. A barrier takes 16 s on it."
     ),
     minutes=12,
     difficulty=2,

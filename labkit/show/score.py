@@ -23,6 +23,8 @@ class Costs:
         comparable = best and (best["n"], best["size"]) == (score.n, score.size)
         self._best = dict(best) if best and comparable else {}
         self._mine = {cost: value for cost in COSTS if (value := getattr(score, cost)) is not None}
+        if any(self._far(cost) for cost in self._mine):  # it saves one cost by another, past what the card allows
+            self._least = {c: least for c, least in self._least.items() if self._mine.get(c, least) >= least - 0.5}
 
     @property
     def _where(self) -> str:

@@ -91,4 +91,7 @@ def test_only_what_is_true_is_said_of_the_least():
     assert "less" not in shown(replace(SCORE, memory=440), least), "a small tensor or two is no invitation"
     assert "That is less than the workbook held possible." in shown(replace(SCORE, rounds=5), least)
     assert "less" not in shown(replace(SCORE, memory=None), {"rounds": 6})
+    traded = shown(replace(SCORE, sent=400.0, rounds=9), least)
+    assert "sent by the busiest rank: 400 · rounds: 9 (least possible: 6)" in traded, "fewer bytes for more rounds"
+    assert "held possible" not in traded
     assert "memory" not in shown(replace(SCORE, memory=None), least)

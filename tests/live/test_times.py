@@ -38,7 +38,7 @@ def test_what_is_no_time_is_refused_in_words(lab):
 
 
 def test_a_list_in_place_of_its_name_is_refused(lab):
-    with pytest.raises(LabError, match='Say in quotes which times to draw'):
+    with pytest.raises(LabError, match="Say in quotes which times to draw"):
         lab.times([0.001, 0.002])
 
 
