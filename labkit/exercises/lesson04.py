@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import ANY, Budget, Case, Exercise, Mutant
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least, Mutant
 from labkit.grading.inputs import counting, divisible, draws, uneven
 from labkit.grading.promises import Calls, Once
 from labkit.theory import collectives
@@ -58,6 +58,7 @@ SHARDED_STEP = Exercise(
     forbids=("all_reduce", "reduce", "gather", *MESSAGES, *OBJECTS),
     promises=(Once(("reduce_scatter", "all_gather")),),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 2),  # S: weights and gradient
     solution='''
 def sharded_step(weights, gradient, lr):
     """Return the weights after a step, of which this rank computes its part."""
@@ -147,6 +148,7 @@ ALL_GATHER_UNEVEN = Exercise(
     means=collectives.all_gather,
     inputs=uneven,
     forbids=(*OBJECTS, *MESSAGES),
+    least=Least(rounds=lambda n: 2),  # the lengths go first
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""
@@ -220,6 +222,7 @@ REPAIR_MEAN = Exercise(
     promises=(Calls(1),),
     tolerance=1e-5,
     keeps_input=True,
+    least=Least(rounds=lambda n: 1),
     specimen='''
 def repair_mean(x):
     """Return the mean of all ranks' numbers."""
@@ -302,6 +305,7 @@ AVERAGE_INTS = Exercise(
     inputs=_integers,
     tolerance=1e-6,
     keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),
     specimen='''
 def average_ints(x):
     """Return the mean of all ranks' integers, as floats."""
@@ -372,6 +376,7 @@ REPAIR_ALL_GATHER = Exercise(
     inputs=_one_number,
     promises=(Once(("all_gather",)),),
     tolerance=0,
+    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 1, memory=lambda n, S: n * S),
     specimen='''
 def repair_all_gather(x):
     """Return the list of all ranks' x."""
@@ -468,6 +473,7 @@ REPAIR_COLUMN = Exercise(
     inputs=_tables,
     promises=(Once(("all_reduce",)),),
     in_place=True,
+    least=Least(rounds=lambda n: 1),
     specimen='''
 def repair_column(table):
     """Add the first column up over the ranks, in place."""
@@ -671,6 +677,7 @@ LEAN_REDUCE_SCATTER = Exercise(
     promises=(Calls(1),),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S),
     keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1),
     solution='''
 def lean_reduce_scatter(x):
     """Return the sum of everyone's chunk r, on rank r."""
@@ -788,6 +795,7 @@ SPLIT_EMBEDDING = Exercise(
     forbids=("all_gather", "gather", "broadcast", "all_to_all", *MESSAGES, *OBJECTS),
     promises=(Once(("all_reduce",)),),
     keeps_input=True,
+    least=Least(rounds=lambda n: 1),
     solution='''
 def split_embedding(part, first, text):
     """Return the rows of the whole table for this text."""
@@ -887,6 +895,7 @@ CENTRED = Exercise(
     inputs=_activations,
     gradients=True,
     tolerance=1e-5,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),  # of the forward pass
     specimen='''
 def centred(x):
     """Return x minus the mean over the ranks."""
