@@ -340,8 +340,10 @@ class Lab:
         """
         from labkit.show.times import Times
 
-        if not expressions:
-            raise LabError('Say which times to draw: lab.times("readings"), where every rank has a list of seconds.')
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes which times to draw: lab.times("readings"), where every rank has a list of seconds.'
+            )
         self._live()
         kept = {}
         for expression in expressions:

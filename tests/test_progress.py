@@ -224,8 +224,10 @@ def test_the_best_of_an_exercise_is_shown_and_one_that_is_no_best_is_left_out(pl
     progress.change(NAMES[0], state="solved", best=best)
     assert f"{NAMES[0]}" in repr(task.overview())
     assert "6,168 bytes sent, 1 round, 4,112 bytes of memory" in repr(task.overview())
-    assert "<td" in task.overview()._repr_html_()
-    assert "6,168 bytes sent" in task.overview()._repr_html_()
+    html = task.overview()._repr_html_()
+    assert "6,168 bytes sent" in html
+    assert html.count('<td class="best"') == len(NAMES)
+    assert "your best" not in task.overview("08")._repr_html_(), "no column where there is nothing to show"
     for odd in (7, {"sent": 1}, {**best, "rounds": "one"}):
         told = json.loads((place / "progress.json").read_text())
         told["exercises"][NAMES[0]]["best"] = odd

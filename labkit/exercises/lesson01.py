@@ -1,4 +1,4 @@
-"""Exercises for lesson 01: groups, and who is there."""
+"""Exercises for lesson 01: teams of ranks, whom a number names in them, and who is there."""
 
 from __future__ import annotations
 
@@ -7,64 +7,288 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Least, Mutant
-from labkit.grading.inputs import Case, vectors
-from labkit.theory import collectives
+from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.inputs import Case, counting, vectors
+
+# The ranks below `split` are one team, the others the other one; every rank makes both groups.
+TEAMS = """
+    lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
+    team = lower if rank < split else upper
+"""
 
 
-def _sum_of_halves(xs: Sequence[Any]) -> list[Any]:
-    middle = len(xs) // 2
-    return collectives.all_reduce(xs[:middle]) + collectives.all_reduce(xs[middle:])
+def _teams(n: int, split: int | None) -> list[range]:
+    """The team of each rank; halves where nothing is said."""
+    split = n // 2 if split is None else split
+    return [range(split) if r < split else range(split, n) for r in range(n)]
 
 
-HALF_SUM = Exercise(
-    name="half_sum",
+# -- gradients of a team ------------------------------------------------------------------------------------------
+
+
+def _team_means(xs: Sequence[Any], split: int | None = None) -> list[Any]:
+    grads = [[sum(xs[r][i] for r in team) / len(team) for i in range(len(xs[0]))] for team in _teams(len(xs), split)]
+    return [g if len(g) > 1 else g[0] for g in grads]
+
+
+def _team_gradients(n: int) -> list[Case]:
+    rng = np.random.default_rng(n)
+    drawn = [tuple(rng.normal(size=shape).astype("float32") for shape in ((4, 3), (4,), (2, 4))) for _ in range(n)]
+    half = {"split": n // 2}
+    return [
+        Case([(x,) for x in counting(n, 3)], "one parameter", half),
+        Case([(x, 100 + x[:2]) for x in counting(n, 4)], "two parameters", half),
+        Case([(x,) for x in counting(n, 2)], "rank 0 is a team of its own", {"split": 1}),
+        Case(drawn, f"rank {n - 1} is a team of its own", {"split": n - 1}),
+    ]
+
+
+AVERAGE_IN_TEAM = Exercise(
+    name="average_in_team",
     lesson="01",
-    title="A sum for each half",
+    title="The mean gradient of a team",
     statement=(
-        "The ranks below `world_size // 2` are the lower half, the others the upper half; with an odd number of ranks "
-        "the upper half has one more. Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor, "
-        "like `x`, with the sum over **your own half**. Make the groups inside the function."
+        "The ranks are in two teams, and each team trains a model of its own. `team` is this rank's group; a team has "
+        "one rank or more, and the two need not be of the same size. Replace **each** gradient of the model by its "
+        "mean over the ranks of **this rank's team**, in place. Leave the weights as they are. Return nothing."
     ),
-    minutes=10,
-    difficulty=2,
-    means=_sum_of_halves,
-    inputs=lambda n: vectors(n)[:6],
-    least=Least(
-        sent=lambda n, S: 2 * (1 - 1 / (n - n // 2)) * S,  # the upper half is the larger one
-        rounds=lambda n: 1,
-        memory=lambda n, S: S,
-    ),
+    minutes=5,
+    difficulty=1,
+    ranks=(4, 3, 2),
+    means=_team_means,
+    inputs=_team_gradients,
+    picture=lambda: [(x,) for x in counting(4, 3)],
+    harness=f"""
+def harness(average_in_team, *grads, split):{TEAMS}
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
+    for p, g in zip(model, grads):
+        p.grad = g.clone()
+    average_in_team(model, team)
+    assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
+    return [p.grad for p in model] if len(model) > 1 else model[0].grad
+""",
     solution='''
-def half_sum(x):
-    """Return the sum of x over this rank's half of the ranks."""
-    middle = world_size // 2
-    lower = dist.new_group(range(middle))
-    upper = dist.new_group(range(middle, world_size))
-    total = x.clone()
-    dist.all_reduce(total, group=lower if rank < middle else upper)
-    return total
+def average_in_team(model, team):
+    """Replace each gradient of the model by its mean over the ranks of the team."""
+    for p in model.parameters():
+        # yours
+        dist.all_reduce(p.grad, group=team)
+        p.grad /= dist.get_world_size(team)
+        # end
 ''',
     mutants=(
-        Mutant("sums over the world", replace=(", group=lower if rank < middle else upper", "")),
+        Mutant("forgets the team in the sum", replace=(", group=team", "")),
+        Mutant("divides by all ranks", replace=("dist.get_world_size(team)", "world_size"), says="one parameter"),
+        Mutant("takes the teams to be halves", replace=("dist.get_world_size(team)", "max(1, world_size // 2)")),
+        Mutant("divides by its rank in the team", replace=("get_world_size(team)", "get_rank(team)")),
+        Mutant("forgets the division", replace=("        p.grad /= dist.get_world_size(team)\n", "")),
         Mutant(
-            "calls in the other half's group, where it is no member",
-            replace=("lower if rank < middle else upper", "upper if rank < middle else lower"),
-        ),
-        Mutant("rounds the middle up", replace=("world_size // 2", "(world_size + 1) // 2")),
-        Mutant(
-            "lets only the lower half wait for everybody",
-            replace=("    total = x.clone()", "    if rank < middle:\n        dist.barrier()\n    total = x.clone()"),
+            "lets the team's first rank alone make the call",
+            replace=(
+                "        dist.all_reduce(p.grad, group=team)",
+                "        if dist.get_rank(team) == 0:\n            dist.all_reduce(p.grad, group=team)",
+            ),
             verdict="deadlock",
         ),
     ),
     hints=(
-        "`dist.new_group` takes the ranks of a group. How many groups are there, and who has to make each of them?",
-        "Every rank makes **both** groups, in the same order, also the one to which it does not belong.",
-        "`dist.all_reduce(total, group=…)`: pass the group of your own half.",
+        "They are the two lines of lesson 00, each with one change.",
+        "`dist.all_reduce` takes `group=`. How many gradients did the sum add up? Not `world_size` of them.",
+        "`dist.all_reduce(p.grad, group=team)`, then divide by `dist.get_world_size(team)`.",
     ),
-    after="Two all-reduces ran side by side, and no number crossed. Grids of ranks are made of such groups.",
+    after="With its own group, a team is a world of its own: a rank, a size, and collectives that nobody else hears.",
 )
+
+
+# -- whom a number names ------------------------------------------------------------------------------------------
+
+
+def _of_member(xs: Sequence[Any], split: int | None = None) -> list[Any]:
+    return [xs[team[xs[r][1]]][0] for r, team in enumerate(_teams(len(xs), split))]
+
+
+def _members(n: int) -> list[Case]:
+    def case(split: int, member: int, about: str, size: int = 3) -> Case:
+        numbers = [min(member, len(team) - 1) for team in _teams(n, split)]
+        return Case(list(zip(counting(n, size), numbers, strict=True)), about, {"split": split})
+
+    return [
+        case(1, n, "the last member of each team"),
+        case(n - 1, 0, "member 0 of each team"),
+        case(n // 2, 0, "halves, member 0 of each team"),
+        case(n // 2, n, "halves, the last member of each team", 1),
+    ]
+
+
+FROM_MEMBER = Exercise(
+    name="from_member",
+    lesson="01",
+    title="A team mate's numbers",
+    statement=(
+        "The ranks are in two teams, `team` is this rank's group, and `member` counts within the team, from 0. Every "
+        "rank brings a tensor `x` of the same shape. Return the `x` of member number `member` on every rank of the "
+        "team. The function in the cell is broken: run the check, find out for which team it goes wrong and why, and "
+        "repair it."
+    ),
+    minutes=5,
+    difficulty=1,
+    ranks=(4, 3, 2),
+    means=_of_member,
+    inputs=_members,
+    keeps_input=True,
+    picture=lambda: [(x, 1) for x in counting(4, 3)],
+    harness=f"""
+def harness(from_member, x, member, split):{TEAMS}
+    return from_member(x, team, member)
+""",
+    specimen='''
+def from_member(x, team, member):
+    """Return the x of the team's member of this number, on every rank of the team."""
+    got = x.clone()
+    dist.broadcast(got, src=member, group=team)
+    return got
+''',
+    solution='''
+def from_member(x, team, member):
+    """Return the x of the team's member of this number, on every rank of the team."""
+    got = x.clone()
+    dist.broadcast(got, group_src=member, group=team)
+    return got
+''',
+    mutants=(
+        Mutant(
+            "takes the member's number for a rank of the world", replace=("group_src=", "src="), says="the last member"
+        ),
+        Mutant(
+            "broadcasts to everybody", replace=(", group=team", ""), verdict="deadlock", says="the others name rank 2"
+        ),
+        Mutant(
+            "finds the first member in the world, and counts on from there",
+            replace=("group_src=member", "src=dist.get_global_rank(team, 0)"),
+            says="last member",
+        ),
+        Mutant(
+            "translates the wrong way",
+            replace=("group_src=member", "src=dist.get_group_rank(team, member)"),
+        ),
+        Mutant("overwrites x", replace=("x.clone()", "x")),
+    ),
+    hints=(
+        "Which rank's numbers did the team get, and which number was `member`?",
+        "`src` is a rank of the **world**, also inside a group. `member` is a rank of the **group**.",
+        "Pass `group_src=member` instead of `src`; or translate, `src=dist.get_global_rank(team, member)`.",
+    ),
+    after=(
+        "Nobody complained about the wrong number, because a rank of that number was in the team. Where none is, torch "
+        "raises an error: the lucky case. `group_src` counts within the group, `dist.get_global_rank(team, member)` "
+        "translates; calls that have a `dst` have a `group_dst` as well."
+    ),
+)
+
+
+# -- everybody makes every group ----------------------------------------------------------------------------------
+
+
+def _two_sums(xs: Sequence[Any]) -> list[Any]:
+    return [(x if r % 2 else sum(xs[::2]), sum(xs)) for r, x in enumerate(xs)]
+
+
+TWO_SUMS = Exercise(
+    name="two_sums",
+    lesson="01",
+    title="A group for the leaders, and one for all",
+    statement=(
+        "The even ranks are leaders. Return two new tensors like `x`: first the sum of `x` over the leaders (a rank "
+        "that is no leader gets its own `x` instead), then the sum over all ranks. Each sum is made in a group of its "
+        "own. The function in the cell hangs, and the line in which it hangs is right: run the check, find the line "
+        "that is wrong, repair it."
+    ),
+    minutes=8,
+    difficulty=2,
+    ranks=(4, 3),  # of two, a leader is a group of its own, whose address the other one takes for one of all
+    means=_two_sums,
+    inputs=lambda n: vectors(n)[:5],
+    picture=lambda: [np.array([10.0**r]) for r in range(4)],
+    keeps_input=True,
+    harness="""
+def harness(two_sums, x):
+    sums = two_sums(x)
+    made = [None] * world_size
+    dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
+    assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
+    return sums
+""",
+    specimen='''
+def two_sums(x):
+    """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
+    of_leaders, of_all = x.clone(), x.clone()
+    if rank % 2 == 0:
+        leaders = dist.new_group(range(0, world_size, 2))
+        dist.all_reduce(of_leaders, group=leaders)
+    dist.barrier()  # the leaders are done
+    everyone = dist.new_group(range(world_size))
+    dist.all_reduce(of_all, group=everyone)
+    return of_leaders, of_all
+''',
+    solution='''
+def two_sums(x):
+    """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
+    of_leaders, of_all = x.clone(), x.clone()
+    leaders = dist.new_group(range(0, world_size, 2))
+    if rank % 2 == 0:
+        dist.all_reduce(of_leaders, group=leaders)
+    dist.barrier()  # the leaders are done
+    everyone = dist.new_group(range(world_size))
+    dist.all_reduce(of_all, group=everyone)
+    return of_leaders, of_all
+''',
+    mutants=(
+        Mutant(
+            "lets the leaders alone make their group",
+            replace=(
+                "    leaders = dist.new_group(range(0, world_size, 2))\n    if rank % 2 == 0:\n",
+                "    if rank % 2 == 0:\n        leaders = dist.new_group(range(0, world_size, 2))\n",
+            ),
+            verdict="deadlock",
+            says="new_group",
+        ),
+        Mutant(
+            "hides it: the second sum needs no group",
+            source="""
+def two_sums(x):
+    of_leaders, of_all = x.clone(), x.clone()
+    if rank % 2 == 0:
+        leaders = dist.new_group(range(0, world_size, 2))
+        dist.all_reduce(of_leaders, group=leaders)
+    dist.all_reduce(of_all)
+    return of_leaders, of_all
+""",
+            says="the next new_group would hang",
+        ),
+        Mutant(
+            "sums over everybody, from some of them",
+            replace=("group=leaders", "group=None"),
+            verdict="deadlock",
+        ),
+        Mutant("makes the group of the odd ranks", replace=("range(0, world_size, 2)", "range(1, world_size, 2)")),
+        Mutant(
+            "returns the sums the other way round", replace=("return of_leaders, of_all", "return of_all, of_leaders")
+        ),
+        Mutant(
+            "sums the leaders' sums",
+            replace=("    dist.barrier()", "    of_all = of_leaders.clone()\n    dist.barrier()"),
+        ),
+    ),
+    hints=(
+        "How many groups has each rank made when it comes to the line that hangs?",
+        "torch numbers the groups as they are made, and the ranks look for each other under that number.",
+        "Move the first `new_group` out of the `if`, so that every rank calls it; or let the leaders alone call it "
+        "with `use_local_synchronization=True`, whose groups are not numbered.",
+    ),
+    after="When `new_group` hangs, look for an `if rank` around an **earlier** one.",
+)
+
+# -- who is left --------------------------------------------------------------------------------------------------
 
 WHO_IS_LEFT = Exercise(
     name="who_is_left",
@@ -85,40 +309,117 @@ WHO_IS_LEFT = Exercise(
         Case([np.array([0]) for _ in range(n)], "nobody has their data"),
         Case([np.array([r % 2], dtype="int32") for r in range(n)], "the odd ranks have theirs, in int32"),
     ],
-    least=Least(rounds=lambda n: 1),
     solution='''
 def who_is_left(alive):
     """Return the ranks whose alive is 1, in increasing order, on every rank."""
-    flags = [torch.zeros_like(alive) for _ in range(world_size)]
-    dist.all_gather(flags, alive)
+    flags = torch.zeros(world_size, dtype=alive.dtype, device=device)
+    flags[rank] = alive
+    dist.all_reduce(flags)
     return [r for r in range(world_size) if flags[r].item() == 1]
 ''',
     mutants=(
         Mutant("lists those that have lost", replace=("== 1", "== 0")),
         Mutant("counts from 1", replace=("[r for r", "[r + 1 for r")),
-        Mutant("hears nobody but itself", replace=("dist.all_gather(flags, alive)", "flags[rank].copy_(alive)")),
+        Mutant("hears nobody but itself", replace=("    dist.all_reduce(flags)\n", "")),
         Mutant(
             "says how many there are, not who",
             replace=(
                 "[r for r in range(world_size) if flags[r].item() == 1]",
-                "sum(flag.item() for flag in flags)",
+                "flags.sum().item()",
             ),
         ),
+        Mutant("everybody writes into the first place", replace=("flags[rank] = alive", "flags[0] = alive")),
         Mutant(
             "leaves those that have lost out of the call",
             replace=(
-                "    dist.all_gather(flags, alive)",
-                "    if alive.item() == 1:\n        dist.all_gather(flags, alive)",
+                "    dist.all_reduce(flags)",
+                "    if alive.item() == 1:\n        dist.all_reduce(flags)",
             ),
             verdict="deadlock",
         ),
     ),
     hints=(
-        "How many ranks are left is a sum. **Who** is left needs everyone's flag.",
-        "`dist.all_gather(flags, alive)` wants a list of `world_size` tensors like `alive` to fill.",
-        "`flags[r]` is rank r's: list the r for which it is 1.",
+        "How many ranks are left is a sum. **Who** is left needs a place for each rank.",
+        "Let every rank make a tensor with `world_size` zeros and write its flag into place `rank`. What is their sum?",
+        "`flags[rank] = alive`, `dist.all_reduce(flags)`, then list the r for which `flags[r]` is 1.",
     ),
-    after="A rank that has nothing to give still makes the call: without it the others would wait for ever.",
+    after=(
+        "A rank that has nothing to give still makes the call: without it the others would wait for ever. An "
+        "all-gather collects the flags with fewer bytes; lesson 04 has it."
+    ),
 )
 
-EXERCISES = (HALF_SUM, WHO_IS_LEFT)
+# -- rows and columns ---------------------------------------------------------------------------------------------
+
+
+def _grid(xs: Sequence[Any], columns: int = 2) -> list[Any]:
+    n = len(xs)
+    rows = [sum(xs[r // columns * columns + c] for c in range(columns)) for r in range(n)]
+    return [(rows[r], sum(xs[q] for q in range(r % columns, n, columns))) for r in range(n)]
+
+
+GRID_SUMS = Exercise(
+    name="grid_sums",
+    lesson="01",
+    title="Rows and columns",
+    statement=(
+        "Put the ranks into a grid with so many `columns`, row by row: with 4 ranks and 2 columns, ranks 0 and 1 are "
+        "the first row, ranks 0 and 2 the first column. Every rank brings a tensor `x` of the same shape. Return two "
+        "new tensors: the sum over **your row** and the sum over **your column**. `columns` divides `world_size`."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_grid,
+    inputs=lambda n: [
+        *([Case(counting(n, 2), "a square", {"columns": 2})] if n == 4 else []),
+        Case(counting(n, 3), "one row", {"columns": n}),
+        Case(counting(n, 3), "one column", {"columns": 1}),
+        Case(counting(n, 5, "float64"), "one row, float64", {"columns": n}),
+    ],
+    keeps_input=True,
+    picture=lambda: [np.array([10.0**r]) for r in range(4)],
+    solution='''
+def grid_sums(x, columns):
+    """Return the sum of x over this rank's row and over its column of the grid."""
+    rows = [range(first, first + columns) for first in range(0, world_size, columns)]
+    upright = [range(first, world_size, columns) for first in range(columns)]
+    sums = []
+    for cut in (rows, upright):
+        for ranks in cut:
+            group = dist.new_group(ranks)
+            if rank in ranks:
+                mine = group
+        total = x.clone()
+        dist.all_reduce(total, group=mine)
+        sums.append(total)
+    return sums[0], sums[1]
+''',
+    mutants=(
+        Mutant("returns the column first", replace=("return sums[0], sums[1]", "return sums[1], sums[0]")),
+        Mutant("takes the row of the last group made", replace=("            if rank in ranks:\n    ", "")),
+        Mutant("sums the sums", replace=("total = x.clone()", "total = (sums[-1] if sums else x).clone()")),
+        Mutant("counts down the columns first", replace=("(rows, upright)", "(upright, rows)")),
+        Mutant("sums over the world", replace=(", group=mine", "")),
+        Mutant(
+            "lets the first row alone make the calls",
+            replace=(
+                "        dist.all_reduce(total, group=mine)",
+                "        if rank < columns:\n            dist.all_reduce(total, group=mine)",
+            ),
+            verdict="deadlock",
+            says="one column",
+        ),
+    ),
+    hints=(
+        "How many rows are there, how many columns, and which ranks are in each? Write the lists down for 4 ranks.",
+        "Every rank makes **all** groups, in the same order, and keeps those that it is in.",
+        "A loop over the rows, a loop over the columns; in each `group = dist.new_group(ranks)`, and "
+        "`if rank in ranks` keep it. Then two all-reduces, on two copies of `x`.",
+    ),
+    after=(
+        "Such a grid is how data and tensor parallelism share the ranks: weights are split along a row, gradients are "
+        "averaged down a column. `torch.distributed.device_mesh.init_device_mesh` makes these groups for you."
+    ),
+)
+
+EXERCISES = (AVERAGE_IN_TEAM, FROM_MEMBER, TWO_SUMS, WHO_IS_LEFT, GRID_SUMS)

@@ -46,7 +46,7 @@ GRADIENT_BACK = Exercise(
         "The check gives both ranks a stage with one `weight`. In the picture, **before** is the weight and the input "
         "of that stage, **after** the gradient of the weight."
     ),
-    minutes=6,
+    minutes=8,
     difficulty=1,
     means=_two_weights,
     inputs=_two_stages,
@@ -160,7 +160,8 @@ RING_SHIFT = Exercise(
         "This is the cell that hung, as a function. Repair it with nothing but `send` and `recv`: pass `x` to the "
         "right-hand neighbour and return, in a tensor like `x`, what comes from the left. Rank r ends with the `x` of "
         "rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. It must work with **any** number of "
-        "ranks, odd ones too, and each rank sends one message."
+        "ranks, odd ones too, and each rank sends one message.\n\n"
+        "The score counts **rounds**: in one round, each rank can send one message and receive one."
     ),
     minutes=8,
     difficulty=1,
@@ -271,9 +272,9 @@ def ring_shift(x):
         "when their number is odd: is there still a rank that can go ahead?",
     ),
     after=(
-        "How many rounds does yours take? If one rank receives first, N. If every second rank does, two or three. The "
-        "next section shows how to do it in one. Every ring algorithm is this step, repeated: lesson 06 repeats it "
-        "2(N - 1) times and has an all-reduce."
+        "With `send` and `recv`, a ring of N ranks takes N rounds if one rank receives first, and two or three if "
+        "every second rank does. The next section shows the calls that do it in one. Every ring algorithm is this "
+        "step, repeated: lesson 06 repeats it 2(N - 1) times and has an all-reduce."
     ),
 )
 
@@ -515,7 +516,8 @@ def halo(x):
     ),
     after=(
         "Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split between "
-        "ranks, and attention over a window of a split sequence, exchange the same."
+        "ranks, and attention over a window of a split sequence, exchange the same. Two rounds are enough if every "
+        "rank starts its message to the right first, then the one to the left."
     ),
 )
 

@@ -297,8 +297,9 @@ def broadcast_model(model):
         "Go through `[*model.parameters(), *model.buffers()]`, and broadcast each `tensor.detach()` in place.",
     ),
     after=(
-        "DDP does the same when it wraps a model: parameters and all buffers, from rank 0. A `state_dict()` has what "
-        "is worth saving; buffers that every model makes anew, such as a mask, are not in it. Broadcast "
+        "PyTorch's `DistributedDataParallel` (DDP) does the same when it wraps a model: parameters and all buffers, "
+        "from rank 0. A `state_dict()` has what is worth saving; buffers that every model makes anew, such as a mask, "
+        "are not in it. Broadcast "
         "`parameter.detach()`, or under `torch.no_grad()`: else the next backward pass warns that it runs through "
         "the broadcast."
     ),
@@ -312,7 +313,8 @@ TRAIN_UNTIL = Exercise(
         "Train until **rank 0's** loss is below `good`. `step()` is one training step: every rank has to take part in "
         "it, because it averages the gradients, and it returns this rank's own loss, a Python number that differs from "
         "rank to rank. Return how many steps this rank took. Run the function and its check, look at who waits for "
-        "whom, and repair it."
+        "whom, and repair it. Each row below shows a rank's losses, step by step, then `good`, and how many steps it "
+        "must take."
     ),
     minutes=8,
     difficulty=2,
@@ -393,7 +395,8 @@ DEAL = Exercise(
     statement=(
         "Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one by "
         "one, as cards are dealt: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn "
-        "again. Return this rank's items, a list, which may be empty. No rank may receive the items of another."
+        "again. Return this rank's items, a list, which may be empty. Only rank 0 may see the items of other ranks, so "
+        "do not broadcast them."
     ),
     minutes=5,
     difficulty=1,
@@ -471,12 +474,93 @@ def deal(items):
     ),
 )
 
+VALIDATE = Exercise(
+    name="validate",
+    lesson="03",
+    title="Repair: validation on rank 0",
+    statement=(
+        "Rank 0 validates, the others wait for it in a barrier, and then training goes on: at least that was the idea. "
+        "`model` is wrapped for data parallelism: `model(batch)` first broadcasts the buffers from rank 0, as "
+        "PyTorch's `DistributedDataParallel` (DDP) does, and then computes the loss. `model.module` is the model "
+        "inside, which never communicates. Each rank has a different `batch`. Return rank 0's loss, a tensor, on "
+        "**every** rank."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_validated,
+    inputs=_batches,
+    harness=WRAPPED,
+    least=Least(rounds=lambda n: 1),
+    specimen='''
+def validate(model, batch):
+    """Return the loss of rank 0's batch, on every rank."""
+    loss = None
+    if rank == 0:
+        loss = model(batch)
+    dist.barrier()
+    return loss
+''',
+    solution='''
+def validate(model, batch):
+    """Return the loss of rank 0's batch, on every rank."""
+    loss = torch.zeros((), device=device)
+    if rank == 0:
+        loss = model.module(batch)
+    dist.broadcast(loss, src=0)
+    return loss
+''',
+    mutants=(
+        Mutant(
+            "runs the wrapped model on rank 0 while the others wait in a barrier",
+            source="""
+def validate(model, batch):
+    loss = None
+    if rank == 0:
+        loss = model(batch)
+    dist.barrier()
+    return loss
+""",
+            verdict="deadlock",
+        ),
+        Mutant(
+            "still runs the wrapped model on rank 0 only",
+            replace=("model.module(batch)", "model(batch)"),
+            verdict="deadlock",
+        ),
+        Mutant("keeps the loss to rank 0", replace=("dist.broadcast(loss, src=0)", "dist.barrier()")),
+        Mutant(
+            "lets every rank validate, and keep its own loss",
+            source="""
+def validate(model, batch):
+    loss = model(batch)
+    dist.barrier()
+    return loss
+""",
+        ),
+        Mutant(
+            "broadcasts under the if",
+            replace=("    dist.broadcast(loss, src=0)", "        dist.broadcast(loss, src=0)"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Which collective is rank 0 in, and which one are the others in?",
+        "Off rank 0 nobody joins the broadcast inside `model(batch)`. Rank 0 can do without it.",
+        "The others need rank 0's loss anyway. While they wait for its broadcast they need no barrier.",
+    ),
+    after=(
+        "A hang that is reported again and again: everything under `if rank == 0` must be free of collectives, those "
+        "inside a wrapped model too. The broadcast of the result makes the others wait, so the barrier is not needed. "
+        "If validation takes longer than the group's time-out, the waiting ranks give up: then let all ranks validate."
+    ),
+)
+
 REPAIR_GATHER_LOSSES = Exercise(
     name="repair_gather_losses",
     lesson="03",
     title="Repair: the average loss",
     statement=(
-        "The function below ends without an error, and it is wrong. Run it, run the check, and repair it with a "
+        "This is the function of the lesson that logs 0.0. Run it, run the check, and repair it with a "
         "**gather**. `loss` is a tensor with one number on every rank. Return, on rank 0, a tensor with one number: "
         "the mean of all losses, in the dtype of `loss`. What the other ranks return does not count."
     ),
@@ -627,86 +711,6 @@ def repair_reduce(loss):
     after=(
         "Three faults in two lines: a collective under `if rank == 0` (a hang), the result of a call that returns "
         "`None`, and a loss that is overwritten on the other ranks."
-    ),
-)
-
-VALIDATE = Exercise(
-    name="validate",
-    lesson="03",
-    title="Repair: validation on rank 0",
-    statement=(
-        "Rank 0 validates, the others wait for it in a barrier, and then training goes on: at least that was the idea. "
-        "Calling `model(batch)` runs the wrapped model, which like DDP broadcasts its buffers from rank 0 before it "
-        "computes. `model.module(batch)` runs the model inside without communication. Each rank has a different "
-        "`batch`. Return rank 0's loss, a tensor, on **every** rank."
-    ),
-    minutes=8,
-    difficulty=2,
-    means=_validated,
-    inputs=_batches,
-    harness=WRAPPED,
-    least=Least(rounds=lambda n: 1),
-    specimen='''
-def validate(model, batch):
-    """Return the loss of rank 0's batch, on every rank."""
-    loss = None
-    if rank == 0:
-        loss = model(batch)
-    dist.barrier()
-    return loss
-''',
-    solution='''
-def validate(model, batch):
-    """Return the loss of rank 0's batch, on every rank."""
-    loss = torch.zeros((), device=device)
-    if rank == 0:
-        loss = model.module(batch)
-    dist.broadcast(loss, src=0)
-    return loss
-''',
-    mutants=(
-        Mutant(
-            "runs the wrapped model on rank 0 while the others wait in a barrier",
-            source="""
-def validate(model, batch):
-    loss = None
-    if rank == 0:
-        loss = model(batch)
-    dist.barrier()
-    return loss
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "still runs the wrapped model on rank 0 only",
-            replace=("model.module(batch)", "model(batch)"),
-            verdict="deadlock",
-        ),
-        Mutant("keeps the loss to rank 0", replace=("dist.broadcast(loss, src=0)", "dist.barrier()")),
-        Mutant(
-            "lets every rank validate, and keep its own loss",
-            source="""
-def validate(model, batch):
-    loss = model(batch)
-    dist.barrier()
-    return loss
-""",
-        ),
-        Mutant(
-            "broadcasts under the if",
-            replace=("    dist.broadcast(loss, src=0)", "        dist.broadcast(loss, src=0)"),
-            verdict="deadlock",
-        ),
-    ),
-    hints=(
-        "Which collective is rank 0 in, and which one are the others in?",
-        "Off rank 0 nobody joins the broadcast inside `model(batch)`. Rank 0 can do without it.",
-        "The others need rank 0's loss anyway. While they wait for its broadcast they need no barrier.",
-    ),
-    after=(
-        "A hang that is reported again and again: everything under `if rank == 0` must be free of collectives, those "
-        "inside a wrapped model too. The broadcast of the result makes the others wait, so the barrier is not needed. "
-        "If validation takes longer than the group's time-out, the waiting ranks give up: then let all ranks validate."
     ),
 )
 
@@ -1243,9 +1247,9 @@ EXERCISES = (
     BROADCAST_MODEL,
     TRAIN_UNTIL,
     DEAL,
+    VALIDATE,
     REPAIR_GATHER_LOSSES,
     REPAIR_REDUCE,
-    VALIDATE,
     ACCURACY,
     GATHER_PREDICTIONS,
     SCATTER_UNEVEN,

@@ -1,177 +1,137 @@
-"""Exercises for lesson 04: collectives out of other collectives, uneven parts, and a mean of integers."""
+"""Exercises for lesson 04: means, buffers and columns gone wrong, a sharded step, and which call is for what."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, log2
 from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Least, Mutant
-from labkit.grading.inputs import Case, counting, divisible, draws, uneven
-from labkit.grading.promises import Once
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Mutant
+from labkit.grading.inputs import counting, divisible, draws, uneven
+from labkit.grading.promises import Calls, Once
 from labkit.theory import collectives
 from labkit.theory.primitives import MESSAGES, OBJECTS
 
 
-def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    return collectives.reduce_scatter(xs, splits=[len(xs[0]) // n] * n)
+def _everywhere(value: Any, n: int) -> list[Any]:
+    return [value] * n
 
 
-def _integers(n: int) -> list[Case]:
+# -- one step, of which each rank computes a part -----------------------------------------------------------------
+
+
+def _stepped(xs: Sequence[Any], lr: float) -> list[Any]:
+    weights, gradients = xs[0][0], [gradient for _, gradient in xs]
+    return _everywhere(weights - lr * sum(gradients[1:], gradients[0]) / len(xs), len(xs))
+
+
+def _weights_and_gradients(n: int) -> list[Case]:
+    def case(size: int, lr: float, about: str, seed: int, dtype: str = "float32") -> Case:
+        weights = draws(1, size, dtype, seed)[0]
+        return Case([(weights, gradient) for gradient in draws(n, size, dtype, seed + 1)], about, {"lr": lr})
+
+    readable = [(np.full(n, 100.0, dtype="float32"), gradient) for gradient in counting(n, n)]
     return [
-        Case(counting(n, 3, "int64")),
-        Case([np.array([r + 1]) for r in range(n)], "one integer"),
-        Case(draws(n, 5, "int64", 1), "negative integers"),
-        Case(draws(n, 4, "int32", 2), "int32"),
-        Case(counting(n, 0, "int64"), "no element"),
+        Case(readable, options={"lr": 1.0}),
+        case(3 * n, 0.5, "learning rate 0.5", 10),
+        case(2 * n, 1.0, "float64", 20, "float64"),
+        case(257 * n, 0.25, f"{257 * n} weights", 30),
     ]
 
 
-ALL_REDUCE_BY_HAND = Exercise(
-    name="all_reduce_by_hand",
+SHARDED_STEP = Exercise(
+    name="sharded_step",
     lesson="04",
-    title="An all-reduce from two others",
+    title="One step, a part from each rank",
     statement=(
-        "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor like it with the sum over the "
-        "ranks, on **every** rank, without `dist.all_reduce`: one `dist.reduce` and one `dist.broadcast`. "
-        "`x` stays as it is."
+        "Every rank brings all the `weights`, the same everywhere, and the `gradient` of its own share of the batch; "
+        "both have one dimension, and `world_size` divides their length. Return, on every rank, the weights after one "
+        "step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total "
+        "gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody "
+        "gets all parts. One reduce-scatter and one all-gather."
     ),
-    minutes=5,
-    difficulty=1,
-    means=collectives.all_reduce,
-    forbids=("all_reduce", "all_gather", "gather", "reduce_scatter", "all_to_all", *MESSAGES, *OBJECTS),
-    promises=(Once(("reduce", "broadcast")),),
+    minutes=8,
+    difficulty=2,
+    means=_stepped,
+    inputs=_weights_and_gradients,
+    forbids=("all_reduce", "reduce", "gather", *MESSAGES, *OBJECTS),
+    promises=(Once(("reduce_scatter", "all_gather")),),
     keeps_input=True,
-    least=Least(
-        sent=lambda n, S: ((n - 1) / n + ceil(log2(n))) * S,  # the root, in the reduce and in the broadcast
-        rounds=lambda n: 2,
-        memory=lambda n, S: S,
-    ),
     solution='''
-def all_reduce_by_hand(x):
-    """Return the sum of all ranks' x on every rank, without all_reduce."""
-    total = x.clone()
-    dist.reduce(total, dst=0)
-    dist.broadcast(total, src=0)
-    return total
+def sharded_step(weights, gradient, lr):
+    """Return the weights after a step, of which this rank computes its part."""
+    # yours
+    size = len(weights) // world_size
+    mine = torch.empty_like(gradient[:size])
+    dist.reduce_scatter_single(mine, gradient)
+    part = weights[rank * size : (rank + 1) * size] - lr * mine / world_size
+    # end
+    new = torch.empty_like(weights)
+    # yours
+    dist.all_gather_single(new, part)
+    # end
+    return new
 ''',
     mutants=(
-        Mutant("forgets the broadcast", replace=("    dist.broadcast(total, src=0)\n", "")),
-        Mutant("broadcasts from a rank that has no sum", replace=("src=0", "src=world_size - 1")),
+        Mutant("forgets the division", replace=("lr * mine / world_size", "lr * mine")),
         Mutant(
-            "broadcasts first",
+            "steps by its own gradient",
             replace=(
-                "    dist.reduce(total, dst=0)\n    dist.broadcast(total, src=0)\n",
-                "    dist.broadcast(total, src=0)\n    dist.reduce(total, dst=0)\n",
+                "dist.reduce_scatter_single(mine, gradient)",
+                "mine.copy_(gradient[rank * size : (rank + 1) * size])",
             ),
         ),
         Mutant(
-            "reduces on rank 0 alone",
-            replace=("    dist.reduce(", "    if rank == 0:\n        dist.reduce("),
-            verdict="deadlock",
+            "updates the first part on every rank",
+            replace=("weights[rank * size : (rank + 1) * size]", "weights[:size]"),
+        ),
+        Mutant("climbs", replace=("- lr *", "+ lr *")),
+        Mutant(
+            "keeps the other parts as they were",
+            replace=(
+                "    dist.all_gather_single(new, part)\n",
+                "    new.copy_(weights)\n    new[rank * size : (rank + 1) * size] = part\n",
+            ),
         ),
         Mutant(
-            "reduces to every rank in turn",
+            "gives every rank the whole total",
             source="""
-def all_reduce_by_hand(x):
-    for root in range(world_size):
-        total = x.clone()
-        dist.reduce(total, dst=root)
-        mine = total if rank == root else None if root == 0 else mine
-    return mine
+def sharded_step(weights, gradient, lr):
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return weights - lr * total / world_size
 """,
-            verdict="not as asked",
-            says="calls dist.reduce",
-        ),
-        Mutant(
-            "calls all_reduce",
-            replace=("dist.reduce(total, dst=0)", "dist.all_reduce(total)"),
             verdict="forbidden",
             says="all_reduce",
         ),
+        Mutant(
+            "sends the parts round by broadcasts",
+            replace=(
+                "    dist.all_gather_single(new, part)\n",
+                "    for root, room in enumerate(new.chunk(world_size)):\n"
+                "        if root == rank:\n"
+                "            room.copy_(part)\n"
+                "        dist.broadcast(room, src=root)\n",
+            ),
+            verdict="not as asked",
+            says="dist.broadcast",
+        ),
     ),
     hints=(
-        "Where is the sum after a reduce? How do the others get it?",
-        "Both calls need every rank, and both name the same root.",
+        "Before you can update your part, whose gradients for it do you need, and what do you do with them? Which of "
+        "the two calls above does that?",
+        "`reduce_scatter_single(room, gradient)` takes the gradient as one flat tensor and leaves your part of the sum "
+        "in `room`. Divide it by `world_size`, and subtract `lr` times that from your part of the weights.",
+        "`all_gather_single(new, part)` fills `new` with all parts, in the order of the ranks.",
     ),
     after=(
-        "The meaning is that of an all-reduce; the cost is not. In lesson 06 you count the bytes that leave each rank."
+        "An optimizer such as Adam keeps two more numbers for each weight that it updates. Here a rank would keep them "
+        "for its part only. This is ZeRO stage 1 in ten lines; lesson 11 goes on from here."
     ),
 )
 
-REDUCE_SCATTER_FROM_ALL_TO_ALL = Exercise(
-    name="reduce_scatter_from_all_to_all",
-    lesson="04",
-    title="A reduce-scatter from an all-to-all",
-    statement=(
-        "Every rank brings a tensor `x` with one dimension: `world_size` chunks of equal length, one behind the other. "
-        "All ranks' `x` have the same length and dtype. Return the sum of everyone's chunk r on rank r: a tensor "
-        "with `len(x) // world_size` elements, in the dtype of `x`. The one collective is `dist.all_to_all_single`. "
-        "`x` stays as it is, and the chunks may be empty."
-    ),
-    minutes=10,
-    difficulty=2,
-    means=_own_chunk_of_the_sum,
-    inputs=lambda n: [*divisible(n), Case(draws(n, 2 * n, "int32", 9), "int32")],
-    forbids=("all_reduce", "reduce", "reduce_scatter", "gather", "all_gather", *MESSAGES, *OBJECTS),
-    promises=(Once(("all_to_all_single",)),),
-    keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
-    solution='''
-def reduce_scatter_from_all_to_all(x):
-    """Return the sum of everyone's chunk r, on rank r."""
-    swapped = torch.empty_like(x)
-    dist.all_to_all_single(swapped, x)
-    return swapped.view(world_size, len(x) // world_size).sum(dim=0, dtype=x.dtype)
-''',
-    mutants=(
-        Mutant(
-            "sums its own chunks: no numbers move", replace=("dist.all_to_all_single(swapped, x)", "swapped.copy_(x)")
-        ),
-        Mutant(
-            "adds up along the wrong dimension",
-            replace=("view(world_size, len(x) // world_size)", "view(len(x) // world_size, world_size)"),
-        ),
-        Mutant("returns one number, the sum of all", replace=("sum(dim=0, dtype=x.dtype)", "sum(dtype=x.dtype)")),
-        Mutant("leaves everyone's chunk r side by side", replace=(".sum(dim=0, dtype=x.dtype)", "[0]")),
-        Mutant(
-            "exchanges the halves of its chunks one after the other",
-            source="""
-def reduce_scatter_from_all_to_all(x):
-    size = len(x) // world_size
-    sums = []
-    for columns in x.view(world_size, size).tensor_split(2, dim=1):
-        swapped = torch.empty(columns.shape, dtype=x.dtype, device=device)
-        dist.all_to_all_single(swapped, columns.contiguous())
-        sums.append(swapped.sum(dim=0, dtype=x.dtype))
-    return torch.cat(sums)
-""",
-            verdict="not as asked",
-            says="2 times",
-        ),
-        Mutant(
-            "all-reduces and keeps a part",
-            source="""
-def reduce_scatter_from_all_to_all(x):
-    total = x.clone()
-    dist.all_reduce(total)
-    return total.view(world_size, len(x) // world_size)[rank].clone()
-""",
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
-    hints=(
-        "After `dist.all_to_all_single(swapped, x)`, whose numbers does rank r hold?",
-        "It holds everyone's chunk r, in the order of the ranks. All that is left is to add them up.",
-        "`swapped.view(world_size, len(x) // world_size)` has one chunk a row; `.sum(dim=0, dtype=x.dtype)` adds the "
-        "rows.",
-    ),
-    after="S (N - 1) / N bytes leave each rank: what a reduce-scatter needs, and half of what Gloo's own sends.",
-)
+# -- parts of unequal length --------------------------------------------------------------------------------------
 
 ALL_GATHER_UNEVEN = Exercise(
     name="all_gather_uneven",
@@ -187,11 +147,6 @@ ALL_GATHER_UNEVEN = Exercise(
     means=collectives.all_gather,
     inputs=uneven,
     forbids=(*OBJECTS, *MESSAGES),
-    least=Least(
-        sent=lambda n, S: (n - 1) * (S + 8),  # padded, and the lengths
-        rounds=lambda n: 2,
-        memory=lambda n, S: n * S,
-    ),
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""
@@ -247,22 +202,114 @@ def all_gather_uneven(x):
     after="Padding costs bytes: one long tensor makes all of them long. Where that hurts, use an uneven all-to-all.",
 )
 
+# -- two means ----------------------------------------------------------------------------------------------------
+
+REPAIR_MEAN = Exercise(
+    name="repair_mean",
+    lesson="04",
+    title="Repair the mean of means",
+    statement=(
+        "Every rank has a tensor `x` of floats with one dimension and **a length of its own**; it may be empty, but "
+        "not on all ranks. Return the mean of all ranks' numbers, as a float or as a tensor with one element, on every "
+        "rank, with **one** call that communicates. Run the check of the specimen first: on which input does it fail?"
+    ),
+    minutes=5,
+    difficulty=1,
+    means=lambda xs: _everywhere(float(np.concatenate(xs).mean()), len(xs)),
+    inputs=uneven,
+    promises=(Calls(1),),
+    tolerance=1e-5,
+    keeps_input=True,
+    specimen='''
+def repair_mean(x):
+    """Return the mean of all ranks' numbers."""
+    means = comms.all_gather(x.mean())
+    return torch.stack(means).mean()
+''',
+    solution='''
+def repair_mean(x):
+    """Return the mean of all ranks' numbers."""
+    stats = torch.tensor([x.sum(), len(x)], device=device)
+    dist.all_reduce(stats)
+    return stats[0] / stats[1]
+''',
+    mutants=(
+        Mutant(
+            "averages the means",
+            source="""
+def repair_mean(x):
+    mean = x.mean()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    return mean
+""",
+        ),
+        Mutant("divides by its own count", replace=("stats[0] / stats[1]", "stats[0] / len(x)")),
+        Mutant("divides by the number of ranks", replace=("stats[0] / stats[1]", "stats[0] / world_size")),
+        Mutant("brings the mean and the count", replace=("x.sum()", "x.mean()")),
+        Mutant(
+            "leaves ranks with nothing out of the call",
+            replace=("    dist.all_reduce(stats)", "    if len(x) > 0:\n        dist.all_reduce(stats)"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "sums and counts in two calls",
+            source="""
+def repair_mean(x):
+    total, count = x.sum(), torch.tensor(len(x), device=device)
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return total / count
+""",
+            verdict="not as asked",
+            says="2 calls",
+        ),
+    ),
+    hints=(
+        "With how much weight should a rank that has one number count, beside a rank that has three?",
+        "A sum of sums is the sum of all numbers. What else do you have to add up to divide by?",
+        "Put both into one tensor: one all-reduce adds its elements up side by side.",
+    ),
+    after=(
+        "Bring what adds up, and divide afterwards. The last batch of an epoch is often uneven, and so is a batch of "
+        "sentences, counted in tokens: there this mistake gets into the gradients. Lesson 08 does the same with a "
+        "variance and a softmax."
+    ),
+)
+
+
+def _integers(n: int) -> list[Case]:
+    return [
+        Case(counting(n, 3, "int64")),
+        Case([np.array([r + 1]) for r in range(n)], "one integer"),
+        Case(draws(n, 5, "int64", 1), "negative integers"),
+        Case(draws(n, 4, "int32", 2), "int32"),
+        Case(counting(n, 0, "int64"), "no element"),
+    ]
+
+
 AVERAGE_INTS = Exercise(
     name="average_ints",
     lesson="04",
-    title="The mean of integers",
+    title="Repair the mean of integers",
     statement=(
-        "Every rank brings a tensor `x` of **integers**, of the same shape and dtype. Return the mean over the ranks, "
-        "element by element, on every rank, as a tensor of **floats** (float32 will do). The sums are exact in "
-        "integers, and nothing is rounded before the division. `x` stays as it is."
+        "Every rank brings a tensor `x` of **integers**, of the same shape and dtype, such as counts. Return the mean "
+        "over the ranks, element by element, on every rank, as a tensor of **floats** (float32 will do). The sums are "
+        "exact in integers, and nothing is rounded before the division. `x` stays as it is."
     ),
-    minutes=5,
+    minutes=3,
     difficulty=1,
     means=lambda xs: [m.astype("float32") for m in collectives.all_reduce(xs, op="AVG")],
     inputs=_integers,
     tolerance=1e-6,
     keeps_input=True,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
+    specimen='''
+def average_ints(x):
+    """Return the mean of all ranks' integers, as floats."""
+    total = x.clone()
+    dist.all_reduce(total)
+    total /= world_size
+    return total
+''',
     solution='''
 def average_ints(x):
     """Return the mean of all ranks' integers, as floats."""
@@ -288,10 +335,650 @@ def average_ints(x):
         Mutant("forgets to divide", replace=("total / world_size", "total.float()")),
     ),
     hints=(
-        "Three things can go wrong: `/=`, `//`, `ReduceOp.AVG`. The lesson shows each of them.",
-        "`/` makes a new tensor of floats.",
+        "Which line raises: the all-reduce or the division? What would it have to put where?",
+        "`total /= world_size` writes its result into `total`, and a fraction does not fit into an integer. Which way "
+        "to divide makes a new tensor?",
     ),
-    after="Sum first, divide afterwards, with `/`: the result is a float, and only the last step rounds.",
+    after=(
+        "`/` makes a new tensor of floats. `//` would have raised nothing and dropped the fraction. `AVG` is no way "
+        "out: Gloo adds first and divides afterwards, so when it refuses, the sum has already replaced your own number."
+    ),
 )
 
-EXERCISES = (ALL_REDUCE_BY_HAND, REDUCE_SCATTER_FROM_ALL_TO_ALL, ALL_GATHER_UNEVEN, AVERAGE_INTS)
+# -- room for what comes ------------------------------------------------------------------------------------------
+
+
+def _one_number(n: int) -> list[Case]:
+    return [
+        Case([np.array([r]) for r in range(n)]),
+        Case([np.array([r + 0.5], dtype="float32") for r in range(n)], "float32"),
+        Case([np.array([2**24 + r]) for r in range(n)], "large integers"),
+        Case([np.array([0.1 * r]) for r in range(n)], "float64"),
+    ]
+
+
+REPAIR_ALL_GATHER = Exercise(
+    name="repair_all_gather",
+    lesson="04",
+    title="Repair a textbook's all-gather",
+    statement=(
+        "A textbook shows all-gather with this snippet and `x = torch.tensor([rank])`. Every rank brings a tensor `x` "
+        "with one number, of the same dtype on all ranks: integers or floats. Return, on every rank, the list of all "
+        "ranks' `x`, in their own dtype. Run the check of the specimen first and read what torch says."
+    ),
+    minutes=4,
+    difficulty=1,
+    means=collectives.all_gather,
+    inputs=_one_number,
+    promises=(Once(("all_gather",)),),
+    tolerance=0,
+    specimen='''
+def repair_all_gather(x):
+    """Return the list of all ranks' x."""
+    gathered = [torch.zeros(1, device=device) for _ in range(world_size)]
+    dist.all_gather(gathered, x)
+    return gathered
+''',
+    solution='''
+def repair_all_gather(x):
+    """Return the list of all ranks' x."""
+    gathered = [torch.zeros_like(x) for _ in range(world_size)]
+    dist.all_gather(gathered, x)
+    return gathered
+''',
+    mutants=(
+        Mutant(
+            "makes room for floats", replace=("torch.zeros_like(x)", "torch.zeros(1)"), verdict="raises", says="dtype"
+        ),
+        Mutant(
+            "makes floats of everything",
+            source="""
+def repair_all_gather(x):
+    gathered = [torch.zeros(1) for _ in range(world_size)]
+    dist.all_gather(gathered, x.float())
+    return gathered
+""",
+            says="float",
+        ),
+        Mutant(
+            "makes floats of everything, and integers of these",
+            source="""
+def repair_all_gather(x):
+    gathered = [torch.zeros(1) for _ in range(world_size)]
+    dist.all_gather(gathered, x.float())
+    return [number.to(x.dtype) for number in gathered]
+""",
+            says="16777",
+        ),
+        Mutant(
+            "has one room for all",
+            replace=("[torch.zeros_like(x) for _ in range(world_size)]", "[torch.zeros_like(x)] * world_size"),
+        ),
+        Mutant(
+            "makes room for integers only", replace=("torch.zeros_like(x)", "torch.zeros(1).long()"), verdict="raises"
+        ),
+        Mutant(
+            "lets rank 0 alone gather",
+            replace=("    dist.all_gather(", "    if rank == 0:\n        dist.all_gather("),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Of which dtype is `torch.tensor([rank])`, and of which is `torch.zeros(1)`?",
+        "You can change `x` or the room. If you make floats of large integers, are they still the same numbers?",
+        "`torch.zeros_like(x)` has the shape, the dtype and the device of `x`.",
+    ),
+    after=(
+        "The receiver makes the room, and nobody converts for it. torch compares the dtypes that one rank brings; "
+        "nobody compares them between ranks."
+    ),
+)
+
+
+def _tables(n: int) -> list[Case]:
+    def tables(rows: int, columns: int, seed: int, dtype: str = "float32") -> list[Any]:
+        return [x.reshape(rows, columns) for x in draws(n, rows * columns, dtype, seed)]
+
+    return [
+        Case([x.reshape(2, 3) for x in counting(n, 6)], "2 rows, 3 columns"),
+        Case(tables(1, 4, 40), "one row"),
+        Case(tables(3, 1, 41), "one column"),
+        Case(tables(4, 5, 42, "float64"), "float64"),
+        Case(tables(0, 2, 43), "no row"),
+    ]
+
+
+def _first_column_added(xs: Sequence[Any]) -> list[Any]:
+    total = sum((x[:, 0] for x in xs[1:]), xs[0][:, 0])
+    return [np.concatenate([total[:, None], x[:, 1:]], axis=1) for x in xs]
+
+
+REPAIR_COLUMN = Exercise(
+    name="repair_column",
+    lesson="04",
+    title="Repair the sum of a column",
+    statement=(
+        "Every rank brings a `table` of the same shape. Afterwards its **first column** holds, on every rank, the sum "
+        "over the ranks, and the other columns are as they were. Work in place and return nothing. Run the check of "
+        "the specimen first: which numbers were added up instead?"
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_first_column_added,
+    inputs=_tables,
+    promises=(Once(("all_reduce",)),),
+    in_place=True,
+    specimen='''
+def repair_column(table):
+    """Add the first column up over the ranks, in place."""
+    dist.all_reduce(table[:, 0])
+''',
+    solution='''
+def repair_column(table):
+    """Add the first column up over the ranks, in place."""
+    column = table[:, 0].contiguous()
+    dist.all_reduce(column)
+    table[:, 0] = column
+''',
+    mutants=(
+        Mutant("copies, and forgets to write back", replace=("    table[:, 0] = column\n", "")),
+        Mutant(
+            "writes the sum into the first row",
+            replace=("table[:, 0] = column", "table[0, : len(column)] = column[: table.shape[1]]"),
+        ),
+        Mutant(
+            "adds the whole table up",
+            source="""
+def repair_column(table):
+    dist.all_reduce(table)
+""",
+        ),
+        Mutant(
+            "adds the first row up",
+            replace=("column = table[:, 0].contiguous()", "column = table[0]"),
+            verdict="raises",
+            says="size",
+        ),
+        Mutant(
+            "calls once a row",
+            source="""
+def repair_column(table):
+    for row in table:
+        dist.all_reduce(row[:1])
+""",
+            verdict="not as asked",
+            says="4 times",
+        ),
+        Mutant(
+            "lets rank 0 alone add",
+            replace=("    dist.all_reduce(", "    if rank == 0:\n        dist.all_reduce("),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "A table lies in memory row by row. Where does its first column lie, and where would a call look that takes as "
+        "many numbers as the column has, beginning at its first one?",
+        "`table[:, 0].is_contiguous()` says whether the numbers are neighbours in memory; `.contiguous()` makes a copy "
+        "in which they are.",
+        "The sum is then in the copy. Who writes it into the table?",
+    ),
+    after=(
+        "A collective moves a stretch of memory. Gloo takes it from the tensor's first element on, whatever the "
+        "strides say, and gives no error. NCCL refuses such a tensor, according to torch's source (not run here)."
+    ),
+)
+
+# -- six needs, six calls -----------------------------------------------------------------------------------------
+
+
+def _six_results(xs: Sequence[Any]) -> list[Any]:
+    gradients, chunks, parts, tokens, losses, lrs = zip(*xs, strict=True)
+    n = len(xs)
+    size = len(chunks[0]) // n
+    own = [sum(c[r * size : (r + 1) * size] for c in chunks) for r in range(n)]
+    every = np.concatenate(parts)
+    size = len(tokens[0]) // n
+    mine = [np.concatenate([t[r * size : (r + 1) * size] for t in tokens]) for r in range(n)]
+    return [[sum(gradients), own[r], every, mine[r], sum(losses) if r == 0 else ANY, lrs[0]] for r in range(n)]
+
+
+def _six_needs(n: int) -> list[Case]:
+    def case(sizes: Sequence[int], about: str, seed: int) -> Case:
+        columns = [draws(n, size, seed=seed + i) for i, size in enumerate(sizes)]
+        return Case(list(zip(*columns, strict=True)), about)
+
+    return [
+        case((2, n, 1, n, 1, 1), "", 50),
+        case((5, 2 * n, 3, 3 * n, 2 * n, 1), "longer tensors", 60),
+        case((40, 20 * n, 7, 10 * n, 10 * n, 2), "still longer tensors", 70),
+    ]
+
+
+PICTURED = ((0, 1), (1, 2), (3, 1), (4, 2), (6, 1), (7, 1))  # each argument's first number, and how many
+
+
+RIGHT_CALLS = Exercise(
+    name="right_calls",
+    lesson="04",
+    title="Six needs, six calls",
+    statement=(
+        "Everything here has one dimension. Do each of these with **one** call, a different one each time:\n\n"
+        "`gradient`: every rank needs the sum over the ranks.\n\n"
+        "`shares`: `world_size` equal parts; of the sum over the ranks, rank r needs part r and nothing else, in "
+        "`my_share`.\n\n"
+        "`weight`: one rank's piece of a layer; every rank needs all pieces, one after the other, in `layer`.\n\n"
+        "`tokens`: `world_size` equal parts; part r is for rank r's expert, so a rank gets one part from each, in "
+        "`my_tokens`, in the order of the senders.\n\n"
+        "`loss`: rank 0 logs the sum over the ranks, and nobody else needs it.\n\n"
+        "`lr`: rank 0 has decided on it, and every rank needs rank 0's.\n\n"
+        "There is room for the results, and the last line returns all six; of `loss`, ranks other than 0 may return "
+        "anything. The picture has two ranks."
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_six_results,
+    inputs=_six_needs,
+    picture=lambda: [tuple(np.arange(first, first + size) + 10.0 * r for first, size in PICTURED) for r in range(2)],
+    forbids=("scatter", *MESSAGES, *OBJECTS),
+    promises=(Once(("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "broadcast")),),
+    solution='''
+def right_calls(gradient, shares, weight, tokens, loss, lr):
+    """Give the ranks what they need, by one call for each need."""
+    my_share = torch.empty(len(shares) // world_size, device=device)
+    layer = torch.empty(len(weight) * world_size, device=device)
+    my_tokens = torch.empty_like(tokens)
+    # yours
+    dist.all_reduce(gradient)
+    dist.reduce_scatter_single(my_share, shares)
+    dist.all_gather_single(layer, weight)
+    dist.all_to_all_single(my_tokens, tokens)
+    dist.reduce(loss, dst=0)
+    dist.broadcast(lr, src=0)
+    # end
+    return [gradient, my_share, layer, my_tokens, loss, lr]
+''',
+    mutants=(
+        Mutant(
+            "gives every rank rank 1's learning rate",
+            replace=("dist.broadcast(lr, src=0)", "dist.broadcast(lr, src=1)"),
+        ),
+        Mutant("adds the learning rates up", replace=("dist.broadcast(lr, src=0)", "dist.all_reduce(lr)")),
+        Mutant("forgets the gradient", replace=("    dist.all_reduce(gradient)\n", "")),
+        Mutant("reduces the loss to rank 1", replace=("dist.reduce(loss, dst=0)", "dist.reduce(loss, dst=1)")),
+        Mutant(
+            "gives everyone all tokens' sum",
+            replace=("dist.all_to_all_single(my_tokens, tokens)", "my_tokens.copy_(comms.all_reduce(tokens))"),
+        ),
+        Mutant(
+            "all-reduces the loss",
+            replace=("dist.reduce(loss, dst=0)", "dist.all_reduce(loss)"),
+            verdict="not as asked",
+            says="dist.all_reduce 2 times",
+        ),
+        Mutant(
+            "gathers the layer and broadcasts it",
+            replace=(
+                "    dist.all_gather_single(layer, weight)\n",
+                "    dist.gather(weight, list(layer.chunk(world_size)) if rank == 0 else None, dst=0)\n"
+                "    dist.broadcast(layer, src=0)\n",
+            ),
+            verdict="not as asked",
+            says="dist.gather",
+        ),
+        Mutant(
+            "lets only rank 0 call for the loss",
+            replace=("    dist.reduce(loss, dst=0)\n", "    if rank == 0:\n        dist.reduce(loss, dst=0)\n"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Ask two questions of each: who needs the result, one rank or all? And is something added up?",
+        "If something is added up: does everyone need all of the sum, or a part of it, or only rank 0? If nothing is: "
+        "does everyone need the same, or something of its own?",
+        "`reduce_scatter_single`, `all_gather_single` and `all_to_all_single` take first the room, then what you "
+        "bring; the others take the tensor that they overwrite.",
+    ),
+    after=(
+        "All-reduce would have done for three of the six: with more bytes, and with a result on ranks that have no use "
+        "for it. The table at the end of the lesson has all eight."
+    ),
+)
+
+# -- a reduce-scatter at half of Gloo's price ---------------------------------------------------------------------
+
+
+def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    return collectives.reduce_scatter(xs, splits=[len(xs[0]) // n] * n)
+
+
+LEAN_REDUCE_SCATTER = Exercise(
+    name="lean_reduce_scatter",
+    lesson="04",
+    title="A reduce-scatter for half of the bytes",
+    statement=(
+        "Gloo's reduce-scatter sends twice the bytes that it needs. Write a better one. Every rank brings a tensor `x` "
+        "with one dimension: `world_size` chunks of equal length, one behind the other. All ranks' `x` have the same "
+        "length and dtype. Return the sum of everyone's chunk r on rank r: a tensor with `len(x) // world_size` "
+        "elements, in the dtype of `x`. **One** collective, other than `dist.reduce_scatter`, and no rank sends more "
+        "than S (N - 1) / N bytes. `x` stays as it is, and the chunks may be empty."
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_own_chunk_of_the_sum,
+    inputs=lambda n: [*divisible(n), Case(draws(n, 2 * n, "int32", 9), "int32")],
+    forbids=("reduce_scatter", *MESSAGES, *OBJECTS),
+    promises=(Calls(1),),
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S),
+    keeps_input=True,
+    solution='''
+def lean_reduce_scatter(x):
+    """Return the sum of everyone's chunk r, on rank r."""
+    swapped = torch.empty_like(x)
+    dist.all_to_all_single(swapped, x)
+    return swapped.view(world_size, len(x) // world_size).sum(dim=0, dtype=x.dtype)
+''',
+    mutants=(
+        Mutant(
+            "sums its own chunks: no numbers move", replace=("dist.all_to_all_single(swapped, x)", "swapped.copy_(x)")
+        ),
+        Mutant(
+            "adds up along the wrong dimension",
+            replace=("view(world_size, len(x) // world_size)", "view(len(x) // world_size, world_size)"),
+        ),
+        Mutant("returns one number, the sum of all", replace=("sum(dim=0, dtype=x.dtype)", "sum(dtype=x.dtype)")),
+        Mutant("leaves everyone's chunk r side by side", replace=(".sum(dim=0, dtype=x.dtype)", "[0]")),
+        Mutant(
+            "exchanges the halves of its chunks one after the other",
+            source="""
+def lean_reduce_scatter(x):
+    size = len(x) // world_size
+    sums = []
+    for columns in x.view(world_size, size).tensor_split(2, dim=1):
+        swapped = torch.empty(columns.shape, dtype=x.dtype, device=device)
+        dist.all_to_all_single(swapped, columns.contiguous())
+        sums.append(swapped.sum(dim=0, dtype=x.dtype))
+    return torch.cat(sums)
+""",
+            verdict="not as asked",
+            says="2 calls",
+        ),
+        Mutant(
+            "all-reduces and keeps a part",
+            source="""
+def lean_reduce_scatter(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total.view(world_size, len(x) // world_size)[rank].clone()
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+        Mutant(
+            "gathers everything and adds up",
+            source="""
+def lean_reduce_scatter(x):
+    everyone = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everyone, x)
+    chunks = torch.stack(everyone).view(world_size, world_size, len(x) // world_size)[:, rank]
+    return chunks.sum(dim=0, dtype=x.dtype)
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+    ),
+    hints=(
+        "S (N - 1) / N bytes: a rank sends everything that it brings but its own chunk, once. Whose is each of the "
+        "chunks that it sends?",
+        "Which collective leaves everyone's chunk r on rank r, in the order of the ranks? Then all that is left is to "
+        "add them up.",
+        "`room.view(world_size, len(x) // world_size)` has one chunk a row; `.sum(dim=0, dtype=x.dtype)` "
+        "adds the rows.",
+    ),
+    after=(
+        "The bytes are the least possible; the memory is not: each rank holds everyone's chunk before it adds. A ring "
+        "adds on the way and needs room for one chunk. You build it in lesson 06."
+    ),
+)
+
+# -- an embedding in parts ----------------------------------------------------------------------------------------
+
+
+def _looked_up(xs: Sequence[Any]) -> list[Any]:
+    table = np.concatenate([part for part, _, _ in xs])
+    return _everywhere(table[xs[0][2]], len(xs))
+
+
+def _vocabularies(n: int) -> list[Case]:
+    def case(sizes: Sequence[int], shape: tuple[int, ...], about: str, seed: int, columns: int = 2) -> Case:
+        rng = np.random.default_rng([seed, n])
+        parts = [
+            x.reshape(size, columns)
+            for x, size in zip(draws(n, [s * columns for s in sizes], seed=seed), sizes, strict=True)
+        ]
+        text = rng.integers(0, sum(sizes), shape)
+        firsts = [sum(sizes[:r]) for r in range(n)]
+        return Case([(part, first, text) for part, first in zip(parts, firsts, strict=True)], about)
+
+    return [
+        case([2] * n, (3,), "3 characters", 80),
+        case([r + 1 for r in range(n)], (5,), "uneven parts", 81),
+        case([3] * n, (4, 8), "4 rows of 8 characters", 82, 4),
+        case([4, *[0] * (n - 1)], (6,), "only rank 0 has a part", 83),
+        case([5] * n, (0,), "no character", 84),
+        case([9] * n, (60, 8), "60 rows of 8 characters", 85, 8),
+    ]
+
+
+SPLIT_EMBEDDING = Exercise(
+    name="split_embedding",
+    lesson="04",
+    title="An embedding in parts",
+    statement=(
+        "An embedding is a table with a row of numbers for each character; `table[text]` looks the rows up. Now each "
+        "rank has a `part` of the table: the rows from number `first` on, as many as `part` has. The parts follow one "
+        "another in the order of the ranks, and may differ in length or be empty. `text` holds integers, in any "
+        "shape, and is the same on all ranks. Return `table[text]` on every rank, with **one** call that communicates, "
+        "and without giving anybody the rest of the table."
+    ),
+    minutes=12,
+    difficulty=3,
+    means=_looked_up,
+    inputs=_vocabularies,
+    forbids=("all_gather", "gather", "broadcast", "all_to_all", *MESSAGES, *OBJECTS),
+    promises=(Once(("all_reduce",)),),
+    keeps_input=True,
+    solution='''
+def split_embedding(part, first, text):
+    """Return the rows of the whole table for this text."""
+    here = (text >= first) & (text < first + len(part))
+    rows = torch.zeros(*text.shape, part.shape[1], device=device)
+    rows[here] = part[text[here] - first]
+    dist.all_reduce(rows)
+    return rows
+''',
+    mutants=(
+        Mutant(
+            "looks up what it does not have",
+            source="""
+def split_embedding(part, first, text):
+    rows = part[text - first]
+    dist.all_reduce(rows)
+    return rows
+""",
+            verdict="raises",
+            says="IndexError",
+        ),
+        Mutant(
+            "takes the nearest row for what it does not have",
+            source="""
+def split_embedding(part, first, text):
+    rows = part[(text - first).clamp(0, len(part) - 1)]
+    dist.all_reduce(rows)
+    return rows
+""",
+        ),
+        Mutant("counts from the start of the table", replace=("text[here] - first", "text[here] % max(1, len(part))")),
+        Mutant("forgets the other ranks' rows", replace=("    dist.all_reduce(rows)\n", "")),
+        Mutant(
+            "takes the larger number of each place",
+            replace=("dist.all_reduce(rows)", "dist.all_reduce(rows, op=dist.ReduceOp.MAX)"),
+        ),
+        Mutant(
+            "takes one row too many for its own",
+            replace=("text < first + len(part)", "text <= first + len(part)"),
+            verdict="raises",
+            says="IndexError",
+        ),
+        Mutant(
+            "leaves ranks without a part out",
+            replace=("    dist.all_reduce(rows)", "    if len(part) > 0:\n        dist.all_reduce(rows)"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "gathers the table",
+            source="""
+def split_embedding(part, first, text):
+    return torch.cat(comms.all_gather(part))[text]
+""",
+            verdict="forbidden",
+            says="all_gather",
+        ),
+    ),
+    hints=(
+        "For each character exactly one rank has the row. What could the other ranks bring to a sum, so that it is "
+        "that row?",
+        "Make a tensor of zeros in the shape of the result. Fill in the rows that you have: a mask such as "
+        "`(text >= first) & (text < first + len(part))` says where.",
+        "`rows[mask] = part[text[mask] - first]` fills them in. Then one all-reduce.",
+    ),
+    after=(
+        "This is Megatron's vocabulary-parallel embedding. All-gathering the table would give each rank what was too "
+        "large for it; here the traffic depends on the text, not on the vocabulary."
+    ),
+)
+
+# -- a gradient that goes missing ---------------------------------------------------------------------------------
+
+
+def _activations(n: int) -> list[Case]:
+    return [
+        Case([np.array([r + 1.0], dtype="float32") for r in range(n)], "one number"),
+        Case(draws(n, 3, "float64", 90), "float64"),
+        Case([x.reshape(2, 2) for x in draws(n, 4, "float64", 91)], "2 rows, 2 columns"),
+        Case(draws(n, 0, "float64", 92), "no element"),
+    ]
+
+
+CENTRED = Exercise(
+    name="centred",
+    lesson="04",
+    title="A mean that gradients pass through",
+    statement=(
+        "Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by "
+        "element. In this specimen somebody has got rid of torch's warning by `detach()`: its numbers are right, and "
+        "its gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum "
+        "of all ranks' losses**: every rank's loss depends on every rank's `x`. Write the backward pass of the "
+        "all-reduce yourself, in a `torch.autograd.Function`."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=lambda xs: [x - sum(xs[1:], xs[0]) / len(xs) for x in xs],
+    inputs=_activations,
+    gradients=True,
+    tolerance=1e-5,
+    specimen='''
+def centred(x):
+    """Return x minus the mean over the ranks."""
+    total = x.detach().clone()
+    dist.all_reduce(total)
+    return x - total / world_size
+''',
+    solution='''
+def centred(x):
+    """Return x minus the mean over the ranks."""
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            total = x.clone()
+            dist.all_reduce(total)
+            return total
+
+        @staticmethod
+        def backward(ctx, gradient):
+            total = gradient.clone()
+            dist.all_reduce(total)
+            return total
+
+    return x - Sum.apply(x) / world_size
+''',
+    mutants=(
+        Mutant(
+            "lets backward pass the all-reduce by",
+            source="""
+def centred(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return x - total / world_size
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "detaches the mean",
+            source="""
+def centred(x):
+    total = x.detach().clone()
+    dist.all_reduce(total)
+    return x - total / world_size
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "hands its own gradient back",
+            replace=(
+                "            total = gradient.clone()\n            dist.all_reduce(total)\n            return total\n",
+                "            return gradient\n",
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "averages twice on the way back",
+            replace=("total = gradient.clone()", "total = gradient / world_size"),
+            says="gradient",
+        ),
+        Mutant("forgets to divide", replace=("Sum.apply(x) / world_size", "Sum.apply(x)")),
+        Mutant(
+            "lets rank 0 alone add up the gradients",
+            replace=(
+                "total = gradient.clone()\n            dist",
+                "total = gradient.clone()\n            if rank == 0:\n                dist",
+            ),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Change rank 0's `x` a little. Whose losses change? Where are the gradients of those losses by the sum?",
+        "The sum is the same number for all ranks, and each rank's loss has a gradient by it. The gradient of the sum "
+        "of all losses is the sum of these: so what does backward have to call?",
+        "A `torch.autograd.Function` has two static methods, `forward(ctx, x)` and `backward(ctx, gradient)`, and is "
+        "called by `Sum.apply(x)`. Work on copies in both of them.",
+    ),
+    after=(
+        "The backward pass of an all-reduce is an all-reduce. `comms.all_reduce` of this workbook does it, and so does "
+        "torch's batch normalisation over ranks. Now all ranks must call backward, and in the same order."
+    ),
+)
+
+EXERCISES = (
+    SHARDED_STEP,
+    ALL_GATHER_UNEVEN,
+    REPAIR_MEAN,
+    AVERAGE_INTS,
+    REPAIR_ALL_GATHER,
+    REPAIR_COLUMN,
+    RIGHT_CALLS,
+    LEAN_REDUCE_SCATTER,
+    SPLIT_EMBEDDING,
+    CENTRED,
+)

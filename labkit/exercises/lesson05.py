@@ -1,4 +1,4 @@
-"""Exercises for lesson 05: a barrier out of messages, and an honest time."""
+"""Exercises for lesson 05: where a barrier belongs and what it is made of, an honest time, and late told from slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from math import ceil, log2
 import numpy as np
 
 from labkit.grading.exercise import Budget, Exercise, Least, Mutant
-from labkit.grading.inputs import Case
+from labkit.grading.inputs import Case, counting, draws
+from labkit.grading.promises import Calls
 
 
 def _late(n: int) -> list[Case]:
@@ -36,8 +37,103 @@ def harness(fn, late):
     return "all came"
 """
 
-# A clock that only the work moves on: 2 to 8 s in each call, much more while the rank warms up, and the wait for the
-# late ones where no barrier was called before.
+# Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
+# So is who leaves the file out, and sends x instead.
+SLOW_DISK = """
+def harness(fn, x):
+    import os, shutil, tempfile, time
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        box = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+    path, save, load, loads = os.path.join(box[0], "model.pt"), torch.save, torch.load, []
+
+    def slow_save(*args, **kwargs):
+        time.sleep(0.3)
+        return save(*args, **kwargs)
+
+    def slow_load(*args, **kwargs):
+        loads.append(None)
+        time.sleep(0.15 * (rank == world_size - 1))
+        return load(*args, **kwargs)
+
+    torch.save, torch.load = slow_save, slow_load
+    try:
+        result = fn(x, path)
+        assert loads, "it never calls torch.load"
+        assert rank != 0 or not os.path.exists(path), "the file is still there"
+        return result
+    finally:
+        torch.save, torch.load = save, load
+        if rank == 0:
+            shutil.rmtree(box[0], ignore_errors=True)
+"""
+
+# Only rank 0 is told where to write. Who sends x instead of the path never loads.
+SECRET_PATH = """
+def harness(fn, x):
+    import os, shutil, tempfile, time
+    from labkit.rank import recorder
+
+    folder = tempfile.mkdtemp() if rank == 0 else None
+    save, load, loads = torch.save, torch.load, []
+
+    def slow_save(*args, **kwargs):
+        time.sleep(0.2)
+        return save(*args, **kwargs)
+
+    def counted_load(*args, **kwargs):
+        loads.append(None)
+        return load(*args, **kwargs)
+
+    torch.save, torch.load = slow_save, counted_load
+    try:
+        result = fn(x, os.path.join(folder, "model.pt") if rank == 0 else None)
+        assert loads, "it never calls torch.load"
+        return result
+    finally:
+        torch.save, torch.load = save, load
+        with recorder.paused():
+            dist.barrier()
+        if rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+"""
+
+# Whether the work began before the others had come, nobody left before all had, and nobody waited for another's work.
+WORKED_MEANWHILE = """
+def harness(fn, late, busy):
+    import time
+    from labkit.rank import recorder
+
+    began = []
+
+    def work():
+        began.append(time.perf_counter())
+        time.sleep(busy)
+        return rank * 10
+
+    time.sleep(late)
+    came = time.perf_counter()
+    result = fn(work)
+    left = time.perf_counter()
+    mine = torch.tensor([came, began[0] if began else float("nan"), busy], dtype=torch.float64)
+    stamps = [torch.zeros_like(mine) for _ in range(world_size)]
+    with recorder.paused():
+        dist.all_gather(stamps, mine)
+    last = max(range(world_size), key=lambda r: stamps[r][0].item())
+    assert len(began) == 1, f"it called work() {len(began)} times"
+    assert left >= stamps[last][0].item(), f"it left before rank {last} had come"
+    if late == 0 and stamps[last][0].item() - came > 0.2:
+        assert began[0] < stamps[last][0].item(), f"it began its work only after rank {last} had come"
+    for other, (_, began_there, busy_there) in enumerate(s.tolist() for s in stamps):
+        if busy_there > 0 and other != rank:
+            assert left < began_there + busy_there, f"all had come, and it still waited for the work of rank {other}"
+    return result
+"""
+
+# A clock that only the work and the barriers move on: 2 to 8 s in each call of the work, much more while the rank warms
+# up, and the wait for the late ones where no barrier was called before.
 FAKE_CLOCK = """
 def harness(fn, seconds):
     seconds, now, calls, together = seconds.tolist(), [0.0], [], [False]
@@ -51,6 +147,7 @@ def harness(fn, seconds):
 
     def barrier(*args, **kwargs):
         together[0] = True
+        now[0] += 16.0
         return real(*args, **kwargs)
 
     dist.barrier = barrier
@@ -78,7 +175,7 @@ def _stop_watches(n: int) -> list[Case]:
         Case(times(6, 2), "six repeats: the median lies between two"),
         Case(
             [np.array([1.0] * 3 + [0.5 + 0.25 * (r == i % n) for i in range(7)]) for r in range(n)],
-            "another is late each time",
+            "a different rank is late each time",
         ),
     ]
 
@@ -86,6 +183,332 @@ def _stop_watches(n: int) -> list[Case]:
 def _honest(xs: list[np.ndarray]) -> list[float]:
     return [float(np.median(np.max(xs, axis=0)[3:])) for _ in xs]
 
+
+def _tensors(n: int) -> list[Case]:
+    return [Case(counting(n, 3)), Case(draws(n, 5), "negative numbers"), Case(draws(n, 5, "float64"), "float64")]
+
+
+def _shifts(n: int) -> list[Case]:
+    """Seconds late and seconds of work: one rank comes much later, or all come at once and one has much more to do."""
+    return [
+        *(Case([(0.4 * (r == late), 0.0) for r in range(n)], f"rank {late} comes late") for late in (n - 1, 0, 1)),
+        Case([(0.0, 0.8 * (r == n - 1)) for r in range(n)], f"rank {n - 1} has a lot of work"),
+    ]
+
+
+def _log(n: int, repeat: int, usual: int, seed: int) -> Case:
+    """When each rank began and ended each repetition: rank `usual` comes last in most of them."""
+    rng = np.random.default_rng([seed, n])
+    began = rng.integers(0, 8, (n, repeat)) / 8 + 100.0 * np.arange(repeat)
+    for i in range(repeat):
+        last = usual if i != 1 else (usual + 1) % n  # once it is somebody else
+        began[last, i] += 20 + i
+    ended = began.max(0) + rng.integers(8, 40, (n, repeat)) / 8
+    about = f"rank {usual} is late" + (f" in {repeat - 1} of {repeat}" if repeat > 1 else ", one repetition")
+    return Case([(began[r], ended[r]) for r in range(n)], about)
+
+
+def _logs(n: int) -> list[Case]:
+    return [_log(n, 5, n - 1, 1), _log(n, 4, 0, 2), _log(n, 1, n - 1, 3)]
+
+
+def _late_or_slow(xs: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]:
+    began, ended = (np.array(rows) for rows in zip(*xs, strict=True))
+    last = np.bincount(began.argmax(0), minlength=len(xs))
+    return [[int(last.argmax()), float(np.median(ended.max(0) - began.max(0)))] for _ in xs]
+
+
+SAVE_THEN_LOAD = Exercise(
+    name="save_then_load",
+    lesson="05",
+    title="Repair the checkpoint",
+    statement=(
+        "Rank 0 saves its `x` under `path`, **every** rank loads it and returns what it loaded, and in the end rank 0 "
+        "removes the file. All ranks see the same folder. Saving takes rank 0 a while, and the last rank is slow to "
+        "load. The function as it stands is a race: repair it. Keep its save, its load and its remove."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=lambda xs: [xs[0] for _ in xs],
+    inputs=_tensors,
+    harness=SLOW_DISK,
+    given="import os\n\n\n",
+    specimen='''
+def save_then_load(x, path):
+    """Return rank 0's x on every rank, by way of a file that is gone afterwards."""
+    if rank == 0:
+        torch.save(x, path)
+    loaded = torch.load(path)
+    if rank == 0:
+        os.remove(path)
+    return loaded
+''',
+    solution='''
+def save_then_load(x, path):
+    """Return rank 0's x on every rank, by way of a file that is gone afterwards."""
+    if rank == 0:
+        torch.save(x, path)
+    dist.barrier()  # it is written
+    loaded = torch.load(path)
+    dist.barrier()  # everyone has read it
+    if rank == 0:
+        os.remove(path)
+    return loaded
+''',
+    mutants=(
+        Mutant(
+            "lets the readers go ahead of the writer",
+            replace=("    dist.barrier()  # it is written\n", ""),
+            verdict="raises",
+            says="FileNotFoundError",
+        ),
+        Mutant(
+            "removes the file while others still read",
+            replace=("    dist.barrier()  # everyone has read it\n", ""),
+            verdict="raises",
+            says="FileNotFoundError",
+        ),
+        Mutant(
+            "calls the barrier on rank 0 alone",
+            replace=("    dist.barrier()  # it is written\n", "        dist.barrier()\n"),
+            verdict="raises",
+            says="Rank 0 waited in barrier",
+        ),
+        Mutant("leaves the file behind", replace=("        os.remove(path)\n", "        pass\n"), says="still there"),
+        Mutant("returns its own x", replace=("return loaded", "return x")),
+        Mutant(
+            "sends x and leaves the file out",
+            source="""
+def save_then_load(x, path):
+    return comms.broadcast(x, src=0)
+""",
+            says="never calls torch.load",
+        ),
+    ),
+    hints=(
+        "Two things may happen too early here: a load, and the remove. Who has to wait for whom, each time?",
+        "The readers wait for the writer; then the writer waits for the readers. A barrier does either.",
+        "Put one `dist.barrier()` after the save and one before the remove, both outside the `if`.",
+    ),
+    after=(
+        "The first barrier keeps the readers behind the writer, the second keeps the writer behind the readers. In a "
+        "job of your own, also write to another name and `os.replace` it: then a crash in the middle of a save leaves "
+        "the old file whole."
+    ),
+)
+
+ONE_CALL = Exercise(
+    name="tell_when_saved",
+    lesson="05",
+    title="A barrier that you do not need",
+    statement=(
+        "Rank 0 alone knows `path`; on the others it is `None`. Rank 0 saves `x` there, and every rank returns what it "
+        "loads from there. Communicate **once**: one call of `dist` or `comms` on each rank. Saving takes rank 0 a "
+        "while. Nobody removes the file."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=lambda xs: [xs[0] for _ in xs],
+    inputs=_tensors,
+    promises=(Calls(1),),
+    harness=SECRET_PATH,
+    solution='''
+def tell_when_saved(x, path):
+    """Return rank 0's x on every rank, by way of a file whose path rank 0 alone knows."""
+    if rank == 0:
+        torch.save(x, path)
+    box = [path]
+    dist.broadcast_object_list(box, src=0)
+    return torch.load(box[0])
+''',
+    mutants=(
+        Mutant(
+            "tells the path before the file is there",
+            source="""
+def tell_when_saved(x, path):
+    box = [path]
+    dist.broadcast_object_list(box, src=0)
+    if rank == 0:
+        torch.save(x, box[0])
+    return torch.load(box[0])
+""",
+            verdict="raises",
+            says="FileNotFoundError",
+        ),
+        Mutant(
+            "adds a barrier, to be sure",
+            replace=("    box = [path]\n", "    dist.barrier()\n    box = [path]\n"),
+            verdict="not as asked",
+            says="1 is enough",
+        ),
+        Mutant(
+            "lets rank 0 alone call",
+            replace=(
+                "    dist.broadcast_object_list(box, src=0)",
+                "    if rank == 0:\n        dist.broadcast_object_list(box, src=0)",
+            ),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "takes the last rank for the root",
+            replace=("src=0", "src=world_size - 1"),
+            verdict="raises",
+        ),
+        Mutant(
+            "sends x and leaves the file out",
+            source="""
+def tell_when_saved(x, path):
+    return comms.broadcast(x, src=0)
+""",
+            says="never calls torch.load",
+        ),
+    ),
+    hints=(
+        "Nobody can load before they know the path. Who tells them, and when?",
+        "A receiver of a broadcast cannot go on before the root has sent. What must the root have done by then?",
+        "Rank 0 saves first; then `dist.broadcast_object_list([path], src=0)` brings the path.",
+    ),
+    after=(
+        "The readers need the broadcast's data, so they wait for the root, and the root sends after it has saved. The "
+        "root itself does not wait for the readers: before it may remove the file, you would need a barrier."
+    ),
+)
+
+MEANWHILE = Exercise(
+    name="work_meanwhile",
+    lesson="05",
+    title="Work while you wait",
+    statement=(
+        "`work()` needs nobody else and returns a number (in the picture ten times the rank). Call it **once** and "
+        "return its result, but not before **every** rank has called your function. A rank that comes early must not "
+        "stand idle: it begins its work at once, whether the others have come or not. And nobody waits for anybody "
+        "else's work, only until all ranks have come. One barrier."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=lambda xs: [10 * r for r in range(len(xs))],
+    inputs=_shifts,
+    promises=(Calls(1),),
+    harness=WORKED_MEANWHILE,
+    picture=lambda: ["early", "early", "late"],
+    solution='''
+def work_meanwhile(work):
+    """Return work(), once every rank has come; do the work while waiting."""
+    coming = dist.barrier(async_op=True)
+    result = work()
+    coming.wait()
+    return result
+''',
+    mutants=(
+        Mutant(
+            "waits first, then works",
+            source="""
+def work_meanwhile(work):
+    dist.barrier()
+    return work()
+""",
+            says="began its work only after",
+        ),
+        Mutant("never waits", replace=("    coming.wait()\n", ""), says="left before"),
+        Mutant(
+            "works and goes",
+            source="""
+def work_meanwhile(work):
+    return work()
+""",
+            says="left before",
+        ),
+        Mutant(
+            "works first and says only then that it has come",
+            source="""
+def work_meanwhile(work):
+    result = work()
+    dist.barrier()
+    return result
+""",
+            says="still waited for the work",
+        ),
+        Mutant("works twice", replace=("return result", "return work()"), says="2 times"),
+        Mutant(
+            "lets rank 0 alone call the barrier",
+            source="""
+def work_meanwhile(work):
+    result = work()
+    if rank == 0:
+        dist.barrier()
+    return result
+""",
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "A barrier has two halves: you say that you have come, and you wait until all have. What can happen between?",
+        "`dist.barrier(async_op=True)` says that you have come and returns a handle at once.",
+        "Start the barrier, work, then `wait()` on the handle.",
+    ),
+    after=(
+        "MPI calls this a non-blocking barrier. Training uses the same idea for the gradients: start the all-reduce, "
+        "go on with the backward pass, wait at the end."
+    ),
+)
+
+LATE_OR_SLOW = Exercise(
+    name="late_or_slow",
+    lesson="05",
+    title="Late, or slow?",
+    statement=(
+        "The same collective ran several times. `began` and `ended` are this rank's clock readings, one number a "
+        "repetition, in float64; all ranks read one common clock. Return a list of two, the same on every rank: the "
+        "**rank that began last most often** (an integer; the lowest one of those that tie), and the **transfer**: "
+        "the median over the repetitions of the time from the last rank's beginning to the last rank's end (a float; "
+        "with an even number of repetitions the mean of the two in the middle). The picture shows three repetitions: "
+        "first `began`, then `ended`."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_late_or_slow,
+    inputs=_logs,
+    picture=lambda: _log(3, 3, 2, 1).xs,
+    tolerance=1e-9,
+    solution='''
+def late_or_slow(began, ended):
+    """Return [the rank that is late most often, the median transfer]."""
+    everyone = [torch.empty_like(began) for _ in range(world_size)]
+    dist.all_gather(everyone, began)
+    begins = torch.stack(everyone)
+    end = ended.clone()
+    dist.all_reduce(end, op=dist.ReduceOp.MAX)
+    last = begins.argmax(0).bincount(minlength=world_size).argmax()
+    return [last.item(), (end - begins.amax(0)).quantile(0.5).item()]
+''',
+    mutants=(
+        Mutant("counts from the first rank's beginning", replace=("begins.amax(0)", "begins.amin(0)")),
+        Mutant("takes its own end", replace=("    dist.all_reduce(end, op=dist.ReduceOp.MAX)\n", "")),
+        Mutant(
+            "takes the rank that is latest on average",
+            replace=("begins.argmax(0).bincount(minlength=world_size).argmax()", "begins.mean(1).argmin()"),
+        ),
+        Mutant("names the first to come", replace=("begins.argmax(0)", "begins.argmin(0)")),
+        Mutant("takes the mean of the repetitions", replace=("quantile(0.5)", "mean()")),
+        Mutant(
+            "gathers on rank 0 alone",
+            replace=(
+                "    dist.all_gather(everyone, began)",
+                "    if rank == 0:\n        dist.all_gather(everyone, began)",
+            ),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "To say who, you need everybody's beginnings. To say how long, which two moments of a repetition do you need?",
+        "All-gather `began` and stack it: a row a rank, a column a repetition. `argmax(0)` says who came last in each.",
+        "The transfer of a repetition is the largest `ended` minus the largest `began`. Then take the median.",
+    ),
+    after=(
+        "This separates the two causes of a slow collective. If the transfer is short, a faster network will not help: "
+        "look at the rank that comes late."
+    ),
+)
 
 BARRIER_BY_HAND = Exercise(
     name="barrier_by_hand",
@@ -194,7 +617,8 @@ def barrier_by_hand():
         "To leave, a rank must have heard from everybody, if not directly then through others. What does a message "
         "prove?",
         "Round 1: tell your right-hand neighbour. Whom do you tell in round 2, so that it learns of four ranks?",
-        "In round k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once.",
+        "In round k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once. "
+        "Wait for both.",
     ),
     after="No number was needed, only who heard from whom. This one is called a dissemination barrier.",
 )
@@ -208,7 +632,8 @@ BENCH_BY_HAND = Exercise(
         "Call the work **three times** to warm up, then `repeat` times, each time after a `dist.barrier()`, so that "
         "all ranks start together, and with the clock read right before and right after it. A repeat took as long as "
         "its **slowest rank**; the honest time is the **median** of the repeats, with an even number of them the mean "
-        "of the two in the middle. Return it in seconds, as a Python float, the same on every rank."
+        "of the two in the middle. Return it in seconds, as a Python float, the same on every rank. The picture shows "
+        "what each call of `work()` takes on each rank's clock, the three to warm up first. A barrier takes 16 s on it."
     ),
     minutes=12,
     difficulty=2,
@@ -218,7 +643,7 @@ BENCH_BY_HAND = Exercise(
     tolerance=1e-9,
     solution='''
 def bench_by_hand(work, clock, repeat):
-    """Return the seconds that work() takes: the median over the repeats of the slowest rank's time."""
+    """Return the median over the repeats of the slowest rank's seconds."""
     for _ in range(3):
         work()
     seconds = []
@@ -247,6 +672,10 @@ def bench_by_hand(work, clock, repeat):
         ),
         Mutant("takes the lower one of the two in the middle", replace=("quantile(0.5)", "median()")),
         Mutant(
+            "puts a second barrier after the work, within the time",
+            replace=("        work()\n        seconds", "        work()\n        dist.barrier()\n        seconds"),
+        ),
+        Mutant(
             "calls the barrier after the work, within the time",
             replace=(
                 "        dist.barrier()\n        began = clock()\n        work()",
@@ -268,4 +697,4 @@ def bench_by_hand(work, clock, repeat):
     after="`timed` does this for you: it warms up, lets all start together, and takes the slowest rank of each repeat.",
 )
 
-EXERCISES = (BARRIER_BY_HAND, BENCH_BY_HAND)
+EXERCISES = (SAVE_THEN_LOAD, BENCH_BY_HAND, ONE_CALL, MEANWHILE, BARRIER_BY_HAND, LATE_OR_SLOW)

@@ -95,10 +95,13 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("raises", [f"{alone[0][:-1]}, {there}.", *unfit[1:]], **base)
     if causes and not alone:
         return _raises(exercise, attempt, there, causes, unfit, base)
-    if report.dead:
+    deaf = report.ended == "stuck" and set(report.dead) <= set(report.waiting)  # they waited, and the lab ended them
+    if report.dead and not deaf:
         return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
     if report.ended == "stuck" or consequences:
         says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
+        if report.dead:
+            says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
         says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()]
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
@@ -114,9 +117,19 @@ def _raises(
     if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
         return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"])], **base)
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
+    if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
+        line = [f"The check calls {_called(exercise, base['case'])}."]
     others = [sentence([_flat(c)]) for c in causes[1:]]
     says = [sentence([f"{_flat(cause)} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
     return Finding("raises", says, **base)
+
+
+def _called(exercise: Exercise, case: Case) -> str:
+    """How the check calls the function: "halo(x)"; "f(x0, x1, root=0)" where nobody has named the arguments."""
+    x = case.xs[0]
+    names = [f"x{i}" for i in range(len(x))] if isinstance(x, tuple) else ["x"]
+    names = exercise.arguments if exercise.solution else [*names, *(f"{k}={v!r}" for k, v in case.options.items())]
+    return f"{exercise.name}({', '.join(names)})"
 
 
 def _died(attempt: Attempt, there: str) -> list[str]:

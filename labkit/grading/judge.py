@@ -134,10 +134,11 @@ def _numbers(got: Any, want: Any, tolerance: float | None, dtype: str, at: str, 
     if same.all():
         return None
     place = int(np.flatnonzero(~same)[0])
+    index = place if got.ndim < 2 else [int(i) for i in np.unravel_index(place, got.shape)]
     a, b = _text(g[place]), _text(w[place])
     if a == b:
         a, b = repr(g[place].item()), repr(w[place].item())
-    return Difference(f"element {place}{at} is {a}, and {b} belongs there", place)
+    return Difference(f"element {index}{at} is {a}, and {b} belongs there", place)
 
 
 def _same(g: Any, w: Any, relative: float) -> Any:

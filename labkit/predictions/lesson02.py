@@ -150,9 +150,9 @@ STALE_UPDATE = Prediction(
     ),
     answer="the very first one, without any of the others' updates",
     why=(
-        "The very first one: in the last line that rank 0 printed, all the other updates came in between. Nobody "
-        "waited for the slow worker, and that is the price: its update is **stale**. It corrects a weight that has "
-        "moved on since.\n\n"
+        "The very first one: in the last line that rank 0 printed, there were 0 updates so far when the slow one was "
+        "computed, and all the others when it was applied. Nobody waited for the slow worker, and that is the price: "
+        "its update is **stale**. It corrects a weight that has moved on since.\n\n"
         "This is asynchronous training with a parameter server. Lesson 10 trains with it and measures what staleness "
         "does to the loss."
     ),

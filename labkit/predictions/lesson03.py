@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from labkit.predictions.prediction import Option, Prediction
 
-PARAMETERS_ONLY = Prediction(
-    name="parameters_only",
+TRAINED_ON_RANK_0 = Prediction(
+    name="trained_on_rank_0",
     lesson="03",
     question=(
         "Rank 0 trains a model with a batch normalisation for 30 steps. The other ranks' models are new. Then every "
@@ -14,15 +14,15 @@ PARAMETERS_ONLY = Prediction(
     ),
     options=(
         Option(
-            "four times the same",
+            "the same loss on all four",
             "That would be true if a model were its parameters. A batch normalisation also holds **buffers**, the "
             "running mean and variance, which it uses in evaluation and which no optimizer touches. The loop leaves "
             "them out.",
         ),
-        Option("rank 0's differs from the other three, which agree"),
+        Option("rank 0's differs from those of the other three, which agree"),
         Option(
-            "four different ones",
-            "The buffers do stay behind, so rank 0 stands alone. But the other three ranks hold the same: rank 0's "
+            "four different losses",
+            "The buffers do stay behind, so rank 0's loss differs. But the other three ranks hold the same: rank 0's "
             "parameters, and the buffers of a **new** batch normalisation, which are 0 and 1 everywhere.",
         ),
         Option(
@@ -31,7 +31,7 @@ PARAMETERS_ONLY = Prediction(
             "are those of a new model.",
         ),
     ),
-    answer="rank 0's differs from the other three, which agree",
+    answer="rank 0's differs from those of the other three, which agree",
     why=(
         "A model's **buffers** belong to it as well: here the running mean, the running variance and the step count "
         "of the batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every "
@@ -72,8 +72,8 @@ SCATTERED_LISTS = Prediction(
     ),
 )
 
-UNTOUCHED_LIST = Prediction(
-    name="untouched_list",
+AVERAGE_LOSS = Prediction(
+    name="average_loss",
     lesson="03",
     question="Rank r's loss is r + 1, so the four losses are 1, 2, 3 and 4. What does rank 0 print in the next cell?",
     options=(
@@ -96,12 +96,12 @@ UNTOUCHED_LIST = Prediction(
     why=(
         "The losses arrived, in tensors that were made for the call and that nothing else refers to. The mean is "
         "that of `all_losses`, which still holds its four zeros. Nothing raises: a program like this can log 0.0 "
-        "for weeks."
+        "for weeks. The exercise *Repair: the average loss* is this function."
     ),
 )
 
-GATHERED_ORDER = Prediction(
-    name="gathered_order",
+SHARED_EVALUATION = Prediction(
+    name="shared_evaluation",
     lesson="03",
     question=(
         "Samples are dealt out like cards, and rank r predicts the validation samples r, r + 4, r + 8 … On its own "
@@ -166,4 +166,4 @@ BROADCAST_BYTES = Prediction(
     ),
 )
 
-PREDICTIONS = (PARAMETERS_ONLY, SCATTERED_LISTS, UNTOUCHED_LIST, GATHERED_ORDER, BROADCAST_BYTES)
+PREDICTIONS = (TRAINED_ON_RANK_0, SCATTERED_LISTS, AVERAGE_LOSS, SHARED_EVALUATION, BROADCAST_BYTES)

@@ -1,75 +1,161 @@
-"""The predictions of lesson 04: what the collectives without a root leave behind."""
+"""Predictions of lesson 04: what the collectives without a root leave behind, and what they cost."""
+
+from __future__ import annotations
 
 from labkit.predictions.prediction import Option, Prediction
 
-PREDICTIONS = (
-    Prediction(
-        name="totals_of_all_reduce",
-        lesson="04",
-        question="Every rank calls `dist.all_reduce` on its numbers. What does rank 1 hold afterwards?",
-        options=(
-            Option(
-                "one number: the sum of all",
-                "That would be true if it also added up the numbers of each rank. It adds over the ranks only.",
-            ),
-            Option("the sums over the ranks, place by place"),
-            Option("all numbers, one after the other", "That is an all-gather. A reduce combines the ranks' numbers."),
-        ),
-        answer="the sums over the ranks, place by place",
-        why="It holds the sums over the ranks, place by place, and so does every other rank.",
+FORGOTTEN_DIVISION = Prediction(
+    name="forgotten_division",
+    lesson="04",
+    question=(
+        "All ranks begin with equal weights. Each one computes the gradient of its own share of the batch, calls "
+        "`dist.all_reduce(p.grad)`, forgets to divide, and takes its step. What happens?"
     ),
-    Prediction(
-        name="part_of_reduce_scatter",
-        lesson="04",
-        question="After `dist.reduce_scatter(mine, chunks)`, what does rank 1 hold in `mine`?",
-        options=(
-            Option(
-                "the sum of its own chunks",
-                "That would need no other rank. The sums go over the ranks, chunk by chunk.",
-            ),
-            Option("the sum of everyone's chunk 1"),
-            Option(
-                "chunk 1 of rank 0",
-                "That would be true of a scatter from rank 0. Here all ranks bring chunks, and they are added.",
-            ),
+    options=(
+        Option(
+            "the ranks' weights drift apart, because each rank had other data",
+            "This would be true without the all-reduce. After it, all ranks hold the same sum, so they take the same "
+            "step, right or wrong.",
         ),
-        answer="the sum of everyone's chunk 1",
-        why="It holds the sum of everyone's chunk 1. Rank *r* keeps the sum of all chunks with number *r*, "
-        "and nobody holds the whole total.",
+        Option("the weights stay equal, and the step is too long"),
+        Option(
+            "nothing bad: a gradient is a direction, and its length does not matter",
+            "This would be true of an optimizer that scales its gradient anew, as Adam nearly does. Plain gradient "
+            "descent subtracts the gradient itself, so a longer gradient is a longer step.",
+        ),
+        Option(
+            "an error: a sum of gradients does not fit the weights",
+            "This would be true if adding changed the shape. The sum over the ranks has the shape of each of them.",
+        ),
     ),
-    Prediction(
-        name="mean_of_means",
-        lesson="04",
-        question="Is the mean of the ranks' means the mean of all numbers?",
-        options=(
-            Option(
-                "yes", "That would be true if all ranks had equally many numbers. Here rank *r* has *r* + 1 of them."
-            ),
-            Option("no: it is too small here"),
-            Option(
-                "no: it is too large here",
-                "That would be true if the ranks with few numbers had the large ones. Here they have the small ones.",
-            ),
-        ),
-        answer="no: it is too small here",
-        why="No, it is too small. The mean of the means lets a rank with one number count as much as a rank with many.",
-    ),
-    Prediction(
-        name="column_of_a_table",
-        lesson="04",
-        question="On Gloo, which places of `table` does `dist.all_reduce(table[:, 0])` add up over the ranks?",
-        options=(
-            Option(
-                "the first column",
-                "That would be true if Gloo followed the tensor's strides. It takes a stretch of memory, and a column "
-                "is none.",
-            ),
-            Option("the first two places of the first row"),
-            Option("none: it raises", "That is what NCCL does, according to torch's source. Gloo does not look."),
-        ),
-        answer="the first two places of the first row",
-        why="It adds up the first two places of the first row. The picture has `table` row by row, as it lies in "
-        "memory. The column is its first place and the one where the second row begins. Gloo takes two numbers "
-        "from the column's address on, neighbours, and does not say so.",
+    answer="the weights stay equal, and the step is too long",
+    why=(
+        "The weights stay equal, and the step is too long: with N ranks, N times as long. Nobody notices, because "
+        "nothing differs between the ranks. The training is just less stable, and the more ranks there are, the worse "
+        "it gets.\n\n"
+        "Divided by the number of ranks, the sum is the gradient that one process computes from the whole batch, up to "
+        "rounding. This holds for a loss that is a mean and for equal shares."
     ),
 )
+
+MAX_WITH_NAN = Prediction(
+    name="max_with_nan",
+    lesson="04",
+    question=(
+        "Four ranks bring 1, nan, 3 and 4, and call `dist.all_reduce` with `ReduceOp.MAX`. What do they hold "
+        "afterwards (on Gloo)?"
+    ),
+    options=(
+        Option(
+            "nan",
+            "This is what `torch.max` does within one tensor, and what you would need to find out that a rank has "
+            "diverged. A sum does it: with `SUM` everyone gets nan.",
+        ),
+        Option("1"),
+        Option(
+            "4",
+            "This would be true if a nan were skipped and nothing else. But the comparison is asked again and again, "
+            "each time between what was kept so far and the next number.",
+        ),
+        Option(
+            "an error",
+            "This would be true if somebody looked at the numbers. A reduction combines whatever bits it gets.",
+        ),
+    ),
+    answer="1",
+    why=(
+        "The number 1: the nan is gone, and so are 3 and 4. A comparison with a nan is always false, so "
+        "which of the two numbers is kept depends on their order, and what survives in the end depends on the order in "
+        "which the ranks are combined. `MIN` has the same fault.\n\n"
+        "So do not look for a diverged rank with `MAX`. Reduce `torch.isnan(x).any()` as a number, or take the `SUM`."
+    ),
+)
+
+BYTES_OF_ALL_GATHER = Prediction(
+    name="bytes_of_all_gather",
+    lesson="04",
+    question=(
+        "Four ranks all-gather: each brings a tensor of 1 MiB, and each ends with all four. How many MiB does each "
+        "rank **send**?"
+    ),
+    answer=3,
+    within=0,
+    unit="MiB",
+    why=(
+        "It sends 3 MiB. Each rank lacks three of the four tensors, so 3 MiB have to reach it, and what all ranks "
+        "receive together somebody must send. With N ranks and D bytes from each it is D (N - 1).\n\n"
+        "The matrix shows how: every rank sends to the next one only. It passes its own tensor on, then the one that "
+        "has just come in, and so on round the ring. No rank sends more than any other."
+    ),
+)
+
+TWO_CALLS = Prediction(
+    name="two_calls",
+    lesson="04",
+    question=(
+        "Each of these pairs of calls does the work of one call. For which one does the busiest rank send **no more** "
+        "bytes than in the one call, here on Gloo with four ranks?"
+    ),
+    options=(
+        Option(
+            "gather, then broadcast, for an all-gather",
+            "This would be true if the broadcast were free. Its root has to send the whole result, more than once, and "
+            "nobody else can begin.",
+        ),
+        Option("reduce, then scatter, for a reduce-scatter"),
+        Option(
+            "reduce, then broadcast, for an all-reduce",
+            "This would be true if a root could hand the total out without sending it. It sends the whole buffer to "
+            "two ranks here, after it has taken part in the reduce.",
+        ),
+        Option(
+            "none of them: one call is always cheaper",
+            "By the textbook that is right, and a good library gets there. Gloo misses it once.",
+        ),
+    ),
+    answer="reduce, then scatter, for a reduce-scatter",
+    why=(
+        "Reduce, then scatter: 6 MiB, as much as the one call. The one call should need half of that, 3 MiB, as the "
+        "textbook's column says. But **Gloo runs an all-reduce under its reduce-scatter** and throws three quarters of "
+        "the result away. It saves you memory, and no bytes.\n\n"
+        "In the other two rows the one call is cheaper, since it has no root: nobody has to collect everything and "
+        "hand it out again. What holds everywhere is the meaning of a pair; what it costs depends on the library."
+    ),
+)
+
+MISSING_GRADIENT = Prediction(
+    name="missing_gradient",
+    lesson="04",
+    question=(
+        "Each rank subtracts the mean over the ranks from its activation `h`, computes a loss of its own, and calls "
+        "`backward()`. Every loss depends on every rank's `h`, through the mean. What is in `h.grad`?"
+    ),
+    options=(
+        Option(
+            "the gradient of the sum of all ranks' losses: that is what the all-reduce is for",
+            "This would be true if autograd ran an all-reduce on the way back as well. It does not know that what one "
+            "rank put in came out on the others.",
+        ),
+        Option("the gradient of the rank's own loss only, without what its number did to the others' losses"),
+        Option(
+            "the gradient without the mean: backward stops at the all-reduce, as it stops at a receive",
+            "This would be true if the tensor had come from nowhere, as a received one does. The all-reduce worked in "
+            "place, on a tensor that was in the graph and stays in it.",
+        ),
+        Option(
+            "nothing: backward raises an error at the all-reduce",
+            "This is what one would wish for. torch says something, but it is a warning, and backward goes on.",
+        ),
+    ),
+    answer="the gradient of the rank's own loss only, without what its number did to the others' losses",
+    why=(
+        "Only the rank's own loss is in it. For autograd, the all-reduce is something that happened to a tensor and "
+        "that it passes by: the gradient goes through unchanged, as if the sum were the rank's own number. "
+        "The others' losses depend on that number too, and their part is missing.\n\n"
+        "Nothing looks wrong: the loss is right, the gradients have the right shape, and the model trains, to "
+        "something else. torch warns, in the words that the cell has printed, which are easy to miss in a log. "
+        "Averaging the gradients of the **weights** is not concerned: that happens after backward."
+    ),
+)
+
+PREDICTIONS = (FORGOTTEN_DIVISION, MAX_WITH_NAN, BYTES_OF_ALL_GATHER, TWO_CALLS, MISSING_GRADIENT)

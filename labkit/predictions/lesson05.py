@@ -1,95 +1,199 @@
-"""The predictions of lesson 05: who waits for a late rank, and what a clock says."""
+"""Predictions for lesson 05: who waits for whom, and what a clock measures."""
+
+from __future__ import annotations
 
 from labkit.predictions.prediction import Option, Prediction
 
 PREDICTIONS = (
     Prediction(
-        name="late_to_a_barrier",
+        name="whose_clock",
         lesson="05",
-        question="Rank 2 comes late to `dist.barrier()`. Who is held up by it?",
+        question=(
+            "Rank 2 works 60 ms longer than the others in each step. Every rank reads its own clock before and after "
+            "its own `all_reduce`, and nowhere else. On which ranks does the all-reduce seem slow?"
+        ),
         options=(
             Option(
-                "its neighbours, ranks 1 and 3",
-                "That would be true if a rank only had to hear from its neighbours. Nobody may leave before "
-                "**everybody** has come.",
+                "on rank 2 only",
+                "This would be true if the clock ran during the extra work. It runs during the all-reduce only, and "
+                "when rank 2 gets there, everyone else is already waiting for it.",
             ),
-            Option("rank 0, which leads", "A barrier has no leader: its promise is the same for every rank."),
-            Option("all the others"),
+            Option(
+                "on all ranks alike",
+                "This would be true if all ranks began the all-reduce together. They only end it together.",
+            ),
+            Option("on all ranks but rank 2"),
         ),
-        answer="all the others",
-        why="All the others. A barrier costs everybody the time of the **latest** rank, and its own messages on top. "
-        "The late rank itself waits for nobody.",
+        answer="on all ranks but rank 2",
+        why=(
+            "**The all-reduce seems slow on all ranks but rank 2.** They come early, so they wait in the call until "
+            "rank 2 brings its part. Rank 2 comes last and finds everybody there. The rank with the *shortest* "
+            "all-reduce is the one that holds up the others."
+        ),
     ),
     Prediction(
-        name="which_calls_are_barriers",
+        name="late_to_nine",
         lesson="05",
-        question="Nine calls, rank 1 late to each. In how many does every other rank wait for it?",
+        question=(
+            "Rank 1 comes late to each of nine calls: a barrier, the four collectives without a root, and the four "
+            "with root 0. In how many of the nine does **every** other rank wait for rank 1?"
+        ),
         options=(
             Option(
                 "in all nine",
-                "Many tutorials say that every collective is an implicit barrier. "
-                "Look at the last four: ranks that need nothing from rank 1 have left.",
+                "This is what many tutorials say: every collective is an implicit barrier. It would be true if each "
+                "result depended on every rank. A receiver of a broadcast needs the root and nobody else.",
             ),
             Option("in five: those without a root"),
             Option(
                 "in one: the barrier",
-                "That would be true if the other calls could end without rank 1's data. No total is complete without "
-                "its part.",
+                "This would be true if the other calls could give ranks their result without rank 1's data. An "
+                "all-reduce has no total before rank 1 has brought its part.",
             ),
         ),
         answer="in five: those without a root",
-        why="In five. There, every rank's result depends on **every** rank: no total without rank 1's part. "
-        "They hold everybody up, so they act as barriers.",
+        why=(
+            "**In five.** In the first five calls every rank's result depends on every rank: there is no total without "
+            "rank 1's part. These calls act as barriers.\n\n"
+            "The other four wait only where data depends on rank 1:\n\n"
+            "- *gather*: the ranks that only hand in their part go on. The root waits, because it needs rank 1's.\n"
+            "- *scatter*: the ranks that have their part go on. The root waits because it still has to hand rank 1 its "
+            "part, and on Gloo a send is a rendezvous.\n"
+            "- *broadcast* and *reduce*: some wait and some go on. Which ones? The next question is about that."
+        ),
     ),
     Prediction(
-        name="load_without_a_barrier",
+        name="root_of_a_broadcast",
         lesson="05",
-        question="Rank 0 needs 0.3 s to save. The other ranks load at once. What do they get?",
+        question="Rank 0 broadcasts. Of the other ranks, one comes late. For which late ranks does the root wait?",
         options=(
             Option(
-                "the model", "That would be true if they came later than rank 0 finishes. They are 0.3 s too early."
+                "for each of them",
+                "This would be true if the root handed its data to every rank itself. On Gloo some ranks get it from "
+                "a rank that already has it.",
             ),
-            Option("an error: there is no such file"),
+            Option("for some of them"),
             Option(
-                "they wait for rank 0", "A file system knows nothing of ranks: nothing ties the readers to the writer."
+                "for none of them",
+                "This would be true if a send only had to put its data on the way. On Gloo a send returns when the "
+                "receiver takes the message.",
             ),
         ),
-        answer="an error: there is no such file",
-        why="They get an error: nothing ties the readers to the writer. With less luck they load an older file, "
-        "or half of a new one, and nobody notices.",
+        answer="for some of them",
+        why=(
+            "**For some of them.** The rank that hands the data to the late one waits, and so does a rank that gets "
+            "its data through the late one. With four ranks, the root hands to ranks 1 and 2, and rank 1 hands on to "
+            "rank 3. So when rank 3 is late, the root has long gone. This route is a tree: lesson 06 builds it.\n\n"
+            "**A broadcast is no barrier.** All of this is Gloo. An MPI library may copy a small message and let its "
+            "sender go at once. On NCCL a call returns when its work is *queued* on the GPU. (Neither was run here.) "
+            "Rely on a collective for its data, never for the waiting."
+        ),
     ),
     Prediction(
-        name="spread_of_readings",
+        name="who_loads_what",
         lesson="05",
-        question="Take twenty readings instead of one. How far apart are the longest and the shortest?",
+        question=(
+            "The file holds the checkpoint of step 0. Rank 0 now needs 0.3 s to collect the model, and writes the "
+            "checkpoint of step 12 to the same file. The other ranks load the file at once. What do they get?"
+        ),
         options=(
             Option(
-                "at most 10 %",
-                "That would be true of a machine that does nothing else. "
-                "Here the ranks share cores with each other and with everything that runs.",
+                "step 12: loading waits until rank 0 has written",
+                "A file system makes nobody wait for a file that somebody is going to write. Nothing ties the readers "
+                "to the writer.",
             ),
-            Option("more than 10 %"),
+            Option(
+                "an error: the file is not complete",
+                "This would be true if they came while rank 0 was writing. They come before it has begun, and find a "
+                "whole file.",
+            ),
+            Option("step 0, and no error"),
+            Option(
+                "a deadlock: they wait for rank 0, and rank 0 waits for them",
+                "There is nothing in these lines that waits: no rank communicates.",
+            ),
         ),
-        answer="more than 10 %",
-        why="More than 10 %, so one reading says next to nothing.",
+        answer="step 0, and no error",
+        why=(
+            "**Step 0, and no error.** Rank 0 goes on with the new weights and the others with the old ones, and "
+            "nothing tells you. An error would be the lucky case: you get one where there is no older file, or where a "
+            "rank loads while rank 0 is writing and finds half a file."
+        ),
     ),
     Prediction(
-        name="price_of_more_bytes",
+        name="empty_clock",
         lesson="05",
-        question="16 MiB are 262,144 times 64 bytes. How much longer does it take to all-reduce them?",
+        question=("Between the two barriers there is now no work at all. What does the clock show?"),
         options=(
             Option(
-                "about 262,144 times",
-                "That would be true if each byte had its price and the call itself cost nothing.",
+                "a few microseconds: there is nothing left to measure",
+                "This would be true if a barrier cost nothing. The second barrier stands before the second reading, so "
+                "you time its messages too.",
             ),
-            Option("more than twice, less than ten thousand times"),
-            Option(
-                "at most twice",
-                "That would be true if only the call itself cost time. Copying 16 MiB takes time as well.",
-            ),
+            Option("tens of microseconds or more"),
         ),
-        answer="more than twice, less than ten thousand times",
-        why="More than twice, and far less than 262,144 times. A message has a price of its own, whatever its size: "
-        "the flat part of the curve.",
+        answer="tens of microseconds or more",
+        why=(
+            "**Tens of microseconds or more.** The second barrier sends messages like any other collective, and it "
+            "stands between the two readings. So a part of what the clock shows is the barrier. Look also at how far "
+            "apart the dots of one rank lie: if you take a single reading, you catch one of them."
+        ),
+    ),
+    Prediction(
+        name="two_clocks",
+        lesson="05",
+        question=(
+            "Rank 0 broadcasts 1 MiB, 50 times, and reads its own clock. Clock A: a barrier before each broadcast, "
+            "and only the broadcast is timed. Clock B: all 50 back to back, the total divided by 50. Which one shows "
+            "more for one broadcast, on rank 0?"
+        ),
+        options=(
+            Option(
+                "A: starting afresh each time costs more than going on",
+                "This would be true if a call after a barrier had to set something up again. The connections are "
+                "there, and the barrier itself is not timed: it ends before the first reading.",
+            ),
+            Option(
+                "neither: it is the same call with the same data",
+                "This would be true if the root had to wait for the end of a broadcast. It goes on as soon as its own "
+                "sends are done.",
+            ),
+            Option("B: back to back"),
+        ),
+        answer="B: back to back",
+        why=(
+            "**B.** Both clocks are right, and they measure different things. A shows how long *one* broadcast keeps "
+            "the **root** busy: it hands its data over and goes on, while others still pass it down the tree. B shows "
+            "how many broadcasts **all ranks** get through in a row: soon the root has to wait for a child that is "
+            "still busy with the one before. The difference can be large: in one published case (openucx/ucc, issue "
+            "1326) clock A gave 94 GB/s where clock B and nccl-tests gave 54. So write down which clock you "
+            "used."
+        ),
+    ),
+    Prediction(
+        name="flat_or_each",
+        lesson="05",
+        question=(
+            "The model's gradients are 5 tensors, 49 KiB in all. You can all-reduce them one after the other, or copy "
+            "them into one flat tensor and all-reduce that. What is faster, both timed honestly?"
+        ),
+        options=(
+            Option(
+                "one after the other: five small messages are quicker than a large one",
+                "This would be true if the time went by the bytes. At this size it goes by the number of calls.",
+            ),
+            Option(
+                "no difference: the same bytes travel",
+                "The bytes are the same. But each call has a price of its own, whatever its size, and you pay it five "
+                "times.",
+            ),
+            Option("one flat tensor"),
+        ),
+        answer="one flat tensor",
+        why=(
+            "**One flat tensor.** The same bytes travel, but every call has a price of its own, however little it "
+            "carries. PyTorch's `DistributedDataParallel` therefore collects gradients in *buckets* of up to 25 MiB. "
+            "Lesson 07 measures the price of a call, lesson 09 builds the buckets."
+        ),
     ),
 )

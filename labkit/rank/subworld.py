@@ -123,11 +123,28 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
         undo.enter_context(_put(space, rank=dist.get_rank(), world_size=n))
         undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
         undo.callback(_return_to, world)
+        undo.enter_context(_meeting_place(_groups[n], f"{count}/"))
         distributed_c10d._update_default_pg(_groups[n])
         distributed_c10d._world.group_count = count  # groups meet under their number, which all ranks must share
         undo.callback(recorder.confine, None)
         recorder.confine(n)
         yield
+
+
+@contextlib.contextmanager
+def _meeting_place(group: Any, name: str) -> Iterator[None]:
+    """Let groups that are made in this one meet in a place of their own: some are named by their ranks only.
+
+    Else `new_group(ranks, use_local_synchronization=True)` would find the addresses that an earlier run left there.
+    """
+    known = distributed_c10d._world.pg_map
+    backend, store = known[group]
+    known[group] = backend, dist.PrefixStore(name, store)
+    try:
+        yield
+    finally:
+        if group in known:
+            known[group] = backend, store
 
 
 def _return_to(world: Any) -> None:

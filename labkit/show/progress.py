@@ -28,7 +28,8 @@ class ProgressTable:
         predictions: Mapping[str, Sequence[bool | None]] | None = None,
         best: Mapping[str, Any] | None = None,
     ) -> None:
-        self.best = {name: in_short(figures) for name, figures in (best or {}).items()}
+        shown = {e.name for e in exercises}
+        self.best = {name: in_short(figures) for name, figures in (best or {}).items() if name in shown}
         self.predictions = {lesson: list(rights) for lesson, rights in (predictions or {}).items()}
         self.exercises = list(exercises)
         self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
@@ -65,10 +66,10 @@ class ProgressTable:
             level = f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)}"
             name = f"<code>{e.name}</code><br>{escape(e.title)}"
             cells = [name, *(c.replace(" ", "&nbsp;") for c in (level, f"{e.minutes} min", state))]
-            cells.append(self.best.get(e.name, ""))
-            kinds = ("name", "difficulty", "minutes", "state", "best")
-            rows.append(row(e.lesson, [cell(c, kind) for c, kind in zip(cells, kinds, strict=True)]))
-        names = ["lesson", "exercise", "difficulty", "time", "state", "your best"]
+            kinds = ("name", "difficulty", "minutes", "state")
+            best = [cell(self.best.get(e.name, ""), "best")] if self.best else []
+            rows.append(row(e.lesson, [*(cell(c, kind) for c, kind in zip(cells, kinds, strict=True)), *best]))
+        names = ["lesson", "exercise", "difficulty", "time", "state", *["your best"] * bool(self.best)]
         predicted = f"<p>{'<br>'.join(self.predicted)}</p>" if self.predicted else ""
         return table("progress", escape(self.caption), names, rows) + predicted
 

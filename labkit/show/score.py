@@ -23,6 +23,8 @@ class Costs:
         comparable = best and (best["n"], best["size"]) == (score.n, score.size)
         self._best = dict(best) if best and comparable else {}
         self._mine = {cost: value for cost in COSTS if (value := getattr(score, cost)) is not None}
+        if any(self._far(cost) for cost in self._mine):  # it saves one cost by another, past what the card allows
+            self._least = {c: least for c, least in self._least.items() if self._mine.get(c, least) >= least - 0.5}
 
     @property
     def _where(self) -> str:
@@ -34,7 +36,7 @@ class Costs:
         """How the figures are counted, and how far the solution is from the least."""
         said = []
         if self._score.textbook:
-            said.append("The bytes of a collective are its textbook's; as a round it counts once.")
+            said.append("For a collective, the bytes are the textbook's figure, and the call counts as one round.")
         if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
             said.append(f"It can be done with {listed(over)}.")
         elif any(self._mine[cost] < least - 0.5 for cost, least in self._least.items() if cost in self._mine):
@@ -60,7 +62,7 @@ class Costs:
         names = {
             "sent": "bytes sent by the busiest rank",
             "rounds": "rounds, one after another",
-            "memory": "peak memory of a rank beside its arguments, in bytes",
+            "memory": "bytes of memory at the peak, beside the arguments",
         }
         columns: Sequence[tuple[str, Mapping[str, Any]]] = (
             ("this solution", self._mine),

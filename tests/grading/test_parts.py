@@ -105,6 +105,7 @@ def test_every_kind_of_input_has_an_x_for_every_rank(kind):
 
 def test_the_first_difference_names_the_element_and_both_values():
     assert differs(floats(1, 5), floats(1, 2)) == "element 1 is 5, and 2 belongs there"
+    assert differs(np.array([[1, 5], [6, 7]]), np.array([[1, 5], [2, 7]])) == "element [1, 0] is 6, and 2 belongs there"
     assert differs({"a": [floats(1)]}, {"a": [floats(2)]}) == "element 0 in result['a'][0] is 1, and 2 belongs there"
 
 

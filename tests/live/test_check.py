@@ -115,6 +115,14 @@ def test_an_exception_names_its_rank_and_line_and_who_waited(lab):
     assert "all variables are kept" in repr(verdict)
 
 
+@pytest.mark.parametrize("head", ["f()", "f(x, y)"])
+def test_a_function_with_other_arguments_is_told_how_it_is_called(lab, head):
+    verdict = checked(lab, f"def {head}:\n    return 1")
+    assert (verdict.state, verdict.says[1:]) == ("raises", ["The check calls f(x)."])
+    inner = checked(lab, SOME + "    return f()")
+    assert "The check calls" not in repr(inner), "it is not the check that calls it wrongly"
+
+
 def test_a_deadlock_names_who_waits_for_whom_at_which_line(lab):
     body = "    dist.send(y, (rank + 1) % world_size)\n    dist.recv(y, (rank - 1) % world_size)\n    return y"
     verdict = checked(lab, SOME + body)

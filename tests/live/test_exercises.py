@@ -31,11 +31,47 @@ def hello_sum(x):
 """,
     ),
     (
-        "half_sum",
+        "average_gradients",
         """
-def half_sum(x):
-    halves = [r for r in range(world_size) if (r < world_size // 2) == (rank < world_size // 2)]
-    return torch.stack(comms.all_gather(x))[halves].sum(dim=0)
+def average_gradients(model):
+    for p in model.parameters():
+        p.grad = comms.all_reduce(p.grad) / world_size
+""",
+    ),
+    (
+        "average_in_team",
+        """
+def average_in_team(model, team):
+    dist.all_reduce_coalesced([p.grad for p in model.parameters()], group=team)
+    for p in model.parameters():
+        p.grad.div_(len(dist.get_process_group_ranks(team)))
+""",
+    ),
+    (
+        "from_member",
+        """
+def from_member(x, team, member):
+    return comms.broadcast(x, src=dist.get_global_rank(team, member), group=team)
+""",
+    ),
+    (
+        "two_sums",
+        """
+def two_sums(x):
+    of_leaders, of_all = x.clone(), x.clone()
+    if rank % 2 == 0:
+        leaders = dist.new_group(range(0, world_size, 2), use_local_synchronization=True)
+        dist.all_reduce(of_leaders, group=leaders)
+    everyone = dist.new_group(range(world_size))
+    dist.all_reduce(of_all, group=everyone)
+    return of_leaders, of_all
+""",
+    ),
+    (
+        "who_is_left",
+        """
+def who_is_left(alive):
+    return [r for r, flag in enumerate(comms.all_gather(alive)) if flag.item()]
 """,
     ),
     (
@@ -250,9 +286,9 @@ def tree_broadcast(x, root):
 """,
     ),
     (
-        "reduce_scatter_from_all_to_all",
+        "lean_reduce_scatter",
         """
-def reduce_scatter_from_all_to_all(x):
+def lean_reduce_scatter(x):
     chunks = list(x.chunk(world_size)) if len(x) else [x] * world_size
     got = [torch.empty_like(chunks[0]) for _ in range(world_size)]
     dist.all_to_all(got, chunks)

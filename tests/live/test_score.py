@@ -83,7 +83,7 @@ def test_the_figures_are_those_that_one_counts_by_hand(lab, monkeypatch, name, n
     verdict = scored(lab, monkeypatch, exercise, n)
     score = verdict.score
     assert (score.sent, score.rounds, score.memory, score.textbook) == (sent, rounds, memory, textbook)
-    assert ("its textbook's" in repr(verdict)) == textbook
+    assert ("the textbook's figure" in repr(verdict)) == textbook
 
 
 def test_the_largest_input_on_most_ranks_is_the_one_that_is_told(lab):

@@ -37,6 +37,11 @@ def test_what_is_no_time_is_refused_in_words(lab):
         lab.times("readings")
 
 
+def test_a_list_in_place_of_its_name_is_refused(lab):
+    with pytest.raises(LabError, match="Say in quotes which times to draw"):
+        lab.times([0.001, 0.002])
+
+
 def test_times_of_some_ranks_belong_to_nobody_known(lab):
     lab.run("pair = dist.new_group([0, 1])\nsome = None\nif rank < 2: some = timed(lambda: None, group=pair, repeat=2)")
     with pytest.raises(LabError, match="timed by a group of 2 ranks"):

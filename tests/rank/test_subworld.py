@@ -174,3 +174,14 @@ def twice(gate):
             signal.raise_signal(signal.SIGINT)
         finally:
             signal.raise_signal(signal.SIGINT)
+
+
+def test_each_time_groups_meet_in_a_place_of_their_own(space):
+    """A group that is named by its ranks only has the same name each time."""
+    for count in (1000, 2000):
+        with one_of(1, count, space):
+            _, store = distributed_c10d._world.pg_map[dist.group.WORLD]
+            assert not store.check(["somebody"])
+            store.set("somebody", "was here")
+    _, store = distributed_c10d._world.pg_map[subworld._groups[1]]
+    assert not store.check(["somebody"])

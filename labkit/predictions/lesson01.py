@@ -1,0 +1,95 @@
+"""The predictions of lesson 01: what a number names in a group, who has to make one, what a dead rank takes along."""
+
+from labkit.predictions.prediction import Option, Prediction
+
+PREDICTIONS = (
+    Prediction(
+        name="share_in_a_team",
+        lesson="01",
+        question="Each team reads all 240 rows of a batch, numbered 0 to 239, and its members share them equally. "
+        "There are four ranks, and ranks 2 and 3 are the upper team. Which rows are rank 3's?",
+        options=(
+            Option(
+                "180 to 239, the last quarter",
+                "Those are rank 3's rows where all four ranks share one batch, as in lesson 00. The upper team would "
+                "then read rows 120 to 239 only, and never see the first half of any batch.",
+            ),
+            Option("120 to 239, the second half"),
+            Option(
+                "all 240",
+                "Then both members of a team would compute the same gradient, and one of them would be superfluous.",
+            ),
+        ),
+        answer="120 to 239, the second half",
+        why="Rows 120 to 239, the second half. Within its team rank 3 is number 1 of 2, and that is what its share of "
+        "the batch goes by: `dist.get_rank(team)` and `dist.get_world_size(team)`, not `rank` and `world_size`.",
+    ),
+    Prediction(
+        name="src_in_a_group",
+        lesson="01",
+        question="Each team now broadcasts the `y` of one member to the whole team. The next cell says `src=0` on "
+        "every rank. What does it do in the upper team, ranks 2 and 3?",
+        options=(
+            Option(
+                "both get rank 2's y: it is number 0 of their team",
+                "That would be true if `src` counted within the group. It does not.",
+            ),
+            Option(
+                "both get rank 0's y",
+                "Rank 0 is not in their group, and a collective moves data among the members of its group only.",
+            ),
+            Option("it raises an error on both"),
+        ),
+        answer="it raises an error on both",
+        why="It raises an error on both: *Global rank 0 is not part of group*. `src` is a rank of the **world**, also "
+        "where a `group` is given. In the lower team `src=0` works, because there rank 0 happens to be number 0. "
+        "Such code passes every test in which there is one group only.",
+    ),
+    Prediction(
+        name="new_group_by_members",
+        lesson="01",
+        question="In the next cell only the even ranks call `new_group`, to make a group of the even ranks. What "
+        "happens, on Gloo?",
+        options=(
+            Option(
+                "it raises an error at once",
+                "That would need somebody who knows that the odd ranks do not call it. No rank knows what the others "
+                "do.",
+            ),
+            Option("nothing that you can see"),
+            Option(
+                "the even ranks wait for the odd ones",
+                "They would if `new_group` ended in a barrier of all ranks. To connect, the members only need each "
+                "other.",
+            ),
+        ),
+        answer="nothing that you can see",
+        why="Nothing that you can see: no error, no wait, and the group even works. The **next** `new_group` hangs, "
+        "though its line is correct and every rank calls it. torch numbers the groups as they are made, and ranks look "
+        "for each other under that number. The even ranks are one ahead now, so they look in a different place than "
+        "the odd ranks.",
+    ),
+    Prediction(
+        name="left_after_death",
+        lesson="01",
+        question="Every rank holds a trained `model`, and the members of a team hold the same one. Rank 1 now kills "
+        "itself, with the signal that no process can refuse. Which ranks have a `model` afterwards?",
+        options=(
+            Option(
+                "none: the job is dead",
+                "That is what `torchrun` does: it ends the other workers, and they all start again from a checkpoint. "
+                "The lab keeps the survivors, because you are in the middle of a lesson.",
+            ),
+            Option("all but rank 1"),
+            Option(
+                "all: rank 0 holds the same model, so rank 1 gets it from there",
+                "It could, if somebody sent it. Nothing crosses from one process to another unless both take part.",
+            ),
+        ),
+        answer="all but rank 1",
+        why="All but rank 1. The survivors are the same processes as before, with the same variables. Rank 1 is a "
+        "**new** process: it has a place in the group, and the imports and functions of your cells, but the old one's "
+        "variables are gone. The process group is new as well, so the groups that you made belong to a world that is "
+        "gone.",
+    ),
+)
