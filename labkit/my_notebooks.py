@@ -1,4 +1,4 @@
-"""The learner's own copies of the lessons, without outputs: made, renewed with the workbook, put back.
+"""The learner's own copies of the lessons, without outputs, and of their scripts: made, renewed, put back.
 
 A copy in which the learner has changed no cell is renewed when the workbook's version has changed. A changed one is
 never written to: the workbook's new version lies beside it. Outputs, execution counts, widgets' state, tags and empty
@@ -27,6 +27,7 @@ from labkit.words import count, listed
 WORKBOOK = Path(__file__).resolve().parent.parent / "notebooks"  # where labkit is used from a clone of the repository
 FOLDER = "my-notebooks"
 FIRST = "00-start-here.ipynb"
+SCRIPTS = "scripts"  # programs that run outside a notebook, in a folder of this name in both places
 WORK = "my-work"  # progress and attempts (labkit/progress.py)
 MADE = ".copies.json"  # by file name, a digest of the cells that a copy was made with
 ABOUT = "What each notebook here was copied from, so that those which you have not changed can be renewed."
@@ -46,7 +47,7 @@ README = f"""\
 
 @dataclass
 class Renewal:
-    """What became of each notebook in a learner's folder, by name."""
+    """What became of each notebook and script in a learner's folder, by name."""
 
     folder: Path
     made: list[str] = field(default_factory=list)
@@ -60,8 +61,11 @@ class Renewal:
 
     def __str__(self) -> str:
         lines = []
-        if self.made:
-            lines.append(f"{count(len(self.made), 'notebook')} copied to {self.folder}/, without outputs.")
+        notebooks = [name for name in self.made if name.endswith(".ipynb")]
+        if notebooks:
+            lines.append(f"{count(len(notebooks), 'notebook')} copied to {self.folder}/, without outputs.")
+        if scripts := len(self.made) - len(notebooks):
+            lines.append(f"{count(scripts, 'script')} copied to {self.folder}/{SCRIPTS}/.")
         if self.renewed:
             lines.append(f"Updated, because you had not changed {_them(self.renewed)}: {_listed(self.renewed)}.")
         if self.removed:
@@ -86,16 +90,16 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def renew(folder: Path, workbook: Path = WORKBOOK) -> Renewal:
-    """Make a copy of every lesson in the folder, or renew those that are there; what became of each."""
-    lessons = _lessons(workbook, folder)
+    """Make a copy of every lesson and script in the folder, or renew those there; what became of each."""
+    wanted = _lessons(workbook, folder) | _scripts(workbook)
     told = Renewal(folder)
     with _writing(folder):
         _take_work_over(workbook / WORK, folder / WORK, told)
         _copy_readme(workbook / "README.md", folder / "README.md", told)
         made = _made(folder)
-        for name, text in lessons.items():
+        for name, text in wanted.items():
             _renew(folder, name, text, made, told)
-        for name in [name for name in made if name not in lessons and not _lesson_of(name)]:
+        for name in [name for name in made if name not in wanted and not _lesson_of(name)]:
             _let_go(folder, name, made, told)
         _write_made(folder, made)
     return told
@@ -113,7 +117,7 @@ def put_back(folder: Path, which: str, workbook: Path = WORKBOOK) -> tuple[str, 
         if copy.is_file() and copy.read_bytes() != lessons[name].encode():
             kept = _keep(copy)
         made = _made(folder)
-        _copy(copy, lessons[name], made)
+        _copy(folder, name, lessons[name], made)
         _drop_new(folder, name, digest(lessons[name]), made)
         _write_made(folder, made)
     return name, kept
@@ -182,12 +186,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(written.encode()).hexdigest()
 
 
-# -- one notebook ---------------------------------------------------------------------------------------------------
+# -- one notebook or script -----------------------------------------------------------------------------------------
 
 
 def _renew(folder: Path, name: str, text: str, made: dict[str, str], told: Renewal) -> None:
-    copy, has = folder / name, _digest_of(folder / name)
-    was, wanted = made.get(name), digest(text)
+    has, was, wanted = _digest_of(folder / name), made.get(name), _digest(name, text)
     if has is not None and has not in (was, wanted):
         if was == wanted:
             told.changed.append(name)
@@ -202,7 +205,7 @@ def _renew(folder: Path, name: str, text: str, made: dict[str, str], told: Renew
         told.current.append(name)
     else:
         (told.made if has is None else told.renewed).append(name)
-        _copy(copy, text, made)
+        _copy(folder, name, text, made)
     _drop_new(folder, name, wanted, made)
 
 
@@ -220,40 +223,42 @@ def _let_go(folder: Path, name: str, made: dict[str, str], told: Renewal) -> Non
 def _put_beside(folder: Path, name: str, text: str, made: dict[str, str]) -> str:
     """Where the workbook's version lies beside the learner's; empty where the learner has done away with it."""
     for number in itertools.count(1):
-        new = f"{Path(name).stem}.new{'' if number == 1 else f'-{number}'}.ipynb"
-        has, wanted = _digest_of(folder / new), digest(text)
+        stem, dot, kind = name.rpartition(".")
+        new = f"{stem}.new{'' if number == 1 else f'-{number}'}{dot}{kind}"
+        has, wanted = _digest_of(folder / new), _digest(name, text)
         if has == wanted:
             return new
         if has is None and made.get(new) == wanted:
             return ""
         if has in (None, made.get(new)):
-            _copy(folder / new, text, made)
+            _copy(folder, new, text, made)
             return new
     raise AssertionError("numbers do not end")
 
 
 def _drop_new(folder: Path, name: str, wanted: str, made: dict[str, str]) -> None:
     """Remove what was put beside a notebook, unless the learner has changed it."""
-    for file in folder.glob("*.new*.ipynb"):
-        if _lesson_of(file.name) == name and _digest_of(file) in (made.get(file.name), wanted):
+    for file in (folder / name).parent.glob("*.new*"):
+        new = file.relative_to(folder).as_posix()
+        if _lesson_of(new) == name and _digest_of(file) in (made.get(new), wanted):
             file.unlink()
     for new in [new for new in made if _lesson_of(new) == name]:
         del made[new]
 
 
 def _lesson_of(new: str) -> str:
-    """The notebook beside which a new version lies; empty for a name of another kind.
+    """The notebook or script beside which a new version lies; empty for a name of another kind.
 
     >>> _lesson_of("02-two.new.ipynb"), _lesson_of("02-two.new-3.ipynb"), _lesson_of("02-two.ipynb")
     ('02-two.ipynb', '02-two.ipynb', '')
     """
-    match = re.fullmatch(r"(.+)\.new(-\d+)?\.ipynb", new)
-    return f"{match[1]}.ipynb" if match else ""
+    match = re.fullmatch(r"(.+)\.new(-\d+)?\.(ipynb|py)", new)
+    return f"{match[1]}.{match[3]}" if match else ""
 
 
-def _copy(copy: Path, text: str, made: dict[str, str]) -> None:
-    files.write(copy, text)
-    made[copy.name] = digest(text)
+def _copy(folder: Path, name: str, text: str, made: dict[str, str]) -> None:
+    files.write(folder / name, text)
+    made[name] = _digest(name, text)
 
 
 def _keep(copy: Path) -> str:
@@ -266,10 +271,15 @@ def _keep(copy: Path) -> str:
     raise AssertionError("numbers do not end")
 
 
+def _digest(name: str, text: str) -> str:
+    """The digest of a notebook's cells, or of all of a script."""
+    return digest(text) if name.endswith(".ipynb") else hashlib.sha256(text.encode()).hexdigest()
+
+
 def _digest_of(file: Path) -> str | None:
-    """The digest of a notebook; None where there is none, and a word that no digest is for one that cannot be read."""
+    """The digest of a file; None where there is none, and a word that no digest is for one that cannot be read."""
     try:
-        return digest(file.read_text(encoding="utf-8"))
+        return _digest(file.name, file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
@@ -293,6 +303,11 @@ def _lessons(workbook: Path, folder: Path) -> dict[str, str]:
     return {file.name: without_outputs(file.read_text(encoding="utf-8")) for file in sorted(workbook.glob("*.ipynb"))}
 
 
+def _scripts(workbook: Path) -> dict[str, str]:
+    """Every script of the workbook, by its name in the folder."""
+    return {f"{SCRIPTS}/{f.name}": f.read_text(encoding="utf-8") for f in sorted((workbook / SCRIPTS).glob("*.py"))}
+
+
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     try:
@@ -310,7 +325,7 @@ def _made(folder: Path) -> dict[str, str]:
     """What each copy was made from; nothing where that is not known any more."""
     try:
         known: Any = json.loads((folder / MADE).read_text(encoding="utf-8"))["made from"]
-        return {name: str(made) for name, made in known.items() if Path(name).name == name}
+        return {name: str(made) for name, made in known.items() if name.removeprefix(f"{SCRIPTS}/") == Path(name).name}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -103,7 +103,8 @@ def test_a_copy_of_each_lesson_is_the_lesson_without_what_a_run_left(file: Path)
 def test_every_link_in_the_copies_leads_to_something_in_their_folder(tmp_path: Path):
     folder = tmp_path / "mine"
     my_notebooks.renew(folder)
-    text = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if not file.name.startswith(".")}
+    pages = [*folder.glob("*.ipynb"), folder / "README.md"]
+    text = {file.name: file.read_text(encoding="utf-8") for file in pages}
     links = [(name, link) for name in text for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text[name])]
     inside = [(name, unquote(link)) for name, link in links if "://" not in link]
     assert len(inside) > 100
@@ -286,6 +287,47 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
         files.write(tmp_path / "file", "new \udcff")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "old"
+
+
+# -- scripts ---------------------------------------------------------------------------------------------------------
+
+
+SCRIPT = "scripts/mean.py"
+
+
+@pytest.fixture
+def scripts(mine: Path, workbook: Path) -> tuple[Path, Path]:
+    """A script in the workbook and its copy, which differ in nothing."""
+    (workbook / "scripts").mkdir()
+    (workbook / SCRIPT).write_text("one")
+    told = my_notebooks.renew(mine, workbook)
+    assert (told.made, str(told)) == ([SCRIPT], f"1 script copied to {mine}/scripts/.")
+    return workbook / SCRIPT, mine / SCRIPT
+
+
+def test_a_script_is_copied_and_renewed_while_the_learner_has_not_changed_it(scripts, mine: Path, workbook: Path):
+    its, copy = scripts
+    assert my_notebooks.renew(mine, workbook).made == []
+    its.write_text("better")
+    assert my_notebooks.renew(mine, workbook).renewed == [SCRIPT]
+    assert copy.read_text() == "better"
+    its.unlink()
+    assert my_notebooks.renew(mine, workbook).removed == [SCRIPT]
+    assert names(mine / "scripts") == []
+
+
+def test_a_script_that_the_learner_changed_is_kept_and_the_new_one_lies_beside_it(scripts, mine: Path, workbook: Path):
+    its, copy = scripts
+    (mine / "scripts" / "own.new.py").write_text("the learner's own")
+    copy.write_text("mine")
+    assert my_notebooks.renew(mine, workbook).changed == [SCRIPT]
+    for better in ("better", "better still"):
+        its.write_text(better)
+        assert my_notebooks.renew(mine, workbook).beside == [(SCRIPT, "scripts/mean.new.py")]
+        assert (copy.read_text(), (mine / "scripts" / "mean.new.py").read_text()) == ("mine", better)
+    shutil.copy(mine / "scripts" / "mean.new.py", copy)
+    assert my_notebooks.renew(mine, workbook).current[-1] == SCRIPT
+    assert names(mine / "scripts") == ["mean.py", "own.new.py"]
 
 
 # -- putting back ---------------------------------------------------------------------------------------------------

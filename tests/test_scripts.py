@@ -1,0 +1,121 @@
+"""notebooks/scripts run as processes that meet in a file, and print what theory says."""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "notebooks" / "scripts"
+LIMIT = 100  # seconds: three imports of torch on busy cores
+PLACE = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+def run(program: Path, world_size: int, meet: Path) -> list[list[str]]:
+    """The lines that each rank printed; all ranks end well and within the limit."""
+    kept = {key: value for key, value in os.environ.items() if key not in PLACE}
+    kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    ranks: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(world_size):
+            ranks.append(subprocess.Popen([sys.executable, program], env={**kept, "RANK": str(rank)}, **pipes))
+        said = [process.communicate(timeout=LIMIT) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0] * world_size, said
+    return [out.splitlines() for out, _ in said]
+
+
+def printed(script: str, world_size: int, folder: Path) -> list[str]:
+    """What a script printed, which rank 0 alone does."""
+    first, *others = run(SCRIPTS / script, world_size, folder / "meet")
+    assert others == [[]] * (world_size - 1)
+    return first
+
+
+def literals(text: str) -> list:
+    """The numbers and lists of numbers in a line, in order."""
+    return [ast.literal_eval(found) for found in re.findall(r"\[[^]]*\]|-?\d+(?:\.\d+)?", text)]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_the_mean_counts_every_number_once(tmp_path: Path, world_size: int):
+    rank, shards, mean, mean_of_means = zip(
+        *map(literals, printed("distributed_mean.py", world_size, tmp_path)), strict=True
+    )
+    assert list(rank) == list(range(world_size))
+    assert [len(shard) for shard in shards] == [r + 1 for r in range(world_size)], "uneven"
+    numbers = [number for shard in shards for number in shard]
+    assert mean == pytest.approx((sum(numbers) / len(numbers),) * world_size)
+    wrong = sum(sum(shard) / len(shard) for shard in shards) / world_size
+    assert mean_of_means == pytest.approx((wrong,) * world_size)
+    assert (mean == mean_of_means) == (world_size == 1), "the wrong one shows"
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_the_softmax_stands_large_numbers_and_an_empty_shard(tmp_path: Path, world_size: int):
+    rank, shards, parts, total = zip(
+        *map(literals, printed("distributed_softmax.py", world_size, tmp_path)), strict=True
+    )
+    assert list(rank) == list(range(world_size))
+    assert ([] in shards) == (world_size > 1)
+    numbers = [number for shard in shards for number in shard]
+    with pytest.raises(OverflowError):
+        math.exp(max(numbers))
+    powers = [math.exp(number - max(numbers)) for number in numbers]
+    assert [p for part in parts for p in part] == pytest.approx([power / sum(powers) for power in powers], rel=1e-5)
+    assert [len(part) for part in parts] == [len(shard) for shard in shards]
+    assert total == pytest.approx((1,) * world_size)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_cheat_sheet_shows_every_primitive_in_rank_order(tmp_path: Path, n: int):
+    lines = "\n".join(printed("collective_cheatsheet.py", n, tmp_path))
+    rows = re.findall(r"^(.+?) +rank (\d+): (.+) → (.+)$", lines, re.MULTILINE)
+    assert len(rows) == lines.count("\n") + 1
+    calls = [call for call, *_ in rows[::n]]
+    assert [(call, int(rank)) for call, rank, *_ in rows] == [(call, rank) for call in calls for rank in range(n)]
+    got = {call: [(before, after) for its, _, before, after in rows if its == call] for call in calls}
+    came, left = ([literals(time) for time in times] for times in zip(*got.pop("barrier"), strict=True))
+    assert min(left) >= max(came), "nobody leaves before the last has come"
+
+    nothing = ["–"] * (n - 1)
+    own = [f"[{r + 1}]" for r in range(n)]
+    parts = [[10 * (r + 1) + i for i in range(n)] for r in range(n)]
+    everybodys, total = str([r + 1 for r in range(n)]), f"[{n * (n + 1) // 2}]"
+    wanted = {
+        "broadcast": (own, ["[1]"] * n),
+        "scatter": ([str(parts[0]), *nothing], [f"[{part}]" for part in parts[0]]),
+        "gather": (own, [everybodys, *nothing]),
+        "reduce": (own, [total, *nothing]),
+        "all_reduce": (own, [total] * n),
+        "all_gather": (own, [everybodys] * n),
+        "reduce_scatter": ([str(p) for p in parts], [f"[{sum(p[r] for p in parts)}]" for r in range(n)]),
+        "all_to_all": ([str(p) for p in parts], [str([p[r] for p in parts]) for r in range(n)]),
+    }
+    if n > 1:
+        wanted["send, recv"] = (["[1]", *nothing], ["[1]", "[1]", *nothing[1:]])
+    assert got == {call: list(zip(*pair, strict=True)) for call, pair in wanted.items()}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.py")))
+def test_nothing_but_loopback_listens(tmp_path: Path, script: str):
+    (tmp_path / "looking.py").write_text(
+        "import psutil, runpy, torch.distributed as dist\n"
+        "dist.destroy_process_group = lambda: print('listens:', *sorted({"
+        "seen.laddr.ip for seen in psutil.Process().net_connections('inet') if seen.status == psutil.CONN_LISTEN}))\n"
+        f"runpy.run_path({str(SCRIPTS / script)!r}, run_name='__main__')\n"
+    )
+    assert [lines[-1] for lines in run(tmp_path / "looking.py", 2, tmp_path / "meet")] == ["listens: 127.0.0.1"] * 2
