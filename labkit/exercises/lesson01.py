@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case, counting, vectors
 
 # The ranks below `split` are one team, the others the other one; every rank makes both groups.
@@ -57,6 +57,7 @@ AVERAGE_IN_TEAM = Exercise(
     ranks=(4, 3, 2),
     means=_team_means,
     inputs=_team_gradients,
+    least=Least(rounds=lambda n: 1, memory=lambda n, S: 0),
     picture=lambda: [(x,) for x in counting(4, 3)],
     harness=f"""
 def harness(average_in_team, *grads, split):{TEAMS}
@@ -136,6 +137,7 @@ FROM_MEMBER = Exercise(
     means=_of_member,
     inputs=_members,
     keeps_input=True,
+    least=Least(rounds=lambda n: 1, memory=lambda n, S: S),
     picture=lambda: [(x, 1) for x in counting(4, 3)],
     harness=f"""
 def harness(from_member, x, member, split):{TEAMS}
@@ -309,6 +311,7 @@ WHO_IS_LEFT = Exercise(
         Case([np.array([0]) for _ in range(n)], "nobody has their data"),
         Case([np.array([r % 2], dtype="int32") for r in range(n)], "the odd ranks have theirs, in int32"),
     ],
+    least=Least(rounds=lambda n: 1),
     solution='''
 def who_is_left(alive):
     """Return the ranks whose alive is 1, in increasing order, on every rank."""
@@ -377,6 +380,7 @@ GRID_SUMS = Exercise(
         Case(counting(n, 5, "float64"), "one row, float64", {"columns": n}),
     ],
     keeps_input=True,
+    least=Least(rounds=lambda n: 2, memory=lambda n, S: 2 * S),
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
     solution='''
 def grid_sums(x, columns):
