@@ -57,7 +57,6 @@ AVERAGE_IN_TEAM = Exercise(
     ranks=(4, 3, 2),
     means=_team_means,
     inputs=_team_gradients,
-    least=Least(rounds=lambda n: 1, memory=lambda n, S: 0),
     picture=lambda: [(x,) for x in counting(4, 3)],
     harness=f"""
 def harness(average_in_team, *grads, split):{TEAMS}
@@ -142,7 +141,6 @@ FROM_MEMBER = Exercise(
     means=_of_member,
     inputs=_members,
     keeps_input=True,
-    least=Least(rounds=lambda n: 1, memory=lambda n, S: S),
     picture=lambda: [(x, 1) for x in counting(4, 3)],
     harness=f"""
 def harness(from_member, x, member, split):{TEAMS}
@@ -391,7 +389,6 @@ GRID_SUMS = Exercise(
         Case(counting(n, 5, "float64"), "one row, float64", {"columns": n}),
     ],
     keeps_input=True,
-    least=Least(rounds=lambda n: 2, memory=lambda n, S: 2 * S),
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: 2 * S),  # one row, columns of one rank
     solution='''
