@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import lines
 from labkit.errors import LabError
-from labkit.rank import anysource, comms, describe, ended, frames, given, group, recorder, tiny
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, importing, recorder, tiny
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.names import add_newest
@@ -79,17 +79,8 @@ def _control_thread(kernel: Any) -> None:
 
 def _sigint(signum: int, frame: FrameType | None) -> None:
     """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
-    if _runs(frame):
+    if importing.runs(frame) and not importing.postponed(frame):
         lines.interrupt(frame)
-
-
-def _runs(frame: FrameType | None) -> bool:
-    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
-    while frame is not None and not is_cell(frame.f_code.co_filename):
-        if frame.f_code.co_name == "call_by_name":
-            break
-        frame = frame.f_back
-    return frame is not None
 
 
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
@@ -185,7 +176,7 @@ def where() -> dict[str, Any]:
         frame = frame.f_back
     cells = [i for i, f in enumerate(stack) if is_cell(f.f_code.co_filename)]
     if not cells:
-        called = _runs(stack[0] if stack else None)
+        called = importing.runs(stack[0] if stack else None)
         return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
     inner, outer = stack[cells[0]], stack[cells[-1]]
     op = frames.operation(stack[: cells[0]])

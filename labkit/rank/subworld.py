@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit.rank import recorder
+from labkit.rank.importing import postponed
 
 _groups: dict[int, Any] = {}
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
@@ -86,6 +87,8 @@ class Gate:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """What Python calls when the signal comes."""
+        if self._open and postponed(frame):
+            return
         self._came = True
         if self._open:
             self._open = False

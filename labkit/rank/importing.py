@@ -1,0 +1,58 @@
+"""An interrupt waits for the end of an import: a library whose import is broken off stays half imported for good.
+
+torch imports some of its parts when they are first needed, sympy for one in the first `y.backward(gradient)`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from labkit.rank.frames import is_learners
+from labkit.theory.record import is_cell
+
+IMPORT = "<frozen importlib._bootstrap>"
+
+_waiting = threading.Lock()  # held as long as an interrupt waits
+
+
+def postponed(frame: FrameType | None) -> bool:
+    """Whether a library is being imported there; then the interrupt comes again once it is.
+
+    A module of the learner's own is broken off like a cell: it may never end.
+    """
+    if not _importing(frame):
+        return False
+    if _waiting.acquire(blocking=False):
+        threading.Thread(target=_again, args=(threading.get_ident(),), name="labkit-interrupt", daemon=True).start()
+    return True
+
+
+def _again(thread: int) -> None:
+    try:
+        while _importing(frame := sys._current_frames().get(thread)):
+            time.sleep(0.01)
+    finally:
+        _waiting.release()
+    if runs(frame):
+        signal.pthread_kill(thread, signal.SIGINT)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None and not is_learners(frame):
+        if frame.f_code.co_filename == IMPORT:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def runs(frame: FrameType | None) -> bool:
+    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
+    while frame is not None and not is_cell(frame.f_code.co_filename):
+        if frame.f_code.co_name == "call_by_name":
+            break
+        frame = frame.f_back
+    return frame is not None
