@@ -10,10 +10,10 @@ from labkit import exercises
 
 pytestmark = pytest.mark.browser
 
-RING = exercises.find("ring_shift")
+HELLO = exercises.find("hello_sum")
 START = "from labkit import start\n\nlab = start(timeout=60)"
-WRONG = "%%px\ndef ring_shift(x):\n    return x"
-CHECK = 'lab.check("ring_shift")'
+WRONG = "%%px\ndef hello_sum(x):\n    return x"
+CHECK = 'lab.check("hello_sum")'
 
 
 def test_an_exercise_is_read_tried_solved_and_remembered(opened, lab_server, shots, tmp_path):
@@ -21,31 +21,31 @@ def test_an_exercise_is_read_tried_solved_and_remembered(opened, lab_server, sho
     cells = [
         place,
         START,
-        'lab.exercise("ring_shift")',
-        RING.stub,
+        'lab.exercise("hello_sum")',
+        HELLO.stub,
         CHECK,
         WRONG,
         CHECK,
-        'lab.exercise("ring_shift").solution()',
+        'lab.exercise("hello_sum").solution()',
     ]
     nb: browse.Notebook = opened(lab_server.write("exercise.ipynb", cells))
     nb.run_cell(0)
     nb.run_cell(1)
     card = nb.run_cell(2)
-    expect(card.get_by_text(f"Exercise: {RING.title}")).to_be_visible()
-    expect(card.locator("img[alt^='An example of ring_shift']")).to_be_visible()
+    expect(card.get_by_text(f"Exercise: {HELLO.title}")).to_be_visible()
+    expect(card.locator("img[alt^='An example of hello_sum']")).to_be_visible()
     nb.run_cell(3)
-    expect(nb.run_cell(4).get_by_text("ring_shift: not attempted yet")).to_be_visible()
+    expect(nb.run_cell(4).get_by_text("hello_sum: not attempted yet")).to_be_visible()
     nb.run_cell(5)
     verdict = nb.run_cell(6)
-    expect(verdict.get_by_text("ring_shift: wrong")).to_be_visible()
-    expect(verdict.locator("img[alt^='What ring_shift does with 2 ranks']")).to_be_visible()
+    expect(verdict.get_by_text("hello_sum: wrong")).to_be_visible()
+    expect(verdict.locator("img[alt^='What hello_sum does with 2 ranks']")).to_be_visible()
     nb.page.screenshot(path=shots / "exercise-wrong.png")
     nb.run_cell(7)
     expect(nb.cells).to_have_count(len(cells) + 1)
-    expect(nb.cells.nth(len(cells))).to_contain_text("def ring_shift(x):")
+    expect(nb.cells.nth(len(cells))).to_contain_text("def hello_sum(x):")
     nb.run_cell(len(cells))
-    expect(nb.run_cell(6).get_by_text("ring_shift: right on")).to_be_visible()
+    expect(nb.run_cell(6).get_by_text("hello_sum: right on")).to_be_visible()
     expect(nb.run_cell(2).get_by_text("● solved")).to_be_visible()
     nb.page.screenshot(path=shots / "exercise-solved.png")
     assert nb.errors() == []
