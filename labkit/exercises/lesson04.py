@@ -134,6 +134,15 @@ def sharded_step(weights, gradient, lr):
 
 # -- parts of unequal length --------------------------------------------------------------------------------------
 
+
+def _uneven_integers_too(n: int) -> list[Case]:
+    return [
+        *uneven(n),
+        Case([np.arange(r + 1) + 10 * r for r in range(n)], "integers"),
+        Case([np.arange(r + 2) + 2**24 for r in range(n)], "integers too large for float32"),
+    ]
+
+
 ALL_GATHER_UNEVEN = Exercise(
     name="all_gather_uneven",
     lesson="04",
@@ -147,7 +156,7 @@ ALL_GATHER_UNEVEN = Exercise(
     minutes=12,
     difficulty=2,
     means=collectives.all_gather,
-    inputs=lambda n: [*uneven(n), Case([np.arange(r + 2) + 2**24 for r in range(n)], "large integers")],
+    inputs=_uneven_integers_too,
     forbids=(*OBJECTS, *MESSAGES),
     least=Least(rounds=lambda n: 2),  # the lengths go first
     solution='''
@@ -303,6 +312,7 @@ def repair_mean(x):
 
 
 def _integers(n: int) -> list[Case]:
+    wide = "integers too large for float32"
     return [
         Case(counting(n, 3, "int64")),
         Case([np.array([r + 1]) for r in range(n)], "one integer"),
@@ -310,7 +320,7 @@ def _integers(n: int) -> list[Case]:
         Case(draws(n, 4, "int32", 2), "int32"),
         Case(counting(n, 0, "int64"), "no element"),
         # 2**24 + 1 is no float32: whoever converts before adding finds the last digits gone.
-        Case([np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])], "large"),
+        Case([np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])], wide),
     ]
 
 
@@ -361,7 +371,7 @@ def average_ints(x):
         ),
         Mutant("divides before it adds", replace=("x.clone()", "x // world_size")),
         Mutant("forgets to divide", replace=("total / world_size", "total.float()")),
-        Mutant("makes floats before it adds", replace=("x.clone()", "x.float()"), says="large"),
+        Mutant("makes floats before it adds", replace=("x.clone()", "x.float()"), says="too large"),
     ),
     hints=(
         "Which line raises: the all-reduce or the division? What would it have to put where?",
@@ -911,8 +921,9 @@ CENTRED = Exercise(
         "Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by "
         "element. In this specimen somebody has got rid of torch's warning by `detach()`: its numbers are right, and "
         "its gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum "
-        "of all ranks' losses**: every rank's loss depends on every rank's `x`. Write the backward pass of the "
-        "all-reduce yourself, in a `torch.autograd.Function`."
+        "of all ranks' losses**: every rank's loss depends on every rank's `x`. (A rank's loss is the sum of what it "
+        "returns, with a different weight for each element.) Write the backward pass of the all-reduce yourself, in a "
+        "`torch.autograd.Function`."
     ),
     minutes=15,
     difficulty=3,
