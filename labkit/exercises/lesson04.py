@@ -46,10 +46,10 @@ SHARDED_STEP = Exercise(
     title="One step, a part from each rank",
     statement=(
         "Every rank brings all the `weights`, the same everywhere, and the `gradient` of its own share of the batch; "
-        "both have one dimension, and `world_size` divides their length. Return, on every rank, the weights after one "
-        "step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total "
-        "gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody "
-        "gets all parts. One reduce-scatter and one all-gather."
+        "both have one dimension and the same dtype, and `world_size` divides their length. Return, on every rank, the "
+        "weights after one step with the **average** gradient: the old weights minus `lr * average`. Each rank may "
+        "learn the total gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in "
+        "the end everybody gets all parts. One reduce-scatter and one all-gather."
     ),
     minutes=8,
     difficulty=2,
@@ -72,7 +72,7 @@ def sharded_step(weights, gradient, lr):
     dist.reduce_scatter_single(mine, gradient)
     part = weights[rank * size : (rank + 1) * size] - lr * mine / world_size
     # end
-    new = torch.empty_like(weights)
+    new = torch.zeros_like(weights)
     # yours
     dist.all_gather_single(new, part)
     # end
@@ -138,19 +138,29 @@ def sharded_step(weights, gradient, lr):
 
 # -- parts of unequal length --------------------------------------------------------------------------------------
 
+
+def _uneven_integers_too(n: int) -> list[Case]:
+    return [
+        *uneven(n),
+        Case([np.arange(r + 1) + 10 * r for r in range(n)], "integers"),
+        Case([np.arange(r + 2) + 2**24 for r in range(n)], "integers too large for float32"),
+    ]
+
+
 ALL_GATHER_UNEVEN = Exercise(
     name="all_gather_uneven",
     lesson="04",
     title="An all-gather of unequal lengths",
     statement=(
         "Every rank brings a tensor `x` with one dimension and **a length of its own**, which the others do not know "
-        "and which may be 0. The dtype is the same everywhere. Return, on every rank, the **list** of everyone's `x` "
-        "in the order of the ranks, each with its own length. Use `dist.all_gather` on tensors: no objects, no send."
+        "and which may be 0. The dtype is the same everywhere: floats or integers. Return, on every rank, the **list** "
+        "of everyone's `x` in the order of the ranks, each with its own length and in this dtype. Use "
+        "`dist.all_gather` on tensors: no objects, no send."
     ),
     minutes=12,
     difficulty=2,
     means=collectives.all_gather,
-    inputs=uneven,
+    inputs=_uneven_integers_too,
     forbids=(*OBJECTS, *MESSAGES),
     least=Least(sent=lambda n, S: (n - 1) * (S + 8), rounds=lambda n: 2),  # padded, and the lengths
     solution='''
@@ -168,6 +178,26 @@ def all_gather_uneven(x):
 ''',
     mutants=(
         Mutant("returns the padding as well", replace=("room[:size]", "room")),
+        Mutant(
+            "makes floats of everything",
+            replace=("x.new_zeros(longest)", "torch.zeros(longest, device=device)"),
+            says="float",
+        ),
+        Mutant(
+            "makes floats of everything, and integers of these",
+            source="""
+def all_gather_uneven(x):
+    length = torch.tensor([len(x)], device=device)
+    lengths = [torch.zeros_like(length) for _ in range(world_size)]
+    dist.all_gather(lengths, length)
+    padded = torch.zeros(max(lengths).item(), device=device)
+    padded[: len(x)] = x
+    rooms = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(rooms, padded)
+    return [room[:size].to(x.dtype) for room, size in zip(rooms, lengths)]
+""",
+            says="16777",
+        ),
         Mutant("cuts everything to its own length", replace=("room[:size]", "room[: len(x)]")),
         Mutant(
             "returns the parts in one tensor",
@@ -202,7 +232,8 @@ def all_gather_uneven(x):
     ),
     hints=(
         "All-gather wants equal shapes. What must all ranks know first, and which call tells them?",
-        "All-gather the lengths, pad to the longest, all-gather the padded tensors.",
+        "All-gather the lengths, pad to the longest, all-gather the padded tensors. `x.new_zeros(longest)` has the "
+        "dtype of `x`.",
         "Cut each part to the length that you gathered for its rank.",
     ),
     after="Padding costs bytes: one long tensor makes all of them long. Where that hurts, use an uneven all-to-all.",
@@ -285,12 +316,15 @@ def repair_mean(x):
 
 
 def _integers(n: int) -> list[Case]:
+    wide = "integers too large for float32"
     return [
         Case(counting(n, 3, "int64")),
         Case([np.array([r + 1]) for r in range(n)], "one integer"),
         Case(draws(n, 5, "int64", 1), "negative integers"),
         Case(draws(n, 4, "int32", 2), "int32"),
         Case(counting(n, 0, "int64"), "no element"),
+        # 2**24 + 1 is no float32: whoever converts before adding finds the last digits gone.
+        Case([np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])], wide),
     ]
 
 
@@ -341,6 +375,7 @@ def average_ints(x):
         ),
         Mutant("divides before it adds", replace=("x.clone()", "x // world_size")),
         Mutant("forgets to divide", replace=("total / world_size", "total.float()")),
+        Mutant("makes floats before it adds", replace=("x.clone()", "x.float()"), says="too large"),
     ),
     hints=(
         "Which line raises: the all-reduce or the division? What would it have to put where?",
@@ -595,9 +630,9 @@ RIGHT_CALLS = Exercise(
     solution='''
 def right_calls(gradient, shares, weight, tokens, loss, lr):
     """Give the ranks what they need, by one call for each need."""
-    my_share = torch.empty(len(shares) // world_size, device=device)
-    layer = torch.empty(len(weight) * world_size, device=device)
-    my_tokens = torch.empty_like(tokens)
+    my_share = torch.zeros(len(shares) // world_size, device=device)
+    layer = torch.zeros(len(weight) * world_size, device=device)
+    my_tokens = torch.zeros_like(tokens)
     # yours
     dist.all_reduce(gradient)
     dist.reduce_scatter_single(my_share, shares)
@@ -895,8 +930,9 @@ CENTRED = Exercise(
         "Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by "
         "element. In this specimen somebody has got rid of torch's warning by `detach()`: its numbers are right, and "
         "its gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum "
-        "of all ranks' losses**: every rank's loss depends on every rank's `x`. Write the backward pass of the "
-        "all-reduce yourself, in a `torch.autograd.Function`."
+        "of all ranks' losses**: every rank's loss depends on every rank's `x`. (A rank's loss is the sum of what it "
+        "returns, with a different weight for each element.) Write the backward pass of the all-reduce yourself, in a "
+        "`torch.autograd.Function`."
     ),
     minutes=15,
     difficulty=3,

@@ -82,8 +82,8 @@ BYTES_OF_ALL_GATHER = Prediction(
     within=0,
     unit="MiB",
     why=(
-        "It sends 3 MiB. Each rank lacks three of the four tensors, so 3 MiB have to reach it, and what all ranks "
-        "receive together somebody must send. With N ranks and D bytes from each it is D (N - 1).\n\n"
+        "It sends 3 MiB. Each rank lacks three of the four tensors, so it receives 3 MiB. Whatever is received has "
+        "been sent, so the average rank sends 3 MiB as well. With N ranks and D bytes from each it is D (N - 1).\n\n"
         "The matrix shows how: every rank sends to the next one only. It passes its own tensor on, then the one that "
         "has just come in, and so on round the ring. No rank sends more than any other."
     ),
@@ -117,14 +117,14 @@ TWO_CALLS = Prediction(
     why=(
         "Reduce, then scatter: 6 MiB, as much as the one call. The one call should need half of that, 3 MiB, as the "
         "textbook's column says. But **Gloo runs an all-reduce under its reduce-scatter** and throws three quarters of "
-        "the result away. It saves you memory, and no bytes.\n\n"
+        "the result away. It saves memory, but no bytes.\n\n"
         "In the other two rows the one call is cheaper, since it has no root: nobody has to collect everything and "
         "hand it out again. What holds everywhere is the meaning of a pair; what it costs depends on the library."
     ),
 )
 
-MISSING_GRADIENT = Prediction(
-    name="missing_gradient",
+GRADIENT_OF_A_MEAN = Prediction(
+    name="gradient_of_a_mean",
     lesson="04",
     question=(
         "Each rank subtracts the mean over the ranks from its activation `h`, computes a loss of its own, and calls "
@@ -149,13 +149,13 @@ MISSING_GRADIENT = Prediction(
     ),
     answer="the gradient of the rank's own loss only, without what its number did to the others' losses",
     why=(
-        "Only the rank's own loss is in it. For autograd, the all-reduce is something that happened to a tensor and "
-        "that it passes by: the gradient goes through unchanged, as if the sum were the rank's own number. "
+        "Only the rank's own loss is in it. Autograd does not see the all-reduce: the gradient passes through it "
+        "unchanged, as if the sum were the rank's own number. "
         "The others' losses depend on that number too, and their part is missing.\n\n"
         "Nothing looks wrong: the loss is right, the gradients have the right shape, and the model trains, to "
         "something else. torch warns, in the words that the cell has printed, which are easy to miss in a log. "
-        "Averaging the gradients of the **weights** is not concerned: that happens after backward."
+        "Averaging the gradients of the **weights** is not affected: that happens after backward."
     ),
 )
 
-PREDICTIONS = (FORGOTTEN_DIVISION, MAX_WITH_NAN, BYTES_OF_ALL_GATHER, TWO_CALLS, MISSING_GRADIENT)
+PREDICTIONS = (FORGOTTEN_DIVISION, MAX_WITH_NAN, BYTES_OF_ALL_GATHER, TWO_CALLS, GRADIENT_OF_A_MEAN)
