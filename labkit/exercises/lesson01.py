@@ -363,7 +363,7 @@ GRID_SUMS = Exercise(
     lesson="01",
     title="Rows and columns",
     statement=(
-        "Put the ranks into a grid with so many `columns`, row by row: with 4 ranks and 2 columns, ranks 0 and 1 are "
+        "Put the ranks into a grid with `columns` columns, row by row: with 4 ranks and 2 columns, ranks 0 and 1 are "
         "the first row, ranks 0 and 2 the first column. Every rank brings a tensor `x` of the same shape. Return two "
         "new tensors: the sum over **your row** and the sum over **your column**. `columns` divides `world_size`."
     ),
