@@ -78,6 +78,7 @@ def average_in_team(model, team):
 ''',
     mutants=(
         Mutant("forgets the team in the sum", replace=(", group=team", "")),
+        Mutant("hands the team over as the operation", replace=(", group=team", ", team"), verdict="raises"),
         Mutant("divides by all ranks", replace=("dist.get_world_size(team)", "world_size"), says="one parameter"),
         Mutant("takes the teams to be halves", replace=("dist.get_world_size(team)", "max(1, world_size // 2)")),
         Mutant("divides by its rank in the team", replace=("get_world_size(team)", "get_rank(team)")),
@@ -93,7 +94,8 @@ def average_in_team(model, team):
     ),
     hints=(
         "They are the two lines of lesson 00, each with one change.",
-        "`dist.all_reduce` takes `group=`. How many gradients did the sum add up? Not `world_size` of them.",
+        "`dist.all_reduce` takes `group=`, by name: its second argument is the operation. How many gradients "
+        "did the sum add up? Not `world_size` of them.",
         "`dist.all_reduce(p.grad, group=team)`, then divide by `dist.get_world_size(team)`.",
     ),
     after="With its own group, a team is a world of its own: a rank, a size, and collectives that nobody else hears.",

@@ -56,7 +56,7 @@ PREDICTIONS = (
         ),
         answer="clearly different numbers on every rank",
         why="Clearly different numbers on every rank, after a single step: each rank has followed a gradient of its "
-        "own. Nothing has gone wrong, and no error tells you. From here on there are four models.",
+        "own. From here on there are four models, and no error tells you so.",
     ),
     Prediction(
         name="what_to_average",
