@@ -15,20 +15,20 @@ LATER = re.compile(r"in a later lesson \((\d\d)\)")
 LAST = 15  # the workbook's last lesson
 ITEMS = {  # documents, and how many items of each are mapped at least: a row that gets lost is missed
     "Synchronization Primitives in Distributed Training": 23,
-    "Essential Distributed Communication Primitives": 21,
-    "Synchronization in Distributed AI": 14,
+    "Essential Distributed Communication Primitives": 22,
+    "Synchronization in Distributed AI": 17,
     "Collective Communication Operations, a book's third chapter": 32,
-    "GPU Collective Communication Operations": 40,
+    "GPU Collective Communication Operations": 42,
 }
 
 
-def headings(lines: list[str]) -> list[str]:
-    """The text of every heading, of any level; what stands in a fenced block is none."""
+def headings(lines: list[str]) -> list[tuple[int, str]]:
+    """The level and the text of every heading; what stands in a fenced block is none."""
     found, fenced = [], False
     for line in lines:
         fenced ^= line.lstrip().startswith("```")
-        if not fenced and (heading := re.match(r"#{1,6} +(.*?) *$", line)):
-            found.append(heading[1])
+        if not fenced and (heading := re.match(r"(#{1,6}) +(.*?) *$", line)):
+            found.append((len(heading[1]), heading[2]))
     return found
 
 
@@ -37,9 +37,32 @@ def anchors(path: Path) -> set[str]:
     if path.suffix == ".ipynb":
         cells = nbformat.read(path, as_version=4).cells
         lines = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
-        return {heading.replace(" ", "-") for heading in headings(lines)}
-    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings(path.read_text("utf-8").splitlines())]
+        return {heading.replace(" ", "-") for _, heading in headings(lines)}
+    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for _, heading in headings(path.read_text("utf-8").splitlines())]
     return {word.replace(" ", "-") for word in words}
+
+
+def running(path: Path) -> set[str]:
+    """The anchors of a notebook's sections, at any level, that have a cell to run, other than the last one."""
+    under: list[tuple[int, str]] = []
+    found: set[str] = set()
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            for level, heading in headings(cell.source.splitlines()):
+                under = [*((above, text) for above, text in under if above < level), (level, heading)]
+        elif "lab.stop()" not in cell.source:
+            found |= {heading.replace(" ", "-") for _, heading in under}
+    return found
+
+
+def only_told(text: str, folder: Path) -> Iterator[str]:
+    """Items that no place runs, in words alone, and that no later lesson is to run."""
+    for item, where in (row for found in rows(text).values() for row in found):
+        places = [target.partition("#") for target in LINK.findall(where)]
+        scripts = [name for name, *_ in places if name.endswith(".py")]
+        runs = [a for name, _, a in places if name.endswith(".ipynb") and a in running(folder / name)]
+        if not (scripts or runs or LATER.findall(where) or item.startswith("Link: ")):
+            yield item
 
 
 def broken_links(text: str, folder: Path) -> Iterator[str]:
@@ -80,6 +103,10 @@ def test_every_place_on_the_page_exists():
 
 def test_every_item_has_a_place():
     assert list(lost_items((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
+
+
+def test_every_item_has_a_place_that_runs_or_a_later_lesson():
+    assert list(only_told((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
 
 
 def test_no_item_is_missing():
@@ -133,3 +160,22 @@ def test_a_planted_link_is_judged(folder: Path, target: str, fault: str):
 def test_a_planted_place_is_judged(folder: Path, where: str, fault: str):
     text = f"### A\n\n| item | where |\n|---|---|\n| x | {where} |\n"
     assert list(lost_items(text, folder)) == ([fault] if fault else [])
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("[03](03-one.ipynb#Lesson)", False),
+        ("[03](03-one.ipynb#Broadcast:-to-all)", False),
+        ("[03](03-one.ipynb#In-practice)", True),
+        ("[03](03-one.ipynb#In-practice) · in a later lesson (09)", False),
+        ("[03](03-one.ipynb#In-practice) · [mean.py](scripts/mean.py)", False),
+    ],
+)
+def test_a_planted_item_in_words_alone_is_found(tmp_path: Path, where: str, told: bool):
+    v4 = nbformat.v4
+    cells = [v4.new_markdown_cell("# Lesson\n\n## Broadcast: to all"), v4.new_code_cell("x"),
+             v4.new_markdown_cell("## In practice"), v4.new_code_cell("lab.stop()")]  # fmt: skip
+    nbformat.write(v4.new_notebook(cells=cells), tmp_path / "03-one.ipynb")
+    text = f"### A\n\n| item | where |\n|---|---|\n| x | {where} |\n"
+    assert list(only_told(text, tmp_path)) == (["x"] if told else [])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case, counting, vectors
 
 # The ranks below `split` are one team, the others the other one; every rank makes both groups.
@@ -67,6 +67,11 @@ def harness(average_in_team, *grads, split):{TEAMS}
     assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
     return [p.grad for p in model] if len(model) > 1 else model[0].grad
 """,
+    least=Least(  # one team is a single rank, which needs nobody
+        sent=lambda n, S: 2 * (n - 2) / (n - 1) * S,
+        rounds=lambda n: min(1, n - 2),
+        memory=lambda n, S: 0,
+    ),
     solution='''
 def average_in_team(model, team):
     """Replace each gradient of the model by its mean over the ranks of the team."""
@@ -143,6 +148,11 @@ FROM_MEMBER = Exercise(
 def harness(from_member, x, member, split):{TEAMS}
     return from_member(x, team, member)
 """,
+    least=Least(  # one team is a single rank, which needs nobody
+        sent=lambda n, S: min(1, n - 2) * S,
+        rounds=lambda n: min(1, n - 2),
+        memory=lambda n, S: min(1, n - 2) * S,
+    ),
     specimen='''
 def from_member(x, team, member):
     """Return the x of the team's member of this number, on every rank of the team."""
@@ -220,6 +230,7 @@ def harness(two_sums, x):
     assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
     return sums
 """,
+    least=Least(memory=lambda n, S: 2 * S),
     specimen='''
 def two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
@@ -311,6 +322,7 @@ WHO_IS_LEFT = Exercise(
         Case([np.array([0]) for _ in range(n)], "nobody has their data"),
         Case([np.array([r % 2], dtype="int32") for r in range(n)], "the odd ranks have theirs, in int32"),
     ],
+    least=Least(rounds=lambda n: 1),
     solution='''
 def who_is_left(alive):
     """Return the ranks whose alive is 1, in increasing order, on every rank."""
@@ -380,6 +392,7 @@ GRID_SUMS = Exercise(
     ],
     keeps_input=True,
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: 2 * S),  # one row, columns of one rank
     solution='''
 def grid_sums(x, columns):
     """Return the sum of x over this rank's row and over its column of the grid."""

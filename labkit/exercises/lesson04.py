@@ -58,7 +58,11 @@ SHARDED_STEP = Exercise(
     forbids=("all_reduce", "reduce", "gather", *MESSAGES, *OBJECTS),
     promises=(Once(("reduce_scatter", "all_gather")),),
     keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 2),  # S: weights and gradient
+    least=Least(  # S: the weights and as large a gradient
+        sent=lambda n, S: (n - 1) / n * S,
+        rounds=lambda n: 2,
+        memory=lambda n, S: S / 2,
+    ),
     solution='''
 def sharded_step(weights, gradient, lr):
     """Return the weights after a step, of which this rank computes its part."""
@@ -148,7 +152,7 @@ ALL_GATHER_UNEVEN = Exercise(
     means=collectives.all_gather,
     inputs=uneven,
     forbids=(*OBJECTS, *MESSAGES),
-    least=Least(rounds=lambda n: 2),  # the lengths go first
+    least=Least(sent=lambda n, S: (n - 1) * (S + 8), rounds=lambda n: 2),  # padded, and the lengths
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""
@@ -376,7 +380,7 @@ REPAIR_ALL_GATHER = Exercise(
     inputs=_one_number,
     promises=(Once(("all_gather",)),),
     tolerance=0,
-    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 1, memory=lambda n, S: n * S),
+    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 1, memory=lambda n, S: (n - 1) * S),
     specimen='''
 def repair_all_gather(x):
     """Return the list of all ranks' x."""
@@ -473,7 +477,7 @@ REPAIR_COLUMN = Exercise(
     inputs=_tables,
     promises=(Once(("all_reduce",)),),
     in_place=True,
-    least=Least(rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / 5, rounds=lambda n: 1),  # S: five columns
     specimen='''
 def repair_column(table):
     """Add the first column up over the ranks, in place."""
@@ -587,6 +591,7 @@ RIGHT_CALLS = Exercise(
     picture=lambda: [tuple(np.arange(first, first + size) + 10.0 * r for first, size in PICTURED) for r in range(2)],
     forbids=("scatter", *MESSAGES, *OBJECTS),
     promises=(Once(("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "broadcast")),),
+    least=Least(rounds=lambda n: 6),
     solution='''
 def right_calls(gradient, shares, weight, tokens, loss, lr):
     """Give the ranks what they need, by one call for each need."""
@@ -677,7 +682,11 @@ LEAN_REDUCE_SCATTER = Exercise(
     promises=(Calls(1),),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S),
     keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1),
+    least=Least(  # everyone else's chunks, for which there has to be room
+        sent=lambda n, S: (n - 1) / n * S,
+        rounds=lambda n: 1,
+        memory=lambda n, S: (n - 1) / n * S,
+    ),
     solution='''
 def lean_reduce_scatter(x):
     """Return the sum of everyone's chunk r, on rank r."""
@@ -895,7 +904,7 @@ CENTRED = Exercise(
     inputs=_activations,
     gradients=True,
     tolerance=1e-5,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),  # of the forward pass
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     specimen='''
 def centred(x):
     """Return x minus the mean over the ranks."""

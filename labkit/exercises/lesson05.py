@@ -232,6 +232,7 @@ SAVE_THEN_LOAD = Exercise(
     means=lambda xs: [xs[0] for _ in xs],
     inputs=_tensors,
     harness=SLOW_DISK,
+    least=Least(rounds=lambda n: 2),  # the readers wait for the writer, then the writer for the readers
     given="import os\n\n\n",
     specimen='''
 def save_then_load(x, path):
@@ -312,6 +313,7 @@ ONE_CALL = Exercise(
     inputs=_tensors,
     promises=(Calls(1),),
     harness=SECRET_PATH,
+    least=Least(rounds=lambda n: 1),
     solution='''
 def tell_when_saved(x, path):
     """Return rank 0's x on every rank, by way of a file whose path rank 0 alone knows."""
@@ -391,6 +393,7 @@ MEANWHILE = Exercise(
     promises=(Calls(1),),
     harness=WORKED_MEANWHILE,
     picture=lambda: ["early", "early", "late"],
+    least=Least(rounds=lambda n: 1),
     solution='''
 def work_meanwhile(work):
     """Return work(), once every rank has come; do the work while waiting."""
@@ -470,6 +473,7 @@ LATE_OR_SLOW = Exercise(
     inputs=_logs,
     picture=lambda: _log(3, 3, 2, 1).xs,
     tolerance=1e-9,
+    least=Least(rounds=lambda n: 1),  # both readings in one tensor
     solution='''
 def late_or_slow(began, ended):
     """Return [the rank that is late most often, the median transfer]."""
@@ -641,6 +645,7 @@ BENCH_BY_HAND = Exercise(
     inputs=_stop_watches,
     harness=FAKE_CLOCK,
     tolerance=1e-9,
+    least=Least(rounds=lambda n: 8),  # seven repeats after a barrier each, and one call to compare
     solution='''
 def bench_by_hand(work, clock, repeat):
     """Return the median over the repeats of the slowest rank's seconds."""

@@ -18,6 +18,31 @@ def average_gradients(model):
 """,
     ),
     (
+        "average_in_team",
+        "rounds",
+        """
+def average_in_team(model, team):
+    grads = [p.grad for p in model.parameters()]
+    dist.all_reduce_coalesced(grads, group=team)
+    for grad in grads:
+        grad /= dist.get_world_size(team)
+""",
+    ),
+    (
+        "from_member",
+        "sent",
+        """
+def from_member(x, team, member):
+    place, size, got = dist.get_rank(team), dist.get_world_size(team), x
+    if place != member:
+        got = torch.empty_like(x)
+        dist.recv(got, group=team, group_src=(place - 1) % size)
+    if (place + 1) % size != member:
+        dist.send(got, group=team, group_dst=(place + 1) % size)
+    return got
+""",
+    ),
+    (
         "ring_shift",
         "rounds",
         """
@@ -43,6 +68,38 @@ def halo(x):
         for work in works:
             work.wait()
     return wide
+""",
+    ),
+    (
+        "pipeline",
+        "rounds",
+        """
+def pipeline(first, second, weight):
+    total, kept, sending = torch.zeros_like(weight), [], []
+
+    def back(h, out):
+        slope = torch.ones_like(out)
+        if rank < world_size - 1:
+            dist.recv(slope, src=rank + 1)
+        slope *= 1 - out**2
+        total.add_(slope * h)
+        if rank > 0:
+            sending.append(dist.isend(slope * weight, dst=rank - 1))
+
+    for h in (first, second):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h)
+        if rank < world_size - 1:
+            sending.append(dist.isend(out, dst=rank + 1))
+            kept.append((h, out))
+        else:
+            back(h, out)
+    for h, out in kept:
+        back(h, out)
+    for work in sending:
+        work.wait()
+    return total
 """,
     ),
     (
@@ -141,31 +198,43 @@ def broadcast_from_scatter_all_gather(x):
 """,
     ),
     (
-        "reduce_scatter_from_all_to_all",
+        "sharded_step",
         "memory",
         """
-def reduce_scatter_from_all_to_all(x):
-    swapped = torch.empty_like(x)
-    dist.all_to_all_single(swapped, x)
-    chunks = swapped.view(world_size, len(x) // world_size)
-    for chunk in chunks[1:]:
-        chunks[0] += chunk
-    return chunks[0]
+def sharded_step(weights, gradient, lr):
+    new = torch.empty_like(weights)
+    parts, old = list(new.chunk(world_size)), weights.chunk(world_size)
+    dist.reduce_scatter(parts[rank], list(gradient.chunk(world_size)))
+    parts[rank].mul_(-lr / world_size).add_(old[rank])
+    dist.all_gather(parts, parts[rank])
+    return new
 """,
     ),
     (
-        "all_gather_uneven",
+        "lean_reduce_scatter",
         "memory",
         """
-def all_gather_uneven(x):
-    length = torch.tensor([len(x)])
-    lengths = [torch.zeros_like(length) for _ in range(world_size)]
-    dist.all_gather(lengths, length)
-    lengths = [size.item() for size in lengths]
-    rooms = x.new_zeros(world_size, max(lengths))
-    rooms[rank, : len(x)] = x
-    dist.all_gather(list(rooms), rooms[rank])
-    return [room[:size] for room, size in zip(rooms, lengths)]
+def lean_reduce_scatter(x):
+    chunks = list(x.view(world_size, len(x) // world_size))
+    got = [chunk if r == rank else torch.empty_like(chunk) for r, chunk in enumerate(chunks)]
+    dist.all_to_all(got, chunks)
+    total = got.pop(rank - 1)
+    for part in got:
+        total += part
+    return total
+""",
+    ),
+    (
+        "late_or_slow",
+        "rounds",
+        """
+def late_or_slow(began, ended):
+    mine = torch.stack([began, ended])
+    everyone = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    begins, ends = torch.stack(everyone, 1)
+    last = begins.argmax(0).bincount(minlength=world_size).argmax()
+    return [last.item(), (ends.amax(0) - begins.amax(0)).quantile(0.5).item()]
 """,
     ),
     (
