@@ -83,6 +83,7 @@ def average_in_team(model, team):
 ''',
     mutants=(
         Mutant("forgets the team in the sum", replace=(", group=team", "")),
+        Mutant("hands the team over as the operation", replace=(", group=team", ", team"), verdict="raises"),
         Mutant("divides by all ranks", replace=("dist.get_world_size(team)", "world_size"), says="one parameter"),
         Mutant("takes the teams to be halves", replace=("dist.get_world_size(team)", "max(1, world_size // 2)")),
         Mutant("divides by its rank in the team", replace=("get_world_size(team)", "get_rank(team)")),
@@ -98,7 +99,8 @@ def average_in_team(model, team):
     ),
     hints=(
         "They are the two lines of lesson 00, each with one change.",
-        "`dist.all_reduce` takes `group=`. How many gradients did the sum add up? Not `world_size` of them.",
+        "`dist.all_reduce` takes `group=`, by name: its second argument is the operation. How many gradients "
+        "did the sum add up? Not `world_size` of them.",
         "`dist.all_reduce(p.grad, group=team)`, then divide by `dist.get_world_size(team)`.",
     ),
     after="With its own group, a team is a world of its own: a rank, a size, and collectives that nobody else hears.",
@@ -375,7 +377,7 @@ GRID_SUMS = Exercise(
     lesson="01",
     title="Rows and columns",
     statement=(
-        "Put the ranks into a grid with so many `columns`, row by row: with 4 ranks and 2 columns, ranks 0 and 1 are "
+        "Put the ranks into a grid with `columns` columns, row by row: with 4 ranks and 2 columns, ranks 0 and 1 are "
         "the first row, ranks 0 and 2 the first column. Every rank brings a tensor `x` of the same shape. Return two "
         "new tensors: the sum over **your row** and the sum over **your column**. `columns` divides `world_size`."
     ),

@@ -4,30 +4,37 @@ from labkit.predictions.prediction import Option, Prediction
 
 PREDICTIONS = (
     Prediction(
-        name="who_runs_a_cell",
+        name="where_is_x",
         lesson="00",
-        question="The next cell begins with `%%px`. How many times does its `print` run?",
+        question="The next cell begins with `%%px`, and it makes a tensor `x`. How many tensors `x` are there "
+        "afterwards?",
         options=(
             Option(
-                "once, in this notebook",
-                "That is what happens to a cell without `%%px`. With it, the notebook only sends the code away.",
+                "one, in this notebook",
+                "That is what a cell without `%%px` does. With it, the notebook only sends the code away.",
             ),
             Option(
-                "four times, and it prints the same line each time",
-                "It would print the same line if `rank` were the same everywhere. The code is the same; `rank` is not.",
+                "one, which the four ranks share",
+                "They could share it if they were threads of one process. Processes share no memory: each rank has "
+                "made an `x` of its own, and each has printed different numbers.",
             ),
-            Option("four times, and each line is different"),
+            Option("four, one on each rank"),
+            Option(
+                "five, one on each rank and one in this notebook",
+                "The notebook runs nothing of the cell. It sends the code away and shows what the ranks print. Try it: "
+                "write `x` into a new cell, without `%%px`, and you get a `NameError`.",
+            ),
         ),
-        answer="four times, and each line is different",
-        why="Four times, with four different lines (with a different number of ranks, as many as there are). `%%px` "
-        "sends the cell to every rank, and each rank runs it in its own process. All of them run the same code. They "
-        "differ in one number, their `rank`.",
+        answer="four, one on each rank",
+        why="Four, one on each rank (with a different number of ranks, as many as there are). `%%px` sends the cell to "
+        "every rank, and each rank runs it in its own process, with its own memory. All of them run the same code. "
+        "Their numbers differ because their `rank` does.",
     ),
     Prediction(
         name="after_one_step",
         lesson="00",
-        question="The four models are equal, and each rank has a batch of its own. Each rank now takes **one** "
-        "training step. What do the four ranks hold in `model.output.weight[0, :3]` afterwards?",
+        question="The four models are equal. Each rank now takes **one** training step on its share of the batch. "
+        "What do the four ranks hold in `model.output.weight[0, :3]` afterwards?",
         options=(
             Option(
                 "the same numbers: they started from the same seed",
@@ -39,11 +46,17 @@ PREDICTIONS = (
                 "Nothing does that. Each rank is a process with memory of its own, and what happens in one is unknown "
                 "to the others until somebody sends it.",
             ),
-            Option("different numbers on every rank"),
+            Option(
+                "nearly the same numbers: they differ only in the last digits",
+                "All the text is Python's documentation, and with enough rows from everywhere the gradients would be "
+                "nearly equal. Each rank has only a few rows, from one part of the text, so its gradient is a rough "
+                "estimate: look how far apart the numbers are.",
+            ),
+            Option("clearly different numbers on every rank"),
         ),
-        answer="different numbers on every rank",
-        why="Different numbers on every rank, from the very first step on. The differences are small so far: each rank "
-        "has taken one step, in a slightly different direction.",
+        answer="clearly different numbers on every rank",
+        why="Clearly different numbers on every rank, after a single step: each rank has followed a gradient of its "
+        "own. From here on there are four models, and no error tells you so.",
     ),
     Prediction(
         name="what_to_average",

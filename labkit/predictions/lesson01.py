@@ -41,7 +41,7 @@ PREDICTIONS = (
             Option("it raises an error on both"),
         ),
         answer="it raises an error on both",
-        why="It raises an error on both: *Global rank 0 is not part of group*. `src` is a rank of the **world**, also "
+        why="It raises an error on both: *Global rank 0 is not part of group*. `src` is a rank of the **world**, even "
         "where a `group` is given. In the lower team `src=0` works, because there rank 0 happens to be number 0. "
         "Such code passes every test in which there is one group only.",
     ),
