@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case, counting, vectors
 
 # The ranks below `split` are one team, the others the other one; every rank makes both groups.
@@ -67,6 +67,7 @@ def harness(average_in_team, *grads, split):{TEAMS}
     assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
     return [p.grad for p in model] if len(model) > 1 else model[0].grad
 """,
+    least=Least(rounds=lambda n: 1, memory=lambda n, S: 0),
     solution='''
 def average_in_team(model, team):
     """Replace each gradient of the model by its mean over the ranks of the team."""
@@ -141,6 +142,7 @@ FROM_MEMBER = Exercise(
 def harness(from_member, x, member, split):{TEAMS}
     return from_member(x, team, member)
 """,
+    least=Least(rounds=lambda n: 1, memory=lambda n, S: S),
     specimen='''
 def from_member(x, team, member):
     """Return the x of the team's member of this number, on every rank of the team."""
@@ -212,12 +214,20 @@ TWO_SUMS = Exercise(
     keeps_input=True,
     harness="""
 def harness(two_sums, x):
+    from labkit.rank import recorder
+
     sums = two_sums(x)
     made = [None] * world_size
-    dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
+    with recorder.paused():
+        dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
     assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
     return sums
 """,
+    least=Least(
+        sent=lambda n, S: (2 - 2 / ((n + 1) // 2) + 2 - 2 / n) * S,  # a leader, in both
+        rounds=lambda n: 2,
+        memory=lambda n, S: 2 * S,
+    ),
     specimen='''
 def two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
@@ -309,6 +319,7 @@ WHO_IS_LEFT = Exercise(
         Case([np.array([0]) for _ in range(n)], "nobody has their data"),
         Case([np.array([r % 2], dtype="int32") for r in range(n)], "the odd ranks have theirs, in int32"),
     ],
+    least=Least(rounds=lambda n: 1),
     solution='''
 def who_is_left(alive):
     """Return the ranks whose alive is 1, in increasing order, on every rank."""
@@ -378,6 +389,7 @@ GRID_SUMS = Exercise(
     ],
     keeps_input=True,
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
+    least=Least(rounds=lambda n: 2, memory=lambda n, S: 2 * S),
     solution='''
 def grid_sums(x, columns):
     """Return the sum of x over this rank's row and over its column of the grid."""

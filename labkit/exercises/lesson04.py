@@ -58,7 +58,11 @@ SHARDED_STEP = Exercise(
     forbids=("all_reduce", "reduce", "gather", *MESSAGES, *OBJECTS),
     promises=(Once(("reduce_scatter", "all_gather")),),
     keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 2),  # S: weights and gradient
+    least=Least(  # S: the weights and their gradients
+        sent=lambda n, S: (n - 1) / n * S,
+        rounds=lambda n: 2,
+        memory=lambda n, S: S / 2,
+    ),
     solution='''
 def sharded_step(weights, gradient, lr):
     """Return the weights after a step, of which this rank computes its part."""
@@ -148,7 +152,11 @@ ALL_GATHER_UNEVEN = Exercise(
     means=collectives.all_gather,
     inputs=uneven,
     forbids=(*OBJECTS, *MESSAGES),
-    least=Least(rounds=lambda n: 2),  # the lengths go first
+    least=Least(
+        sent=lambda n, S: (n - 1) * (S + 8),  # padded, and the lengths
+        rounds=lambda n: 2,
+        memory=lambda n, S: n * S,
+    ),
     solution='''
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths."""
@@ -305,7 +313,7 @@ AVERAGE_INTS = Exercise(
     inputs=_integers,
     tolerance=1e-6,
     keeps_input=True,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     specimen='''
 def average_ints(x):
     """Return the mean of all ranks' integers, as floats."""
@@ -587,6 +595,7 @@ RIGHT_CALLS = Exercise(
     picture=lambda: [tuple(np.arange(first, first + size) + 10.0 * r for first, size in PICTURED) for r in range(2)],
     forbids=("scatter", *MESSAGES, *OBJECTS),
     promises=(Once(("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "broadcast")),),
+    least=Least(rounds=lambda n: 6),
     solution='''
 def right_calls(gradient, shares, weight, tokens, loss, lr):
     """Give the ranks what they need, by one call for each need."""
@@ -677,7 +686,7 @@ LEAN_REDUCE_SCATTER = Exercise(
     promises=(Calls(1),),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S),
     keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     solution='''
 def lean_reduce_scatter(x):
     """Return the sum of everyone's chunk r, on rank r."""
@@ -895,7 +904,7 @@ CENTRED = Exercise(
     inputs=_activations,
     gradients=True,
     tolerance=1e-5,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),  # of the forward pass
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
     specimen='''
 def centred(x):
     """Return x minus the mean over the ranks."""

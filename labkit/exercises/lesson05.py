@@ -233,6 +233,7 @@ SAVE_THEN_LOAD = Exercise(
     inputs=_tensors,
     harness=SLOW_DISK,
     given="import os\n\n\n",
+    least=Least(rounds=lambda n: 2),
     specimen='''
 def save_then_load(x, path):
     """Return rank 0's x on every rank, by way of a file that is gone afterwards."""
@@ -312,6 +313,7 @@ ONE_CALL = Exercise(
     inputs=_tensors,
     promises=(Calls(1),),
     harness=SECRET_PATH,
+    least=Least(rounds=lambda n: 1),
     solution='''
 def tell_when_saved(x, path):
     """Return rank 0's x on every rank, by way of a file whose path rank 0 alone knows."""
@@ -391,6 +393,7 @@ MEANWHILE = Exercise(
     promises=(Calls(1),),
     harness=WORKED_MEANWHILE,
     picture=lambda: ["early", "early", "late"],
+    least=Least(rounds=lambda n: 1),
     solution='''
 def work_meanwhile(work):
     """Return work(), once every rank has come; do the work while waiting."""
@@ -470,6 +473,7 @@ LATE_OR_SLOW = Exercise(
     inputs=_logs,
     picture=lambda: _log(3, 3, 2, 1).xs,
     tolerance=1e-9,
+    least=Least(rounds=lambda n: 1),  # both readings in one tensor
     solution='''
 def late_or_slow(began, ended):
     """Return [the rank that is late most often, the median transfer]."""

@@ -6,6 +6,57 @@ from labkit import exercises
 
 CHEAPEST = [
     (
+        "average_in_team",
+        "rounds",
+        """
+def average_in_team(model, team):
+    grads = [p.grad for p in model.parameters()]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat, group=team)
+    for grad, mean in zip(grads, flat.split([grad.numel() for grad in grads])):
+        grad.copy_(mean.view_as(grad) / dist.get_world_size(team))
+""",
+    ),
+    (
+        "two_sums",
+        "rounds",
+        """
+def two_sums(x):
+    of_leaders, of_all = x.clone(), x.clone()
+    leaders, everyone = dist.new_group(range(0, world_size, 2)), dist.new_group(range(world_size))
+    if rank % 2 == 0:
+        dist.all_reduce(of_leaders, group=leaders)
+    dist.all_reduce(of_all, group=everyone)
+    return of_leaders, of_all
+""",
+    ),
+    (
+        "sharded_step",
+        "memory",
+        """
+def sharded_step(weights, gradient, lr):
+    new, size = torch.empty_like(weights), len(weights) // world_size
+    mine = new[rank * size : (rank + 1) * size]
+    dist.reduce_scatter_single(mine, gradient)
+    mine.mul_(-lr / world_size).add_(weights[rank * size : (rank + 1) * size])
+    dist.all_gather_single(new, mine)
+    return new
+""",
+    ),
+    (
+        "late_or_slow",
+        "rounds",
+        """
+def late_or_slow(began, ended):
+    mine = torch.stack([began, ended])
+    everyone = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    begins, ends = torch.stack(everyone, dim=1)
+    last = begins.argmax(0).bincount(minlength=world_size).argmax()
+    return [last.item(), (ends.amax(0) - begins.amax(0)).quantile(0.5).item()]
+""",
+    ),
+    (
         "average_gradients",
         "rounds",
         """
@@ -141,10 +192,10 @@ def broadcast_from_scatter_all_gather(x):
 """,
     ),
     (
-        "reduce_scatter_from_all_to_all",
+        "lean_reduce_scatter",
         "memory",
         """
-def reduce_scatter_from_all_to_all(x):
+def lean_reduce_scatter(x):
     swapped = torch.empty_like(x)
     dist.all_to_all_single(swapped, x)
     chunks = swapped.view(world_size, len(x) // world_size)
