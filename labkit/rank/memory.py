@@ -10,11 +10,14 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.rank import objects
+from labkit.rank import anysource, objects, recorder
 from labkit.theory.record import is_cell
 
+AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")  # what torch puts around a dispatch mode
+CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # from where torch's own C++ is called
 # Where comms makes what its ranks tell one another before a call: no tensor of the learner's, and no bytes of theirs.
 HEADERS = {objects.exchange.__code__, objects.to_tensor.__code__}
 
@@ -27,8 +30,8 @@ class Peak(TorchDispatchMode):
     >>> peak.bytes  # the clone and the sum, of 400 bytes each, at one time
     800
 
-    What torch or Gloo allocates inside an operation and lets go before its end is not seen. Every operation takes some
-    microseconds more, so this is no run to take the time of.
+    What torch or Gloo allocates inside an operation does not count, nor what torch.distributed does within a call.
+    Every operation takes some microseconds more, so this is no run to take the time of.
     """
 
     def __init__(self) -> None:
@@ -52,7 +55,7 @@ class Peak(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation, then look at what it has made or made longer."""
         out = function(*args, **(kwargs or {}))
-        for storage in () if _of_a_header() else _storages(out):
+        for storage in () if _inside_a_call() else _storages(out):
             place = storage._cdata
             if place not in self._given:
                 if place not in self._alive:
@@ -62,9 +65,13 @@ class Peak(TorchDispatchMode):
         return out
 
 
-def _of_a_header() -> bool:
-    """Whether the operation that runs is one of comms' own, for a header."""
+def _inside_a_call() -> bool:
+    """Whether the operation that runs is torch.distributed's own within a call, or comms' own for a header."""
     frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.endswith(AROUND):
+        frame = frame.f_back
+    if frame is not None and frame.f_code.co_filename in CALLS:
+        return True
     while frame is not None and not is_cell(frame.f_code.co_filename):
         if frame.f_code in HEADERS:
             return True
