@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.rank import anysource, objects, recorder
 from labkit.theory.record import is_cell
 
+SETTLE = 0.002  # seconds: Gloo's threads want Python's lock to let go of a tensor that the function has let go
 AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")  # what torch puts around a dispatch mode
 CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # from where torch's own C++ is called
 # Where comms makes what its ranks tell one another before a call: no tensor of the learner's, and no bytes of theirs.
@@ -61,7 +63,9 @@ class Peak(TorchDispatchMode):
                 if place not in self._alive:
                     weakref.finalize(storage, self._alive.pop, place, None)
                 self._alive[place] = storage.nbytes()
-        self.bytes = max(self.bytes, sum(self._alive.values()))
+        if sum(self._alive.values()) > self.bytes:
+            time.sleep(SETTLE)
+            self.bytes = max(self.bytes, sum(self._alive.values()))
         return out
 
 
