@@ -15,7 +15,7 @@ from labkit.cluster.run import Running, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
-from labkit.outcome.sentences import judge
+from labkit.outcome.sentences import judge, undefined
 from labkit.outcome.text import merge
 from labkit.words import alike, ranks, sentence
 
@@ -78,6 +78,7 @@ class Console:
         error = judge(outcome)
         if error is not None:
             STOP.told |= outcome.ended == "stopped"
+            error.notes += undefined(outcome, self.engines.anew)
             error.notes += heal(self.engines, [r.rank for r in outcome.ranks])
             raise error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from labkit.errors import CellError, StoppedError, StuckError
 from labkit.outcome import text
@@ -13,6 +13,7 @@ from labkit.words import alike, ranks
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it.
 ITSELF = re.compile(r"destination rank should not be the same as the rank|Pair is not connected \(\S* <--> \[none\]\)")
 CHOOSE = "no rank can send to itself or receive from itself: choose a different rank, or copy the tensor with x.clone()"
+UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
 
@@ -40,6 +41,21 @@ def judge(outcome: Outcome) -> CellError | None:
         first = outcome.errors[min(consequences)]
         return CellError(notes[0], text.trim(first.traceback), notes[1:])
     return None
+
+
+def undefined(outcome: Outcome, anew: Collection[int]) -> list[str]:
+    """What to do about a name that a cell asked for and its ranks lack; `anew` are those whose process was replaced."""
+    lack: dict[str, list[int]] = {}
+    for rank, error in sorted(outcome.errors.items()):
+        if error.ename == "NameError" and (found := UNDEFINED.match(text.plain(error.evalue))):
+            lack.setdefault(found[1], []).append(rank)
+    return [_undefined(name, which, set(which) <= set(anew)) for name, which in lack.items()]
+
+
+def _undefined(name: str, which: list[int], anew: bool) -> str:
+    if anew:
+        return f"{ranks(which)} {_was(which)} started anew and may have lost {name}: run the cell that makes it again"
+    return f"if an earlier cell makes {name}, run that cell first"
 
 
 def _deaths(outcome: Outcome) -> str:

@@ -447,8 +447,9 @@ def _shared(tensors: Any) -> int:
 
 
 def _reduction(op: Any) -> str:
-    """ "sum", "avg", …"""
-    return "sum" if op is None else str(op).rpartition(".")[2].lower()
+    """ "sum", "avg", …; "" for what is no operation, a group in its place for one."""
+    name = "SUM" if op is None else str(op).rpartition(".")[2]
+    return name.lower() if name.isidentifier() else ""
 
 
 def _where() -> tuple[int | None, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from itertools import accumulate
 from typing import Any
@@ -80,7 +80,7 @@ class SealedFlow(ipywidgets.VBox):
 
     def fill(self, rows: Sequence[Any]) -> Compared:
         """Compare `rows`, one a rank, with the ranks, as the button does: a number, None, "?" or ... for each tile."""
-        compared = Compared(hold(self._places, rows, self.flow.meant), self.flow)
+        compared = Compared(hold(self._places, rows, self.flow.meant), self.flow, self.fill)
         self.children = [ipywidgets.HTML(compared._repr_html_())]
         return compared
 
@@ -119,11 +119,12 @@ class SealedFlow(ipywidgets.VBox):
 
 
 class Compared:
-    """A learner's tiles beside the ranks', then the flow; `held` has it as plain data."""
+    """A learner's tiles beside the ranks', then the flow; `held` has it as plain data, `fill` compares other tiles."""
 
-    def __init__(self, held: Held, flow: Flow) -> None:
+    def __init__(self, held: Held, flow: Flow, fill: Callable[[Sequence[Any]], Compared]) -> None:
         self.held = held
         self.flow = flow
+        self.fill = fill
 
     def __repr__(self) -> str:
         rows = ["  ".join(_marked(*tile) for tile in row) for row in self.held.rows]

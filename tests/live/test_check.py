@@ -612,6 +612,12 @@ def test_a_forgotten_px_is_said_behind_the_name_error(notebook, name):
     assert cell.stdout == f"{name} lives on the ranks, and this cell ran in the notebook. Begin it with %%px.\n"
 
 
+def test_a_name_that_the_learner_s_cells_gave_the_ranks_is_known_too(notebook):
+    notebook.value("%%px\nkept_there = 3")
+    told = "kept_there lives on the ranks, and this cell ran in the notebook. Begin it with %%px.\n"
+    assert notebook.run("print(kept_there)").stdout == told
+
+
 def test_other_errors_and_cells_of_the_ranks_are_left_alone(notebook):
     for code in ("print(nowhere)", "1 / 0", "raise NameError('dist')", "%%px\nprint(nowhere)", "%%px\ndist.nothing"):
         cell = notebook.run(code)

@@ -91,6 +91,7 @@ def test_an_unknown_name_is_told_once_with_its_line(lab):
     error = ended(lab, "a = 1\nundefined_name")
     assert str(error) == "ranks 0–2: NameError: name 'undefined_name' is not defined"
     assert "----> 2 undefined_name" in error.traceback
+    assert error.notes == ["if an earlier cell makes undefined_name, run that cell first"]
 
 
 def test_an_error_in_a_function_of_an_earlier_cell_shows_both_lines(lab):

@@ -53,6 +53,14 @@ def test_a_rank_killed_in_a_cell_is_named_and_replaced(lab):
     assert error.notes[-1] == "the process group is joined again; the other ranks keep their variables"
 
 
+def test_a_name_that_went_with_a_rank_is_said_to_be_lost(lab):
+    ended(lab, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)", {1})
+    with pytest.raises(CellError) as caught:
+        lab.run("keep")
+    assert str(caught.value) == "rank 1: NameError: name 'keep' is not defined"
+    assert caught.value.notes == ["rank 1 was started anew and may have lost keep: run the cell that makes it again"]
+
+
 def test_a_rank_killed_while_the_others_never_wait_for_it_is_replaced(lab):
     error = ended(lab, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)", {1})
     assert str(error) == "rank 1 died (SIGKILL)"

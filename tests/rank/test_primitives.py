@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.rank import comms, names
+from labkit.rank import comms, names, recorder
 from labkit.theory.primitives import PRIMITIVES, find
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -121,3 +121,7 @@ def test_a_torch_that_has_all_names_is_left_alone():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split()[0] == "[]"
     assert VERSION < (2, 13) or done.stdout.split()[-1] == "0"
+
+
+def test_what_stands_in_the_place_of_an_operation_is_not_called_one():
+    assert [recorder._reduction(op) for op in (None, dist.ReduceOp.MAX, object())] == ["sum", "max", ""]
