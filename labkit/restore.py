@@ -12,7 +12,7 @@ import ipywidgets
 from labkit import my_notebooks
 from labkit.errors import LabError
 from labkit.progress import HERE
-from labkit.widgets import DEAF
+from labkit.show.keys import DEAF
 
 SESSION = "JPY_SESSION_NAME"  # Jupyter's server tells a kernel in it which notebook it was started for
 

@@ -10,10 +10,10 @@ import numpy as np
 from labkit import words
 from labkit.errors import LabError
 from labkit.plot import svg, whatif
+from labkit.show.keys import DEAF
 from labkit.theory.costs import flat, nccl
 from labkit.theory.costs.machine import CLUSTERS, Cluster
 from labkit.theory.costs.predict import OPS, times
-from labkit.widgets import DEAF
 
 ONE = "one kind of link: α and β"
 RANKS = sorted({*(2**k for k in range(1, 18)), *(3 * 2**k for k in range(16)), 5, 7, 1000, 10_000, 100_000})

@@ -15,6 +15,7 @@ import ipywidgets
 from labkit import progress
 from labkit.errors import LabError
 from labkit.predictions import Prediction, every, find
+from labkit.show.keys import DEAF, ENTER_GOES_ON
 from labkit.show.prediction import Answer, Question, asked, code, plain
 
 # Colour (Okabe–Ito's), shape in a box of 16 × 16, words: no state is told by its colour alone.
@@ -25,11 +26,6 @@ STATES = {
     "silent": ("#E69F00", '<path d="M8 2 L14 13.5 H2 Z" fill="none" stroke-width="2"/>', "does not answer"),
     "dead": ("#D55E00", '<path d="M3 3 L13 13 M13 3 L3 13" stroke-width="3"/>', "dead"),
 }
-
-# Keys stay in the box that this stands in: the notebook's shortcuts would hear them ("d d" deletes the cell, also when
-# a button has the focus). JupyterLab's own attribute against that, data-lm-suppress-shortcuts, counts on the focused
-# element alone, not on what is around it, and ipywidgets sets no attributes. A style's handler runs once it has loaded.
-DEAF = """<style onload="this.closest('.widget-box').onkeydown = event => event.stopPropagation()"></style>"""
 
 
 class Strip(ipywidgets.HTML):
@@ -102,11 +98,10 @@ class Predict(ipywidgets.VBox):
         self._prediction = find(prediction) if isinstance(prediction, str) else prediction
         self._choice: str | float | None = None
         self._said = ipywidgets.HTML()
-        self._button = ipywidgets.Button(description="Lock it in", disabled=True)
+        self._button = ipywidgets.Button(description="Lock it in", disabled=bool(self._prediction.options))
         self._button.on_click(lambda _: self._press())
         self._field, shown = self._options() if self._prediction.options else self._number()
-        self._field.observe(self._picked, "value")
-        question = ipywidgets.HTML(asked(self._prediction) + DEAF)
+        question = ipywidgets.HTML(asked(self._prediction) + (DEAF if self._prediction.options else ENTER_GOES_ON))
         super().__init__([question, shown, self._button, self._said])
 
     @property
@@ -145,11 +140,11 @@ class Predict(ipywidgets.VBox):
         options = [(f"{letter}. {plain(option.text)}", option.text) for letter, option in self._prediction.lettered]
         question = plain(self._prediction.question)
         radio = ipywidgets.RadioButtons(options=options, value=None, tooltip=question, layout=wide)
+        radio.observe(self._picked, "value")
         return radio, radio
 
     def _number(self) -> tuple[Any, Any]:
-        field = ipywidgets.Text(description="Your answer", placeholder="a number")
-        field.on_msg(lambda _, content, __: self._press() if content.get("event") == "submit" else None)  # Enter
+        field = ipywidgets.Text(description="Your answer", placeholder="a number", continuous_update=False)
         return field, ipywidgets.HBox([field, ipywidgets.Label(self._prediction.unit)])
 
     def _press(self) -> None:
@@ -159,7 +154,7 @@ class Predict(ipywidgets.VBox):
             self._said.value = escape(str(error))
 
     def _picked(self, change: dict[str, Any]) -> None:
-        self._button.disabled = change["new"] in (None, "") or self._choice is not None
+        self._button.disabled = change["new"] is None or self._choice is not None
 
     @property
     def _static(self) -> Question:

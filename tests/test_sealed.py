@@ -91,9 +91,7 @@ def test_fill_tells_the_same_without_a_page():
     assert repr(sealed().fill([[3, 4], [1, 2]])).splitlines() == [
         "All 4 tiles are right.", "rank 0 │ 3 ✓  4 ✓", "rank 1 │ 1 ✓  2 ✓", "", *repr(Flow(SWAPPED)).splitlines(),
     ]  # fmt: skip
-    again = (
-        sealed().fill([[0, 0], [0, 0]]).fill([[3, 4], [1, 2]])
-    )  # `_.fill`, a second time
+    again = sealed().fill([[0, 0], [0, 0]]).fill([[3, 4], [1, 2]])  # `_.fill`, a second time
     assert repr(again).startswith("All 4 tiles are right.")
     half = repr(sealed().fill([[3, ...], ["", 4]])).splitlines()
     assert half[:4] == [

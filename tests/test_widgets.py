@@ -182,7 +182,7 @@ def test_what_is_no_number_is_said_under_the_field_and_can_be_mended(number, sai
     assert "is not a number" in number._said.value
     assert "<b>" not in number._said.value
     number._field.value = "30"
-    number._field._handle_custom_msg({"event": "submit"}, [])  # Enter
+    number._button.click()
     assert number.choice == 30
 
 

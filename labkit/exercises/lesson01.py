@@ -224,9 +224,12 @@ TWO_SUMS = Exercise(
     keeps_input=True,
     harness="""
 def harness(two_sums, x):
+    from labkit.rank import recorder
+
     sums = two_sums(x)
     made = [None] * world_size
-    dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
+    with recorder.paused():
+        dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
     assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
     return sums
 """,

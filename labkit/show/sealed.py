@@ -16,6 +16,7 @@ from labkit.plot.sheet import color, on
 from labkit.plot.tiles import Tile
 from labkit.show.flow import Flow, in_words
 from labkit.show.guess import HOW, Held, Nothing, Place, hold
+from labkit.show.keys import ENTER_GOES_ON
 from labkit.show.spoken import by_rank
 from labkit.show.table import cell, row, table
 from labkit.show.tiles import flat
@@ -26,18 +27,6 @@ FIELD = 68  # pixels that a field is wide, with the room before it
 BOX = "display: inline-block; min-width: 30px; padding: 3px 5px; margin: 2px 3px 2px 0; border-radius: 5px; "
 BOX += "text-align: center; vertical-align: middle; line-height: 1.25"
 SMALL = "font-size: 10px; font-weight: normal"
-
-# As `labkit.widgets.DEAF` does, it keeps keys from the notebook. Enter goes on to the next field, as Tab does: heard on
-# its way down, since a field of ipywidgets lets no key come up again.
-KEYS = """<style onload="
-    const box = this.closest('.labkit-sealed');
-    box.onkeydown = event => event.stopPropagation();
-    box.addEventListener('keydown', event => {
-        if (event.key != 'Enter' || event.target.tagName != 'INPUT') return;
-        event.preventDefault();
-        const stops = [...box.querySelectorAll('input, button')];
-        stops[stops.indexOf(event.target) + 1].focus();
-    }, true);"></style>"""
 
 
 class SealedFlow(ipywidgets.VBox):
@@ -74,9 +63,8 @@ class SealedFlow(ipywidgets.VBox):
             for r, fields in enumerate(self._fields)
         ]
         x, y = map(escape, flow.blank.titles)
-        asked = f"<b>{x}</b> → <b>{y}</b>: what does each rank hold? {HOW}{KEYS}"
+        asked = f"<b>{x}</b> → <b>{y}</b>: what does each rank hold? {HOW}{ENTER_GOES_ON}"
         super().__init__([ipywidgets.HTML(asked), *rows, ipywidgets.HBox([self._button, self._said])])
-        self.add_class("labkit-sealed")
 
     def fill(self, rows: Sequence[Any]) -> Compared:
         """Compare `rows`, one a rank, with the ranks, as the button does: a number, None, "?" or ... for each tile."""
@@ -148,7 +136,9 @@ class Compared:
 def _field(place: Place) -> Any:
     """An entry field; its name is there for screen readers, and takes no room."""
     layout = {"width": f"{FIELD}px", "margin": "2px 0"}
-    return ipywidgets.Text(description=place.name, style={"description_width": "0px"}, layout=layout)
+    return ipywidgets.Text(
+        description=place.name, style={"description_width": "0px"}, layout=layout, continuous_update=False
+    )
 
 
 def _rank(r: int) -> str:

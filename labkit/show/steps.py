@@ -23,7 +23,7 @@ FEW = 8  # numbers of a message that are told
 BOXES = ("inbox", "outbox")  # what a line makes, sends or receives, and lets go
 PANELS, TILES = 12, 400  # rounds, and tiles, that the still picture has at most
 
-# As `labkit.widgets.DEAF` does, it keeps keys from the notebook; and arrows step.
+# As `labkit.show.keys.DEAF` does, it keeps keys from the notebook; and arrows step.
 KEYS = """<style onload="
     const box = this.closest('.labkit-steps');
     box.role = 'group';
