@@ -132,7 +132,7 @@ def test_nothing_is_locked_in_at_first(question, number):
     assert question._button.disabled
     number._button.click()  # a field tells what it holds once it is left: its button is there all the time
     assert number.choice is None
-    assert "'' is not a number" in number._said.value
+    assert "is not a number" in number._said.value
 
 
 def test_picking_is_not_yet_locking(question):
