@@ -38,5 +38,5 @@ def _has(engines: Engines, name: str) -> bool:
     """Whether the ranks have a variable of this name; where one cannot answer nobody knows."""
     if engines.dead() or engines.lost():
         return False
-    outcome = engines.call("labkit.rank.agent.has", dict.fromkeys(range(engines.n), (name,)), PATIENCE)
-    return outcome.well and any(outcome.answers.values())
+    outcome = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), PATIENCE)
+    return outcome.well and any(what["state"] != "missing" for what in outcome.answers.values())

@@ -132,11 +132,6 @@ def pull(expression: str) -> tuple[str, Any]:
         return f"{type(error).__name__}: {error}", None
 
 
-def has(name: str) -> bool:
-    """Whether the learner's namespace on this rank has a name."""
-    return name in shell().user_ns
-
-
 def readings(expression: str) -> tuple[str, Any]:
     """(error, seconds): the times that an expression holds on this rank; of a `Timing` the rank's own ones."""
     try:
