@@ -20,39 +20,53 @@ from labkit.words import nbytes
 
 FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None  # files in memory; None: where temporary files go
 LINE = 64  # bytes of a cache line: two flags in one would slow each other down
-PAGE = 4096
 SLOT = 2**21  # bytes by default: the slots of a few ranks, and what they copy there, fit into a cache
-KEPT = 32  # shapes whose places a room remembers
+KEPT = 32  # lengths whose chunks a room remembers
 
 
 @dataclass
 class Room:
-    """What `open_room` returns on every rank; only rank r writes `flags[r]`."""
+    """What `open_room` returns on every rank; only rank r writes `slots[r]` and `flags[r]`."""
 
-    slots: list[torch.Tensor]  # slots[r]: rank r's bytes, uint8
-    flags: memoryview
+    slots: list[torch.Tensor]  # bytes, uint8
+    flags: memoryview  # whole numbers
+    size: int  # of a slot, in bytes
     me: int
     count: int = 0  # how many times this rank has met the others
-    _places: dict[tuple[int, torch.dtype], list[torch.Tensor]] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        """The bytes of a slot."""
-        return len(self.slots[0])
+    _known: dict[tuple[int, torch.dtype], list[list[torch.Tensor]]] = field(default_factory=dict)
 
     def places(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The beginning of every slot, as tensors of x's length and dtype; `places(x)[r]` is rank r's.
+        """The beginning of every slot as a tensor of x's length and dtype: `places(x)[r]` is in rank r's slot.
 
-        Raises ValueError where a slot is too small.
+        Raises ValueError where x is larger than a slot.
         """
-        length, key = x.numel() * x.itemsize, (x.numel(), x.dtype)
-        if length > self.size:
-            raise ValueError(f"x has {length} bytes, and a slot {self.size}")
-        if key not in self._places:
-            if len(self._places) == KEPT:
-                self._places.clear()
-            self._places[key] = [slot[:length].view(x.dtype) for slot in self.slots]
-        return self._places[key]
+        length = self._fits(x)
+        return [slot[:length].view(x.dtype) for slot in self.slots]
+
+    def chunks(self, x: torch.Tensor) -> list[list[torch.Tensor]]:
+        """Each slot cut as x is: `chunks(x)[r][c]`, in rank r's slot, has the length of `x.tensor_split(n)[c]`.
+
+        Chunk c begins at the same byte of a slot whatever x's length: else a rank that goes on to a shorter x would
+        write where another one still reads the longer one. Raises ValueError where x is larger than a slot.
+        """
+        self._fits(x)
+        key = x.numel(), x.dtype
+        if key not in self._known:
+            if len(self._known) == KEPT:
+                self._known.clear()
+            lengths = [len(chunk) * x.itemsize for chunk in x.tensor_split(len(self.slots))]
+            regions = [slot.tensor_split(len(self.slots)) for slot in self.slots]
+            self._known[key] = [
+                [region[:length].view(x.dtype) for region, length in zip(mine, lengths, strict=True)]
+                for mine in regions
+            ]
+        return self._known[key]
+
+    def _fits(self, x: torch.Tensor) -> int:
+        length = x.numel() * x.itemsize
+        if x.dim() != 1 or length > self.size:
+            raise ValueError(f"x has {x.dim()} dimensions and {length} bytes; a slot takes 1 and {self.size}")
+        return length
 
     def meet(self) -> None:
         """Return when every rank has come here as many times as this one."""
@@ -73,8 +87,8 @@ def open_room(size: int = SLOT) -> Room:
     one ends. Every rank of the default group calls this. Raises `LabError` where there is no such memory.
     """
     n, me = dist.get_world_size(), dist.get_rank()
-    slot = -(-size // PAGE) * PAGE
-    flags = -(-n * LINE // PAGE) * PAGE
+    slot = n * LINE * (size // (n * LINE) + 2)  # so that n chunks fit, each on lines of its own, with one element more
+    flags = n * LINE
     told = [_file(flags + n * slot) if me == 0 else None]
     try:
         dist.broadcast_object_list(told, src=0)
@@ -90,9 +104,8 @@ def open_room(size: int = SLOT) -> Room:
     finally:
         if me == 0 and told[0] and told[0][0]:
             os.unlink(told[0][0])
-    words = memory[:flags].view(torch.int64).numpy().data[:: LINE // 8][:n]
-    slots = memory[flags:].split(slot)
-    return Room([s[:size] for s in slots], words, me)
+    words = memory[:flags].view(torch.int64).numpy().data[:: LINE // 8]
+    return Room(list(memory[flags:].split(slot)), words, size, me)
 
 
 def _file(size: int) -> tuple[str, str]:
