@@ -408,6 +408,12 @@ def meet_in_time(room, seconds):
             ),
         ),
         Mutant(
+            "calls a barrier the first time",
+            replace=("    room.count += 1\n", "    if room.count == 0:\n        dist.barrier()\n    room.count += 1\n"),
+            verdict="forbidden",
+            says="barrier",
+        ),
+        Mutant(
             "loses its patience at once",
             replace=("time.monotonic() + seconds", "time.monotonic()"),
             says="at once",
