@@ -195,9 +195,9 @@ SUM_SLOTS = Exercise(
     title="Everyone reads every slot",
     statement=(
         "Add up all ranks' `x` in place, on every rank, by way of the slots. `x` has one dimension and fits into a "
-        "slot; `places[r]` is the beginning of rank r's slot, with x's length and dtype. `room.meet()` is the barrier "
-        "of flags. The function is called many times in a row, with different lengths, and all ranks end with the "
-        "same bits. It returns nothing."
+        "slot; `room.places(x)` is a list: entry r is the beginning of rank r's slot, with x's length and dtype. "
+        "`room.meet()` is the barrier of flags. The function is called many times in a row, with different lengths, "
+        "and all ranks end with the same bits. It returns nothing."
     ),
     minutes=10,
     difficulty=2,
@@ -209,14 +209,12 @@ SUM_SLOTS = Exercise(
 def sum_slots(x, room):
     """Add up all ranks' x in place: everyone reads every slot."""
     places = room.places(x)
-    # yours
     places[rank].copy_(x)
     room.meet()
     x.copy_(places[0])
     for other in range(1, world_size):
         x += places[other]
     room.meet()
-    # end
 ''',
     mutants=(
         Mutant("reads before the others have written", replace=("    room.meet()\n    x.copy_", "    x.copy_")),
@@ -283,10 +281,10 @@ def shared_all_reduce(x, room):
         for r in others:
             mine[rank].add_(slots[r][rank])
         slots[rank][rank].copy_(mine[rank])
+        # end
         room.meet()
         for c in others:
             mine[c].copy_(slots[c][c])
-        # end
 ''',
     mutants=(
         Mutant(
