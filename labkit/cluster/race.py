@@ -18,7 +18,7 @@ from labkit.words import nbytes
 
 SIZES = (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 LASTS = 0.012  # seconds that one repetition lasts, as in `labkit.rank.clock`
-PATIENCE = 20.0  # seconds that one turn may take: a rank that waits in memory looks busy to the lab
+PATIENCE = 20.0  # seconds that a turn may take, large sizes more: a rank that waits in memory looks busy to the lab
 
 
 @STOP
@@ -58,7 +58,7 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
                             continue
                         with _named(race, name, size):
                             order = (name, size, dtype, share, calls.get((name, size), 0), not i)
-                            told = console.call("labkit.rank.race.turn", *order, limit=PATIENCE)
+                            told = console.call("labkit.rank.race.turn", *order, limit=PATIENCE * (1 + size / 2**25))
                             why, calls[name, size], samples = told[0]
                             race.add(name, size, Lap(tuple(map(max, samples)), why))
             console.call("labkit.rank.race.leave")
