@@ -162,7 +162,7 @@ def main() -> int:
             "taking turns; the slowest rank; results checked outside the clock; min / median (/ max) a call; a ratio "
             "is the median of the rounds' ratios of medians; float32, 1 thread a rank; S is a rank's buffer; one copy "
             "of S: all ranks at once copy a buffer of S bytes in memory; shared memory: lesson 06b's "
-            "`shared_all_reduce` in pieces of 2 MiB; MPI with ranks of its own, which sleep while others have their turn"
+            "`shared_all_reduce` in pieces of 2 MiB; MPI with ranks of its own, which sleep while others take theirs"
         )
         text = section(facts, done, failures)
         print(text)
