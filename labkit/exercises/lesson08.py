@@ -406,13 +406,13 @@ SPLIT_LOSS = Exercise(
         "vocabulary and those that follow. `target`, the same on all ranks, has each token's right word, as its number "
         "in the **whole** vocabulary. A token's loss is log Σ exp(logit) over all words, minus the logit of its "
         "target. Return the mean loss of all tokens, on every rank.\n\n"
-        "The first all-reduce, of the maxima, is there, and so is where to look for each target: `column`, and `here` "
-        "where this rank has it. In `sums` the last line expects two numbers a token. **One** more call; gather no "
-        "logits."
+        "The first all-reduce, of each token's maximum, is there. Fill the two rows of `sums`, so that the last line "
+        "is right; it is also right if you take the same number off all logits of a token. **One** more call; gather "
+        "no logits."
     ),
     means=_split_loss,
     inputs=_splits,
-    minutes=7,
+    minutes=8,
     difficulty=2,
     promises=(Calls(2),),
     budget=Budget(sent=lambda n, S: 512.0),  # three numbers a token
@@ -423,12 +423,13 @@ def split_loss(logits, target, first):
     """Return the mean loss of all tokens, on every rank."""
     top = logits.max(dim=1).values
     dist.all_reduce(top, op=dist.ReduceOp.MAX)
-    shifted = logits - top[:, None]
-    column = (target - first).clamp(0, logits.shape[1] - 1)
-    here = column == target - first
+    sums = logits.new_zeros(2, len(target))
     # yours
-    hit = shifted[torch.arange(len(target)), column] * here
-    sums = torch.stack([shifted.exp().sum(dim=1), hit])
+    shifted = logits - top[:, None]
+    column = target - first
+    here = (column >= 0) & (column < logits.shape[1])
+    sums[0] = shifted.exp().sum(dim=1)
+    sums[1, here] = shifted[here, column[here]]
     dist.all_reduce(sums)
     # end
     return (sums[0].log() - sums[1]).mean()
@@ -436,9 +437,24 @@ def split_loss(logits, target, first):
     mutants=(
         Mutant("looks targets up in its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])")),
         Mutant("adds up its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[1])")),
-        Mutant("adds a logit on every rank", replace=(" * here\n", "\n")),
-        Mutant("takes the logit as it was", replace=("hit = shifted[", "hit = logits[")),
+        Mutant(
+            "adds a logit on every rank",
+            replace=(
+                "sums[1, here] = shifted[here, column[here]]",
+                "sums[1] = shifted[torch.arange(len(target)), column.clamp(0, logits.shape[1] - 1)]",
+            ),
+        ),
+        Mutant("takes the logit as it was", replace=("= shifted[here,", "= logits[here,")),
         Mutant("takes no maximum off", replace=("shifted.exp()", "logits.exp()")),
+        Mutant(
+            "looks on ranks that have no such word",
+            replace=(
+                "sums[1, here] = shifted[here, column[here]]",
+                "sums[1] = shifted[torch.arange(len(target)), column]",
+            ),
+            verdict="raises",
+            says="out of bounds",
+        ),
         Mutant(
             "reduces the two in two calls",
             replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])\n    dist.all_reduce(sums[1])"),
@@ -457,10 +473,11 @@ def split_loss(logits, target, first):
         ),
     ),
     hints=(
-        "Both parts of a loss are sums over the words: that of exp, and one in which only the target's logit counts.",
-        "`shifted[torch.arange(len(target)), column]` is one logit a token. What must a rank bring for a token whose "
-        "target it does not have?",
-        "`torch.stack` puts the two numbers a token into one tensor, for one all-reduce.",
+        "Both parts of a loss are sums over all words: of exp(logit), and of the logits where all but the target's "
+        "count as 0.",
+        "Take `top[:, None]` off all logits first. A target's column on this rank is `target - first`; where that is "
+        "below 0 or too large, another rank has the word, and this one leaves the 0 in `sums[1]`.",
+        "With `here` true for the tokens whose target is here: `sums[1, here] = shifted[here, column[here]]`.",
     ),
     after=("Three numbers a token travel, however large the vocabulary is. Megatron-LM computes its loss in this way."),
 )

@@ -189,7 +189,7 @@ BACKWARD = Exercise(
         "The backward pass of a batch norm over all ranks, by hand and in **one** call. Each rank has `dy`, the "
         "gradient that arrives for its rows, and `y`, its normalised rows (both may be empty); `scale`, which is 1 / "
         "deviation of each feature; and `count`, the number of rows on all ranks. In one process the gradient of the "
-        "rows is (dy − mean of dy − y · mean of dy · y) · scale, with the means of each feature over **all** rows. "
+        "rows is `(dy - mean(dy) - y * mean(dy * y)) * scale`, with the means of each feature over **all** rows. "
         "Return it for this rank's rows."
     ),
     means=_backward,
