@@ -40,10 +40,9 @@ class Choose(ipywidgets.VBox):
             field = ipywidgets.Dropdown(
                 options=options,
                 value=None,
-                description=f"{number}.",
-                tooltip=plain(part.question),
-                style={"description_width": "2em"},
-                layout={"width": "30em", "max_width": "98%"},
+                description=f"{number}. {plain(part.question)}",  # for screen readers: it takes no room
+                style={"description_width": "0px"},
+                layout={"width": "30em", "max_width": "96%", "margin": "2px 0 2px 20px"},
             )
             question = ipywidgets.HTML(f"<b>{number}.</b> {code(part.question)}", layout={"margin": "6px 0 0 4px"})
             self._fields.append(field)

@@ -70,29 +70,30 @@ GRADIENT_OF_STATISTICS = Prediction(
     lesson="08",
     question=(
         "A batch norm over all ranks takes its mean and its deviation from `dist.all_reduce`, under "
-        "`torch.no_grad()`. In the forward pass every rank gets what one process with the whole batch would get. And "
-        "the gradient of `x`?"
+        "`torch.no_grad()`. In the forward pass every rank gets what one process with the whole batch would get. In "
+        "the backward pass, the gradient of `x` is that of …"
     ),
     options=(
         Option(
-            "the same as in one process",
+            "the batch norm of the whole batch",
             "That would be true if autograd saw the statistics change with `x`. It takes them for constants.",
         ),
-        Option("different, without an error"),
         Option(
-            "the same, divided by the number of ranks",
-            "That would be true if each rank saw its own part of a sum. Here a whole part of the formula is missing, "
-            "and no factor brings it back.",
+            "a batch norm over this rank's own rows",
+            "That would be true if the rank computed the statistics from its own rows, in sight of autograd. They come "
+            "from the all-reduce, and autograd sees no `x` in them at all.",
         ),
+        Option("a layer with a fixed mean and a fixed deviation"),
         Option(
-            "refused with an error",
-            "Autograd has nothing to refuse: it sees two tensors that need no gradient, and takes them for constants.",
+            "nothing: backward raises an error",
+            "Autograd has nothing to refuse: it sees two tensors that need no gradient, and goes on.",
         ),
     ),
-    answer="different, without an error",
+    answer="a layer with a fixed mean and a fixed deviation",
     why=(
-        "It is different, and nothing says so. Every row moves the mean and the deviation of **all** rows, on all "
-        "ranks; for autograd they were constants. Training goes on with such gradients, only worse."
+        "A layer with a fixed mean and a fixed deviation: it only scales. But every row moves the mean and the "
+        "deviation of **all** rows, on all ranks, and that part of the gradient is missing. Nothing says so, and "
+        "training goes on with such gradients, only worse."
     ),
 )
 
