@@ -36,10 +36,10 @@ class Choose(ipywidgets.VBox):
         self._fields = []
         rows = []
         for number, part in enumerate(self._series.parts, 1):
-            options = [(OPEN, None), *((f"{letter}. {plain(o.text)}", o.text) for letter, o in part.lettered)]
+            options = [(OPEN, ""), *((f"{letter}. {plain(o.text)}", o.text) for letter, o in part.lettered)]
             field = ipywidgets.Dropdown(
                 options=options,
-                value=None,
+                value="",  # with None the list would show nothing at all
                 description=f"{number}. {plain(part.question)}",  # for screen readers: it takes no room
                 style={"description_width": "0px"},
                 layout={"width": "30em", "max_width": "96%", "margin": "2px 0 2px 20px"},

@@ -83,6 +83,11 @@ def test_it_is_asked_and_revealed_once_in_its_lesson(series: Series):
     assert places == [series.lesson]
 
 
+def test_each_list_begins_with_an_invitation_to_choose(two: Choose):
+    assert [field.index for field in two._fields] == [0, 0], "a list at no index shows nothing in the browser"
+    assert {field.options[0][0] for field in two._fields} == {"choose …"}
+
+
 def test_some_are_locked_in_now_and_the_others_later(two: Choose):
     two.lock("- b")
     assert two.choices == [None, "recv"]
