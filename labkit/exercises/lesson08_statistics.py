@@ -114,7 +114,11 @@ def distributed_variance(x):
         "squared distances together, and merge.",
         "Merging: the parts' squared distances add up, plus count · (own mean − common mean)² for each part.",
     ),
-    after="`torch.nn.SyncBatchNorm` merges (mean, deviation, count) of every rank with this formula.",
+    after=(
+        "With sums of squares in float32, nothing would be left of a variance near 1 already at a mean of 10,000: the "
+        "squares are near 10⁸, where float32 is rounded to multiples of 8. `torch.nn.SyncBatchNorm` merges (mean, "
+        "deviation, count) of every rank as you merged parts."
+    ),
 )
 
 
@@ -219,7 +223,11 @@ def distributed_argmax(x):
         "`(x == best).nonzero()` has the places, and none for an empty shard. For the maximum of nothing take −inf, "
         "or `torch.iinfo(x.dtype).min`.",
     ),
-    after="Rank and place in one sortable number: MPI's `MAXLOC` does it for pairs, with the same rule for ties.",
+    after=(
+        "Rank and place in one sortable number: MPI's `MAXLOC` does it for pairs, with the same rule for ties. Keep "
+        "places in int64: a float32 holds every whole number only up to 16,777,216, and a table of tokens and words "
+        "has more places than that."
+    ),
 )
 
 
