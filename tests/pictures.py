@@ -172,8 +172,8 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):
         makers |= {f"schedule {n} {op} {s.name}": lambda s=s: draw(s).svg for s in schedules.of(op, n)}
     for n, k in ((3, 1), (4, 3), (8, 2)):
-        makers[f"steps {n} {k}"] = lambda n=n, k=k: shift(n, k).still
-        makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).svg(0)
+        makers[f"steps {n} {k}"] = lambda n=n, k=k: shift(n, k).film.still
+        makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).film.svg(0)
     for n, panels in ((1, 1), (4, 2), (16, 3)):
         makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
     makers["timeline"] = lambda: crossing().svg

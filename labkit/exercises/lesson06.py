@@ -245,7 +245,7 @@ RING_ALL_GATHER = Exercise(
     title="The ring's second half",
     statement=(
         "Every rank brings a list `parts` with a tensor for each rank. Its own, `parts[rank]`, is there; the others "
-        "are room, as long as what belongs there. Fill them in, in place: in the end `parts` is the same on every rank. "
+        "are room, as long as what belongs there. Fill them in, in place, so that `parts` is the same on every rank. "
         "Send to the right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one part a step. "
         "Return nothing."
     ),

@@ -362,10 +362,10 @@ FOLD_IN = Exercise(
     lesson="06",
     title="Three ranks have no halves",
     statement=(
-        "Halving and doubling for **any** N. Let P be the largest power of two up to N. The ranks from P on hand "
-        " their `x` to a rank below P first, and get the total last; the P ranks halve and double among "
-        "themselves. Return a new tensor with the sum on every rank. Steps: 2 log2 P, and two more where N is not P. "
-        "`x` has one dimension, any length, and stays as it is. Begin with your lines of `halving_doubling`."
+        "Halving and doubling for **any** N. Let P be the largest power of two up to N. The ranks from P on hand their "
+        "`x` to a rank below P first, and get the total last; the P ranks halve and double among themselves. Return a "
+        "new tensor with the sum on every rank. Steps: 2 log2 P, and two more where N is not P. `x` has one dimension, "
+        "any length, and stays as it is. Begin with your lines of `halving_doubling`."
     ),
     minutes=15,
     difficulty=2,
