@@ -147,9 +147,9 @@ RING_REDUCE_SCATTER = Exercise(
     statement=(
         "Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return the sum of everyone's "
         "chunk r on rank r. The code cuts a copy of `x` into N chunks (some may be longer, or empty). In each of N - 1 "
-        "steps send **one** chunk to the right-hand neighbour, receive one from the left-hand neighbour, and add it to "
-        "your own: S (N - 1) / N bytes leave each rank. Send and receive at once, by `isend` and `irecv`, and wait for "
-        "both. `x` stays as it is."
+        "steps send **one** chunk to the right-hand neighbour, receive one from the left-hand neighbour into a tensor "
+        "of its own, and add it to yours. All ranks send at the same time: start both by `isend` and `irecv`, then "
+        "`wait()` for both. `x` stays as it is."
     ),
     minutes=9,
     difficulty=3,

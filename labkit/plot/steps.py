@@ -118,12 +118,14 @@ def _draw(ax: Axes, pen: Pen, picture: Picture, left: float, top: float) -> None
     for arrow in picture.arrows:
         if arrow.src[:3] not in places or arrow.dst[:3] not in places:
             continue
-        ends = [(places[end[:3]][0], places[end[:3]][1] + (end[3] - 1) * PITCH / 2) for end in (arrow.src, arrow.dst)]
+        src, dst = (
+            (places[end[:3]][0], places[end[:3]][1] + (end[3] - 1) * PITCH / 2) for end in (arrow.src, arrow.dst)
+        )
         _outline(ax, places[arrow.src[:3]], arrow.src[3])
         if arrow.next_door:
-            _straight(ax, pen, arrow, *ends)
+            _straight(ax, pen, arrow, src, dst)
         else:
-            _around(ax, pen, arrow, *ends, y - 0.1 + lane * LANE, lane)
+            _around(ax, pen, arrow, src, dst, y - 0.1 + lane * LANE, lane)
             lane += 1
 
 

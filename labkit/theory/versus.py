@@ -58,7 +58,10 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
     """
     ours, theirs = _sent(mine), _sent(right)
     found: list[Difference] = []
-    _pairs(ours, theirs, lambda a, b: (a.step, a.way, a.values) == (b.step, b.way, b.values))
+    for a, b in _pairs(ours, theirs, lambda a, b: (a.step, a.way, a.values) == (b.step, b.way, b.values)):
+        if a.message.recv is None and b.message.recv is not None:
+            says = f"step {a.step + 1}: nobody receives what goes from {a.words}"
+            found.append(Difference(a.step, a.message, b.message, "no recv", says))
 
     for a, b in _pairs(ours, theirs, lambda a, b: (a.way, a.values) == (b.way, b.values)):
         late = a.step - b.step
