@@ -65,9 +65,10 @@ def {name}(x):
 NAIVE = '''
 def naive_all_reduce(x):
     """Return the sum of all ranks' x on every rank: rank 0 adds up and sends back."""
-    total, room = x.clone(), torch.empty_like(x)
+    total = x.clone()
     if rank == 0:
         # yours
+        room = torch.empty_like(x)
         for other in range(1, world_size):
             dist.recv(room, src=other)
             total += room
@@ -89,13 +90,14 @@ NAIVE_ALL_REDUCE = Exercise(
     statement=(
         "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, "
         "on every rank, by send and receive only: each other rank sends its `x` to rank 0, which adds up and sends the "
-        "total back to each. `room` is there for what comes. `x` stays as it is. The cost does not count yet."
+        "total back to each. Receive into a tensor of its own, such as `torch.empty_like(x)`. `x` stays as it is. The "
+        "cost does not count yet."
     ),
     minutes=4,
     difficulty=1,
     means=collectives.all_reduce,
     forbids=("collectives",),
-    picture=lambda: counting(4, 4),
+    picture=lambda: counting(4, 2),
     keeps_input=True,
     least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: min(2, n - 1) * S),
     solution=NAIVE,
@@ -114,9 +116,7 @@ def naive_all_reduce(x):
     return total
 """,
         ),
-        Mutant(
-            "forgets rank 0's own numbers", replace=("total, room = x.clone()", "total, room = torch.zeros_like(x)")
-        ),
+        Mutant("forgets rank 0's own numbers", replace=("total = x.clone()", "total = torch.zeros_like(x)")),
         Mutant("keeps only the last that came", replace=("total += room", "total = x + room")),
         Mutant(
             "waits for an answer before it has sent",
@@ -168,13 +168,12 @@ RING_REDUCE_SCATTER = Exercise(
     solution='''
 def ring_reduce_scatter(x):
     """Return the sum of everyone's chunk r on rank r, by N - 1 steps round the ring."""
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = x.clone().tensor_split(world_size)
     for step in range(1, world_size):
         # yours
         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
         room = torch.empty_like(into)
-        works = [dist.isend(out, dst=right), dist.irecv(room, src=left)]
+        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
         for work in works:
             work.wait()
         into += room
@@ -190,9 +189,10 @@ def ring_reduce_scatter(x):
         Mutant(
             "sends first, then receives",
             replace=(
-                "        works = [dist.isend(out, dst=right), dist.irecv(room, src=left)]\n        for work in "
-                "works:\n            work.wait()\n",
-                "        dist.send(out, dst=right)\n        dist.recv(room, src=left)\n",
+                "        works = [dist.isend(out, dst=(rank + 1) % world_size), "
+                "dist.irecv(room, src=(rank - 1) % world_size)]\n        for work in works:\n            work.wait()\n",
+                "        dist.send(out, dst=(rank + 1) % world_size)\n"
+                "        dist.recv(room, src=(rank - 1) % world_size)\n",
             ),
             verdict="deadlock",
         ),
@@ -261,11 +261,10 @@ RING_ALL_GATHER = Exercise(
     solution='''
 def ring_all_gather(parts):
     """Fill everyone's part into the list on every rank, by N - 1 steps round the ring."""
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
     for step in range(world_size - 1):
         # yours
         out, into = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
-        works = [dist.isend(out, dst=right), dist.irecv(into, src=left)]
+        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(into, src=(rank - 1) % world_size)]
         for work in works:
             work.wait()
         # end
@@ -283,9 +282,10 @@ def ring_all_gather(parts):
         Mutant(
             "sends first, then receives",
             replace=(
-                "        works = [dist.isend(out, dst=right), dist.irecv(into, src=left)]\n        for work in "
-                "works:\n            work.wait()\n",
-                "        dist.send(out, dst=right)\n        dist.recv(into, src=left)\n",
+                "        works = [dist.isend(out, dst=(rank + 1) % world_size), "
+                "dist.irecv(into, src=(rank - 1) % world_size)]\n        for work in works:\n            work.wait()\n",
+                "        dist.send(out, dst=(rank + 1) % world_size)\n"
+                "        dist.recv(into, src=(rank - 1) % world_size)\n",
             ),
             verdict="deadlock",
         ),
@@ -332,13 +332,14 @@ def ring_all_gather(parts):
 TREE = '''
 def tree_all_reduce(x):
     """Return the sum of all ranks' x on every rank: up a tree to rank 0, and down again."""
-    total, room = x.clone(), torch.empty_like(x)
+    total = x.clone()
     distances = [2**k for k in range((world_size - 1).bit_length())]  # 1, 2, 4, … below N
     for distance in reversed(distances):
         # yours
         if distance <= rank < 2 * distance:
             dist.send(total, dst=rank - distance)
         elif rank + distance < min(world_size, 2 * distance):
+            room = torch.empty_like(x)
             dist.recv(room, src=rank + distance)
             total += room
         # end
@@ -416,11 +417,11 @@ HALVING = '''
 def halving_doubling(x):
     """Return the sum of all ranks' x on every rank: halve, add, then go back and double."""
     total, path = x.clone(), []
-    kept = total
+    kept = given = total
     for distance in [2**k for k in range(world_size.bit_length() - 1)]:  # 1, 2, 4, … below N
         partner = rank ^ distance  # the rank that is so far away, and whose partner this one is
-        low, high = kept.tensor_split(2)
         # yours
+        low, high = kept.tensor_split(2)
         kept, given = (low, high) if rank < partner else (high, low)
         room = torch.empty_like(kept)
         works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
@@ -445,10 +446,11 @@ HALVING_DOUBLING = Exercise(
     statement=(
         "N is a **power of two**. Every rank brings a tensor `x` with one dimension, of the same length and dtype. "
         "Return a new tensor with the sum over the ranks, on every rank, in **2 log2 N** steps and with **2 S (N - 1) "
-        "/ N** bytes out of each rank.\n\nThere: of what you still keep, give one half to your partner and add "
-        "what comes to the other half, which you keep; the lower rank of the two keeps the lower half. `kept` and "
-        "`given` are views: what you write into them is in `total`. Back: for each exchange, the last one first, send "
-        "what you kept and receive what you had given away. `x` stays as it is."
+        "/ N** bytes out of each rank.\n\nThere: cut `kept` in two by `tensor_split(2)`. The lower rank of the two "
+        "keeps the lower half. Call what you keep `kept` and the other half `given`; send `given` to `partner`, and "
+        "add what comes to `kept`. Both are views: what you write into them is in `total`.\n\nBack: the loop goes "
+        "through the same pairs, the last one first. Send what you kept, and receive what you had given away. `x` "
+        "stays as it is."
     ),
     minutes=9,
     difficulty=3,

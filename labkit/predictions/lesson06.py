@@ -6,26 +6,11 @@ from labkit.predictions.prediction import Option, Prediction
 
 PREDICTIONS = (
     Prediction(
-        name="naive_seconds",
-        lesson="06",
-        question=(
-            "64 ranks add up a gradient of 1 GB in this way. A rank's link carries 10 GB/s each way, and only the "
-            "bytes count. How many seconds does it take?"
-        ),
-        answer=12.6,
-        unit="s",
-        why=(
-            "**12.6 seconds.** A message of 1 GB takes 0.1 s, and rank 0 handles one at a time: 63 come in, then 63 go "
-            "out. Twice as many ranks would take twice as long. A step of training takes about a second, so nobody "
-            "could use this."
-        ),
-    ),
-    Prediction(
         name="same_bits",
         lesson="06",
         question=(
-            "Each of four ranks brings one number: 100000000, 1, -100000000 and 1, as float32. Their sum is 2. They run "
-            "`pass_on`. What do the ranks hold afterwards?"
+            "Each of four ranks brings one number: 100000000, 1, -100000000 and 1, as float32. Their sum is 2. They "
+            "add them up by this recipe. What do the ranks hold afterwards?"
         ),
         options=(
             Option(
@@ -96,20 +81,6 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="tree_times",
-        lesson="06",
-        question=(
-            "1,024 ranks, and a buffer so large that α does not count. How many times as long as the ring does the "
-            "tree take?"
-        ),
-        answer=10,
-        why=(
-            "**10 times.** The tree has 20 steps, and in each of them a whole buffer goes through a link: 20 S β. The "
-            "ring has 2,046 steps, but each of them moves a chunk of S / 1,024 only: 2 S β. For 8 bytes it is the "
-            "other way round: 20 α against 2,046 α."
-        ),
-    ),
-    Prediction(
         name="torchs_own",
         lesson="06",
         question="Which of these does torch's own `dist.all_reduce` resemble, if the ranks use Gloo?",
@@ -166,15 +137,15 @@ PREDICTIONS = (
         name="odd_ranks",
         lesson="06",
         question=(
-            "With α = 10 µs, 10 GB/s for every rank and no shared links, halving and doubling takes 215 ms for 1 GiB on "
-            "1,024 ranks. How many milliseconds does it take on **1,000** ranks?"
+            "With α = 10 µs, 10 GB/s for every rank and no shared links, halving and doubling takes 215 ms for 1 GiB "
+            "on 1,024 ranks. How many milliseconds does it take on **1,000** ranks?"
         ),
         answer=429,
         unit="ms",
         why=(
             "**429 ms, twice as long on fewer ranks.** 512 ranks halve and double among themselves: 2 S. Before that, "
             "488 ranks hand over a whole buffer, and in the end they get one back: 2 S more. The ring takes 235 ms, "
-            "and it does not matter to it whether N is a power of two."
+            "whether N is a power of two or not."
         ),
     ),
 )
