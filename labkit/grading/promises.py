@@ -75,7 +75,8 @@ class InSteps:
         """ "8 steps follow one another, and 4 are enough." """
         steps = max(rounds(record).values(), default=0)
         enough = self.most(record.n)
-        return f"{steps} steps follow one another, and {enough:.0f} are enough." if steps > enough else ""
+        are = "is" if enough == 1 else "are"
+        return f"{steps} steps follow one another, and {enough:.0f} {are} enough." if steps > enough else ""
 
 
 @dataclass(frozen=True)
