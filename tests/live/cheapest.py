@@ -308,6 +308,27 @@ def halving_doubling(x):
 """,
     ),
     (
+        "tree_all_reduce",
+        "memory",
+        """
+def tree_all_reduce(x):
+    total, room = x.clone(), torch.empty_like(x)
+    distances = [2**k for k in range((world_size - 1).bit_length())]
+    for distance in reversed(distances):
+        if distance <= rank < 2 * distance:
+            dist.send(total, dst=rank - distance)
+        elif rank + distance < min(world_size, 2 * distance):
+            dist.recv(room, src=rank + distance)
+            total += room
+    for distance in distances:
+        if distance <= rank < 2 * distance:
+            dist.recv(total, src=rank - distance)
+        elif rank + distance < min(world_size, 2 * distance):
+            dist.send(total, dst=rank + distance)
+    return total
+""",
+    ),
+    (
         "leftward_ring",
         "memory",
         """
