@@ -28,7 +28,7 @@ def drawn() -> dict[str, bytes]:
         "late": pictures.late_of(3),
         "sweep": pictures.sweep_of(),
         "timeline": pictures.crossing().svg,
-        "steps": pictures.shift(3, 1).still,
+        "steps": pictures.shift(3, 1).film.still,
         "whatif": WhatIf(n=8).svg,
     }
 
