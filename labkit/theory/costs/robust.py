@@ -17,7 +17,9 @@ def tamed(error: Numbers, usual: float = USUAL) -> Numbers:
     return np.asarray(np.sign(error) * np.sqrt(pull))
 
 
-def least_squares(residuals: Callable[[Numbers], Numbers], start: Numbers, rounds: int = 200) -> Numbers:
+def least_squares(
+    residuals: Callable[[Numbers], Numbers], start: Numbers, rounds: int = 200, enough: float = 1e-7
+) -> Numbers:
     """The x with the least sum of squared residuals near the start, by Levenberg's and Marquardt's steps.
 
     >>> least_squares(lambda x: np.array([x[0] - 3, 2 * (x[0] - 3)]), np.array([0.0])).round(6).tolist()
@@ -38,6 +40,6 @@ def least_squares(residuals: Callable[[Numbers], Numbers], start: Numbers, round
             break
         gain, x, r = r @ r - tried @ tried, x + step, tried
         damping = max(damping / 8, 1e-9)
-        if gain < 1e-7 * (r @ r):
+        if gain < enough * (r @ r):
             break
     return x

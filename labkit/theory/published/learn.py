@@ -56,7 +56,7 @@ def errors(table: Table, constants: Constants) -> Numbers:
     return np.log(estimate(table.op, sizes, table.n, table.cluster, constants) * 1e6 / us)
 
 
-def learn(tables: Sequence[Table], start: Constants | None = None) -> Constants:
+def learn(tables: Sequence[Table], start: Constants | None = None, enough: float = 1e-7) -> Constants:
     """The constants that fit these tables best, in about twenty seconds, or a few from a start nearby."""
     known = modelled(tables)
     guess = np.log([GUESS[name][0] for name in NAMES])
@@ -70,7 +70,7 @@ def learn(tables: Sequence[Table], start: Constants | None = None) -> Constants:
         return np.concatenate([*off, PRIOR * (x - guess) / spread])
 
     first = guess if start is None else np.log([getattr(start, name) for name in NAMES])
-    return _constants(least_squares(residuals, first))
+    return _constants(least_squares(residuals, first, enough=enough))
 
 
 def _constants(x: Numbers) -> Constants:
