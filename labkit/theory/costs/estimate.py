@@ -65,7 +65,7 @@ def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constant
 
     >>> from labkit.theory.costs.machine import H100
     >>> f"{estimate('all_reduce', 2**30, 16, H100) * 1e3:.1f} ms"  # two published runs took 4.48 and 4.50 ms
-    '4.6 ms'
+    '4.7 ms'
 
     `nbytes` is nccl-tests' S. How far off it is on machines that it was not fitted on: `published.judge()`.
     Raises `LabError` for an operation that it does not know, and for fewer than two GPUs.
