@@ -85,7 +85,7 @@ def rows(rounds: int) -> list[Row]:
             ours[what],
             "for 8 ranks" if others[what] else "",
             others[what],
-            limit=LIMIT if what.split("`")[1] in ("predict", "choose", "estimate", "calibrate") else None,
+            limit=LIMIT if what.split("`")[1] in ("predict", "choose", "estimate") else None,
         )
         for what in every
     ]
