@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -26,6 +26,7 @@ GENERATIONS = (  # of GPUs, by what is in their names
     ("volta", r"V100"), ("ampere", r"A100|A800"), ("hopper", r"H100|H800|H200|H20\b|GH200"),
     ("blackwell", r"B200|B300|GB\d00"), ("cdna3", r"MI3\d\d"),
 )  # fmt: skip
+RACK = re.compile(r"GB\d00")  # NVLink joins 72 of them
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 PROGRAM = re.compile(rf"\b({'|'.join(PROGRAMS)})_perf")
 HEADER = re.compile(r"nThreads?:? (\d+) nGpus:? (\d+)")
@@ -73,6 +74,13 @@ class Log:
         return next((found for found, names in GENERATIONS if re.search(names, self.gpu)), "")
 
     @property
+    def crosses(self) -> bool | None:
+        """Whether the run crossed a network, as more than one host does, or one rack of GB200; None if unsaid."""
+        if RACK.search(self.gpu):
+            return self.n > 72
+        return self.hosts > 1 if self.hosts else None
+
+    @property
     def busbw(self) -> tuple[float, ...]:
         """GB/s, row by row."""
         return tuple(timing.busbw(self.op, self.n, size, us * 1e-6) for size, us in self.rows)
@@ -116,6 +124,11 @@ def read_all(text: str, op: str = "", n: int = 0) -> list[Log]:
     """Every run that a text holds, such as the output of a script that runs several of nccl-tests' programs."""
     parts = [part for part in _runs(_plain(text)) if any(map(_row, part))]
     return [_log(part, op, n) for part in parts] or [read(text)]
+
+
+def noted(log: Log, note: str) -> Log:
+    """The log with a note more."""
+    return replace(log, notes=(*log.notes, note))
 
 
 # -- from text to lines ---------------------------------------------------------------------------------------------
