@@ -24,6 +24,8 @@ NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?\*?|N/A|-?nan|inf")
 
 @dataclass(frozen=True)
 class Row:
+    """A line of the table: bytes, and a time with its bandwidths out of place, then in place where there is one."""
+
     size: int
     redop: str
     root: str
