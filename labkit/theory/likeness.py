@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from labkit.theory import costs, shapes, timing
 from labkit.theory.costs import Cluster
-from labkit.theory.costs.predict import OPS
+from labkit.theory.costs.estimate import OPS
 from labkit.theory.nccl_tests import RACK, Log
 from labkit.theory.published import LARGE, SMALL, TABLES, Table
 from labkit.words import nbytes
@@ -187,15 +187,7 @@ def sold(log: Log, generation: str = "") -> Cluster | None:
 
 def estimated(op: str, sizes: Floats, n: int, cluster: Cluster) -> Floats | None:
     """The model's µs; None for an operation that it does not know."""
-    if op not in OPS:
-        return None
-    if hasattr(costs, "estimate"):
-        return np.asarray(costs.estimate(op, sizes, n, cluster)) * 1e6
-    from labkit.theory.costs import nccl
-    from labkit.theory.costs.predict import times
-
-    found = nccl.times(op, sizes, n, cluster) if op in nccl.OPS else times(op, sizes, n, cluster)
-    return np.min(list(found.values()), axis=0) * 1e6
+    return np.asarray(costs.estimate(op, sizes, n, cluster)) * 1e6 if op in OPS else None
 
 
 def between(rows: Sequence[tuple[int, float]], sizes: Floats) -> Floats:
