@@ -270,8 +270,9 @@ class Atlas(ipywidgets.VBox):
     def _take(self, log: Log) -> None:
         verdict = likeness.verdict(log)
         self._log, self._verdict, quiet, self._quiet = log, verdict, self._quiet, True
-        if log.op in self._op.options:
-            self._op.value = log.op
+        if log.op not in self._op.options:
+            self._op.options = [*self._op.options, log.op]
+        self._op.value = log.op
         counts = [n for _, n in self._n.options]
         self._n.value = log.n if log.n in counts and any(t.n == log.n and t.op == log.op for t in TABLES) else 0
         self._kind.value = ""

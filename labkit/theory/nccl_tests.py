@@ -144,15 +144,16 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
     rows = [row for row in map(as_row, lines) if row]
     ranks = [found for found in map(RANK.search, lines) if found]
     header = next(filter(None, map(HEADER.search, lines)), None)
+    group = [r for r in ranks if r[2] == ranks[0][2]]
+    _together(rows, [int(r[1]) for r in group])
     named = [found[1] for line in lines for found in PROGRAM.finditer(line)]
     if named and not any(name in PROGRAMS for name in named):
         raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
     op = next((PROGRAMS[name] for name in reversed(named) if name in PROGRAMS), op) or _guessed(rows)
     if op not in timing.OPS:
         raise LabError(f"{op!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
-    group = [r for r in ranks if r[2] == ranks[0][2]]
     notes = [note] * bool(note)
-    n, said = _number(op, rows, [int(r[1]) for r in group], n)
+    n, said = _number(op, rows, len(group), n)
     notes += [said] * bool(said)
     cut = sum(found is not None and found[1] != "0" for found in map(ROW.search, lines)) - len(rows)
     if cut:
@@ -208,27 +209,32 @@ def _guessed(rows: list[Row]) -> str:
     )
 
 
-def _number(op: str, rows: list[Row], ranks: list[int], given: int) -> tuple[int, str]:
-    """The number of GPUs and what is to be said of it: from `# Rank` lines, else from busbw / algbw."""
+def _together(rows: list[Row], ranks: list[int]) -> None:
+    """Raise for programs that ran side by side, each alone, and for one GPU."""
+    twice = max(ranks, key=ranks.count, default=0)
     if len(ranks) > len(set(ranks)):
         raise LabError(
-            f"Rank {max(set(ranks), key=ranks.count)} stands there {ranks.count(max(set(ranks), key=ranks.count))} "
-            "times: these were programs side by side, each alone, and not one run. Build nccl-tests with MPI=1, run "
-            "it again."
+            f"Rank {twice} stands there {ranks.count(twice)} times: these were programs side by side, each "
+            "alone, and not one run. Build nccl-tests with MPI=1, and run it again."
         )
     ratio, off = _ratio(rows)
-    if len(ranks) == 1 or (not ratio and off == 0 and max(row.size for row in rows) > 2**24):
+    if len(ranks) == 1 or (not ratio and not off and max(row.size for row in rows) > 2**24):
         raise LabError("This log is of one GPU, which has nobody to talk to. Run nccl-tests on two or more.")
+
+
+def _number(op: str, rows: list[Row], ranks: int, given: int) -> tuple[int, str]:
+    """The number of GPUs and what is to be said of it: from `# Rank` lines, else from busbw / algbw."""
+    ratio, off = _ratio(rows)
     found, spread = _from_ratio(op, ratio, off)
-    if ranks and (not found or abs(found - len(ranks)) <= spread + 0.5):
-        return len(ranks), ""
+    if ranks and (not found or abs(found - ranks) <= spread + 0.5):
+        return ranks, ""
     if given:
         return given, ""
     if found and spread < max(2.0, 0.1 * found):
         n = round(found)
         if spread >= 0.5:  # the rounded figures allow several: the roundest
             n = next((k * m for k in (8, 4, 2) for m in [round(found / k)] if m and abs(k * m - found) <= spread), n)
-        lines = f", though there are {len(ranks)} lines '# Rank'" if ranks else ""
+        lines = f", though there are {ranks} lines '# Rank'" if ranks else ""
         return n, f"{n} GPUs, by busbw / algbw = {ratio:.4g}{lines}."
     raise Unsaid(
         "n",
