@@ -43,8 +43,8 @@ def printed(table: Table, gpu: str = "", slower: float = 1.0, each: int = 8) -> 
         "# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
         "validation: 1 graph: 0\n#\n# Using devices\n"
         f"{ranks}\n#\n"
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw  "
-        "#wrong\n#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw "
+        " #wrong\n#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)\n"
         f"{rows(table.op, table.n, [(size, us * slower) for size, us in table.rows])}\n"
         "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 100\n"
     )
