@@ -23,6 +23,7 @@ NAMES = {  # of generations
     "cdna3": "MI300X (CDNA 3)",
 }  # fmt: skip
 HINT = "Paste here all that all_reduce_perf printed: the header, the lines '# Rank' and the table."
+UNBROKEN = "<style>.labkit-log textarea{white-space:pre;overflow-x:auto}</style>"  # rows of a table stay rows
 MOST = len(atlas.LETTERS)
 
 
@@ -81,7 +82,8 @@ class Atlas(ipywidgets.VBox):
         boxes = [ipywidgets.VBox(self._controls[:3]), ipywidgets.VBox(self._controls[3:])]
         super().__init__(
             [
-                ipywidgets.HTML(DEAF), ipywidgets.HBox(boxes, layout={"flex_flow": "row wrap"}), self._picture,
+                ipywidgets.HTML(DEAF + UNBROKEN),
+                ipywidgets.HBox(boxes, layout={"flex_flow": "row wrap"}), self._picture,
                 ipywidgets.HTML("<b>Your own log</b>"), self._text, self._button, self._said, self._sources,
             ]
         )  # fmt: skip
