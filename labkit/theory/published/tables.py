@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.theory import timing
+from labkit.theory.costs.estimate import FABRICS, OPS
 from labkit.theory.costs.machine import RENTED, Cluster
 
 
@@ -28,10 +29,16 @@ class Table:
     source: str
     publisher: str  # tables of one publisher are left out together
     hardware: str
-    generation: str  # "ampere", "hopper", "blackwell", "cdna3"
+    generation: str  # "ampere", "hopper", "blackwell", "cdna3"; of the cluster where there is one
     nccl: str  # the version as far as it is stated
     launch: str  # "one process a GPU", or "one process, -g 8"
     note: str = ""
+    odd: str = ""  # why no model is claimed for it, where the machine or its settings are out of the ordinary
+
+    @property
+    def claimed(self) -> bool:
+        """Whether `costs.estimate` is held against it: NCCL, a fabric and an operation it knows, nothing odd."""
+        return self.cluster is not None and self.cluster.fabric in FABRICS and self.op in OPS and not self.odd
 
     @property
     def nodes(self) -> int:
@@ -46,7 +53,7 @@ class Table:
 def find(name: str) -> Table:
     """A table by its name, or by a part of it that no other name has.
 
-    >>> find("8 × H200").n, find("Lambda").op
+    >>> find("8 × H200").n, find("2 × Lambda").op
     (8, 'all_reduce')
     """
     exact = [t for t in TABLES if t.name == name]
