@@ -21,7 +21,7 @@ def sources(tables: Sequence[Table], fitting: int) -> str:
         cells = [machine, *map(_kept, figures(t))]
         rows.append(row(letter, [cell(c, "told") for c in cells]))
     more = fitting - len(tables)
-    rest = f" {more} more fit: choose a number of GPUs or a generation." if more else ""
+    rest = f" {more} more fit: choose others of these, a number of GPUs or a generation." if more else ""
     heads = ("", "table, machine and source", "least time", "most busbw")
     return table("atlas", f"Published by others; nothing was run here.{rest}", heads, rows) if rows else ""
 

@@ -116,7 +116,7 @@ class Verdict:
         how = "Resembles" if first.off < CLOSE else "Resembles no published table closely; nearest is"
         same = "" if first.table.n == self.log.n else f" That ran on {first.table.n} GPUs: bus bandwidths are compared."
         unsaid = "" if self.log.gpu else " (The text does not name the GPU: the lines '# Rank' do.)"
-        return f"{how} {first.table.name} ({first.table.hardware}): {first.told("it")}.{same}{unsaid}"
+        return f"{how} {first.table.name} ({first.table.hardware}): {first.told('it')}.{same}{unsaid}"
 
     @property
     def beside(self) -> list[tuple[str, str, str]]:
