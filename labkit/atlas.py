@@ -24,6 +24,7 @@ NAMES = {  # of generations
 }  # fmt: skip
 HINT = "Paste here all that all_reduce_perf printed: the header, the lines '# Rank' and the table."
 UNBROKEN = "<style>.labkit-log textarea{white-space:pre;overflow-x:auto}</style>"  # rows of a table stay rows
+FEW = 8  # rows: tables of less come last
 MOST = len(atlas.LETTERS)
 
 
@@ -110,10 +111,10 @@ class Atlas(ipywidgets.VBox):
 
     @property
     def matching(self) -> tuple[Table, ...]:
-        """The tables that the controls name: those most like a log first, else the fastest of each kind, then others."""
+        """The tables that the controls name: those most like a log first, else the fastest of each kind."""
         n, kind = self._n.value, self._kind.value
         found = [t for t in TABLES if t.op == self.op and t.n == (n or t.n) and t.generation == (kind or t.generation)]
-        found.sort(key=lambda t: (t.n, -max(t.busbw(size) for size, _ in t.rows)))
+        found.sort(key=lambda t: (t.n, len(t.rows) < FEW, -max(t.busbw(size) for size, _ in t.rows)))
         alike = [like.table.name for like in self._verdict.likenesses] if self._verdict else []
         place = {name: i for i, name in enumerate(alike)}
         kinds = [(t.generation, t.n, t.cluster.fabric if t.cluster else "") for t in found]

@@ -86,6 +86,7 @@ def draw(ax: Axes, scene: Scene) -> Axes:
         write(ax, 0.4, 1.1 + 0.42 * i, line, 8, FAINT, "left")
     scales = _scales(scene)
     _grid(ax, scales, seconds if scene.time else rate)
+    taken: list[tuple[float, float]] = []
     y = ROWS
     for limit in scene.limits:
         _line(ax, scales.seen(limit), color=FAINT, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
@@ -95,8 +96,9 @@ def draw(ax: Axes, scene: Scene) -> Axes:
         for at in points:
             ax.add_artist(Circle(at, 0.055, facecolor=stroke(i), edgecolor="none", zorder=3))
         if points:
-            where = LEFT + WIDTH * (i + 0.5) / len(scene.tables)  # side by side, as far as the lines reach
-            _badge(ax, *min(points, key=lambda at: abs(at[0] - where)), i)
+            where = LEFT + WIDTH * (i + 0.5) / len(scene.tables)
+            taken.append(_free(sorted(points, key=lambda at: abs(at[0] - where)), taken))
+            _badge(ax, *taken[-1], i)
         _line(ax, [(0.5, y), (1.4, y)], linewidth=1.8, **look)
         _badge(ax, 0.95, y, i)
         write(ax, 1.65, y, sheet.shortened(table.said, WIDE - 2, 8), 8, align="left")
@@ -148,6 +150,14 @@ def _grid(ax: Axes, scales: Scales, said: Callable[[float], str]) -> None:
         _line(ax, [(LEFT, y), (LEFT + WIDTH, y)], color=GRID, linewidth=0.7, zorder=0)
         write(ax, LEFT - 0.15, y, said(value), 7.5, FAINT, "right")
     write(ax, LEFT + WIDTH / 2, BOTTOM + 0.85, "size S (both scales logarithmic)", 8, FAINT)
+
+
+def _free(points: Sequence[tuple[float, float]], taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The first point where no letter stands; where one stands on each, above the first as far as need be."""
+    x, y = points[0]
+    over = [(x, y - 0.42 * k) for k in range(1, len(taken) + 1)]
+    free = (at for at in (*points, *over) if all(math.dist(at, other) >= 0.41 for other in taken))
+    return next(free, (x, y))
 
 
 def _line(ax: Axes, points: Sequence[tuple[float, float]], **look: Any) -> None:
