@@ -404,12 +404,13 @@ class Lab:
     ) -> Note:
         """Write the cells that ran on the ranks as a program that torchrun runs with the same result.
 
-        >>> lab.script("mean.py")                    # all cells since start(); beside the notebook
+        >>> lab.script("mean.py")                    # all cells since start(), beside the notebook
         >>> lab.script("mean.py", last=2)            # the last two
         >>> lab.script("mean.py", cells=[3, 5])      # the numbers in brackets, left of the cells
 
-        A cell that you ran again is in it once, as you ran it last. Cells that failed are left out, and it says so. A
-        file that you have changed, or that something else wrote, is only written over with `overwrite=True`.
+        A cell that you ran again is in it once, as it ran last; with `cells`, each run that you name. Cells that failed
+        are left out, and it says so. A file that you have changed, or that something else wrote, is only written over
+        with `overwrite=True`. The lab remembers the last 500 cells.
         """
         from labkit import script
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 from labkit import files, progress
 from labkit.errors import LabError
 from labkit.show.card import Note
-from labkit.theory.cells import Cell
+from labkit.theory.cells import Cell, lacking, once
 from labkit.theory.program import Program, command, program
 from labkit.words import listed
 
@@ -34,20 +37,32 @@ def write(
         raise LabError(
             f"{path} could not be written ({error.strerror}). Choose another place: lab.script('/tmp/{path.name}')."
         ) from error
-    return Note(_said(str(file), made, n), made.text)
+    return Note(_said(str(file), made, n, lacking(made.cells, ran)), made.text)
 
 
-def _said(file: str, made: Program, n: int) -> str:
+def _said(file: str, made: Program, n: int, lacks: dict[str, Cell]) -> str:
     """What was written, what was not, and how to run it."""
     numbers = list(dict.fromkeys(f"[{cell.number}]" for cell in made.cells if cell.number))
     which = f"cell{'s' * (len(numbers) > 1)} {listed(numbers)}" if numbers else "your cells"
-    lines = [f"`{file}` has {which}. Run it in a terminal, in this folder: `{command(file, n)}`."]
+    run = command(file, n).replace("torchrun", _torchrun(), 1)
+    lines = [f"`{file}` has {which}. Run it in a terminal, in this notebook's folder: `{run}`."]
     lines += [f"{cell.name[0].upper()}{cell.name[1:]} is left out: {why}." for cell, why in made.left_out]
-    lines += [
-        "Lines that the notebook ran itself are not in it. While it runs, the port at which torchrun's ranks meet is "
-        "open on all network interfaces."
-    ]
+    for name, cell in lacks.items():
+        lines.append(f"**It needs `{name}`, which {cell.name} made and no cell in it makes.**")
+    if whole := [cell for cell in lacks.values() if cell.number and cell.well]:
+        both = sorted({cell.number for cell in (*made.cells, *whole)})
+        lines.append(f"To have that as well: `lab.script({file!r}, cells={both})`.")
+    lines.append(
+        "Lines that the notebook ran itself are not in it. While it runs, torchrun listens on all network interfaces."
+    )
     return "\n\n".join(lines)
+
+
+def _torchrun() -> str:
+    """How to call this environment's torchrun from the notebook's folder: by a path where its name does not lead there."""
+    own = Path(sys.executable).with_name("torchrun")
+    known = shutil.which("torchrun") == str(own) or not own.exists()
+    return "torchrun" if known else shlex.quote(min(os.path.relpath(own, progress.HERE), str(own), key=len))
 
 
 def _path(file: str) -> Path:
@@ -65,7 +80,7 @@ def _path(file: str) -> Path:
 
 
 def _chosen(ran: Sequence[Cell], cells: Sequence[int] | None, last: int | None) -> Sequence[Cell]:
-    """The cells of these numbers, or of the last so many that the notebook ran on the ranks; by default all."""
+    """The cells of these numbers, as they ran; or each once, of the last so many notebook's cells or of all."""
     if not ran:
         raise LabError("No cell has run on the ranks yet. Run a %%px cell first.")
     numbers = list(dict.fromkeys(cell.number for cell in ran))
@@ -77,13 +92,15 @@ def _chosen(ran: Sequence[Cell], cells: Sequence[int] | None, last: int | None) 
                 f"those that ran are {listed([str(k) for k in numbers])}."
             )
         return [cell for cell in ran if cell.number in wanted]
-    if last is not None:
-        if not isinstance(last, int) or last < 1:
-            raise LabError(f"last={last!r} is no number of cells. Give 1 or more, such as last=2.")
-        if set(numbers) == {0}:  # no notebook numbers them
-            return ran[-last:]
-        return [cell for cell in ran if cell.number in numbers[-last:]]
-    return ran
+    if last is not None and (not isinstance(last, int) or last < 1):
+        raise LabError(f"last={last!r} is no number of cells. Give 1 or more, such as last=2.")
+    kept = once(ran)
+    if last is None:
+        return kept
+    if set(numbers) == {0}:  # no notebook numbers them
+        return kept[-last:]
+    latest = sorted({cell.number for cell in kept})[-last:]
+    return [cell for cell in kept if cell.number in latest]
 
 
 def _keep_what_is_theirs(path: Path, overwrite: bool) -> None:

@@ -127,9 +127,7 @@ class Engines:
 
         `lab.script` writes it into a program as well, where it ran `well`.
         """
-        number, key = _of_the_notebook()
-        key = f"{key} {sum(c.number == number for c in self.cells)}" if key else ""  # it may send several
-        self.cells.append(Cell(code, list(range(self.n) if ranks is None else ranks), number, key, well))
+        self.cells.append(Cell(code, list(range(self.n) if ranks is None else ranks), *_of_the_notebook(), well))
         return self.cells[-1]
 
     def ended(self, result: Any, well: bool) -> None:
@@ -291,6 +289,7 @@ class Engines:
 def _of_the_notebook() -> tuple[int, str]:
     """The number of the notebook's cell that runs, and what its front end calls it; 0 and "" where nobody says."""
     shell = get_ipython()
+    history = None if shell is None else shell.history_manager
+    number = 0 if history is None else len(history.input_hist_raw) - 1  # execution_count may be one ahead by now
     parent = shell.get_parent() if hasattr(shell, "get_parent") else None
-    key = ((parent or {}).get("metadata") or {}).get("cellId") or ""
-    return (shell.execution_count if shell is not None else 0), str(key)
+    return number, str(((parent or {}).get("metadata") or {}).get("cellId") or "")

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import re
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from labkit.theory.definitions import Reader, bound
 
 GIVEN = {"torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny"}  # what every rank has ready
+SPELT = 2000  # characters that a value's spelling may have
 
 
 @dataclass
 class Cell:
     """Code that was sent to ranks; a comment in its first line says which magic it is of, or what of the lab's.
 
-    `number` is the notebook's, in brackets left of the cell, or 0. `key` is the same when the same cell runs again, and
-    empty where nobody knows. `well` says whether all its ranks have run it to its end, None while nobody knows. `sent`
-    are the messages that it went in.
+    `number` is that of the notebook's cell, in brackets left of it, or 0; a notebook's cell may send several. `key` is
+    the same when the same cell runs again, and empty where nobody knows. `well` says whether all its ranks have run it
+    to its end, None while nobody knows. `sent` are the messages that it went in.
     """
 
     code: str
@@ -59,22 +62,27 @@ def assignment(name: str, value: object) -> str:
     >>> assignment("lr", 0.1), assignment("x", object)
     ('lr = 0.1', 'x = …')
     """
+    spelt = repr(value)
     try:
-        spelt = ast.literal_eval(repr(value)) == value
+        well = len(spelt) <= SPELT and ast.literal_eval(spelt) == value
     except (SyntaxError, ValueError):
-        spelt = False
-    return f"{name} = {value!r}" if spelt is True else f"{name} = …"
+        well = False
+    return f"{name} = {spelt}" if well is True else f"{name} = …"
 
 
 def once(cells: Iterable[Cell]) -> list[Cell]:
-    """Each cell once, in its last form that ran well if there is one, in an order in which each has what it needs.
+    """Each cell once, as it ran well last if it ever did, in the order in which they ran.
 
-    A cell that ran again keeps its first place, or comes behind the first cell that makes what it needs now.
+    Where a cell ran again, it keeps its first place, or comes behind the first cell that makes what it needs now.
     """
-    runs: dict[object, list[Cell]] = {}
+    cells = list(cells)
+    runs: dict[object, dict[int, list[Cell]]] = {}
     for i, cell in enumerate(cells):
-        runs.setdefault(cell.key or i, []).append(cell)
-    waiting = [next((c for c in reversed(many) if c.well), many[-1]) for many in runs.values()]
+        runs.setdefault(cell.key or i, {}).setdefault(cell.number, []).append(cell)
+    last = [next((r for r in reversed(m.values()) if all(c.well for c in r)), [*m.values()][-1]) for m in runs.values()]
+    waiting = [cell for run in last for cell in run]
+    if len(waiting) == len(cells):
+        return waiting
     order: list[Cell] = []
     there = GIVEN | set(dir(builtins))
     while waiting:
@@ -89,6 +97,19 @@ def once(cells: Iterable[Cell]) -> list[Cell]:
 def without_replaced(cells: Sequence[Cell]) -> list[Cell]:
     """Leave out what only defines names that a later cell defines anew before any cell has used them."""
     return [cell for i, cell in enumerate(cells) if not _is_replaced(cell, cells[i + 1 :])]
+
+
+def lacking(cells: Sequence[Cell], ran: Iterable[Cell]) -> dict[str, Cell]:
+    """The names that these cells look up and none of them makes, each with the last of those that `ran` that does.
+
+    >>> x, y = Cell("x = rank", [0]), Cell("y = x + 1", [0])
+    >>> lacking([y], [x, y]) == {"x": x}
+    True
+    """
+    there = GIVEN.union(*(_makes(cell.body) for cell in cells))
+    wanted = {name for cell in cells for name in _looked_up(compile(tree(cell.body), "cell", "exec"))} - there
+    makers = {name: cell for cell in ran for name in _makes(cell.body)}
+    return {name: makers[name] for name in sorted(wanted & makers.keys())}
 
 
 def _is_replaced(cell: Cell, later: Sequence[Cell]) -> bool:
@@ -129,6 +150,14 @@ def _needs(body: str) -> set[str]:
             needs |= _read(statement) - own
         own |= set(bound(statement))
     return needs
+
+
+def _looked_up(code: types.CodeType) -> Iterator[str]:
+    """The global names that code reads, in the functions inside it as well."""
+    yield from (i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_NAME", "LOAD_GLOBAL"))
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _looked_up(inner)
 
 
 def _read(statement: ast.stmt) -> set[str]:

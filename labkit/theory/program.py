@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from labkit.theory.cells import Cell, once, tree, without_replaced
+from labkit.theory.cells import Cell, tree, without_replaced
 from labkit.theory.definitions import bound
 from labkit.theory.primitives import PRIMITIVES, find
 from labkit.words import listed
@@ -57,12 +58,11 @@ class Program:
 
 
 def program(cells: Sequence[Cell], n: int, backend: str, file: str) -> Program:
-    """The program of these cells, in the order in which they ran, for `n` ranks.
+    """The program of these cells, in this order, for `n` ranks.
 
-    A cell that ran again stands there once, as `labkit.theory.cells.once` has it. Left out are cells that did not run
-    to their end, and what is no plain Python.
+    Left out are cells that did not run to their end, and what is no plain Python.
     """
-    found = [(cell, _why_not(cell)) for cell in once(cells) if cell.body.strip()]
+    found = [(cell, _why_not(cell)) for cell in cells if cell.body.strip()]
     good = without_replaced([cell for cell, why in found if not why])
     left = [(cell, why) for cell, why in found if why]
     nodes = [node for cell in good for node in ast.walk(tree(cell.body))]
@@ -81,7 +81,7 @@ def program(cells: Sequence[Cell], n: int, backend: str, file: str) -> Program:
 
 def command(file: str, n: int) -> str:
     """How a program is run, each line behind the rank that prints it."""
-    return f"torchrun --nproc-per-node {n} --tee 3 {file}"
+    return f"torchrun --nproc-per-node {n} --tee 3 {shlex.quote(file)}"
 
 
 def _why_not(cell: Cell) -> str:
@@ -159,8 +159,9 @@ def _shown(body: str, nodes: ast.Module, show: str) -> str:
     code, rest = lines[end][: last.end_col_offset], lines[end][last.end_col_offset or 0 :]
     if rest.strip().startswith(b";"):
         return body
-    lines[end] = code + b")" + rest
-    lines[start] = lines[start][: last.col_offset] + f"{show}(".encode() + lines[start][last.col_offset :]
+    opened, closed = (f"{show}((", "))") if isinstance(last.value, ast.Tuple) else (f"{show}(", ")")
+    lines[end] = code + closed.encode() + rest
+    lines[start] = lines[start][: last.col_offset] + opened.encode() + lines[start][last.col_offset :]
     return b"\n".join(lines).decode()
 
 

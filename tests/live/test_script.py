@@ -128,8 +128,13 @@ def test_a_few_ranks_the_labs_tools_and_a_borrowed_function_come_along(folder: P
         with pytest.raises(CellError):
             lab.run("x = undefined_name", ranks=[1])
         lab.flow("y = comms.all_reduce(x)", "x", "y")
+        with pytest.raises(CellError):
+            lab.run("import os\nos._exit(3)", ranks=[0])
+        again = ["torch.manual_seed(0)\nloss = tiny.Tiny().loss(*tiny.batch(rank, 0)) if False else 1.0"]
+        again += ["y = ring_shift(torch.tensor([rank * 1.0]))", "took = timed(lambda: None)", "len(took.rank) > 0, loss"]
+        after = run_all(lab, again)
         late = lab.late("z = y.clone()\ndist.all_reduce(z)", rank=1)
-        after = run_all(lab, ["print(y.tolist(), z.tolist())"])
+        after = [a + b for a, b in zip(after, run_all(lab, ["print(y.tolist(), z.tolist())"]), strict=True)]
         note = lab.script("tools.py")
     assert "late" in repr(late)
     assert "left out: it did not run to its end" in repr(note)
@@ -139,17 +144,22 @@ def test_a_few_ranks_the_labs_tools_and_a_borrowed_function_come_along(folder: P
     assert printed(command("tools.py", 3), folder, 3) == [b + a for b, a in zip(before, after, strict=True)]
 
 
+def in_cell(notebook: Notebook, code: str, key: str) -> str:
+    """Run a cell as JupyterLab does, which names it; what it returned."""
+    message = notebook.client.session.msg(
+        "execute_request",
+        {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False},
+        metadata={"cellId": key},
+    )
+    notebook.client.shell_channel.send(message)
+    cell = notebook.wait(message["header"]["msg_id"])
+    assert cell.status == "ok", cell
+    return cell.result
+
+
 def test_a_notebooks_cells_stand_in_it_once_by_their_numbers(tmp_path: Path):
     def run(code: str, key: str) -> str:
-        message = notebook.client.session.msg(
-            "execute_request",
-            {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False},
-            metadata={"cellId": key},
-        )
-        notebook.client.shell_channel.send(message)
-        cell = notebook.wait(message["header"]["msg_id"])
-        assert cell.status == "ok", cell
-        return cell.result
+        return in_cell(notebook, code, key)
 
     with Notebook(LABKIT_PROGRESS=str(tmp_path)) as notebook:
         run(f"import os; os.chdir({str(tmp_path)!r}); from labkit import start; lab = start(2)", "a")
@@ -160,13 +170,34 @@ def test_a_notebooks_cells_stand_in_it_once_by_their_numbers(tmp_path: Path):
         assert "cell [5] is left out: nobody has waited".lower() in run('lab.script("one.py")', "e").lower()
         run("%pxresult", "f")
         said = run('lab.script("two.py")', "e")
-        assert run('lab.script("three.py", last=1)', "e").count("twice") == 1
+        alone = run('lab.script("three.py", last=1)', "e")
         assert run('lab.script("four.py", cells=[4])', "e").count("twice") == 1
     assert "`two.py` has cells [4], [3] and [5]" in said
     assert said.count("def twice") == 1
     assert "return 2 * x" in said
     assert "# cell [3], %%px\nif rank == 1:\n    print(twice(rank))" in said
     assert "# cell [5], %%px --noblock\nshow(twice(3))" in said
+    assert "def twice" not in alone
+    assert "It needs `twice`, which cell [4] made and no cell in it makes." in alone
+    assert "lab.script('three.py', cells=[4, 5])" in alone
+
+
+@pytest.mark.slow
+def test_cells_of_a_notebook_run_under_torchrun_as_their_magics_said(tmp_path: Path):
+    with Notebook(LABKIT_PROGRESS=str(tmp_path)) as notebook:
+        in_cell(notebook, f"import os; os.chdir({str(tmp_path)!r}); from labkit import start; lab = start(2)", "a")
+        for key, code in (
+            ("b", "%%px\nx = torch.tensor([1.0 * rank])"),
+            ("b", "%%px\nx = torch.tensor([rank + 1.0])"),
+            ("c", "%%flow x\ndist.all_reduce(x)"),
+            ("d", "%%px --targets 1\nx += 1\nprint('only', rank)"),
+            ("e", "%%late 1\ny = x.clone()\ndist.all_reduce(y)"),
+            ("f", "%%px\nrank, x.tolist(), y.tolist()"),
+        ):
+            in_cell(notebook, code, key)
+        in_cell(notebook, 'lab.script("magics.py")', "g")
+    ranks = printed(command("magics.py", 2), tmp_path, 2)
+    assert ranks == [["(0, [3.0], [7.0])"], ["only 1", "(1, [4.0], [7.0])"]]
 
 
 def test_what_the_learner_wrote_is_never_lost(lab: Any, folder: Path):
