@@ -59,7 +59,7 @@ def _said(file: str, made: Program, n: int, lacks: dict[str, Cell]) -> str:
 
 
 def _torchrun() -> str:
-    """How to call this environment's torchrun from the notebook's folder: by a path where its name does not lead there."""
+    """This environment's torchrun, as one calls it in the notebook's folder: by a path if its name is not enough."""
     own = Path(sys.executable).with_name("torchrun")
     known = shutil.which("torchrun") == str(own) or not own.exists()
     return "torchrun" if known else shlex.quote(min(os.path.relpath(own, progress.HERE), str(own), key=len))

@@ -145,7 +145,9 @@ def _part(cell: Cell, n: int, show: str, names: Collection[str]) -> str:
         lines.pop(0)
     origin = re.sub(r"\s+(--targets|-t)[ =]?\S+", "", cell.origin).replace("lab.use: ", "lab.use, ")
     made = {name for node in nodes.body for name in bound(node)}
-    again = [f"{line}  # as every cell finds it" for name, line in AGAIN.items() if name in made and line not in cell.body]
+    again = [
+        f"{line}  # as every cell finds it" for name, line in AGAIN.items() if name in made and line not in cell.body
+    ]
     return "\n".join([f"# {cell.name}, {origin}", *lines, *again, ""])
 
 
