@@ -291,5 +291,5 @@ def _of_the_notebook() -> tuple[int, str]:
     shell = get_ipython()
     history = None if shell is None else shell.history_manager
     number = 0 if history is None else len(history.input_hist_raw) - 1  # execution_count may be one ahead by now
-    parent = shell.get_parent() if hasattr(shell, "get_parent") else None
+    parent = shell.get_parent() if shell is not None and hasattr(shell, "get_parent") else None
     return number, str(((parent or {}).get("metadata") or {}).get("cellId") or "")
