@@ -8,6 +8,7 @@
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
+      choose.py    a table of questions to choose an answer to each
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
@@ -42,6 +43,7 @@ from labkit import no_ranks
 from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
+    from labkit.choose import Choose
     from labkit.lab import Lab, start
     from labkit.restore import put_back
     from labkit.show.schedule import draw
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CellError",
+    "Choose",
     "Lab",
     "LabError",
     "Predict",
@@ -72,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from labkit.widgets import Predict
 
         return Predict
+    if name == "Choose":
+        from labkit.choose import Choose
+
+        return Choose
     if name == "draw":
         from labkit.show.schedule import draw
 
