@@ -4,6 +4,7 @@
     labkit/
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
       task.py      an exercise in a learner's hands: card, check, hints, solution
+      script.py    the learner's cells, written as a program that torchrun runs
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
