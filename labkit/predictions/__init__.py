@@ -1,4 +1,4 @@
-"""The workbook's predictions, one module a lesson (`lesson02.py`), each with a tuple PREDICTIONS.
+"""The workbook's predictions, one module or two a lesson (`lesson02.py`), each with a tuple PREDICTIONS.
 
 The answers stand here and nowhere else: a notebook names a question, and neither its source nor the output under the
 question gives the answer away.
@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from functools import cache
 
 from labkit.errors import LabError
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import Option, Prediction, Trap
 
-__all__ = ["Option", "Prediction", "every", "find"]
+__all__ = ["Option", "Prediction", "Trap", "every", "find"]
 
 
 @cache
