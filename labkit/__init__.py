@@ -7,6 +7,7 @@
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
+      atlas.py     published nccl-tests tables, and one's own log beside them
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
@@ -41,6 +42,7 @@ from labkit import no_ranks
 from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
+    from labkit.atlas import Atlas
     from labkit.lab import Lab, start
     from labkit.restore import put_back
     from labkit.show.schedule import draw
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from labkit.widgets import Predict
 
 __all__ = [
+    "Atlas",
     "CellError",
     "Lab",
     "LabError",
@@ -67,6 +70,10 @@ def __getattr__(name: str) -> Any:
         from labkit import lab
 
         return getattr(lab, name)
+    if name == "Atlas":
+        from labkit.atlas import Atlas
+
+        return Atlas
     if name == "Predict":
         from labkit.widgets import Predict
 

@@ -97,7 +97,7 @@ def _panel(ax: Axes, nth: int, sizes: Sequence[float], values: Sequence[float], 
         x = panel.x(2.0**k)
         ax.plot([x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
         write(ax, x, BOTTOM + 0.3, nbytes(2.0**k), 7.5, FAINT)
-    for value in _marks(*panel.values):
+    for value in marks(*panel.values):
         y = panel.y(value)
         ax.plot([panel.left, panel.left + WIDTH], [y, y], color=GRID, linewidth=0.7, zorder=0)
         write(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
@@ -105,7 +105,7 @@ def _panel(ax: Axes, nth: int, sizes: Sequence[float], values: Sequence[float], 
     return panel
 
 
-def _marks(low: float, high: float) -> list[float]:
+def marks(low: float, high: float) -> list[float]:
     """Powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1.0,) if last - first > 3 else (1.0, 2.0, 5.0)

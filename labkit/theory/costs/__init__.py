@@ -8,9 +8,23 @@
 Everything is a closed formula over numpy arrays: a hundred thousand ranks cost as much time as four.
 """
 
-from labkit.theory.costs.machine import A100, GB200, H100, Cluster
+from labkit.theory.costs.machine import A100, B200, GB200, H100, H200, RENTED, Cluster
 from labkit.theory.costs.nccl import choose
 from labkit.theory.costs.predict import predict
 from labkit.theory.costs.textbook import ALGORITHMS, crossover, flat, seconds
 
-__all__ = ["A100", "ALGORITHMS", "GB200", "H100", "Cluster", "choose", "crossover", "flat", "predict", "seconds"]
+__all__ = [
+    "A100",
+    "ALGORITHMS",
+    "B200",
+    "GB200",
+    "H100",
+    "H200",
+    "RENTED",
+    "Cluster",
+    "choose",
+    "crossover",
+    "flat",
+    "predict",
+    "seconds",
+]

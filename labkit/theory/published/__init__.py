@@ -1,0 +1,10 @@
+"""What others measured with NCCL, as they published it, and how far models are off. Nothing was run here.
+
+tables     the tables with their sources: data, from tables.json
+compare    NCCL's own model against every row
+"""
+
+from labkit.theory.published.compare import LARGE, SMALL, Comparison, Row, compare
+from labkit.theory.published.tables import TABLES, Table, find
+
+__all__ = ["LARGE", "SMALL", "TABLES", "Comparison", "Row", "Table", "compare", "find"]
