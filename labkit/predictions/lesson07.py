@@ -176,8 +176,8 @@ PREDICTIONS = (
             "**Fewer bytes cross the link.** The switch between these GPUs can add up by itself (NCCL calls it NVLS). "
             "GPUs no longer hand sums on from neighbour to neighbour. Each sends its S to the switch, reads the sum of "
             "one N-th back, and sends that N-th once more, for the switch to copy to all: S (1 + 1/N) and not "
-            "2 S (N - 1) / N (nccl issue 2140 counts the same way). With N = 8 and an algbw of 275.6 GB/s, 310 GB/s leave a GPU. "
-            "The 450 are not exceeded. They are not even reached."
+            "2 S (N - 1) / N (nccl issue 2140 counts the same way). With N = 8 and an algbw of 275.6 GB/s, 310 GB/s "
+            "leave a GPU. The 450 are not exceeded. They are not even reached."
         ),
     ),
     Prediction(
@@ -318,9 +318,9 @@ PREDICTIONS = (
         ),
         traps=(
             Trap(
-                35, "The gradient itself, once. An all-reduce sends nearly twice S: once to add up, once to hand out."
+                35,
+                "This sends the gradient once, as a reduce-scatter does. An all-reduce also has to hand the sums out.",
             ),
-            Trap(34.5, "This is a reduce-scatter. An all-reduce also has to hand the sums out."),
             Trap(138, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
             Trap(551, "This is one NIC for all. Each server has eight, 400 GB/s together, and the rings share them."),
             Trap(8.6, "A factor of 8: 400 Gb/s are gigabits, 50 GB/s."),
