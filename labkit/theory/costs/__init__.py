@@ -8,6 +8,7 @@
 Everything is a closed formula over numpy arrays: a hundred thousand ranks cost as much time as four.
 """
 
+from labkit.theory.costs.estimate import estimate
 from labkit.theory.costs.machine import A100, B200, GB200, H100, H200, RENTED, Cluster
 from labkit.theory.costs.nccl import choose
 from labkit.theory.costs.predict import predict
@@ -24,6 +25,7 @@ __all__ = [
     "Cluster",
     "choose",
     "crossover",
+    "estimate",
     "flat",
     "predict",
     "seconds",

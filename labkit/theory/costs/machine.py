@@ -8,7 +8,7 @@ from typing import Any
 from labkit.errors import LabError
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-FABRICS = ("infiniband", "roce", "efa", "tcpx")  # tcpx: GPUDirect-TCPX and TCPXO
+FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpx")  # efa1: AWS up to p4; efa: p5 and later; tcpx: TCPX, TCPXO
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ class Cluster:
     channels: int = 16
     fabric: str = "infiniband"  # what the network is, as one rents it: one of FABRICS
     gpus_per_process: int = 1  # 8: one process launches for eight GPUs, one after the other (nccl-tests -g 8)
+    call_overhead: float = 0.0  # µs that each call costs where calls are timed one by one, as in torch: 20 or so
     algorithm: str = ""  # the one that NCCL_ALGO allows, where it is set
     source: str = ""
 
     def __post_init__(self) -> None:
         counts = ("gpus_per_node", "nvlink", "rails", "rail", "channels", "gpus_per_process")
         bad = [name for name in counts if not getattr(self, name) > 0]
-        if bad or self.oversubscription < 1 or min(self.nvlink_latency, self.network_latency, self.nic_latency) < 0:
+        if bad or self.oversubscription < 1 or min(self.nvlink_latency, self.network_latency, self.nic_latency, self.call_overhead) < 0:
             named = ", ".join(bad) or "oversubscription (1 or more) or a latency (0 or more)"
             raise LabError(f"No cluster has such {named}. Give numbers above zero.")
         if self.generation not in GENERATIONS:
@@ -93,7 +94,7 @@ EFA = "aws-ofi-nccl declares 75 µs"
 RENTED = CLUSTERS | {  # and as some clouds have them
     "H200": H200,
     "A100 EFA": A100.but(
-        name="A100 servers (AWS p4de)", rails=4, rail=12.5, fabric="efa", nic_latency=75.0, cpu="intel",
+        name="A100 servers (AWS p4de)", rails=4, rail=12.5, fabric="efa1", nic_latency=75.0, cpu="intel",
         source=f"{NCCL}: 20 × 12; 4 × 100 Gb/s EFA; {EFA}",
     ),
     "H100 EFA": H100.but(
