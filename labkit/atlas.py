@@ -173,7 +173,9 @@ class Atlas(ipywidgets.VBox):
             return ""
         name = find(str(value)).name
         if name not in options:
-            raise LabError(f"No model's curve for {name!r}: it is not shown, or not NCCL's. Choose among {options[1:]}.")
+            raise LabError(
+                f"No model's curve for {name!r}: it is not shown, or not NCCL's. Choose among {options[1:]}."
+            )
         return name
 
     def __repr__(self) -> str:
@@ -207,19 +209,30 @@ class Atlas(ipywidgets.VBox):
             return atlas.Line(said, list(sizes), values)
 
         tables = [line(f"{t.name}: {t.hardware}", t.op, t.n, *zip(*t.rows, strict=True)) for t in self.tables]
-        drawn = line(f"your log: {own.n} × {own.gpu or 'GPU'}", own.op, own.n, *zip(*own.rows, strict=True)) if own else None
+        drawn = (
+            line(f"your log: {own.n} × {own.gpu or 'GPU'}", own.op, own.n, *zip(*own.rows, strict=True))
+            if own
+            else None
+        )
         sizes = [s for found in [*tables, *filter(None, [drawn])] for s in found.sizes]
         fine = np.geomspace(min(sizes), max(sizes), 61) if max(sizes) > min(sizes) else np.array(sizes[:1], float)
         model = None
         if (asked := self._asked) is not None:
             n, cluster = asked
-            model = line(f"the model for {n} GPUs of {cluster.name}", self.op, n, fine, likeness.estimated(self.op, fine, n, cluster))
+            if (told := likeness.estimated(self.op, fine, n, cluster)) is not None:
+                model = line(f"the model for {n} GPUs: {cluster.name}", self.op, n, fine, told)
         limits = [
             line(f"data sheet: {said}, {limit:.4g} GB/s", op, n, fine, fine * timing.busbw_factor(op, n) / limit / 1e3)
             for said, limit, op, n in self._sheets()
         ]
         _, factor = timing.convention(self.op)
-        note = "time of a call; α, β and protocols show below 1 MiB" if time else f"busbw = S / t × {factor}" if factor != "1" else "busbw = S / t"
+        note = (
+            "time of a call; α, β and protocols show below 1 MiB"
+            if time
+            else f"busbw = S / t × {factor}"
+            if factor != "1"
+            else "busbw = S / t"
+        )
         if not time and limits and any(max(t.values) > 1.02 * max(v for l in limits for v in l.values) for t in tables):
             note += "; above a limit: NVLS and the trees of two nodes send less than busbw counts"
         return atlas.Scene(self._title, note, time, tables, drawn, model, limits)

@@ -19,11 +19,11 @@ from labkit.plot.sweep import marks, rate
 from labkit.words import nbytes, seconds
 
 WIDE = 14.8
-LEFT, TOP, BOTTOM, WIDTH = 1.75, 2.15, 9.3, 12.6  # of the panel
+LEFT, TOP, BOTTOM, WIDTH = 1.75, 1.9, 9.3, 12.6  # of the panel
 ROW, ROWS = 0.52, 10.75  # the legend's lines, and where they begin
 LETTERS = "ABCDEFGHIJKL"
 STYLES = ("-", "--", "-.", ":")
-DECADES = 4.2  # of bandwidth at most: what lies below is left out
+DECADES = 3.2  # of bandwidth at most: what lies below is left out
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class Scales:
     def seen(self, line: Line) -> list[tuple[float, float]]:
         """A line's points that are on the panel."""
         points = zip(line.sizes, line.values, strict=True)
-        return [(self.x(s), self.y(v)) for s, v in points if self.values[0] <= v <= self.values[1]]
+        (left, right), (low, high) = self.sizes, self.values
+        return [(self.x(s), self.y(v)) for s, v in points if left <= s <= right and low <= v <= high]
 
 
 def axes(scene: Scene) -> Axes:
@@ -122,12 +123,18 @@ def draw(ax: Axes, scene: Scene) -> Axes:
 
 
 def _scales(scene: Scene) -> Scales:
-    measured = [*scene.tables, *filter(None, (scene.own,))] or scene.every
-    sizes = [s for line in measured for s in line.sizes]
-    values = [v for line in scene.every for v in line.values if v > 0]
-    low, high = min(values) / 1.3, max(values) * 1.3
+    """Room for all that was measured, and for the model; of bandwidths the upper decades, where machines differ."""
+    measured = [*scene.tables, *filter(None, (scene.own,))]
+    points = [(s, v) for line in measured for s, v in zip(line.sizes, line.values, strict=True)]
+    drawn = [
+        v
+        for line in (scene.every if not scene.time else [*measured, *filter(None, (scene.model,))])
+        for v in line.values
+    ]
+    low, high = min(v for _, v in points) / 1.3, max(drawn) * 1.3
     if not scene.time:
         low = max(low, high / 10**DECADES)
+    sizes = [s for s, v in points if v >= low]
     return Scales((min(sizes) / 1.4, max(max(sizes), 2 * min(sizes)) * 1.4), (low, high))
 
 

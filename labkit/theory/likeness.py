@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from labkit.theory import costs, shapes, timing
 from labkit.theory.costs import Cluster
-from labkit.theory.nccl_tests import Log
+from labkit.theory.costs.predict import OPS
+from labkit.theory.nccl_tests import RACK, Log
 from labkit.theory.published import LARGE, SMALL, TABLES, Table
 from labkit.words import nbytes
 
@@ -144,11 +145,12 @@ def verdict(log: Log, tables: Sequence[Table] = TABLES, cluster: Cluster | None 
     """Which machine a log resembles, how it stands beside the best of its kind and beside the model, and what that
     usually means. `cluster` is the machine that the model is asked about; else one as sold, by the GPU's name."""
     alike = resembles(log, tables)
-    kind = [f for f in alike if f.table.generation == log.generation] if log.generation else alike
+    kind = [f for f in alike if _of_its_kind(log, f.table)]
     kind = [f for f in kind if f.table.n == (log.n if any(f.table.n == log.n for f in kind) else f.table.n)]
     cluster = cluster or sold(log)
     sizes, us = map(np.array, zip(*log.rows, strict=True))
-    model = us / estimated(log.op, sizes, log.n, cluster) if cluster else None
+    asked = estimated(log.op, sizes, log.n, cluster) if cluster else None
+    model = None if asked is None else us / asked
     bands = []
     for name, least, most in BANDS:
         inside = (least <= sizes) & (sizes < most)
@@ -170,11 +172,17 @@ def sold(log: Log) -> Cluster | None:
     network = next((suffix for word, suffix in NETWORKS if word.lower() in log.network.lower()), "")
     base = {"H200": "H100"}.get(name, name) + network
     found = costs.RENTED[base if base in costs.RENTED else name]
-    return found.but(gpus_per_process=log.per_process or 1)
+    found = found.but(gpus_per_process=log.per_process or 1)
+    each = log.n // log.hosts if log.hosts > 1 and not RACK.search(log.gpu) else found.gpus_per_node
+    if each < found.gpus_per_node:  # with as many NICs to a GPU
+        found = found.but(gpus_per_node=each, rails=max(1, found.rails * each // found.gpus_per_node))
+    return found
 
 
-def estimated(op: str, sizes: Floats, n: int, cluster: Cluster) -> Floats:
-    """The model's µs."""
+def estimated(op: str, sizes: Floats, n: int, cluster: Cluster) -> Floats | None:
+    """The model's µs; None for an operation that it does not know."""
+    if op not in OPS:
+        return None
     if hasattr(costs, "estimate"):
         return np.asarray(costs.estimate(op, sizes, n, cluster)) * 1e6
     from labkit.theory.costs import nccl
@@ -195,6 +203,14 @@ def _alike(log: Log, table: Table) -> bool:
     return log.crosses is None or log.crosses == (table.nodes > 1)
 
 
+def _of_its_kind(log: Log, table: Table) -> bool:
+    """The same generation, as far as the log says, and as many GPUs a node where it crosses a network."""
+    if log.generation and table.generation != log.generation:
+        return False
+    per_node = log.n // log.hosts if log.hosts > 1 and not RACK.search(log.gpu) else 0
+    return not (per_node and table.cluster) or per_node == table.cluster.gpus_per_node
+
+
 def _against(band: Band) -> shapes.Against | None:
     """What a band is judged by: the best published of its kind, else the model."""
     if band.best is not None and band.to_best is not None:
@@ -211,4 +227,3 @@ def _span(band: Band) -> str:
     if band.least == 0:
         return f"below {nbytes(band.most)}"
     return f"from {nbytes(band.least)}" + (f" to {nbytes(band.most)}" if band.most < float("inf") else " on")
-

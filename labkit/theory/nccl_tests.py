@@ -150,7 +150,9 @@ def _from_json(text: str) -> str:
         if version := told.get("nccl_version"):
             lines.append(f"nccl-library={version}")
         for d in config.get("devices", ()):
-            lines.append(f"# Rank {d['rank']} Group {d['group']} Pid 0 on {d['hostname']} device 0 [0] {d['device_info']}")
+            lines.append(
+                f"# Rank {d['rank']} Group {d['group']} Pid 0 on {d['hostname']} device 0 [0] {d['device_info']}"
+            )
         for r in told["results"]:
             cells = [r["size"], r["count"], r["type"], r["redop"], r["root"]]
             for half in filter(None, (r.get("out_of_place"), r.get("in_place"))):
@@ -158,7 +160,9 @@ def _from_json(text: str) -> str:
                 cells += [half["time"], half["alg_bw"], half["bus_bw"], "N/A" if wrong is None else wrong]
             lines.append(" ".join(map(str, cells)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LabError(f"This begins like nccl-tests' JSON and is none ({error}). Paste the whole file. {PASTE}") from None
+        raise LabError(
+            f"This begins like nccl-tests' JSON and is none ({error}). Paste the whole file. {PASTE}"
+        ) from None
     return "\n".join(lines)
 
 
@@ -227,7 +231,9 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
         return f"Nothing was pasted. {PASTE}"
     failed = next(filter(None, map(FAILED.search, lines)), None)
     if failed:
-        return f"The run has no rows, and it says: {failed[0].strip()[:200]} Mend that, run it again, and paste it anew."
+        return (
+            f"The run has no rows, and it says: {failed[0].strip()[:200]} Mend that, run it again, and paste it anew."
+        )
     if any(HEADER.search(line) or RANK.search(line) for line in lines):
         return f"The header is there, and no row below it: the run ended before its first size, or was cut off. {PASTE}"
     return (
@@ -339,4 +345,3 @@ def _from_ratio(op: str, ratio: float, off: float) -> tuple[float, float]:
         return 0.0, float("inf")
     n = whole / (whole - ratio)
     return n, n * n * off / whole
-

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from labkit.theory.costs import Cluster
 from labkit.theory.nccl_tests import Log
-from labkit.words import count, listed, nbytes
+from labkit.words import count, listed, nbytes, seconds
 
 MIB = 2**20
 NVLINK = {"volta": 150.0, "ampere": 300.0, "hopper": 450.0, "blackwell": 900.0}  # GB/s a direction, data sheets
 SLOW = 1.1  # times as long
-MODEL = "The model has no slow GPU, no other job and no crowded switch. Compare with a smaller run of this cluster."
+SOCKETS = 10.5  # GB/s: what TCP reaches at most, as NCCL uses it
+SPIKE = 2.5  # times as long as a larger message: more than a change of protocol costs
 NETS = "Run once with NCCL_DEBUG=INFO and read its lines NET/… and 'Using network'"
 TOPO = "See nvidia-smi topo -m"
 
@@ -77,40 +78,52 @@ def _wrong(log: Log) -> Iterator[str]:
 
 
 def _network(log: Log, peak: float, beside: Against | None, cluster: Cluster | None) -> Iterator[str]:
+    limit = sheet(log.op, log.n, cluster) if cluster else None
     if "socket" in log.network.lower():
         yield (
             f"NCCL says that it used sockets (network {log.network}): TCP, and {peak:.3g} GB/s of bus bandwidth. If the "
             "hosts have InfiniBand, RoCE or EFA, its driver or plugin was not found: look for NET/IB or NET/OFI lines above."
         )
-    elif peak <= 6:
+    elif peak <= SOCKETS and limit and peak < limit[1] / 4:
         yield (
-            f"{peak:.3g} GB/s between hosts is what TCP sockets over an Ethernet of 10 to 50 Gb/s give. {NETS}: "
-            "NET/Socket means TCP, NET/IB InfiniBand or RoCE."
+            f"{peak:.3g} GB/s between hosts is in the range of TCP sockets (1 to 10 GB/s), far below what InfiniBand, RoCE or "
+            f"EFA give. {NETS}: NET/Socket means TCP, NET/IB InfiniBand or RoCE, NET/OFI a plugin such as EFA's."
         )
-    elif cluster and cluster.rails > 1 and 0.7 * cluster.rail <= peak <= 1.05 * cluster.rail:
+    elif cluster and limit and log.op != "all_to_all" and log.n <= 64 and (nics := _nics(peak, cluster)):
+        carried = f"{count(nics, 'NIC')} of {8 * cluster.rail:.0f} Gb/s can carry ({nics * cluster.rail:g} GB/s)"
         yield (
-            f"{peak:.3g} GB/s is about what a single NIC of {8 * cluster.rail:.0f} Gb/s carries ({cluster.rail:g} GB/s); "
-            f"such servers have {cluster.rails}. {NETS}: they list the NICs that NCCL found (NCCL_IB_HCA can hide some)."
+            f"{peak:.3g} GB/s is about what {carried}; such servers have {cluster.rails}. {NETS}: they list the NICs that "
+            "NCCL found (NCCL_IB_HCA can hide some). GPUDirect RDMA that is off looks alike."
         )
     elif beside and beside.ratio >= SLOW:
-        why = f"{_share(1 / beside.ratio)} {NETS}, and hold each NIC against the others with ib_write_bw."
-        yield f"{_reach(beside)} {why if beside.published else MODEL}"
+        model = "The model knows no slow GPU, no other job and no crowded switch"
+        if cluster:
+            model += f", and supposes {cluster.rails} NICs of {8 * cluster.rail:g} Gb/s a node"
+        why = _share(1 / beside.ratio) if beside.published else f"{model}."
+        yield f"{_reach(beside)} {why} {NETS}, and hold each NIC against the others with ib_write_bw."
+
+
+def _nics(peak: float, cluster: Cluster) -> int:
+    """How many NICs carry that, if it is one or two of more; else 0."""
+    near = [k for k in (1, 2) if 2 * k < cluster.rails and 0.75 * k * cluster.rail <= peak <= 1.05 * k * cluster.rail]
+    return near[0] if near else 0
 
 
 def _share(share: float) -> str:
+    """What large messages at this share of another machine's bandwidth usually mean, if the links are the same."""
     if 0.83 <= share <= 0.91:
-        return "About 7/8 is what is left when one NIC of eight drops out; settings can cost as much."
+        return "If yours has the same NICs: about 7/8 is what is left when one NIC of eight drops out; settings can cost as much."
     if 0.43 <= share <= 0.57:
         return (
-            "About half is what is left when two GPUs share a NIC, as they do where one NIC of a pair is missing, or where "
+            "If yours has the same NICs: about half is what is left when two GPUs share a NIC, as they do where one NIC of a pair is missing, or where "
             "NICs run at half their speed or width."
         )
     if share < 0.43:
         return (
-            "That much is lost where most NICs go unused, or where data passes through the CPU's memory: GPUDirect RDMA off "
+            "If yours has the same NICs: that much is lost where most NICs go unused, or where data passes through the CPU's memory: GPUDirect RDMA off "
             "(nvidia-peermem not loaded), or PCIe ACS on."
         )
-    return "Slower NICs, an oversubscribed network, or NCCL's choice (NCCL_ALGO, channels) can do that."
+    return "If the NICs are the same: an oversubscribed network, or NCCL's choice (NCCL_ALGO, channels), can do that."
 
 
 def _inside(log: Log, peak: float, beside: Against | None) -> Iterator[str]:
@@ -141,7 +154,7 @@ def _latency(log: Log, beside: Against | None, many: bool) -> Iterator[str]:
     if not beside or beside.ratio < 1.4:
         return
     least = min(us for _, us in log.rows)
-    said = f"Small messages take {beside.ratio:.2g} times as long as {beside.what}: {least:.3g} µs at least."
+    said = f"Small messages take {beside.ratio:.2g} times as long as {beside.what}: {seconds(least * 1e-6)} at least."
     if log.per_process > 1:
         yield (
             f"{said} One process launches for {log.per_process} GPUs here, one after the other, which costs 3 to 4 µs a GPU: "
@@ -170,11 +183,18 @@ def _bumps(log: Log, ratios: Mapping[str, float | None]) -> Iterator[str]:
     bumps = [(size, us / after) for (size, us), after in zip(rows[1:-1], low[1:], strict=True) if us > 1.3 * after]
     if bumps:
         size, factor = max(bumps, key=lambda bump: bump[1])
-        yield (
-            f"{nbytes(size)} takes {factor:.2g} times as long as a larger message. NCCL changes its protocol or algorithm "
-            "about there, at the wrong size for this machine, or something disturbed the run. Repeat it; then compare "
-            "NCCL_PROTO=LL128 and Simple there."
-        )
+        said = f"{nbytes(size)} takes {factor:.2g} times as long as a larger message."
+        more = f" {count(len(bumps) - 1, 'other size')} stick out as well." if len(bumps) > 1 else ""
+        if factor > SPIKE:
+            yield (
+                f"{said}{more} Something disturbed the run: another job, a process that slept, a connection made at its first "
+                "use. Repeat it with more iterations (-w 20 -n 100)."
+            )
+        else:
+            yield (
+                f"{said}{more} NCCL changes its protocol or algorithm about there, early or late for this machine, or "
+                "something disturbed the run. Repeat it; then compare NCCL_PROTO=LL128 and Simple there."
+            )
     small, middle, large = (ratios.get(band) or 0.0 for band in ("small", "middle", "large"))
     if middle >= 1.4 and 0 < small < 1.25 and 0 < large < 1.25:
         yield (
