@@ -45,7 +45,7 @@ FIT_ALPHA_BETA = Exercise(
     statement=(
         "`sizes` (bytes) and `seconds` are tensors of float64 from a sweep, the same on every rank. Fit the line "
         "t = α + β · size so that the sum of the squared **relative** errors is least: 10 % off counts alike at 8 "
-        "bytes and at a gigabyte. The lines at the end solve any least-squares problem of the form α · u + β · v = 1 "
+        "bytes and at a gigabyte. `solve(u, v)` solves any least-squares problem of the form α · u + β · v = 1 "
         "(one equation for each size, u and v tensors with one number for each size). Say what u and v have to be. "
         "Return a tensor of float64 with two elements, α in seconds and β in seconds a byte."
     ),
@@ -57,28 +57,28 @@ FIT_ALPHA_BETA = Exercise(
     solution='''
 def fit_alpha_beta(sizes, seconds):
     """Return α and β of the line with the least relative error."""
+
+    def solve(u, v):  # the α and β with the least sum of squares of α u + β v - 1
+        uu, uv, vv, su, sv = u @ u, u @ v, v @ v, u.sum(), v.sum()
+        return torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)
+
     # yours
-    u, v = 1 / seconds, sizes / seconds
+    return solve(1 / seconds, sizes / seconds)
     # end
-    uu, uv, vv, su, sv = u @ u, u @ v, v @ v, u.sum(), v.sum()
-    return torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)
 ''',
     mutants=(
         Mutant(
             "minimises the absolute error",
             source="""
 def fit_alpha_beta(sizes, seconds):
-    beta, alpha = torch.linalg.lstsq(
-        torch.stack([sizes / sizes.max(), torch.ones_like(sizes)], 1), seconds[:, None]
-    ).solution.flatten()
+    columns = torch.stack([torch.ones_like(sizes), sizes / sizes.max()], 1)
+    alpha, beta = torch.linalg.lstsq(columns, seconds[:, None]).solution.flatten()
     return torch.stack([alpha, beta / sizes.max()])
 """,
         ),
         Mutant("takes the sizes as they are", replace=("sizes / seconds", "sizes")),
         Mutant("exchanges α and β", replace=("1 / seconds, sizes / seconds", "sizes / seconds, 1 / seconds")),
-        Mutant(
-            "takes the times for the equation's columns", replace=("1 / seconds, sizes / seconds", "seconds, sizes")
-        ),
+        Mutant("fits one byte for every size", replace=("sizes / seconds", "1 / sizes")),
     ),
     hints=(
         "Write the relative error of one size down: (α + β · size - t) / t. When is it zero?",

@@ -277,6 +277,39 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
+        name="how_far_off",
+        lesson="07",
+        question=(
+            "NCCL chooses by the times that its own model expects. How far are these times off what others measured, "
+            "from 8 to 1,440 GPUs?"
+        ),
+        options=(
+            Option(
+                "by less than 20 %: NCCL relies on them",
+                "NCCL relies on their *order* only. If every algorithm is expected to take half of its real time, the "
+                "choice is still right.",
+            ),
+            Option(
+                "too fast as often as too slow",
+                "This would be true if the errors were noise. But the model leaves out what costs time, and hardly "
+                "anything that saves it.",
+            ),
+            Option("mostly too fast, in places by a factor of 4"),
+            Option(
+                "mostly too slow: a library promises little",
+                "It promises nothing to anybody. It reckons with links at full speed, pipelines that are full from "
+                "the beginning, and a network of its own.",
+            ),
+        ),
+        answer="mostly too fast, in places by a factor of 4",
+        why=(
+            "**Mostly too fast.** A minus sign in the column of NCCL's model says so. With 8 GPUs and with 1,440, at 8 "
+            "KiB and at 1 GiB, the model is up to 4 times too fast. It is too slow only at small sizes on one cloud's "
+            "network, whose plugin tells NCCL of more latency than there is. The model was made to **compare** "
+            "algorithms, not to tell the time."
+        ),
+    ),
+    Prediction(
         name="ring_of_100000",
         lesson="07",
         question=(
