@@ -13,7 +13,7 @@ PREDICTIONS = (
         options=(
             Option(
                 "1 µs",
-                "This would be true if only bytes cost time: 49 KiB at 50 GB/s are 1 µs. But five times in a row the "
+                "This would be true if only bytes cost time: 49 KiB at 50 GB/s are 1 µs. But five times in a row, the "
                 "GPUs first have to get a message to each other at all.",
             ),
             Option(
@@ -21,20 +21,20 @@ PREDICTIONS = (
                 "This would be true if a message between two servers were all that is needed. The sum has to pass "
                 "through GPU after GPU and through several servers, and then it has to come back.",
             ),
-            Option("half a millisecond"),
+            Option("some tenths of a millisecond"),
             Option(
                 "50 ms",
                 "This would be true of 64 ranks on two cores. GPUs and their network start a call much faster than "
                 "Gloo over sockets does.",
             ),
         ),
-        answer="half a millisecond",
+        answer="some tenths of a millisecond",
         why=(
-            "**About half a millisecond.** On 16 or 32 GPUs in several servers, a small all-reduce takes 60 to 170 µs "
-            "in the published tables, whatever it carries. Five of them take five times as long. On 64 GPUs nobody in "
-            "the tables measured so small a size. Their smallest one, 1 MiB, took 117 µs.\n\n"
-            "The bytes alone would need 1 µs. For the large model it is the other way round: its bytes need tens of "
-            "milliseconds, and the price of a call is lost in them. Everything in this lesson lies between these two."
+            "**Some tenths of a millisecond.** On 16 GPUs in two servers, an all-reduce of 8 KiB takes 32 to 176 µs in "
+            "the published tables, and five of them take five times as long. On 64 GPUs nobody published so small a size, "
+            "but more servers do not make it faster.\n\n"
+            "The bytes alone would need about 2 µs. For the large model it is the other way round: its bytes need tens "
+            "of milliseconds, and the price of a call is lost in them. Everything in this lesson lies between these two."
         ),
     ),
     Prediction(
@@ -128,7 +128,7 @@ PREDICTIONS = (
         ),
         options=(
             Option(
-                "about half of the all-reduce's",
+                "about half of the all-reduce's, or less",
             ),
             Option(
                 "about the same: the same links carry the same bytes",
@@ -141,11 +141,12 @@ PREDICTIONS = (
                 "count, and the time is nearly the same.",
             ),
         ),
-        answer="about half of the all-reduce's",
+        answer="about half of the all-reduce's, or less",
         why=(
-            "**About half.** The two calls take about as long as each other, because Gloo does the same for both and "
-            "throws a part of the result away. But the factor of a reduce-scatter is half of an all-reduce's. So busbw "
-            "says that half of what the links carried was of use. It measures what was *needed*, not what was *sent*."
+            "**About half**, or even less. The reduce-scatter is no faster than the all-reduce: Gloo runs an all-reduce "
+            "under it, and then throws a part of the result away. But the factor of a reduce-scatter is half of an "
+            "all-reduce's. So busbw says that half of what the links carried was of use. It measures what was "
+            "*needed*, not what was *sent*."
         ),
     ),
     Prediction(
