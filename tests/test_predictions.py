@@ -61,7 +61,7 @@ def otherwise(prediction: Prediction) -> Iterator[Prediction]:
     options = tuple(Option(option.text, "Because.") for option in prediction.options)
     answers = [option.text for option in options] or [prediction.answer, 7777.25]
     for answer in answers:
-        yield replace(prediction, options=options, answer=answer, why="So.")
+        yield replace(prediction, options=options, answer=answer, why="So.", traps=())
 
 
 @every

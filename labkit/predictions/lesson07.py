@@ -31,10 +31,10 @@ PREDICTIONS = (
         answer="some tenths of a millisecond",
         why=(
             "**Some tenths of a millisecond.** On 16 GPUs in two servers, an all-reduce of 8 KiB takes 32 to 176 µs in "
-            "the published tables, and five of them take five times as long. On 64 GPUs nobody published so small a size, "
-            "but more servers do not make it faster.\n\n"
+            "the published tables, and five of them take five times as long. On 64 GPUs nobody published so small a "
+            "size, but more servers do not make it faster.\n\n"
             "The bytes alone would need about 2 µs. For the large model it is the other way round: its bytes need tens "
-            "of milliseconds, and the price of a call is lost in them. Everything in this lesson lies between these two."
+            "of milliseconds, and the price of a call is lost in them. All of this lesson lies between these two."
         ),
     ),
     Prediction(
@@ -143,8 +143,8 @@ PREDICTIONS = (
         ),
         answer="about half of the all-reduce's, or less",
         why=(
-            "**About half**, or even less. The reduce-scatter is no faster than the all-reduce: Gloo runs an all-reduce "
-            "under it, and then throws a part of the result away. But the factor of a reduce-scatter is half of an "
+            "**About half**, or even less. The reduce-scatter is no faster than the all-reduce: Gloo runs an "
+            "all-reduce under it, and then throws a part of the result away. But its factor is half of an "
             "all-reduce's. So busbw says that half of what the links carried was of use. It measures what was "
             "*needed*, not what was *sent*."
         ),

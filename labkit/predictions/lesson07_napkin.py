@@ -13,8 +13,7 @@ PREDICTIONS = (
         question=(
             "The same 7 billion parameters. Each GPU gets 2 sequences of 4,096 tokens a step and does 400 TFLOP/s (40 "
             "% of an H100's 989 in bf16). A backward pass takes 4 floating-point operations a parameter and token: two "
-            "for the gradient of the inputs, two for that of the weights. How long does it take? (Does the all-reduce "
-            "of 69 ms hide behind it?)"
+            "for the gradient of the inputs, two for that of the weights. How long does it take?"
         ),
         answer=573,
         unit="ms",
