@@ -10,15 +10,13 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.plot import atlas, svg
-from labkit.plot.sweep import rate
+from labkit.show.atlas import figures, sources, told_of
 from labkit.show.keys import DEAF
-from labkit.show.table import cell, row, table
 from labkit.theory import likeness, nccl_tests, shapes, timing
 from labkit.theory.nccl_tests import Log
 from labkit.theory.published import TABLES, Table, find
-from labkit.words import seconds
 
-ANY = "any"
+ANY, OWN = "any", "your log"
 SHOWS = {"bus bandwidth": "busbw", "time": "time"}
 NAMES = {  # of generations
     "volta": "V100", "ampere": "A100 (Ampere)", "hopper": "H100, H200 (Hopper)", "blackwell": "B200, GB200 (Blackwell)",
@@ -29,7 +27,7 @@ MOST = len(atlas.LETTERS)
 
 
 class Atlas(ipywidgets.VBox):
-    """Published nccl-tests tables over sizes; paste a log of your own, and see what it resembles and where it falls short.
+    """Published nccl-tests tables over sizes; paste your own log, see what it resembles and where it falls short.
 
     >>> a = Atlas("all_reduce", n=64)
     >>> [t.name for t in a.tables]
@@ -84,7 +82,7 @@ class Atlas(ipywidgets.VBox):
         super().__init__(
             [
                 ipywidgets.HTML(DEAF), ipywidgets.HBox(boxes, layout={"flex_flow": "row wrap"}), self._picture,
-                self._sources, ipywidgets.HTML("<b>Your own log</b>"), self._text, self._button, self._said,
+                ipywidgets.HTML("<b>Your own log</b>"), self._text, self._button, self._said, self._sources,
             ]
         )  # fmt: skip
         self.add_class("labkit-atlas")
@@ -181,7 +179,7 @@ class Atlas(ipywidgets.VBox):
     def __repr__(self) -> str:
         lines = [self._title]
         for letter, t in zip(atlas.LETTERS, self.tables, strict=False):
-            least, most = _figures(t)
+            least, most = figures(t)
             lines.append(f"{letter}  {t.name:<28}{least:>9} at least{most:>12} at most   {t.source}")
         if rest := len(self.matching) - len(self.tables):
             lines.append(f"… and {rest} more: choose a number of GPUs or a generation.")
@@ -233,7 +231,11 @@ class Atlas(ipywidgets.VBox):
             if factor != "1"
             else "busbw = S / t"
         )
-        if not time and limits and any(max(t.values) > 1.02 * max(v for l in limits for v in l.values) for t in tables):
+        if (
+            not time
+            and limits
+            and any(max(t.values) > 1.02 * max(v for limit in limits for v in limit.values) for t in tables)
+        ):
             note += "; above a limit: NVLS and the trees of two nodes send less than busbw counts"
         return atlas.Scene(self._title, note, time, tables, drawn, model, limits)
 
@@ -268,12 +270,13 @@ class Atlas(ipywidgets.VBox):
     def _take(self, log: Log) -> None:
         verdict = likeness.verdict(log)
         self._log, self._verdict, quiet, self._quiet = log, verdict, self._quiet, True
-        if log.op in self._op.options:
-            self._op.value = log.op
+        if log.op not in self._op.options:
+            self._op.options = [*self._op.options, log.op]
+        self._op.value = log.op
         counts = [n for _, n in self._n.options]
         self._n.value = log.n if log.n in counts and any(t.n == log.n and t.op == log.op for t in TABLES) else 0
         self._kind.value = ""
-        self._said.value = _told(verdict)
+        self._said.value = told_of(verdict)
         self._quiet = quiet
         self._show()
         if verdict.cluster and OWN in [name for _, name in self._model.options]:
@@ -324,47 +327,9 @@ class Atlas(ipywidgets.VBox):
         self._quiet = False
         drawn = self.svg
         self._picture.value = self._html = svg.img(drawn, repr(self)) if drawn else f"<p>{escape(repr(self))}</p>"
-        self._sources.value = self._listed
-
-    @property
-    def _listed(self) -> str:
-        """The tables shown with their figures and sources, as HTML."""
-        rows = [
-            row(letter, [cell(escape(c), "told") for c in (t.name, _about(t), *_figures(t), t.source)])
-            for letter, t in zip(atlas.LETTERS, self.tables, strict=False)
-        ]
-        more = len(self.matching) - len(self.tables)
-        rest = f" {more} more fit: choose a number of GPUs or a generation." if more else ""
-        heads = ("", "table", "machine", "least time", "most busbw", "source")
-        return table("atlas", f"Published by others; nothing was run here.{rest}", heads, rows) if rows else ""
+        self._sources.value = sources(self.tables, len(self.matching))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        told = _told(self._verdict) if self._verdict else ""
-        static = {"text/plain": repr(self), "text/html": self._html + self._listed + told}
+        told = told_of(self._verdict) if self._verdict else ""
+        static = {"text/plain": repr(self), "text/html": self._html + told + self._sources.value}
         return {**super()._repr_mimebundle_(**kwargs), **static}
-
-
-OWN = "your log"
-
-
-def _figures(t: Table) -> tuple[str, str]:
-    return seconds(min(us for _, us in t.rows) * 1e-6), rate(max(t.busbw(size) for size, _ in t.rows))
-
-
-def _about(t: Table) -> str:
-    stated = "" if t.nccl.startswith("unstated") else t.nccl if t.nccl.startswith("RCCL") else f"NCCL {t.nccl}"
-    return "; ".join(filter(None, [t.hardware, stated, t.launch, t.note]))
-
-
-def _told(verdict: likeness.Verdict) -> str:
-    """A verdict as HTML."""
-    log = verdict.log
-    bands = [row(escape(name), [cell(escape(c), "told") for c in cells]) for name, *cells in verdict.beside]
-    found = "".join(f"<li>{escape(finding)}</li>" for finding in verdict.findings)
-    head = "<br>".join(map(escape, repr(log).splitlines()))
-    heads = ("messages", "beside the best published of its kind", "beside the model")
-    return (
-        f"<p>{head}</p><p><b>{escape(verdict.resemblance)}</b></p>"
-        + table("bands", "How long your log takes", heads, bands)
-        + (f"<ul>{found}</ul>" if found else "<p>Nothing odd was found in its shape.</p>")
-    )

@@ -1,4 +1,4 @@
-"""Published tables as curves over sizes, both axes logarithmic; letters and dashes tell them apart, squares are one's own."""
+"""Published tables as curves over sizes, both axes logarithmic; letters and dashes tell them apart, squares the log."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from labkit.theory import costs, shapes, timing
 from labkit.theory.costs import Cluster
-from labkit.theory.costs.predict import OPS
+from labkit.theory.costs.estimate import OPS
 from labkit.theory.nccl_tests import RACK, Log
 from labkit.theory.published import LARGE, SMALL, TABLES, Table
 from labkit.words import nbytes
@@ -102,7 +102,8 @@ class Verdict:
         first = self.likenesses[0]
         how = "Resembles" if first.off < CLOSE else "Resembles no published table closely. Nearest:"
         same = "" if first.table.n == self.log.n else f" That ran on {first.table.n} GPUs: bus bandwidths are compared."
-        return f"{how} {first.table.name} ({first.table.hardware}): {first}.{same}"
+        unsaid = "" if self.log.gpu else " (The text does not name the GPU: the lines '# Rank' do.)"
+        return f"{how} {first.table.name} ({first.table.hardware}): {first}.{same}{unsaid}"
 
     @property
     def beside(self) -> list[tuple[str, str, str]]:
@@ -145,9 +146,12 @@ def verdict(log: Log, tables: Sequence[Table] = TABLES, cluster: Cluster | None 
     """Which machine a log resembles, how it stands beside the best of its kind and beside the model, and what that
     usually means. `cluster` is the machine that the model is asked about; else one as sold, by the GPU's name."""
     alike = resembles(log, tables)
-    kind = [f for f in alike if _of_its_kind(log, f.table)]
+    generation = log.generation or next((f.table.generation for f in alike[:1] if f.off < CLOSE), "")
+    kind = [
+        f for f in alike if f.table.generation == (generation or f.table.generation) and _as_many_a_node(log, f.table)
+    ]
     kind = [f for f in kind if f.table.n == (log.n if any(f.table.n == log.n for f in kind) else f.table.n)]
-    cluster = cluster or sold(log)
+    cluster = cluster or sold(log, generation)
     sizes, us = map(np.array, zip(*log.rows, strict=True))
     asked = estimated(log.op, sizes, log.n, cluster) if cluster else None
     model = None if asked is None else us / asked
@@ -164,9 +168,11 @@ def verdict(log: Log, tables: Sequence[Table] = TABLES, cluster: Cluster | None 
     return Verdict(log, tuple(alike), tuple(bands), tuple(shapes.findings(log, against, cluster)), cluster)
 
 
-def sold(log: Log) -> Cluster | None:
+def sold(log: Log, generation: str = "") -> Cluster | None:
     """The machine that a log's GPU is usually sold in, with the network that the log names; None for an unknown GPU."""
-    name = "GB200" if "GB200" in log.gpu else "H200" if "H200" in log.gpu else SOLD.get(log.generation, "")
+    name = (
+        "GB200" if "GB200" in log.gpu else "H200" if "H200" in log.gpu else SOLD.get(log.generation or generation, "")
+    )
     if not name:
         return None
     network = next((suffix for word, suffix in NETWORKS if word.lower() in log.network.lower()), "")
@@ -181,15 +187,7 @@ def sold(log: Log) -> Cluster | None:
 
 def estimated(op: str, sizes: Floats, n: int, cluster: Cluster) -> Floats | None:
     """The model's µs; None for an operation that it does not know."""
-    if op not in OPS:
-        return None
-    if hasattr(costs, "estimate"):
-        return np.asarray(costs.estimate(op, sizes, n, cluster)) * 1e6
-    from labkit.theory.costs import nccl
-    from labkit.theory.costs.predict import times
-
-    found = nccl.times(op, sizes, n, cluster) if op in nccl.OPS else times(op, sizes, n, cluster)
-    return np.min(list(found.values()), axis=0) * 1e6
+    return np.asarray(costs.estimate(op, sizes, n, cluster)) * 1e6 if op in OPS else None
 
 
 def between(rows: Sequence[tuple[int, float]], sizes: Floats) -> Floats:
@@ -203,10 +201,8 @@ def _alike(log: Log, table: Table) -> bool:
     return log.crosses is None or log.crosses == (table.nodes > 1)
 
 
-def _of_its_kind(log: Log, table: Table) -> bool:
-    """The same generation, as far as the log says, and as many GPUs a node where it crosses a network."""
-    if log.generation and table.generation != log.generation:
-        return False
+def _as_many_a_node(log: Log, table: Table) -> bool:
+    """As many GPUs a node, where the log crosses a network and says so."""
     per_node = log.n // log.hosts if log.hosts > 1 and not RACK.search(log.gpu) else 0
     return not (per_node and table.cluster) or per_node == table.cluster.gpus_per_node
 

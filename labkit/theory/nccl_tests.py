@@ -1,22 +1,19 @@
-"""Reads what nccl-tests prints: old and new versions, behind the prefixes of mpirun and srun, cut off, or its JSON.
+"""A run of nccl-tests, read from what it printed: operation, GPUs, rows, and what else the text says.
 
-Knows no published table: `labkit.theory.likeness` holds a log against them. Formats: NVIDIA/nccl-tests, src/util.cu.
+Knows no published table: `labkit.theory.likeness` holds a log against them.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 from labkit.errors import LabError
 from labkit.theory import timing
+from labkit.theory.nccl_rows import HEADER, PASTE, PROGRAM, ROW, Row, as_row, plain, runs
 from labkit.words import count, listed, nbytes
 
-PASTE = "Paste all that all_reduce_perf printed, from the line '# nThread' to '# Avg bus bandwidth'."
 PROGRAMS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
@@ -27,13 +24,7 @@ GENERATIONS = (  # of GPUs, by what is in their names
     ("blackwell", r"B200|B300|GB\d00"), ("cdna3", r"MI3\d\d"),
 )  # fmt: skip
 RACK = re.compile(r"GB\d00")  # NVLink joins 72 of them
-ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-PROGRAM = re.compile(rf"\b({'|'.join(PROGRAMS)})_perf")
-HEADER = re.compile(r"nThreads?:? (\d+) nGpus:? (\d+)")
 RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
-TYPE = r"u?int(?:8|32|64)?|u?char|half|float|double|bfloat16|f(?:p|loat)?8_?e\dm\d"
-ROW = re.compile(rf"(?<![\w.])(\d+)\s+(\d+)\s+({TYPE})\s+(.*)")
-NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?\*?|N/A|-?nan|inf")
 FAILED = re.compile(r"NCCL WARN.*|Test (?:NCCL|CUDA) failure.*|.*: Test failure.*|.*out of memory.*", re.IGNORECASE)
 LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b|NCCL version (\d+\.\d+\.\d+)")
 NETWORK = re.compile(r"Using network (.+?)\s*$|NET/(Socket|IB) : Using")
@@ -112,8 +103,8 @@ def read(text: str, op: str = "", n: int = 0) -> Log:
     `op` and `n` are taken where the text does not say which operation and how many GPUs. Raises `LabError` for a text
     without rows, and `Unsaid`, a `LabError` too, where operation or number of GPUs is missing.
     """
-    parts = list(_runs(_plain(text)))
-    rows = [part for part in parts if any(map(_row, part))]
+    parts = list(runs(plain(text)))
+    rows = [part for part in parts if any(map(as_row, part))]
     if not rows:
         raise LabError(_nothing(text, parts))
     note = f"This text holds {len(rows)} runs; the first is read." if len(rows) > 1 else ""
@@ -122,106 +113,13 @@ def read(text: str, op: str = "", n: int = 0) -> Log:
 
 def read_all(text: str, op: str = "", n: int = 0) -> list[Log]:
     """Every run that a text holds, such as the output of a script that runs several of nccl-tests' programs."""
-    parts = [part for part in _runs(_plain(text)) if any(map(_row, part))]
+    parts = [part for part in runs(plain(text)) if any(map(as_row, part))]
     return [_log(part, op, n) for part in parts] or [read(text)]
 
 
 def noted(log: Log, note: str) -> Log:
     """The log with a note more."""
     return replace(log, notes=(*log.notes, note))
-
-
-# -- from text to lines ---------------------------------------------------------------------------------------------
-
-
-def _plain(text: str) -> list[str]:
-    """Lines without colours, and a table's cells with spaces between them, whatever stood there."""
-    if text.lstrip().startswith("{"):
-        text = _from_json(text)
-    return [re.sub(r"[,;|\t\xa0]", " ", line) for line in ANSI.sub("", text).splitlines()]
-
-
-def _from_json(text: str) -> str:
-    """What `-J` writes, as the lines that nccl-tests prints beside it."""
-    try:
-        told = json.loads(text)
-        config = told.get("config", {})
-        lines = [" ".join(told.get("args", ())), f"nThread {config.get('nthreads', 0)} nGpus {config.get('ngpus', 0)}"]
-        if version := told.get("nccl_version"):
-            lines.append(f"nccl-library={version}")
-        for d in config.get("devices", ()):
-            lines.append(
-                f"# Rank {d['rank']} Group {d['group']} Pid 0 on {d['hostname']} device 0 [0] {d['device_info']}"
-            )
-        for r in told["results"]:
-            cells = [r["size"], r["count"], r["type"], r["redop"], r["root"]]
-            for half in filter(None, (r.get("out_of_place"), r.get("in_place"))):
-                wrong = half.get("nwrong")
-                cells += [half["time"], half["alg_bw"], half["bus_bw"], "N/A" if wrong is None else wrong]
-            lines.append(" ".join(map(str, cells)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LabError(
-            f"This begins like nccl-tests' JSON and is none ({error}). Paste the whole file. {PASTE}"
-        ) from None
-    return "\n".join(lines)
-
-
-def _runs(lines: list[str]) -> Iterator[list[str]]:
-    """The lines of each run: a header after rows begins the next one. What stands before a header belongs to it."""
-    run: list[str] = []
-    seen = False
-    for line in lines:
-        if seen and (HEADER.search(line) or PROGRAM.search(line) and "concluded" not in line):
-            yield run
-            run, seen = [], False
-        run.append(line)
-        seen = seen or _row(line) is not None
-    yield run
-
-
-# -- from lines to rows ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    size: int
-    redop: str
-    root: str
-    halves: tuple[tuple[float, float, float, float | None], ...]  # µs, algbw, busbw, wrong: out of place, in place
-
-
-def _row(line: str) -> _Row | None:
-    """A line as a row, None if it is none. Whether it has a root is seen from its figures: algbw is size / time."""
-    found = ROW.search(line)
-    if found is None or int(found[1]) <= 0:
-        return None
-    cells = found[4].split()
-    redop = cells.pop(0) if cells and not NUMBER.fullmatch(cells[0]) and cells[0].isalpha() else ""
-    values = []
-    for cell in cells:
-        if not NUMBER.fullmatch(cell):
-            break  # a time stamp
-        values.append(cell)
-    for rooted in (0, 1):
-        wide = 8 if len(values) - rooted >= 16 else 4  # with figures of every iteration beside them
-        halves = [_half(values[at : at + 4]) for at in range(rooted, len(values), wide)][:2]
-        kept = tuple(h for h in halves if h and _agree(int(found[1]), h))
-        if halves and kept and halves[0] == kept[0]:
-            return _Row(int(found[1]), redop, values[0] if rooted else "", kept)
-    return None
-
-
-def _half(cells: list[str]) -> tuple[float, float, float, float | None] | None:
-    if len(cells) < 3 or "N/A" in cells[:3]:
-        return None
-    us, algbw, busbw = (float(c.rstrip("*")) for c in cells[:3])
-    wrong = cells[3].rstrip("*") if len(cells) > 3 else "N/A"
-    return us, algbw, busbw, None if wrong == "N/A" else float(wrong)
-
-
-def _agree(size: int, half: tuple[float, float, float, float | None]) -> bool:
-    us, algbw, _, _ = half
-    return us > 0 and abs(size / us / 1e3 - algbw) <= 0.0051 + 0.06 * algbw  # times above 10⁷ µs have two digits
 
 
 def _nothing(text: str, parts: list[list[str]]) -> str:
@@ -237,25 +135,25 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
     if any(HEADER.search(line) or RANK.search(line) for line in lines):
         return f"The header is there, and no row below it: the run ended before its first size, or was cut off. {PASTE}"
     return (
-        f"None of these {count(len(lines), 'line')} is a row of nccl-tests, which has size, count, type, redop, root, time, "
-        f"algbw and busbw. {PASTE}"
+        f"None of these {count(len(lines), 'line')} is a row of nccl-tests, which has size, count, type, redop, "
+        f"root, time, algbw and busbw. {PASTE}"
     )
 
 
-# -- from rows to a log ---------------------------------------------------------------------------------------------
-
-
 def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
-    rows = [row for row in map(_row, lines) if row]
+    rows = [row for row in map(as_row, lines) if row]
     ranks = [found for found in map(RANK.search, lines) if found]
     header = next(filter(None, map(HEADER.search, lines)), None)
-    named = next((found[1] for found in map(PROGRAM.search, lines) if found), "")
-    op = PROGRAMS[named] if named else op or _guessed(rows)
+    group = [r for r in ranks if r[2] == ranks[0][2]]
+    _together(rows, [int(r[1]) for r in group])
+    named = [found[1] for line in lines for found in PROGRAM.finditer(line)]
+    if named and not any(name in PROGRAMS for name in named):
+        raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
+    op = next((PROGRAMS[name] for name in reversed(named) if name in PROGRAMS), op) or _guessed(rows)
     if op not in timing.OPS:
         raise LabError(f"{op!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
-    group = [r for r in ranks if r[2] == ranks[0][2]]
     notes = [note] * bool(note)
-    n, said = _number(op, rows, [int(r[1]) for r in group], n)
+    n, said = _number(op, rows, len(group), n)
     notes += [said] * bool(said)
     cut = sum(found is not None and found[1] != "0" for found in map(ROW.search, lines)) - len(rows)
     if cut:
@@ -271,11 +169,12 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
     network = next((f[1] for f in networks if f[1]), next((f[2] for f in networks), ""))
     library = next(filter(None, map(LIBRARY.search, lines)), None)
     version = (library[4] or ".".join(str(int(library[i])) for i in (1, 2, 3))) if library else ""
+    per_process = int(header[1]) * int(header[2]) if header else 0
+    hosts = len({r[3] for r in group}) or int(per_process == n)  # one process is on one host
     return Log(
         op, n, column(0), column(1), tuple((s, k) for s, k in wrong.items() if k),
-        any(h[3] is not None for r in rows for h in r.halves), len({r[3] for r in group}),
-        _gpu([r[4].strip() for r in group]), int(header[1]) * int(header[2]) if header else 0, version,
-        network, tuple(notes),
+        any(h[3] is not None for r in rows for h in r.halves), hosts,
+        _gpu([r[4].strip() for r in group]), per_process, version, network, tuple(notes),
     )  # fmt: skip
 
 
@@ -284,16 +183,16 @@ def _gpu(names: list[str]) -> str:
     return listed([re.sub(r"^NVIDIA ", "", name) for name in each[:3]])
 
 
-def _ratio(rows: list[_Row]) -> tuple[float, float]:
+def _ratio(rows: list[Row]) -> tuple[float, float]:
     """busbw / algbw and how far rounding may have moved it, from the row with most digits."""
-    us, algbw, busbw, _ = max((row.halves[0] for row in rows), key=lambda h: h[2])
+    _, algbw, busbw, _ = max((row.halves[0] for row in rows), key=lambda h: h[2])
     if busbw < 0.5 or not algbw:
         return 0.0, float("inf") if busbw else 0.0
     half = 0.5 if algbw >= 1e4 else 0.05 if algbw >= 1e3 else 0.005
     return busbw / algbw, busbw / algbw * (half / algbw + half / busbw)
 
 
-def _guessed(rows: list[_Row]) -> str:
+def _guessed(rows: list[Row]) -> str:
     """The operation, from what a row has: only an all-reduce's busbw exceeds its algbw."""
     ratio, off = _ratio(rows)
     redop, root = rows[0].redop.replace("none", ""), rows[0].root.replace("-1", "")
@@ -310,26 +209,32 @@ def _guessed(rows: list[_Row]) -> str:
     )
 
 
-def _number(op: str, rows: list[_Row], ranks: list[int], given: int) -> tuple[int, str]:
-    """The number of GPUs and what is to be said of it: from `# Rank` lines, else from busbw / algbw."""
+def _together(rows: list[Row], ranks: list[int]) -> None:
+    """Raise for programs that ran side by side, each alone, and for one GPU."""
+    twice = max(ranks, key=ranks.count, default=0)
     if len(ranks) > len(set(ranks)):
         raise LabError(
-            f"Rank {max(set(ranks), key=ranks.count)} stands there {ranks.count(max(set(ranks), key=ranks.count))} times: "
-            "these were programs side by side, each alone, and not one run. Build nccl-tests with MPI=1, run it again."
+            f"Rank {twice} stands there {ranks.count(twice)} times: these were programs side by side, each "
+            "alone, and not one run. Build nccl-tests with MPI=1, and run it again."
         )
     ratio, off = _ratio(rows)
-    if len(ranks) == 1 or (not ratio and off == 0 and max(row.size for row in rows) > 2**24):
+    if len(ranks) == 1 or (not ratio and not off and max(row.size for row in rows) > 2**24):
         raise LabError("This log is of one GPU, which has nobody to talk to. Run nccl-tests on two or more.")
+
+
+def _number(op: str, rows: list[Row], ranks: int, given: int) -> tuple[int, str]:
+    """The number of GPUs and what is to be said of it: from `# Rank` lines, else from busbw / algbw."""
+    ratio, off = _ratio(rows)
     found, spread = _from_ratio(op, ratio, off)
-    if ranks and (not found or abs(found - len(ranks)) <= spread + 0.5):
-        return len(ranks), ""
+    if ranks and (not found or abs(found - ranks) <= spread + 0.5):
+        return ranks, ""
     if given:
         return given, ""
     if found and spread < max(2.0, 0.1 * found):
         n = round(found)
         if spread >= 0.5:  # the rounded figures allow several: the roundest
             n = next((k * m for k in (8, 4, 2) for m in [round(found / k)] if m and abs(k * m - found) <= spread), n)
-        lines = f", though there are {len(ranks)} lines '# Rank'" if ranks else ""
+        lines = f", though there are {ranks} lines '# Rank'" if ranks else ""
         return n, f"{n} GPUs, by busbw / algbw = {ratio:.4g}{lines}."
     raise Unsaid(
         "n",
