@@ -8,7 +8,7 @@ from typing import Any
 from labkit.errors import LabError
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpx")  # efa1: AWS up to p4; efa: p5 and later; tcpx: TCPX, TCPXO
+FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpx", "tcpxo", "slingshot")  # efa1: AWS up to p4; efa: from p5 on
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,11 @@ RENTED = CLUSTERS | {  # and as some clouds have them
         name="H100 servers (AWS p5)", rails=32, rail=12.5, fabric="efa", nic_latency=75.0,
         source=f"{NCCL}: 20.6 × 18; 32 × 100 Gb/s EFA; {EFA}",
     ),
-    "H100 TCPXO": H100.but(name="H100 servers (GCP a3-mega)", rails=8, rail=25.0, fabric="tcpx", cpu="intel"),
+    "H100 TCPXO": H100.but(name="H100 servers (GCP a3-mega)", rails=8, rail=25.0, fabric="tcpxo", cpu="intel"),
+    "H100 TCPX": H100.but(name="H100 servers (GCP a3-high)", rails=4, rail=25.0, fabric="tcpx", cpu="intel"),
+    "A100 Slingshot": A100.but(name="A100 nodes, Slingshot 11", gpus_per_node=4, rails=4, fabric="slingshot"),
+    "GH200": H100.but(
+        name="GH200 nodes, Slingshot 11", gpus_per_node=4, rails=4, rail=25.0, fabric="slingshot", cpu="arm", nvls=False
+    ),
     "B200 RoCE": B200.but(name="B200 servers (GCP a4)", fabric="roce", cpu="intel"),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.theory import timing
+from labkit.theory.costs.estimate import FABRICS, OPS
 from labkit.theory.costs.machine import RENTED, Cluster
 
 
@@ -32,6 +33,12 @@ class Table:
     nccl: str  # the version as far as it is stated
     launch: str  # "one process a GPU", or "one process, -g 8"
     note: str = ""
+    odd: str = ""  # why no model is claimed for it, where the machine or its settings are out of the ordinary
+
+    @property
+    def claimed(self) -> bool:
+        """Whether `costs.estimate` is held against it: NCCL's, a fabric and an operation that it knows, and nothing odd."""
+        return self.cluster is not None and self.cluster.fabric in FABRICS and self.op in OPS and not self.odd
 
     @property
     def nodes(self) -> int:
