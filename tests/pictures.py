@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from labkit import WhatIf, draw, exercises
+from labkit import Atlas, WhatIf, draw, exercises
 from labkit.grading.finding import Finding
 from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference
@@ -28,6 +28,8 @@ from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
 from labkit.theory import schedules
+from labkit.theory.published import TABLES
+from tests.nccl_log import printed
 from tests.recorded import Told, told
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -186,6 +188,9 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     makers["waits for a rank that never comes"] = lambda: lacking().svg
     for op, cluster in (("all_reduce", None), ("all_reduce", "H100"), ("all_to_all", "GB200")):
         makers[f"whatif {op} {cluster}"] = lambda op=op, c=cluster: WhatIf(op, n=100_000, nbytes=2**30, cluster=c).svg
+    for where in ({}, {"n": None, "show": "time"}, {"limits": True, "model": "Dell"}):
+        makers[f"atlas {where}"] = lambda where=where: Atlas(**where).svg
+    makers["atlas log"] = lambda: Atlas(log=printed(TABLES[0], slower=2), limits=True).svg
     return makers
 
 

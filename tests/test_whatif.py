@@ -64,7 +64,7 @@ def test_where_nccl_is_ahead_of_every_letter_the_map_is_hatched():
 
 
 def test_the_crossing_moves_with_alpha_times_bandwidth(w):
-    """Doubling both lets four times as many bytes pass in the time of α; doubling α and halving 1/β, as many as before."""
+    """Doubling both lets four times as many bytes pass in the time of α; doubling α and halving 1/β as many as now."""
     assert "a link carries 97.66 KiB" in w.links
     w.go(alpha=2e-5, beta=5e-11)
     assert "a link carries 390.6 KiB" in w.links
