@@ -234,6 +234,7 @@ BUSBW_OF_ALL_GATHER = Exercise(
     inputs=_parts,
     tolerance=1e-9,
     least=Least(rounds=lambda n: 1),
+    picture=lambda: [(np.zeros(4, "float32"), 1e-9 * (r + 1)) for r in range(3)],
     solution='''
 def busbw_of_all_gather(part, seconds):
     """Return the bus bandwidth of an all-gather in GB/s."""
@@ -312,6 +313,7 @@ SLOW_SERVERS = Exercise(
     means=_slow,
     inputs=_logs,
     least=Least(rounds=lambda n: 1),
+    picture=lambda: [(["A,B 90", "D,E 45"],), (["B,C 46"],), (["F,G 88"],)],
     solution='''
 def slow_servers(lines):
     """Return the servers that must be slow, and those that may be."""

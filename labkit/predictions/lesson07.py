@@ -30,9 +30,9 @@ PREDICTIONS = (
         ),
         answer="some tenths of a millisecond",
         why=(
-            "**Some tenths of a millisecond.** On 16 GPUs in two servers, an all-reduce of 8 KiB takes 32 to 176 µs in "
-            "the published tables, and five of them take five times as long. On 64 GPUs nobody published so small a "
-            "size, but more servers do not make it faster.\n\n"
+            "**Some tenths of a millisecond.** In the four tables above, an all-reduce of 8 KiB takes 32 to 169 µs on 16 "
+            "to 64 GPUs in several servers, and five of them take five times as long. (Nobody published this size "
+            "for 64 H100s. More servers do not make it faster.)\n\n"
             "The bytes alone would need about 2 µs. For the large model it is the other way round: its bytes need tens "
             "of milliseconds, and the price of a call is lost in them. All of this lesson lies between these two."
         ),
@@ -282,7 +282,7 @@ PREDICTIONS = (
         lesson="07",
         question=(
             "NCCL chooses by the times that its own model expects. How far are these times off what others measured, "
-            "from 8 to 1,440 GPUs?"
+            "from 2 to 2,160 GPUs?"
         ),
         options=(
             Option(
@@ -295,19 +295,19 @@ PREDICTIONS = (
                 "This would be true if the errors were noise. But the model leaves out what costs time, and hardly "
                 "anything that saves it.",
             ),
-            Option("mostly too fast, in places by a factor of 4"),
+            Option("mostly too fast, often by a factor of 2"),
             Option(
                 "mostly too slow: a library promises little",
                 "It promises nothing to anybody. It reckons with links at full speed, pipelines that are full from "
                 "the beginning, and a network of its own.",
             ),
         ),
-        answer="mostly too fast, in places by a factor of 4",
+        answer="mostly too fast, often by a factor of 2",
         why=(
-            "**Mostly too fast.** A minus sign in the column of NCCL's model says so. With 8 GPUs and with 1,440, at 8 "
-            "KiB and at 1 GiB, the model is up to 4 times too fast. It is too slow only at small sizes on one cloud's "
-            "network, whose plugin tells NCCL of more latency than there is. The model was made to **compare** "
-            "algorithms, not to tell the time."
+            "**Mostly too fast.** 1.0 would be right, and 0.5 is twice too fast. Between 1 and 64 MiB the model is "
+            "almost twice too fast at half of the times. It is best for large messages. It is too slow mostly at small "
+            "sizes on one cloud's network, whose plugin tells NCCL of more latency than there is. The model was made "
+            "to **compare** algorithms, not to tell the time."
         ),
     ),
     Prediction(
