@@ -30,8 +30,8 @@ PREDICTIONS = (
         ),
         answer="some tenths of a millisecond",
         why=(
-            "**Some tenths of a millisecond.** In the four tables above, an all-reduce of 8 KiB takes 32 to 169 µs on 16 "
-            "to 64 GPUs in several servers, and five of them take five times as long. (Nobody published this size "
+            "**Some tenths of a millisecond.** In the four tables above, an all-reduce of 8 KiB takes 32 to 169 µs on "
+            "16 to 64 GPUs in several servers, and five of them take five times as long. (Nobody published this size "
             "for 64 H100s. More servers do not make it faster.)\n\n"
             "The bytes alone would need about 2 µs. For the large model it is the other way round: its bytes need tens "
             "of milliseconds, and the price of a call is lost in them. All of this lesson lies between these two."
