@@ -23,6 +23,7 @@ NAMES = {  # of generations
     "cdna3": "MI300X (CDNA 3)",
 }  # fmt: skip
 HINT = "Paste here all that all_reduce_perf printed: the header, the lines '# Rank' and the table."
+UNBROKEN = "<style>.labkit-log textarea{white-space:pre;overflow-x:auto}</style>"  # rows of a table stay rows
 MOST = len(atlas.LETTERS)
 
 
@@ -64,6 +65,7 @@ class Atlas(ipywidgets.VBox):
         self._kind = ipywidgets.Dropdown(options=kinds, description="generation", **look)
         self._what = ipywidgets.Dropdown(options=list(SHOWS.items()), description="show", **look)
         self._model = ipywidgets.Dropdown(options=[("none", "")], description="model's curve", **look)
+        self._page = ipywidgets.Dropdown(options=[("all", 0)], description="of these", **look)
         self._limits = ipywidgets.Checkbox(description="data sheets' limits", indent=True, **look)
         self._picture, self._sources, self._said = (ipywidgets.HTML() for _ in range(3))
         self._text = ipywidgets.Textarea(
@@ -75,13 +77,14 @@ class Atlas(ipywidgets.VBox):
         self._log: Log | None = None
         self._verdict: likeness.Verdict | None = None
         self._quiet = True
-        self._controls = (self._op, self._n, self._kind, self._what, self._model, self._limits)
+        self._controls = (self._op, self._n, self._kind, self._page, self._what, self._model, self._limits)
         for control in self._controls:
             control.observe(lambda _: self._show(), "value")
-        boxes = [ipywidgets.VBox(self._controls[:3]), ipywidgets.VBox(self._controls[3:])]
+        boxes = [ipywidgets.VBox(self._controls[:4]), ipywidgets.VBox(self._controls[4:])]
         super().__init__(
             [
-                ipywidgets.HTML(DEAF), ipywidgets.HBox(boxes, layout={"flex_flow": "row wrap"}), self._picture,
+                ipywidgets.HTML(DEAF + UNBROKEN),
+                ipywidgets.HBox(boxes, layout={"flex_flow": "row wrap"}), self._picture,
                 ipywidgets.HTML("<b>Your own log</b>"), self._text, self._button, self._said, self._sources,
             ]
         )  # fmt: skip
@@ -107,17 +110,19 @@ class Atlas(ipywidgets.VBox):
 
     @property
     def matching(self) -> tuple[Table, ...]:
-        """The tables that the controls name; with a log those most like it first."""
+        """The tables that the controls name: those most like a log first, else by GPUs, and the fastest first."""
         n, kind = self._n.value, self._kind.value
         found = [t for t in TABLES if t.op == self.op and t.n == (n or t.n) and t.generation == (kind or t.generation)]
         alike = [like.table.name for like in self._verdict.likenesses] if self._verdict else []
         place = {name: i for i, name in enumerate(alike)}
-        return tuple(sorted(found, key=lambda t: place.get(t.name, len(place))))
+        return tuple(
+            sorted(found, key=lambda t: (place.get(t.name, len(place)), t.n, -max(t.busbw(s) for s, _ in t.rows)))
+        )
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """The tables shown: those that the controls name, twelve at most."""
-        return self.matching[:MOST]
+        """The tables shown: those that the controls name, twelve at a time."""
+        return self.matching[self._page.value :][:MOST]
 
     @property
     def log(self) -> Log | None:
@@ -140,11 +145,16 @@ class Atlas(ipywidgets.VBox):
         return self._verdict
 
     def go(self, **where: Any) -> None:
-        """Move controls: `go(op="all_gather", n=16, generation="hopper", show="time", model="Dell", limits=True)`.
+        """Move controls: `go(op="all_gather", n=16, generation="hopper", show="time", model="2 × Dell", limits=True)`.
+
+        `page=2` shows the tables that the first page has no room for.
 
         Raises `LabError` for what no control has.
         """
-        known = {"op": self._op, "n": self._n, "generation": self._kind, "show": self._what, "limits": self._limits}
+        known = {
+            "op": self._op, "n": self._n, "generation": self._kind, "page": self._page, "show": self._what,
+            "limits": self._limits,
+        }  # fmt: skip
         for name, value in where.items():
             if name == "model":
                 self._model.value = self._modelled(value)
@@ -152,7 +162,7 @@ class Atlas(ipywidgets.VBox):
             control = known.get(name)
             if control is None:
                 raise LabError(f"{name!r} is no control here. Choose one of: {', '.join(known)}, model.")
-            value = 0 if name == "n" and value is None else value
+            value = 0 if name == "n" and value is None else MOST * (value - 1) if name == "page" else value
             if name == "limits":
                 control.value = bool(value)
                 continue
@@ -182,7 +192,7 @@ class Atlas(ipywidgets.VBox):
             least, most = figures(t)
             lines.append(f"{letter}  {t.name:<28}{least:>9} at least{most:>12} at most   {t.source}")
         if rest := len(self.matching) - len(self.tables):
-            lines.append(f"… and {rest} more: choose a number of GPUs or a generation.")
+            lines.append(f"… and {rest} more: choose others of these, a number of GPUs or a generation.")
         if not self.tables:
             lines.append("No published table here fits these controls.")
         return "\n".join([*lines, *([repr(self._verdict)] if self._verdict else [])])
@@ -276,6 +286,7 @@ class Atlas(ipywidgets.VBox):
         counts = [n for _, n in self._n.options]
         self._n.value = log.n if log.n in counts and any(t.n == log.n and t.op == log.op for t in TABLES) else 0
         self._kind.value = ""
+        self._page.value = 0
         self._said.value = told_of(verdict)
         self._quiet = quiet
         self._show()
@@ -317,6 +328,12 @@ class Atlas(ipywidgets.VBox):
         if self._quiet:
             return
         self._quiet = True
+        fit, page = len(self.matching), self._page.value
+        pages = [(f"{i + 1} to {min(i + MOST, fit)} of {fit}", i) for i in range(0, fit, MOST)] or [("none", 0)]
+        if tuple(pages) != tuple(self._page.options):
+            self._page.options = pages
+            self._page.value = page if page < fit else 0
+        self._page.layout.display = "" if fit > MOST else "none"
         chosen = self._model.value
         options = [("none", "")]
         if self._verdict and self._verdict.cluster and self._verdict.log.op == self.op:

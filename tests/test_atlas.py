@@ -57,11 +57,18 @@ def test_every_shown_table_is_named_with_its_source(a):
         assert table.source in html
 
 
-def test_more_tables_than_letters_are_not_all_drawn_and_it_says_so():
+def test_more_tables_than_letters_come_by_pages():
     a = Atlas(n=None)
-    assert len(a.tables) <= len(picture.LETTERS)
-    if len(a.matching) > len(a.tables):
-        assert f"and {len(a.matching) - len(a.tables)} more" in repr(a)
+    assert len(a.tables) == len(picture.LETTERS) < len(a.matching)
+    assert f"and {len(a.matching) - len(a.tables)} more" in repr(a)
+    seen = list(a.tables)
+    for page in range(2, 2 + (len(a.matching) - 1) // len(picture.LETTERS)):
+        a.go(page=page)
+        seen += a.tables
+    assert seen == list(a.matching)
+    a.go(n=64)
+    assert a.tables == a.matching
+    assert a._page.layout.display == "none"
 
 
 def test_every_control_redraws(a):
@@ -81,6 +88,7 @@ def test_the_models_curve_is_the_estimates(a):
     assert line is not None
     seconds = costs.estimate("all_reduce", line.sizes[-1], 16, DELL.cluster)
     assert line.values[-1] == pytest.approx(timing.busbw("all_reduce", 16, line.sizes[-1], float(seconds)))
+    assert a.scene.model.said.startswith("the model for 16 GPUs")
     a.go(op="all_gather")
     assert a.scene.model is None, "Dell's table is not shown any more"
 
@@ -90,7 +98,8 @@ def test_the_models_curve_is_the_estimates(a):
 )
 def test_the_limits_are_those_of_the_data_sheets(name, limit):
     table = find(name)
-    a = Atlas(table.op, n=table.n, limits=True)
+    a = Atlas(table.op, n=table.n, generation=table.generation, limits=True)
+    a.go(page=1 + a.matching.index(table) // len(picture.LETTERS))
     assert any(list(line.values) == pytest.approx([limit] * len(line.values)) for line in a.scene.limits)
 
 

@@ -76,9 +76,9 @@ def test_the_crossing_moves_with_alpha_times_bandwidth(w):
 def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(op, cluster):
     scene = WhatIf(op, n=100_000, nbytes=2**34, cluster=cluster).scene
     for i, line in enumerate([*scene.legend, *([scene.extra[0]] if scene.extra else [])]):
-        room = (8.3, 8.1)[i % 2]
+        room = (7.4, 7.2)[i % 2]
         assert extent(line, 8) < room
-    assert extent(scene.links, 8) < 19
+    assert extent(scene.links, 8) < 17
 
 
 def test_a_sweep_or_a_fit_gives_alpha_and_beta():

@@ -19,10 +19,11 @@ from labkit.plot.sheet import BLACK, color, on, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
 from labkit.words import nbytes, seconds
 
-WIDE = 19.6
-TOP, BOTTOM, WIDTH = 2.4, 8.55, 7.4  # of a panel
-LEFTS = (1.75, 11.4)
+WIDE = 17.6
+TOP, BOTTOM, WIDTH = 2.4, 8.55, 6.6  # of a panel
+LEFTS = (1.6, 10.35)
 ROW, ROWS = 0.52, 10.0  # the legend's lines, and where they begin
+COLUMNS = (0.45, 9.1)  # of the legend
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -56,18 +57,18 @@ def draw(ax: Axes, scene: Scene) -> Axes:
     _map(ax, scene)
     names = list(scene.curves)
     for i, line in enumerate(scene.legend):
-        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
         _line(ax, [x, x + 0.9], [y, y], color=sheet.stroke(i), linewidth=2, linestyle=STYLES[i % 4])
         _badge(ax, x + 0.45, y, i)
         write(ax, x + 1.15, y, line, 8, align="left")
     i = len(names)
     if scene.extra is not None:
-        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
         _line(ax, [x, x + 0.9], [y, y], color=INK, linewidth=1.1, linestyle=":")
         write(ax, x + 1.15, y, scene.extra[0], 8, align="left")
         i += 1
     if scene.ahead is not None and scene.ahead.any():
-        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
         ax.add_artist(_hatched(Path([(x, y - 0.18), (x + 0.9, y - 0.18), (x + 0.9, y + 0.18), (x, y + 0.18)])))
         write(ax, x + 1.15, y, "hatched: NCCL, estimated, is faster than every letter", 8, align="left")
     return ax

@@ -17,11 +17,12 @@ def sources(tables: Sequence[Table], fitting: int) -> str:
     """The tables with their figures and sources; `fitting` says how many there would be."""
     rows = []
     for letter, t in zip(LETTERS, tables, strict=False):
-        cells = [f"{_kept(t.name)}<br>{escape(_about(t))}", *map(_kept, figures(t)), escape(t.source)]
+        machine = f"<b>{escape(t.name)}</b>: {escape(_about(t))}<br>Source: {escape(t.source)}"
+        cells = [machine, *map(_kept, figures(t))]
         rows.append(row(letter, [cell(c, "told") for c in cells]))
     more = fitting - len(tables)
-    rest = f" {more} more fit: choose a number of GPUs or a generation." if more else ""
-    heads = ("", "table and machine", "least time", "most busbw", "source")
+    rest = f" {more} more fit: choose others of these, a number of GPUs or a generation." if more else ""
+    heads = ("", "table, machine and source", "least time", "most busbw")
     return table("atlas", f"Published by others; nothing was run here.{rest}", heads, rows) if rows else ""
 
 

@@ -17,7 +17,7 @@ from labkit.theory.costs import Cluster
 from labkit.theory.costs.estimate import OPS
 from labkit.theory.nccl_tests import RACK, Log
 from labkit.theory.published import LARGE, SMALL, TABLES, Table
-from labkit.words import nbytes
+from labkit.words import listed, nbytes
 
 Floats = npt.NDArray[np.float64]
 NEAR = 1.1  # within this factor at every size from somewhere on: said so
@@ -52,15 +52,28 @@ class Likeness:
         found = [r for size, r in zip(self.sizes, self.ratios, strict=True) if least <= size < most]
         return float(np.median(found)) if found else None
 
+    def _by_size(self, name: str) -> str:
+        """How long the log takes in each band, in words."""
+        found = [(_times(r), _span(least, most)) for _, least, most in BANDS if (r := self.ratio(least, most))]
+        (first, where), *rest = found
+        if not any(times != first for times, _ in rest):
+            return f"{first} {name} at all sizes"
+        told = [f"{times.removesuffix(' as')} {there}" for times, there in rest]
+        return listed([f"{first} {name} {where}", *told])
+
     def __str__(self) -> str:
+        return self.told(self.table.name)
+
+    def told(self, name: str) -> str:
+        """How the log's times are beside the table's, which is called `name`."""
         since = self.since
         if since is None:
-            return f"{_times(float(np.median(self.ratios)))} {self.table.name} at the median of all sizes"
+            return self._by_size(name)
         near = [max(r, 1 / r) for size, r in zip(self.sizes, self.ratios, strict=True) if size >= since]
         where = "at all sizes" if since == self.sizes[0] else f"from {nbytes(since)} on"
         below = self.ratio(0, since)
         rest = f"; below, {_times(below)} it at the median" if below else ""
-        return f"within {max(1, round(100 * (max(near) - 1)))} % of {self.table.name} {where}{rest}"
+        return f"within {max(1, round(100 * (max(near) - 1)))} % of {name} {where}{rest}"
 
 
 @dataclass(frozen=True)
@@ -100,10 +113,10 @@ class Verdict:
                 "Only the model can be held against it."
             )
         first = self.likenesses[0]
-        how = "Resembles" if first.off < CLOSE else "Resembles no published table closely. Nearest:"
+        how = "Resembles" if first.off < CLOSE else "Resembles no published table closely; nearest is"
         same = "" if first.table.n == self.log.n else f" That ran on {first.table.n} GPUs: bus bandwidths are compared."
         unsaid = "" if self.log.gpu else " (The text does not name the GPU: the lines '# Rank' do.)"
-        return f"{how} {first.table.name} ({first.table.hardware}): {first}.{same}{unsaid}"
+        return f"{how} {first.table.name} ({first.table.hardware}): {first.told('it')}.{same}{unsaid}"
 
     @property
     def beside(self) -> list[tuple[str, str, str]]:
@@ -111,7 +124,9 @@ class Verdict:
         said = []
         for b in self.bands:
             best = f"{_times(b.to_best)} {b.best.name}" if b.best is not None and b.to_best is not None else ""
-            said.append((_span(b), best, f"{_times(b.to_model)} the model's estimate" if b.to_model else ""))
+            said.append(
+                (_span(b.least, b.most), best, f"{_times(b.to_model)} the model's estimate" if b.to_model else "")
+            )
         return said
 
     def __repr__(self) -> str:
@@ -219,7 +234,7 @@ def _times(ratio: float) -> str:
     return "as long as" if 0.95 <= ratio <= 1.05 else f"{ratio:.2g} times as long as"
 
 
-def _span(band: Band) -> str:
-    if band.least == 0:
-        return f"below {nbytes(band.most)}"
-    return f"from {nbytes(band.least)}" + (f" to {nbytes(band.most)}" if band.most < float("inf") else " on")
+def _span(least: float, most: float) -> str:
+    if least == 0:
+        return f"below {nbytes(most)}"
+    return f"from {nbytes(least)}" + (f" to {nbytes(most)}" if most < float("inf") else " on")

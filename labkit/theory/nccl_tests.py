@@ -225,15 +225,16 @@ def _together(rows: list[Row], ranks: list[int]) -> None:
 def _number(op: str, rows: list[Row], ranks: int, given: int) -> tuple[int, str]:
     """The number of GPUs and what is to be said of it: from `# Rank` lines, else from busbw / algbw."""
     ratio, off = _ratio(rows)
-    found, spread = _from_ratio(op, ratio, off)
-    if ranks and (not found or abs(found - ranks) <= spread + 0.5):
+    least, most = _from_ratio(op, ratio - off), _from_ratio(op, ratio + off)
+    tells = ratio > 0 and least < float("inf") and timing.busbw_factor(op, 2) != timing.busbw_factor(op, 3)
+    if ranks and (not tells or least - 0.5 <= ranks <= most + 0.5):
         return ranks, ""
     if given:
         return given, ""
-    if found and spread < max(2.0, 0.1 * found):
-        n = round(found)
-        if spread >= 0.5:  # the rounded figures allow several: the roundest
-            n = next((k * m for k in (8, 4, 2) for m in [round(found / k)] if m and abs(k * m - found) <= spread), n)
+    if tells and most - least < max(4.0, 0.2 * least):
+        n = round(_from_ratio(op, ratio))
+        if most - least >= 1:  # the rounded figures allow several: the roundest
+            n = next((k * m for k in (8, 4, 2) for m in [round(n / k)] if least <= k * m <= most), n)
         lines = f", though there are {ranks} lines '# Rank'" if ranks else ""
         return n, f"{n} GPUs, by busbw / algbw = {ratio:.4g}{lines}."
     raise Unsaid(
@@ -243,10 +244,7 @@ def _number(op: str, rows: list[Row], ranks: int, given: int) -> tuple[int, str]
     )
 
 
-def _from_ratio(op: str, ratio: float, off: float) -> tuple[float, float]:
-    """n and how far off it may be; (0, inf) where the ratio says nothing."""
-    whole = {"all_reduce": 2.0}.get(op, 1.0 if timing.convention(op)[1] != "1" else 0.0)
-    if not whole or not ratio or ratio >= whole:
-        return 0.0, float("inf")
-    n = whole / (whole - ratio)
-    return n, n * n * off / whole
+def _from_ratio(op: str, ratio: float) -> float:
+    """n, by what busbw is of algbw; infinite for more than the operation can have."""
+    whole = 2.0 if op == "all_reduce" else 1.0
+    return whole / (whole - ratio) if ratio < whole else float("inf")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 
 from labkit.errors import LabError
 from labkit.theory import nccl_tests
+from labkit.theory.costs import H100, calibrate, estimate
 from labkit.theory.nccl_tests import Unsaid, read, read_all
 from labkit.theory.published import TABLES, find
 from tests.nccl_log import printed, rows
@@ -185,6 +188,17 @@ def test_the_network_and_the_librarys_version_are_found_in_its_debug_lines():
 def test_a_text_that_is_no_log_is_refused_with_what_to_paste(text, said):
     with pytest.raises(LabError, match=said):
         read(text)
+
+
+def test_a_log_calibrates_the_estimate():
+    log = read(printed(find("16 × H100, 2 × p5")))
+    mine = calibrate(log.op, log.n, H100, log.rows)
+    sizes, us = map(np.array, zip(*log.rows, strict=True))
+
+    def off(told: Any) -> float:
+        return float(np.median(np.abs(np.log(told * 1e6 / us))))
+
+    assert off(mine.seconds(sizes)) < off(estimate(log.op, sizes, log.n, H100)) / 2, "these have EFA, not InfiniBand"
 
 
 def test_it_says_in_short_what_it_holds():

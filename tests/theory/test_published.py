@@ -31,7 +31,7 @@ def test_rows_grow_in_size_and_times_are_above_zero():
 
 def test_a_table_is_found_by_its_name_or_by_a_part_that_no_other_has():
     assert find("8 × H100, p5").name == "8 × H100, p5"
-    assert find("lambda").generation == "blackwell"
+    assert find("2 × lambda").generation == "blackwell"
     with pytest.raises(LabError, match="Choose one of"):
         find("A100,")
     with pytest.raises(LabError, match="No tables"):

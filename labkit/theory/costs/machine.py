@@ -42,12 +42,9 @@ class Cluster:
 
     def __post_init__(self) -> None:
         counts = ("gpus_per_node", "nvlink", "rails", "rail", "channels", "gpus_per_process")
+        latencies = (self.nvlink_latency, self.network_latency, self.nic_latency, self.call_overhead)
         bad = [name for name in counts if not getattr(self, name) > 0]
-        if (
-            bad
-            or self.oversubscription < 1
-            or min(self.nvlink_latency, self.network_latency, self.nic_latency, self.call_overhead) < 0
-        ):
+        if bad or self.oversubscription < 1 or min(latencies) < 0:
             named = ", ".join(bad) or "oversubscription (1 or more) or a latency (0 or more)"
             raise LabError(f"No cluster has such {named}. Give numbers above zero.")
         if self.generation not in GENERATIONS:

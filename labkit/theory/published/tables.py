@@ -29,7 +29,7 @@ class Table:
     source: str
     publisher: str  # tables of one publisher are left out together
     hardware: str
-    generation: str  # "ampere", "hopper", "blackwell", "cdna3"
+    generation: str  # "ampere", "hopper", "blackwell", "cdna3"; of the cluster where there is one
     nccl: str  # the version as far as it is stated
     launch: str  # "one process a GPU", or "one process, -g 8"
     note: str = ""
@@ -37,7 +37,7 @@ class Table:
 
     @property
     def claimed(self) -> bool:
-        """Whether `costs.estimate` is held against it: NCCL's, a fabric and an operation that it knows, and nothing odd."""
+        """Whether `costs.estimate` is held against it: NCCL, a fabric and an operation it knows, nothing odd."""
         return self.cluster is not None and self.cluster.fabric in FABRICS and self.op in OPS and not self.odd
 
     @property
@@ -53,7 +53,7 @@ class Table:
 def find(name: str) -> Table:
     """A table by its name, or by a part of it that no other name has.
 
-    >>> find("8 × H200").n, find("Lambda").op
+    >>> find("8 × H200").n, find("2 × Lambda").op
     (8, 'all_reduce')
     """
     exact = [t for t in TABLES if t.name == name]
