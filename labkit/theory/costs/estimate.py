@@ -26,24 +26,24 @@ FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpxo")  # those with constants
 class Constants:
     """What the published tables teach. Times in µs, the others are shares of what the data sheet or NCCL says."""
 
-    base: float = 9.2  # before the first step: one kernel's start and end
+    base: float = 9.19  # before the first step: one kernel's start and end
     launch: float = 4.15  # of each GPU that one thread launches for, one after the other
     launch_channel: float = 0.167  # and more of it for each channel of the message, up to Ampere: in older NCCL
     near_network: float = 1.94  # a tree's step over NVLink with LL where a network follows, of NCCL's figure
-    post: float = 1.78  # a ring's step over NVLink with LL where it also crosses a network
-    step: float = 0.596  # a step with the Simple protocol over NVLink, of NCCL's figure
-    net_step: float = 1.88  # the same over a network
-    ll: float = 0.756  # bandwidth of the LL protocol, of NCCL's figure
+    post: float = 1.77  # a ring's step over NVLink with LL where it also crosses a network
+    step: float = 0.595  # a step with the Simple protocol over NVLink, of NCCL's figure
+    net_step: float = 1.87  # the same over a network
+    ll: float = 0.698  # bandwidth of the LL protocol, of NCCL's figure
     ring: float = 0.964  # of NVLink's bandwidth, a ring or an all-to-all
-    pairwise: float = 0.807  # of the NICs' bandwidth, an all-to-all; all others reach it
-    nvls: float = 1.09  # NVLS inside a node, of NCCL's figure
-    rack: float = 0.849  # of that, where NVLink joins several hosts
-    nvls_tree: float = 0.867  # of that, where a network follows
-    fill: float = 0.121  # P: the piece that a pipeline waits for, of the latency of its steps
-    nvls_fill: float = 1.77  # P for NVLS, of each GPU in the node: each has its own part of S to cut
-    efa1: float = 76.5  # what a step over a fabric takes more than over InfiniBand or RoCE
+    pairwise: float = 0.806  # of the NICs' bandwidth, an all-to-all; all others reach it
+    nvls: float = 1.1  # NVLS inside a node, of NCCL's figure
+    rack: float = 0.851  # of that, where NVLink joins several hosts
+    nvls_tree: float = 0.865  # of that, where a network follows
+    fill: float = 0.117  # P: the piece that a pipeline waits for, of the latency of its steps
+    nvls_fill: float = 1.81  # P for NVLS, of each GPU in the node: each has its own part of S to cut
+    efa1: float = 76  # what a step over a fabric takes more than over InfiniBand or RoCE
     efa: float = 19.8
-    tcpxo: float = 46.0
+    tcpxo: float = 46
 
 
 @dataclass(frozen=True)

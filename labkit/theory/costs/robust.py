@@ -38,6 +38,6 @@ def least_squares(residuals: Callable[[Numbers], Numbers], start: Numbers, round
             break
         gain, x, r = r @ r - tried @ tried, x + step, tried
         damping = max(damping / 8, 1e-9)
-        if gain < 1e-6 * (r @ r):
+        if gain < 1e-7 * (r @ r):
             break
     return x
