@@ -194,7 +194,7 @@ PREDICTIONS = (
             "**450 GB/s.** The 900 are both directions together: 18 links of 25 GB/s each way. A ring uses both, "
             "sending to one neighbour and receiving from the other. But busbw counts what a rank *sends*.\n\n"
             "What a program reaches is less. A GPU's cores send packets of 128 bytes, and each packet has a header: "
-            "NCCL reckons with 20.6 of the 25 GB/s of a link (its source, `graph/topo.h`; one of its authors explains "
+            "NCCL counts on 20.6 of the 25 GB/s of a link (its source, `graph/topo.h`; one of its authors explains "
             "the header in nccl-tests issue 149). 18 × 20.6 = **370.8 GB/s**, the figure in this lesson's tables. "
             "Published for eight H100s without help from the switch: 370 (nccl issue 2140)."
         ),
@@ -298,7 +298,7 @@ PREDICTIONS = (
             Option("mostly too fast, often by a factor of 2"),
             Option(
                 "mostly too slow: a library promises little",
-                "It promises nothing to anybody. It reckons with links at full speed, pipelines that are full from "
+                "It promises nothing to anybody. It assumes links at full speed, pipelines that are full from "
                 "the beginning, and a network of its own.",
             ),
         ),
