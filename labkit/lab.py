@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
+    from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
@@ -328,6 +329,24 @@ class Lab:
 
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
+
+    def race(
+        self, *contestants: str, sizes: Sequence[int] | None = None, repeat: int = 9, dtype: str = "float32"
+    ) -> Race:
+        """Let all-reduces race against `dist.all_reduce` by size, and against MPI where it is installed: a scoreboard.
+
+        >>> lab.race("ring_all_reduce(x)", "halving_doubling(x)")
+        >>> lab.race("shared_all_reduce(x, room)", sizes=[4, 2**20])
+
+        A contestant is an expression of `x`, a tensor with one dimension: it leaves the sum in `x` or returns it. All
+        take turns in one run, by the clock of `timed`; a result that is wrong does not count, on odd lengths and other
+        dtypes too. `sizes` are bytes, by default 4 B to 64 MiB. Stop keeps what was measured so far.
+        """
+        from labkit.cluster.race import measure
+        from labkit.show.race import Race
+
+        self._live()
+        return Race(measure(self._console, contestants, sizes, repeat, dtype))
 
     def times(self, *expressions: str, warmup: int = 0) -> Times:
         """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
