@@ -1,4 +1,4 @@
-"""The predictions of lesson 07: prices on these ranks, what benchmarks print, and what a log says. tests recompute."""
+"""The predictions of lesson 07: prices on these ranks, what benchmarks print, and how far a model is off."""
 
 from labkit.predictions.prediction import Option, Prediction, Trap
 
@@ -220,64 +220,6 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="nearest_nic",
-        lesson="07",
-        question="GPU 1 has to send to another server. Which NIC is near to it?",
-        options=(
-            Option(
-                "NIC0",
-                "NIC0 is near to GPU 0: look at the crossing of GPU0 and NIC0. In the row of GPU1 there stands "
-                "something else.",
-            ),
-            Option(
-                "NIC1, which has its number",
-                "Numbers say nothing about the wires. NIC1 is near to GPU 2: look at the crossing of GPU2 and NIC1.",
-            ),
-            Option("none of them"),
-            Option(
-                "all of them: NV18 joins everything",
-                "NV18 stands between GPUs. NVLink joins GPUs to each other and to no NIC.",
-            ),
-        ),
-        answer="none of them",
-        why=(
-            "**None of them.** This server has four NICs for eight GPUs, one for every other GPU. In the row of GPU1 "
-            "every NIC is SYS.\n\n"
-            "Line by line:\n\n"
-            "- `NV18` between two GPUs: 18 NVLinks, 450 GB/s in each direction.\n"
-            "- `PIX`, as between GPU0 and NIC0: one PCIe switch lies between them. The NIC reads from the GPU's memory "
-            "without troubling a processor.\n"
-            "- `NODE` would be: through one processor, from one of its PCIe roots to another. `SYS`: over the link "
-            "between two processors as well, the slowest way.\n"
-            "- So GPU 1 had better hand its data to GPU 0 over NVLink, and GPU 0's NIC sends it. NCCL does that (it "
-            "calls it PXN)."
-        ),
-    ),
-    Prediction(
-        name="eight_bytes_in_the_log",
-        lesson="07",
-        question=(
-            "By NCCL's source, a tree with the protocol LL costs 6.8 µs to begin with, 0.6 µs for each message over "
-            "NVLink and 5.0 µs for each message over the network. Within a server the 8 GPUs are a chain. The 3 "
-            "servers are a tree of depth 1. The sum goes all the way up, and comes down again. Which `time` does NCCL "
-            "expect for 8 bytes on these 24 GPUs?"
-        ),
-        answer=25.2,
-        unit="µs",
-        why=(
-            "**25.2 µs**: 6.8 + 2 × (7 × 0.6 + 1 × 5.0). This is the very figure in the log: `8 Bytes -> Algo 0 proto "
-            "0 time 25.200924`. You have just read NCCL's mind: algorithm 0 is the tree, protocol 0 is LL, and `time` "
-            "is what its model expects, in µs.\n\n"
-            "nccl-tests measured **64.18 µs** in the same run. The model is made for choosing among algorithms, and "
-            "for that it only has to get their order right."
-        ),
-        traps=(
-            Trap(16.0, "This is the way up. The sum also has to come down again, over as many messages."),
-            Trap(18.4, "This leaves out the 6.8 µs that a call costs before anything moves."),
-            Trap(11.8, "This counts the servers only. Inside each one the sum passes through 8 GPUs in a chain, too."),
-        ),
-    ),
-    Prediction(
         name="how_far_off",
         lesson="07",
         question=(
@@ -331,33 +273,6 @@ PREDICTIONS = (
                 "This is a tree's time, 2 log2 N steps. In a ring, the sum visits one GPU after the other.",
             ),
             Trap(420, "A thousand too many: 1 s is a million µs."),
-        ),
-    ),
-    Prediction(
-        name="gradient_of_7b",
-        lesson="07",
-        question=(
-            "A model of 7 billion parameters, gradients in bf16 (2 bytes each). 64 H100s in 8 servers, each with 8 "
-            "NICs of 400 Gb/s. Rings pass through the 8 GPUs of a server and leave it once, and together they keep all "
-            "its NICs busy. No latency, links at full speed. How long does the all-reduce take?"
-        ),
-        answer=68.9,
-        unit="ms",
-        why=(
-            "**68.9 ms.** S = 7·10⁹ × 2 B = 14 GB. 400 Gb/s are 50 GB/s, and 8 NICs 400 GB/s. What leaves a server is "
-            "what leaves one rank of a ring: 2 S (N - 1) / N = 2 × 14 GB × 63/64 = 27.6 GB. 27.6 GB / 400 GB/s = "
-            "68.9 ms.\n\n"
-            "Published for 64 H100s with such a network: 8 GiB in 52.7 ms (nccl-tests issue 309). That makes 86 ms for "
-            "14 GB. The links ran at 80 % of their speed."
-        ),
-        traps=(
-            Trap(
-                35,
-                "This sends the gradient once, as a reduce-scatter does. An all-reduce also has to hand the sums out.",
-            ),
-            Trap(138, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
-            Trap(551, "This is one NIC for all. Each server has eight, 400 GB/s together, and the rings share them."),
-            Trap(8.6, "A factor of 8: 400 Gb/s are gigabits, 50 GB/s."),
         ),
     ),
 )

@@ -1,15 +1,100 @@
-"""Napkin problems, in a notebook beside lesson 07: numbers to estimate from what the question gives. tests recompute.
+"""The predictions of lesson 07b: logs, and napkin problems, whose numbers the tests work out again.
 
 Unless a question says otherwise: links at full speed and no latency, GB are 10⁹ bytes, and a ring leaves each server
 once, so that all its NICs together carry what leaves one rank.
 """
 
-from labkit.predictions.prediction import Prediction, Trap
+from labkit.predictions.prediction import Option, Prediction, Trap
 
 PREDICTIONS = (
     Prediction(
+        name="nearest_nic",
+        lesson="07b",
+        question="GPU 1 has to send to another server. Which NIC is near to it?",
+        options=(
+            Option(
+                "NIC0",
+                "NIC0 is near to GPU 0: look at the crossing of GPU0 and NIC0. In the row of GPU1 there stands "
+                "something else.",
+            ),
+            Option(
+                "NIC1, which has its number",
+                "Numbers say nothing about the wires. NIC1 is near to GPU 2: look at the crossing of GPU2 and NIC1.",
+            ),
+            Option("none of them"),
+            Option(
+                "all of them: NV18 joins everything",
+                "NV18 stands between GPUs. NVLink joins GPUs to each other and to no NIC.",
+            ),
+        ),
+        answer="none of them",
+        why=(
+            "**None of them.** This server has four NICs for eight GPUs, one for every other GPU. In the row of GPU1 "
+            "every NIC is SYS.\n\n"
+            "Line by line:\n\n"
+            "- `NV18` between two GPUs: 18 NVLinks, 450 GB/s in each direction.\n"
+            "- `PIX`, as between GPU0 and NIC0: one PCIe switch lies between them. The NIC reads from the GPU's memory "
+            "without troubling a processor.\n"
+            "- `NODE` would be: through one processor, from one of its PCIe roots to another. `SYS`: over the link "
+            "between two processors as well, the slowest way.\n"
+            "- So GPU 1 had better hand its data to GPU 0 over NVLink, and GPU 0's NIC sends it. NCCL does that (it "
+            "calls it PXN)."
+        ),
+    ),
+    Prediction(
+        name="eight_bytes_in_the_log",
+        lesson="07b",
+        question=(
+            "By NCCL's source, a tree with the protocol LL costs 6.8 µs to begin with, 0.6 µs for each message over "
+            "NVLink and 5.0 µs for each message over the network. Within a server the 8 GPUs are a chain. The 3 "
+            "servers are a tree of depth 1. The sum goes all the way up, and comes down again. Which `time` does NCCL "
+            "expect for 8 bytes on these 24 GPUs?"
+        ),
+        answer=25.2,
+        unit="µs",
+        why=(
+            "**25.2 µs**: 6.8 + 2 × (7 × 0.6 + 1 × 5.0). This is the very figure in the log: `8 Bytes -> Algo 0 proto "
+            "0 time 25.200924`. You have just read NCCL's mind: algorithm 0 is the tree, protocol 0 is LL, and `time` "
+            "is what its model expects, in µs.\n\n"
+            "nccl-tests measured **64.18 µs** in the same run. The model is made for choosing among algorithms, and "
+            "for that it only has to get their order right."
+        ),
+        traps=(
+            Trap(16.0, "This is the way up. The sum also has to come down again, over as many messages."),
+            Trap(18.4, "This leaves out the 6.8 µs that a call costs before anything moves."),
+            Trap(11.8, "This counts the servers only. Inside each one the sum passes through 8 GPUs in a chain, too."),
+        ),
+    ),
+    Prediction(
+        name="gradient_of_7b",
+        lesson="07b",
+        question=(
+            "A model of 7 billion parameters, gradients in bf16 (2 bytes each). 64 H100s in 8 servers, each with 8 "
+            "NICs of 400 Gb/s. Rings pass through the 8 GPUs of a server and leave it once, and together they keep all "
+            "its NICs busy. No latency, links at full speed. How long does the all-reduce take?"
+        ),
+        answer=68.9,
+        unit="ms",
+        why=(
+            "**68.9 ms.** S = 7·10⁹ × 2 B = 14 GB. 400 Gb/s are 50 GB/s, and 8 NICs 400 GB/s. What leaves a server is "
+            "what leaves one rank of a ring: 2 S (N - 1) / N = 2 × 14 GB × 63/64 = 27.6 GB. 27.6 GB / 400 GB/s = "
+            "68.9 ms.\n\n"
+            "Published for 64 H100s with such a network: 8 GiB in 52.7 ms (nccl-tests issue 309). That makes 86 ms for "
+            "14 GB. The links ran at 80 % of their speed."
+        ),
+        traps=(
+            Trap(
+                35,
+                "This sends the gradient once, as a reduce-scatter does. An all-reduce also has to hand the sums out.",
+            ),
+            Trap(138, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
+            Trap(551, "This is one NIC for all. Each server has eight, 400 GB/s together, and the rings share them."),
+            Trap(8.6, "A factor of 8: 400 Gb/s are gigabits, 50 GB/s."),
+        ),
+    ),
+    Prediction(
         name="backward_of_7b",
-        lesson="07",
+        lesson="07b",
         question=(
             "The same 7 billion parameters. Each GPU gets 2 sequences of 4,096 tokens a step and does 400 TFLOP/s (40 "
             "% of an H100's 989 in bf16). A backward pass takes 4 floating-point operations a parameter and token: two "
@@ -32,7 +117,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="tokens_that_hide_it",
-        lesson="07",
+        lesson="07b",
         question=(
             "Now make the batch smaller. Below how many tokens a GPU does the backward pass (4 operations a parameter "
             "and token, 400 TFLOP/s) end before the all-reduce of the gradient (bf16, 64 GPUs, 400 GB/s a server)?"
@@ -61,7 +146,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="fsdp_on_a_slow_network",
-        lesson="07",
+        lesson="07b",
         question=(
             "Two servers of 8 GPUs, one NIC of 100 Gb/s each. 7 billion parameters; weights and gradients travel in "
             "bf16. DDP all-reduces the gradient once a step. FSDP all-gathers the weights for the forward pass and "
@@ -91,7 +176,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="bucket_that_pays",
-        lesson="07",
+        lesson="07b",
         question=(
             "On those 64 GPUs (400 GB/s a server) every all-reduce costs 0.1 ms before its first byte moves. From "
             "which bucket size on does a call spend more time on its bytes than on that price?"
@@ -112,7 +197,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="tokens_to_experts",
-        lesson="07",
+        lesson="07b",
         question=(
             "A layer with 64 experts, one on each of 64 GPUs in 8 servers. Each GPU has 4,096 tokens of 4,096 numbers "
             "in bf16 and sends every token to 2 experts, all equally popular. Each GPU has a NIC of 400 Gb/s, and "
@@ -138,7 +223,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="gigabyte_on_100000",
-        lesson="07",
+        lesson="07b",
         question=(
             "A perfect ring all-reduces 1 GB on 64 GPUs in 4.92 ms: 400 GB/s leave each server, and latency is zero. "
             "How long does it take on 100,000 GPUs with the same links?"
@@ -163,7 +248,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="one_slow_nic",
-        lesson="07",
+        lesson="07b",
         question=(
             "A pair of servers, each with 8 NICs of 400 Gb/s. NCCL cuts the buffer into 8 equal parts, one ring for "
             "each NIC. One NIC has a bad cable and runs at 100 Gb/s. Which busbw does `all_reduce_perf` (with "
@@ -191,7 +276,7 @@ PREDICTIONS = (
     ),
     Prediction(
         name="line_of_a_log",
-        lesson="07",
+        lesson="07b",
         question=(
             "Two lines of a published log (nccl issue 1453, `all_reduce_perf` on 24 H100s in 3 servers), out of place: "
             "33,554,432 bytes took 2,180.1 µs at a busbw of 29.50 GB/s. 67,108,864 bytes took 24,410 µs. Which busbw "
