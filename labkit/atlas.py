@@ -24,6 +24,7 @@ NAMES = {  # of generations
 }  # fmt: skip
 HINT = "Paste here all that all_reduce_perf printed: the header, the lines '# Rank' and the table."
 UNBROKEN = "<style>.labkit-log textarea{white-space:pre;overflow-x:auto}</style>"  # rows of a table stay rows
+FEW = 8  # rows: tables of less come last
 MOST = len(atlas.LETTERS)
 
 
@@ -110,18 +111,19 @@ class Atlas(ipywidgets.VBox):
 
     @property
     def matching(self) -> tuple[Table, ...]:
-        """The tables that the controls name: those most like a log first, else by GPUs, and the fastest first."""
+        """The tables that the controls name: those most like a log first, else the fastest of each kind."""
         n, kind = self._n.value, self._kind.value
         found = [t for t in TABLES if t.op == self.op and t.n == (n or t.n) and t.generation == (kind or t.generation)]
+        found.sort(key=lambda t: (t.n, len(t.rows) < FEW, -max(t.busbw(size) for size, _ in t.rows)))
         alike = [like.table.name for like in self._verdict.likenesses] if self._verdict else []
         place = {name: i for i, name in enumerate(alike)}
-        return tuple(
-            sorted(found, key=lambda t: (place.get(t.name, len(place)), t.n, -max(t.busbw(s) for s, _ in t.rows)))
-        )
+        kinds = [(t.generation, t.n, t.cluster.fabric if t.cluster else "") for t in found]
+        nth = {t.name: kinds[:i].count(kinds[i]) for i, t in enumerate(found)}
+        return tuple(sorted(found, key=lambda t: (place.get(t.name, len(place)), nth[t.name])))
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """The tables shown: those that the controls name, twelve at a time."""
+        """The tables shown: those that the controls name, six at a time."""
         return self.matching[self._page.value :][:MOST]
 
     @property
@@ -180,6 +182,9 @@ class Atlas(ipywidgets.VBox):
         if not value:
             return ""
         name = find(str(value)).name
+        if name not in options and name in (shown := [t.name for t in self.matching]):  # on another page
+            self.go(page=1 + shown.index(name) // MOST)
+            options = [found for _, found in self._model.options]
         if name not in options:
             raise LabError(
                 f"No model's curve for {name!r}: it is not shown, or not NCCL's. Choose among {options[1:]}."

@@ -34,6 +34,7 @@ def test_it_is_one_of_labkits_public_names():
 
 
 def test_every_table_can_be_found_by_the_controls(a):
+    a._quiet = True  # nothing need be drawn
     for table in TABLES:
         a.go(op=table.op, n=table.n, generation=table.generation)
         assert table in a.matching

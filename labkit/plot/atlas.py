@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
@@ -21,7 +20,7 @@ from labkit.words import nbytes, seconds
 WIDE = 14.8
 LEFT, TOP, BOTTOM, WIDTH = 1.75, 1.9, 9.3, 12.6  # of the panel
 ROW, ROWS = 0.52, 10.75  # the legend's lines, and where they begin
-LETTERS = "ABCDEFGHIJKL"
+LETTERS = "ABCDEF"  # as many as one can follow with the eye; others come on the next page
 STYLES = ("-", "--", "-.", ":")
 DECADES = 3.2  # of bandwidth at most: what lies below is left out
 
@@ -87,17 +86,19 @@ def draw(ax: Axes, scene: Scene) -> Axes:
         write(ax, 0.4, 1.1 + 0.42 * i, line, 8, FAINT, "left")
     scales = _scales(scene)
     _grid(ax, scales, seconds if scene.time else rate)
+    taken: list[tuple[float, float]] = []
     y = ROWS
     for limit in scene.limits:
         _line(ax, scales.seen(limit), color=FAINT, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
-    starts = _places([len(t.sizes) for t in scene.tables])
     for i, table in enumerate(scene.tables):
-        points, look = scales.seen(table), {"color": stroke(i), "linestyle": STYLES[(i + i // 8) % 4]}
+        points, look = scales.seen(table), {"color": stroke(i), "linestyle": STYLES[i % 4]}
         _line(ax, points, linewidth=1.6, zorder=3, **look)
         for at in points:
             ax.add_artist(Circle(at, 0.055, facecolor=stroke(i), edgecolor="none", zorder=3))
         if points:
-            _badge(ax, *points[min(len(points) - 1, int(starts[i] * len(points)))], i)
+            where = LEFT + WIDTH * (i + 0.5) / len(scene.tables)
+            taken.append(_free(sorted(points, key=lambda at: abs(at[0] - where)), taken))
+            _badge(ax, *taken[-1], i)
         _line(ax, [(0.5, y), (1.4, y)], linewidth=1.8, **look)
         _badge(ax, 0.95, y, i)
         write(ax, 1.65, y, sheet.shortened(table.said, WIDE - 2, 8), 8, align="left")
@@ -151,9 +152,12 @@ def _grid(ax: Axes, scales: Scales, said: Callable[[float], str]) -> None:
     write(ax, LEFT + WIDTH / 2, BOTTOM + 0.85, "size S (both scales logarithmic)", 8, FAINT)
 
 
-def _places(lengths: Sequence[int]) -> list[float]:
-    """Where on each line its letter stands, as a share of it: side by side, never on one spot."""
-    return list((np.arange(len(lengths)) + 0.5) / max(1, len(lengths)))
+def _free(points: Sequence[tuple[float, float]], taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The first point where no letter stands; where one stands on each, above the first as far as need be."""
+    x, y = points[0]
+    over = [(x, y - 0.42 * k) for k in range(1, len(taken) + 1)]
+    free = (at for at in (*points, *over) if all(math.dist(at, other) >= 0.41 for other in taken))
+    return next(free, (x, y))
 
 
 def _line(ax: Axes, points: Sequence[tuple[float, float]], **look: Any) -> None:
@@ -161,5 +165,5 @@ def _line(ax: Axes, points: Sequence[tuple[float, float]], **look: Any) -> None:
 
 
 def _badge(ax: Axes, x: float, y: float, i: int) -> None:
-    ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=5))
+    ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=7))
     write(ax, x, y + 0.01, LETTERS[i], 7, on(i))

@@ -168,7 +168,7 @@ def test_several_runs_in_one_text():
 def test_the_network_and_the_librarys_version_are_found_in_its_debug_lines():
     debug = "h:1:1 [0] NCCL INFO NET/Socket : Using [0]ens5:172.31.0.112<0>\nh:1:1 [0] NCCL INFO Using network Socket\n"
     log = read(
-        debug + "NCCL version 2.19.3+cuda12.3\n" + rows("all_reduce", 16, [(2**k, 2.0**k / 1e3) for k in range(20, 28)])
+        debug + "NCCL version 2.19.3+cuda12.3\n" + rows("all_reduce", 16, [(2**k, 2.0**k / 1e5) for k in range(20, 28)])
     )
     assert (log.network, log.nccl) == ("Socket", "2.19.3")
 
