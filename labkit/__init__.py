@@ -8,6 +8,7 @@
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
       atlas.py     published nccl-tests tables, and one's own log beside them
+      choose.py    a table of questions to choose an answer to each
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
@@ -43,6 +44,7 @@ from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
     from labkit.atlas import Atlas
+    from labkit.choose import Choose
     from labkit.lab import Lab, start
     from labkit.restore import put_back
     from labkit.show.schedule import draw
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Atlas",
     "CellError",
+    "Choose",
     "Lab",
     "LabError",
     "Predict",
@@ -78,6 +81,10 @@ def __getattr__(name: str) -> Any:
         from labkit.widgets import Predict
 
         return Predict
+    if name == "Choose":
+        from labkit.choose import Choose
+
+        return Choose
     if name == "draw":
         from labkit.show.schedule import draw
 

@@ -119,7 +119,7 @@ def test_the_module_of_a_lesson_holds_that_lessons_questions():
 def test_a_notebook_asks_what_there_is_and_reveals_all_that_it_asks(path: Path):
     asked: dict[str, str] = {}
     for source in sources(path, "code"):
-        for variable, name in re.findall(r"(\w+) = Predict\((.*?)\)", source, re.DOTALL):
+        for variable, name in re.findall(r"(\w+) = (?:Predict|Choose)\((.*?)\)", source, re.DOTALL):
             assert re.fullmatch(r'"\w+"', name), f"{path.name} asks a question that is none of the workbook's: {name}"
             assert source.strip().endswith(f"\n{variable}"), f"{path.name} does not show {variable}"
             asked[variable] = name.strip('"')
@@ -131,7 +131,8 @@ def test_a_notebook_asks_what_there_is_and_reveals_all_that_it_asks(path: Path):
 
 @every
 def test_it_is_asked_once_in_its_own_lesson(prediction: Prediction):
-    pattern = re.compile(rf'Predict\("{prediction.name}"\)')
+    in_series = [f'Choose("{s.name}")' for s in predictions.series().values() if prediction in s.parts]
+    pattern = re.compile(re.escape(*(in_series or [f'Predict("{prediction.name}")'])))
     places = [path.name.split("-")[0] for path in NOTEBOOKS for _ in pattern.findall("\n".join(sources(path, "code")))]
     assert places == [prediction.lesson]
 

@@ -1,4 +1,4 @@
-"""Exercises for lesson 08: mean, variance, argmax and softmax, over uneven, empty and masked shards."""
+"""Exercises of lesson 08, in their places: an evaluation, a split vocabulary, a batch norm over all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
-from labkit.grading.promises import Calls, Returns, Travels
+from labkit.grading.promises import Calls, Once, Returns, Travels
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
 A_FEW = Budget(sent=lambda n, S: 64.0 * n)
@@ -62,7 +62,7 @@ MEAN = Exercise(
     ),
     means=_mean,
     inputs=_tables,
-    minutes=8,
+    minutes=5,
     difficulty=1,
     promises=(Calls(1), Travels("float64"), Returns("float64")),
     budget=A_FEW,
@@ -138,226 +138,118 @@ def distributed_mean(x):
         "`x.sum(0)` has one number a column, and the sum of no rows is 0. Put the count behind it: `torch.cat`.",
         "A float16 ends at 65,504, and an integer has no fraction: turn to float64 before you add.",
     ),
-    after="An empty shard brings zeros and makes the call like all others. That is why it needs no `if`.",
+    after=(
+        "The sum of no rows is 0, and so is their count: a rank without rows makes the call like all others, and no "
+        "`if` is needed."
+    ),
 )
 
 
-# -- the variance, where squares fail -----------------------------------------------------------------------------
+# -- predictions in the order of the samples, each once ------------------------------------------------------------
 
 
-def _variance(xs: Sequence[Any]) -> list[Any]:
-    return everywhere(np.concatenate(xs).astype("float64").var(), len(xs))
+def _in_sample_order(xs: Sequence[Any]) -> list[Any]:
+    rows = xs[0][1]
+    order = np.stack([mine for mine, _ in xs], axis=1).ravel()
+    return everywhere(order[:rows], len(xs))
 
 
-def _spreads(n: int) -> list[Case]:
-    rng = normal(n, 2)
-    sizes = [r + 1 for r in range(n)]
+def _dealt(predictions: np.ndarray, n: int) -> list[Any]:
+    rows = len(predictions)
+    padded = predictions[np.arange(-(-rows // n) * n) % rows]  # the sampler begins again with row 0
+    return [(padded[r::n].copy(), rows) for r in range(n)]
 
-    def draws(sizes: Sequence[int], level: float, dtype: str = "float64") -> list[Any]:
-        return [(level + rng.integers(-5, 6, size) + r).astype(dtype) for r, size in enumerate(sizes)]
+
+def _sampled(n: int) -> list[Case]:
+    rng = normal(n, 9)
+
+    def draws(rows: int, dtype: str) -> np.ndarray:
+        return rng.integers(-50, 51, rows).astype(dtype)
 
     return [
-        Case([np.array([10.0 * r - 1, 10.0 * r + 1], dtype="float32") for r in range(n)], "two numbers a rank"),
-        Case(draws(sizes, 0, "float32"), "uneven shards"),
-        Case(draws([0, *sizes[1:]], 20, "float32"), "rank 0 has none"),
-        Case(draws([3] * n, 10_000, "float32"), "float32 near 10,000"),
-        Case(draws(sizes[::-1], 1e9), "float64 near 1,000,000,000"),
-        Case([np.full(s, 7.0) for s in sizes], "no spread at all"),
-        Case(draws([150] * n, -70), "150 numbers a rank"),
+        Case(_dealt(np.arange(2 * n), n), f"{2 * n} rows, equal shares"),
+        Case(_dealt(np.arange(2 * n + 1, dtype="float32"), n), f"{2 * n + 1} rows"),
+        Case(_dealt(draws(4 * n - 1, "int64"), n), f"{4 * n - 1} rows"),
+        Case(_dealt(draws(1, "int64"), n), "one row for all ranks"),
+        Case(_dealt(draws(60 * n + 1, "float64"), n), f"{60 * n + 1} rows, float64"),
     ]
 
 
-VARIANCE = Exercise(
-    name="distributed_variance",
+IN_ORDER = Exercise(
+    name="in_sample_order",
     lesson="08",
-    title="A variance that survives a large mean",
+    title="Each row once, and in its place",
     statement=(
-        "Rank r has some numbers in `x`, perhaps none. Return the variance of **all** numbers (the mean squared "
-        "distance from the common mean, as `var(correction=0)`) as a float64 tensor of one number, on every rank. It "
-        "must also be right where the numbers are near 10⁹ and differ by 1. The numbers themselves stay where they "
-        "are: a rank sends a few."
+        "A `DistributedSampler` dealt out the rows of a data set: rank r predicted rows r, r + N, r + 2N and so on, N "
+        "being `world_size`. Where N does not divide the number of rows, the sampler went on with row 0, row 1 and so "
+        "on, until all ranks had equally many. `mine` has one dimension and holds this rank's predictions in that "
+        "order, floats or integers; `rows` is the true number of rows. Return the predictions of all rows, **in the "
+        "order of the rows and each one once**, on every rank, in the dtype of `mine`. Run the check of the specimen "
+        "first: what does it return, and what belongs there?"
     ),
-    means=_variance,
-    inputs=_spreads,
-    minutes=12,
-    difficulty=2,
-    promises=(Returns("float64"),),
-    budget=A_FEW,
-    tolerance=1e-6,
-    least=Least(rounds=lambda n: 1),
-    solution='''
-def distributed_variance(x):
-    """Return the variance of all ranks' numbers, as float64, on every rank."""
-    x = x.double()
-    mean = x.sum() / max(len(x), 1)
-    part = torch.stack([torch.full_like(mean, len(x)), mean, ((x - mean) ** 2).sum()])
-    parts = [torch.empty_like(part) for _ in range(world_size)]
-    dist.all_gather(parts, part)
-    counts, means, spreads = torch.stack(parts).T
-    mean = (counts * means).sum() / counts.sum()
-    return (spreads + counts * (means - mean) ** 2).sum() / counts.sum()
-''',
-    mutants=(
-        Mutant(
-            "takes the mean of the squares minus the square of the mean",
-            source="""
-def distributed_variance(x):
-    x = x.double()
-    stats = torch.stack([x.sum(), (x**2).sum(), torch.tensor(float(len(x))).double()])
-    dist.all_reduce(stats)
-    return stats[1] / stats[2] - (stats[0] / stats[2]) ** 2
-""",
-            says="1,000,000,000",
-        ),
-        Mutant("forgets how far the means lie apart", replace=("spreads + counts * (means - mean) ** 2", "spreads")),
-        Mutant("weighs every rank's mean alike", replace=("(counts * means).sum() / counts.sum()", "means.mean()")),
-        Mutant(
-            "divides by the count minus one", replace=("** 2).sum() / counts.sum()", "** 2).sum() / (counts.sum() - 1)")
-        ),
-        Mutant(
-            "returns float32",
-            replace=("** 2).sum() / counts.sum()", "** 2).sum().float() / counts.sum().float()"),
-            verdict="not as asked",
-            says="returns float32",
-        ),
-        Mutant(
-            "gathers all numbers",
-            source="""
-def distributed_variance(x):
-    return torch.cat(comms.all_gather(x)).double().var(correction=0)
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-        Mutant(
-            "averages the variances",
-            source="""
-def distributed_variance(x):
-    variance = x.double().var(correction=0)
-    dist.all_reduce(variance)
-    return variance / world_size
-""",
-        ),
-    ),
-    hints=(
-        "In float64 the square of 10⁹ keeps steps of 128. Subtract a mean before you square.",
-        "Two ways: all-reduce the mean first, then the squared distances from it. Or bring count, own mean and own "
-        "squared distances together, and merge.",
-        "Merging: the parts' squared distances add up, plus count · (own mean − common mean)² for each part.",
-    ),
-    after="`torch.nn.SyncBatchNorm` merges (mean, deviation, count) of every rank with this formula.",
-)
-
-
-# -- the largest, and where ---------------------------------------------------------------------------------------
-
-
-def _argmax(xs: Sequence[Any]) -> list[Any]:
-    found: tuple[Any, int, int] | None = None
-    for r, x in enumerate(xs):
-        for place, value in enumerate(x.tolist()):
-            if found is None or value > found[0]:
-                found = (value, r, place)
-    return everywhere(found, len(xs))
-
-
-def _scores(n: int) -> list[Case]:
-    rng = normal(n, 3)
-    big = 2**53
-
-    def draws(sizes: Sequence[int], low: int, high: int, dtype: str = "float32") -> list[Any]:
-        return [rng.integers(low, high, size).astype(dtype) for size in sizes]
-
-    last = n - 1
-    return [
-        Case([np.array([3.0, 1.0 + 4 * r, 2.0], dtype="float32") for r in range(n)], "one largest"),
-        Case([np.array([1.0, 5.0 * (r > 0), 5.0, 0.0], dtype="float32") for r in range(n)], "ties"),
-        Case([np.array([2.0, 7.0, 7.0][: 3 if r == last else 1], dtype="float32") for r in range(n)], "uneven, a tie"),
-        Case(draws(list(range(n)), -90, -9), "rank 0 has nothing, and all numbers are negative"),
-        Case(draws([3] + [0] * last, -90, -9, "float64"), "only rank 0 has something"),
-        Case([np.full(2, -np.inf, dtype="float32") for _ in range(n)], "−inf everywhere"),
-        Case([np.array([big, big + r], dtype="int64") for r in range(n)], "integers that no float64 tells apart"),
-        Case(draws([400] * n, 0, 50), "many ties"),
-    ]
-
-
-ARGMAX = Exercise(
-    name="distributed_argmax",
-    lesson="08",
-    title="The largest, who has it, and where",
-    statement=(
-        "Every rank brings a flat tensor `x` of any length, also of none, floats or int64, without `nan`. "
-        "Return `(value, rank, place)` on every rank, as Python numbers: the largest value of all, the rank that has "
-        "it, and its place there. In a tie the **lowest rank** wins, and on it the **lowest place**."
-    ),
-    means=_argmax,
-    inputs=_scores,
-    minutes=15,
-    difficulty=2,
+    means=_in_sample_order,
+    inputs=_sampled,
+    minutes=4,
+    difficulty=1,
+    promises=(Once(("all_gather",)),),
     tolerance=0.0,
-    least=Least(rounds=lambda n: 1),  # the value's bits and its place in one tensor
+    least=Least(rounds=lambda n: 1),
+    picture=lambda: _dealt(np.arange(7), 3),
+    specimen='''
+def in_sample_order(mine, rows):
+    """Return the predictions of all rows in their order, on every rank."""
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    return torch.cat(parts)
+''',
     solution='''
-def distributed_argmax(x):
-    """Return (largest value, its rank, its place there) on every rank; in a tie the first."""
-    smallest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    best = x.max() if len(x) else torch.tensor(smallest, dtype=x.dtype, device=x.device)
-    dist.all_reduce(best, op=dist.ReduceOp.MAX)
-
-    offers = torch.tensor([world_size << 40], device=x.device)
-    places = (x == best).nonzero().flatten()
-    first = torch.cat([offers, (rank << 40) + places]).min()
-    dist.all_reduce(first, op=dist.ReduceOp.MIN)
-    return best.item(), first.item() >> 40, first.item() & (2**40 - 1)
+def in_sample_order(mine, rows):
+    """Return the predictions of all rows in their order, on every rank."""
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    return torch.stack(parts, dim=1).flatten()[:rows]
 ''',
     mutants=(
         Mutant(
-            "every rank names itself",
-            replace=("    dist.all_reduce(first, op=dist.ReduceOp.MIN)\n", ""),
-            says="disagree",
+            "puts one rank's after the other's", replace=("torch.stack(parts, dim=1).flatten()", "torch.cat(parts)")
         ),
+        Mutant("keeps what was repeated", replace=("[:rows]", ""), says="ranks"),
+        Mutant("stacks the ranks along the wrong side", replace=("dim=1", "dim=0")),
         Mutant(
-            "lets the last one win a tie",
-            replace=(
-                "[offers, (rank << 40) + places]).min()\n    dist.all_reduce(first, op=dist.ReduceOp.MIN)",
-                "[0 * offers, (rank << 40) + places]).max()\n    dist.all_reduce(first, op=dist.ReduceOp.MAX)",
-            ),
-            says="ties",
-        ),
-        Mutant("takes 0 for the maximum of nothing", replace=("torch.tensor(smallest,", "torch.tensor(0,")),
-        Mutant(
-            "asks nothing for its maximum",
-            replace=(" if len(x) else torch.tensor(smallest, dtype=x.dtype, device=x.device)", ""),
+            "makes room for floats only",
+            replace=("torch.empty_like(mine)", "torch.empty(len(mine), device=device)"),
             verdict="raises",
-            says="max()",
+            says="dtypes",
         ),
         Mutant(
-            "stays away with an empty shard",
-            replace=("    smallest =", "    if len(x) == 0:\n        return 0.0, 0, 0\n    smallest ="),
-            verdict="deadlock",
-            says="all_reduce",
-        ),
-        Mutant(
-            "compares integers as floats",
-            replace=("    smallest =", "    x = x.double()\n    smallest ="),
-            says="integers that no float64",
+            "sends the predictions as objects",
+            source="""
+def in_sample_order(mine, rows):
+    parts = [None] * world_size
+    dist.all_gather_object(parts, mine)
+    return torch.stack(parts, dim=1).flatten()[:rows]
+""",
+            verdict="not as asked",
+            says="all_gather_object",
         ),
     ),
     hints=(
-        "Two all-reduces: `MAX` of the values, then `MIN` of an offer. What does a rank offer that has not got the "
-        "maximum?",
-        "(rank, place) as one int64 that sorts like the pair: `rank << 40` plus the place. `world_size << 40` loses "
-        "against all of them.",
-        "`(x == best).nonzero()` has the places, and none for an empty shard. For the maximum of nothing take −inf, "
-        "or `torch.iinfo(x.dtype).min`.",
+        "The first prediction of rank 0 is that of row 0. Whose is row 1's, and whose are the next ones?",
+        "`torch.stack(parts, dim=1)` has the ranks' k-th predictions side by side, in one row of a table.",
+        "The repeated rows come last: `[:rows]` cuts them off.",
     ),
-    after="Rank and place in one sortable number: MPI's `MAXLOC` does it for pairs, with the same rule for ties.",
+    after=(
+        "The order is that of the data set, so the predictions can be written to a file, held against the targets or "
+        "sorted, and no row counts twice."
+    ),
 )
 
 
 # -- softmax over all ranks ---------------------------------------------------------------------------------------
 
 
-def _softmax(xs: Sequence[Any]) -> list[Any]:
+def softmax_parts(xs: Sequence[Any]) -> list[Any]:
+    """Each rank's part of the softmax over all ranks' logits, in their dtype."""
     whole = np.concatenate(xs).astype("float64")
     with np.errstate(invalid="ignore"):
         powers = np.exp(whole - whole.max())
@@ -367,7 +259,8 @@ def _softmax(xs: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _logits(n: int) -> list[Case]:
+def softmax_cases(n: int) -> list[Case]:
+    """Logits of one softmax, dealt out to n ranks: uneven, large, masked, and none."""
     rng = normal(n, 4)
 
     def draws(sizes: Sequence[int], level: float, dtype: str = "float32") -> list[Any]:
@@ -392,19 +285,28 @@ def _logits(n: int) -> list[Case]:
 SOFTMAX = Exercise(
     name="distributed_softmax",
     lesson="08",
-    title="A softmax that nothing overflows",
+    title="Repair a softmax over all ranks",
     statement=(
         "The logits of **one** softmax are spread over the ranks: each brings a flat `x`, of any length, also of none, "
         "with −inf where something is masked (not everywhere). Return this rank's part of the softmax over **all** of "
-        "them. Logits may be about 1,000, and a rank's may all be −inf. Gather no logits: a rank sends one or two "
-        "numbers."
+        "them, in the dtype of `x`. Logits may be about 1,000, and a rank's may all be −inf. Gather no logits: a rank "
+        "sends a few numbers. Run the check of the specimen first: on which input does it fail, and with what?"
     ),
-    means=_softmax,
-    inputs=_logits,
-    minutes=12,
+    means=softmax_parts,
+    inputs=softmax_cases,
+    minutes=6,
     difficulty=2,
     budget=A_FEW,
+    tolerance=1e-4,  # by way of logarithms a few digits are lost
     least=Least(rounds=lambda n: 1),  # everyone's maximum, and the sum that goes with it
+    specimen='''
+def distributed_softmax(x):
+    """Return this rank's part of the softmax over all ranks' x."""
+    powers = x.exp()
+    total = powers.sum()
+    dist.all_reduce(total)
+    return powers / total
+''',
     solution='''
 def distributed_softmax(x):
     """Return this rank's part of the softmax over all ranks' x."""
@@ -461,10 +363,246 @@ def distributed_softmax(x):
         "The maximum of nothing is −inf. It loses every `MAX`, and a sum over nothing is 0: no other `if` is needed.",
     ),
     after=(
-        "With the global maximum even a shard of −inf is harmless: exp(−inf − a number) is 0. Only who takes his own "
-        "maximum off needs the guard."
+        "Subtracting the same number from all logits changes no share, and the global maximum leaves nothing above "
+        "exp(0) = 1. It also makes a shard of −inf harmless: exp(−inf − a number) is 0. An empty shard brings the "
+        "maximum of nothing, −inf, and the sum of nothing, 0."
     ),
 )
 
 
-EXERCISES = (MEAN, VARIANCE, ARGMAX, SOFTMAX)
+# -- the loss of tokens whose vocabulary is split -------------------------------------------------------------------
+
+
+def _split_loss(xs: Sequence[Any]) -> list[Any]:
+    whole = np.concatenate([logits for logits, _, _ in xs], axis=1).astype("float64")
+    target = xs[0][1]
+    top = whole.max(1)
+    logs = np.log(np.exp(whole - top[:, None]).sum(1)) + top
+    return everywhere(float((logs - whole[np.arange(len(target)), target]).mean()), len(xs))
+
+
+def _splits(n: int) -> list[Case]:
+    rng = normal(n, 10)
+
+    def split(widths: Sequence[int], tokens: int, level: float = 0, target: Any = None) -> list[Any]:
+        target = rng.integers(0, sum(widths), tokens) if target is None else target
+        firsts = np.cumsum([0, *widths])[:-1].tolist()
+        logits = [(level + rng.integers(-4, 5, (tokens, width))).astype("float32") for width in widths]
+        return [(part, target.copy(), first) for part, first in zip(logits, firsts, strict=True)]
+
+    return [
+        Case(split([2] * n, 2), "two words a rank"),
+        Case(split([r + 1 for r in range(n)], 5), "uneven shares of the words"),
+        Case(split([2] * n, 2 * n, target=np.arange(2 * n)), "every word is a target"),
+        Case(split([3] * n, 4, 800), "logits near 800"),
+        Case(split([3] * n, 4, -800), "logits near −800"),
+        Case(split([60] * n, 8), "60 words a rank"),
+    ]
+
+
+SPLIT_LOSS = Exercise(
+    name="split_loss",
+    lesson="08",
+    title="The loss of a split vocabulary",
+    statement=(
+        "Every rank has `logits`, one row a token, one column for each of **its** words: word `first` of the "
+        "vocabulary and those that follow. `target`, the same on all ranks, has each token's right word, as its number "
+        "in the **whole** vocabulary. A token's loss is log Σ exp(logit) over all words, minus the logit of its "
+        "target. Return the mean loss of all tokens, on every rank.\n\n"
+        "The first all-reduce, of each token's maximum, is there. Fill the two rows of `sums`, so that the last line "
+        "is right; it is also right if you take the same number off all logits of a token. **One** more call; gather "
+        "no logits."
+    ),
+    means=_split_loss,
+    inputs=_splits,
+    minutes=8,
+    difficulty=2,
+    promises=(Calls(2),),
+    budget=Budget(sent=lambda n, S: 512.0),  # three numbers a token
+    tolerance=1e-5,
+    least=Least(rounds=lambda n: 2),
+    solution='''
+def split_loss(logits, target, first):
+    """Return the mean loss of all tokens, on every rank."""
+    top = logits.max(dim=1).values
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    sums = logits.new_zeros(2, len(target))
+    # yours
+    shifted = logits - top[:, None]
+    column = target - first
+    here = (column >= 0) & (column < logits.shape[1])
+    sums[0] = shifted.exp().sum(dim=1)
+    sums[1, here] = shifted[here, column[here]]
+    dist.all_reduce(sums)
+    # end
+    return (sums[0].log() - sums[1]).mean()
+''',
+    mutants=(
+        Mutant("looks targets up in its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])")),
+        Mutant("adds up its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[1])")),
+        Mutant(
+            "adds a logit on every rank",
+            replace=(
+                "sums[1, here] = shifted[here, column[here]]",
+                "sums[1] = shifted[torch.arange(len(target)), column.clamp(0, logits.shape[1] - 1)]",
+            ),
+        ),
+        Mutant("takes the logit as it was", replace=("= shifted[here,", "= logits[here,")),
+        Mutant("takes no maximum off", replace=("shifted.exp()", "logits.exp()")),
+        Mutant(
+            "looks on ranks that have no such word",
+            replace=(
+                "sums[1, here] = shifted[here, column[here]]",
+                "sums[1] = shifted[torch.arange(len(target)), column]",
+            ),
+            verdict="raises",
+            says="out of bounds",
+        ),
+        Mutant(
+            "reduces the two in two calls",
+            replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])\n    dist.all_reduce(sums[1])"),
+            verdict="not as asked",
+            says="3 calls",
+        ),
+        Mutant(
+            "gathers the logits",
+            source="""
+def split_loss(logits, target, first):
+    whole = torch.cat(comms.all_gather(logits), dim=1)
+    return torch.nn.functional.cross_entropy(whole, target)
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+    ),
+    hints=(
+        "Both parts of a loss are sums over all words: of exp(logit), and of the logits where all but the target's "
+        "count as 0.",
+        "Take `top[:, None]` off all logits first. A target's column on this rank is `target - first`; where that is "
+        "below 0 or too large, another rank has the word, and this one leaves the 0 in `sums[1]`.",
+        "With `here` true for the tokens whose target is here: `sums[1, here] = shifted[here, column[here]]`.",
+    ),
+    after=("Three numbers a token travel, however large the vocabulary is. Megatron-LM computes its loss in this way."),
+)
+
+
+# -- batch norm over all ranks, and its gradient -------------------------------------------------------------------
+
+
+def _batch_norm(xs: Sequence[Any]) -> list[Any]:
+    rows = np.concatenate([x for x, _, _ in xs])
+    mean, scale = rows.mean(0), 1 / np.sqrt(rows.var(0) + 1e-5)
+    return [((x - mean) * scale * weight + bias).astype(x.dtype) for x, weight, bias in xs]
+
+
+def _batches(n: int) -> list[Case]:
+    rng = normal(n, 5)
+    weight, bias = np.array([1.5, -0.5]), np.array([0.25, 2.0])
+
+    def batches(sizes: Sequence[int], level: float = 0, dtype: str = "float64") -> list[Any]:
+        return [tuple(a.astype(dtype) for a in ((level + rng.integers(-4, 5, (s, 2))), weight, bias)) for s in sizes]
+
+    return [
+        Case(batches([2] * n), "two rows a rank"),
+        Case(batches([r + 1 for r in range(n)]), "uneven shards"),
+        Case(batches([3, *[2] * (n - 2), 0], 5), "the last rank has no row"),
+        Case(batches([3] * n, -1, "float32"), "float32"),
+    ]
+
+
+BATCH_NORM = Exercise(
+    name="sync_batch_norm",
+    lesson="08",
+    title="A batch norm over all ranks",
+    statement=(
+        "Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number a "
+        "feature. Return this rank's rows of `weight · (x − mean) / √(variance + 0.00001) + bias`, with the mean and "
+        "the (biased) variance of each feature over the rows of **all** ranks.\n\n"
+        "The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of "
+        "all ranks' losses, for `x`, `weight` and `bias`. Run the check of the specimen first: what is right already, "
+        "and what is not?"
+    ),
+    means=_batch_norm,
+    inputs=_batches,
+    minutes=6,
+    difficulty=2,
+    gradients=True,
+    tolerance=2e-4,
+    least=Least(rounds=lambda n: 1),  # counts, means and spreads, merged as variances are
+    specimen='''
+def sync_batch_norm(x, weight, bias):
+    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
+    with torch.no_grad():
+        stats = torch.cat([x.sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(stats)
+        mean, count = stats[:-1] / stats[-1], stats[-1]
+        spread = ((x - mean) ** 2).sum(0)
+        dist.all_reduce(spread)
+        scale = (spread / count + 1e-5).rsqrt()
+    return (x - mean) * scale * weight + bias
+''',
+    solution='''
+def sync_batch_norm(x, weight, bias):
+    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
+    stats = comms.all_reduce(torch.cat([x.sum(0), x.new_tensor([len(x)])]))
+    mean, count = stats[:-1] / stats[-1], stats[-1]
+    spread = comms.all_reduce(((x - mean) ** 2).sum(0))
+    scale = (spread / count + 1e-5).rsqrt()
+    return (x - mean) * scale * weight + bias
+''',
+    mutants=(
+        Mutant(
+            "normalises its own rows",
+            source="""
+def sync_batch_norm(x, weight, bias):
+    return (x - x.mean(0)) * (x.var(0, correction=0) + 1e-5).rsqrt() * weight + bias
+""",
+        ),
+        Mutant(
+            "lets autograd take the statistics for constants",
+            source="""
+def sync_batch_norm(x, weight, bias):
+    with torch.no_grad():
+        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(total)
+        mean = total[:-1] / total[-1]
+        spread = ((x - mean) ** 2).sum(0)
+        dist.all_reduce(spread)
+    return (x - mean) * (spread / total[-1] + 1e-5).rsqrt() * weight + bias
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "takes the mean for a constant",
+            replace=(
+                "mean, count = stats[:-1] / stats[-1], stats[-1]",
+                "mean, count = stats[:-1].detach() / stats[-1], stats[-1]",
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "takes the deviation for a constant",
+            replace=("scale = (spread / count", "scale = (spread.detach() / count"),
+            says="gradient",
+        ),
+        Mutant(
+            "averages the ranks' means", replace=("x.sum(0), x.new_tensor([len(x)])", "x.mean(0), x.new_tensor([1])")
+        ),
+        Mutant("divides by the count minus one", replace=("spread / count", "spread / (count - 1)")),
+    ),
+    hints=(
+        "The values are right. For autograd `mean` and `scale` are constants; but they depend on the rows of all "
+        "ranks. In which two calls does that get lost?",
+        "`dist.all_reduce` is invisible to autograd, with or without `torch.no_grad()`. In lesson 04, what did the "
+        "backward pass of a sum over the ranks have to call?",
+        "`comms.all_reduce(tensor)` returns the sum, and gradients flow through it. Every rank then has to call "
+        "`backward()`, as they all do here.",
+    ),
+    after=(
+        "The gradients of `weight` and `bias` are those of this rank's rows: nothing was communicated for them. In "
+        "training, DDP adds them up over the ranks and divides by their number, as it does with all others."
+    ),
+)
+
+
+EXERCISES = (MEAN, IN_ORDER, SOFTMAX, SPLIT_LOSS, BATCH_NORM)

@@ -1,4 +1,4 @@
-"""Exercises for lesson 08, as training needs them: batch norm, split cross-entropy, gradient norm, a sum's bits."""
+"""Exercises of lesson 08 as training needs them: a loss with its gradient, a norm, a sum's bits."""
 
 from __future__ import annotations
 
@@ -7,124 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson08 import everywhere, normal
+from labkit.exercises.lesson08 import A_FEW, everywhere, normal
 from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
 from labkit.grading.inputs import counting
-
-# -- batch norm with its gradient ---------------------------------------------------------------------------------
-
-
-def _batch_norm(xs: Sequence[Any]) -> list[Any]:
-    rows = np.concatenate([x for x, _, _ in xs])
-    mean, scale = rows.mean(0), 1 / np.sqrt(rows.var(0) + 1e-5)
-    return [((x - mean) * scale * weight + bias).astype(x.dtype) for x, weight, bias in xs]
-
-
-def _batches(n: int) -> list[Case]:
-    rng = normal(n, 5)
-    weight, bias = np.array([1.5, -0.5]), np.array([0.25, 2.0])
-
-    def batches(sizes: Sequence[int], level: float = 0, dtype: str = "float64") -> list[Any]:
-        return [tuple(a.astype(dtype) for a in ((level + rng.integers(-4, 5, (s, 2))), weight, bias)) for s in sizes]
-
-    return [
-        Case(batches([2] * n), "two rows a rank"),
-        Case(batches([r + 1 for r in range(n)]), "uneven shards"),
-        Case(batches([3, *[2] * (n - 2), 0], 5), "the last rank has no row"),
-        Case(batches([3] * n, -1, "float32"), "float32"),
-    ]
-
-
-BATCH_NORM = Exercise(
-    name="sync_batch_norm",
-    lesson="08",
-    title="A batch norm over all ranks, and its gradient",
-    statement=(
-        "Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number a "
-        "feature. Return this rank's rows of `weight · (x − mean) / √(variance + 0.00001) + bias`, with the mean and "
-        "the (biased) variance of each feature over the rows of **all** ranks.\n\n"
-        "The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of "
-        "all ranks' losses, for `x`, `weight` and `bias`."
-    ),
-    means=_batch_norm,
-    inputs=_batches,
-    minutes=25,
-    difficulty=3,
-    gradients=True,
-    tolerance=2e-4,
-    least=Least(rounds=lambda n: 1),  # counts, means and spreads, merged as variances are
-    solution='''
-class Normalise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
-        dist.all_reduce(total)
-        ctx.count, mean = total[-1], total[:-1] / total[-1]
-        spread = ((x - mean) ** 2).sum(0)
-        dist.all_reduce(spread)
-        ctx.scale = (spread / ctx.count + 1e-5).rsqrt()
-        y = (x - mean) * ctx.scale
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, dy):
-        (y,) = ctx.saved_tensors
-        means = torch.stack([dy.sum(0), (dy * y).sum(0)]) / ctx.count
-        dist.all_reduce(means)
-        return (dy - means[0] - y * means[1]) * ctx.scale
-
-
-def sync_batch_norm(x, weight, bias):
-    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
-    return Normalise.apply(x) * weight + bias
-''',
-    mutants=(
-        Mutant(
-            "normalises its own rows",
-            source="""
-def sync_batch_norm(x, weight, bias):
-    return (x - x.mean(0)) * (x.var(0, correction=0) + 1e-5).rsqrt() * weight + bias
-""",
-        ),
-        Mutant(
-            "lets autograd take the statistics for constants",
-            source="""
-def sync_batch_norm(x, weight, bias):
-    with torch.no_grad():
-        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
-        dist.all_reduce(total)
-        mean = total[:-1] / total[-1]
-        spread = ((x - mean) ** 2).sum(0)
-        dist.all_reduce(spread)
-    return (x - mean) * (spread / total[-1] + 1e-5).rsqrt() * weight + bias
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "keeps its own means in the backward pass",
-            replace=("        dist.all_reduce(means)\n", ""),
-            says="gradient",
-        ),
-        Mutant("forgets that the deviation depends on x", replace=(" - y * means[1]", ""), says="gradient"),
-        Mutant("forgets that the mean depends on x", replace=(" - means[0]", ""), says="gradient"),
-        Mutant(
-            "averages the ranks' means", replace=("x.sum(0), x.new_tensor([len(x)])", "x.mean(0), x.new_tensor([1])")
-        ),
-        Mutant("divides by the count minus one", replace=("spread / ctx.count", "spread / (ctx.count - 1)")),
-    ),
-    hints=(
-        "Values first: sum and count in one all-reduce, then the squared distances from the common mean in another.",
-        "`dist.all_reduce` does nothing in a backward pass. Either `comms.all_reduce`, which is differentiable, or a "
-        "`torch.autograd.Function` with the formula of the lesson.",
-        "With the Function: normalise in it, and do `* weight + bias` outside, where autograd knows what to do.",
-    ),
-    after=(
-        "The gradients of `weight` and `bias` are those of this rank's rows: nothing was communicated for them. In "
-        "training, DDP adds them up."
-    ),
-)
-
+from labkit.grading.promises import Calls
 
 # -- cross-entropy over a split vocabulary ------------------------------------------------------------------------
 
@@ -160,7 +46,7 @@ def _vocabularies(n: int) -> list[Case]:
 CROSS_ENTROPY = Exercise(
     name="vocab_cross_entropy",
     lesson="08",
-    title="Cross-entropy over a split vocabulary",
+    title="Cross-entropy over a split vocabulary, with its gradient",
     statement=(
         "Rank r has `logits`, one row a token, one column for each of **its** words: rank 0 the first words of the "
         "vocabulary, rank 1 the next, as many as each has columns. `target`, the same on all ranks, has each token's "
@@ -170,7 +56,7 @@ CROSS_ENTROPY = Exercise(
     ),
     means=_cross_entropy,
     inputs=_vocabularies,
-    minutes=30,
+    minutes=25,
     difficulty=3,
     budget=Budget(sent=lambda n, S: 1024.0),  # three numbers a token
     gradients="one",
@@ -266,6 +152,88 @@ def vocab_cross_entropy(logits, target):
     after=(
         "One loss on N ranks, or N losses that are added up? A differentiable all-reduce means the latter. Megatron's "
         "g, an all-reduce forward and nothing backward, means the former."
+    ),
+)
+
+
+# -- the backward pass of a batch norm --------------------------------------------------------------------------------
+
+
+def _backward(xs: Sequence[Any]) -> list[Any]:
+    rows, ys = np.concatenate([dy for dy, *_ in xs]), np.concatenate([y for _, y, *_ in xs])
+    return [(dy - rows.mean(0) - y * (rows * ys).mean(0)) * scale for dy, y, scale, _ in xs]
+
+
+def _slopes(n: int) -> list[Case]:
+    rng = normal(n, 11)
+
+    def draws(sizes: Sequence[int]) -> list[Any]:
+        def table(size: int) -> np.ndarray:
+            return rng.integers(-4, 5, (size, 2)) / 2
+
+        return [(table(size), table(size), np.array([0.5, 2.0]), sum(sizes)) for size in sizes]
+
+    return [
+        Case(draws([2] * n), "two rows a rank"),
+        Case(draws([r + 1 for r in range(n)]), "uneven shards"),
+        Case(draws([3, *[2] * (n - 2), 0]), "the last rank has no row"),
+        Case(draws([100] * n), "100 rows a rank"),
+    ]
+
+
+BACKWARD = Exercise(
+    name="batch_norm_backward",
+    lesson="08",
+    title="What a batch norm sends on the way back",
+    statement=(
+        "The backward pass of a batch norm over all ranks, by hand and in **one** call. Each rank has `dy`, the "
+        "gradient that arrives for its rows, and `y`, its normalised rows (both may be empty); `scale`, which is 1 / "
+        "deviation of each feature; and `count`, the number of rows on all ranks. In one process the gradient of the "
+        "rows is `(dy - mean(dy) - y * mean(dy * y)) * scale`, with the means of each feature over **all** rows. "
+        "Return it for this rank's rows."
+    ),
+    means=_backward,
+    inputs=_slopes,
+    minutes=8,
+    difficulty=2,
+    promises=(Calls(1),),
+    budget=A_FEW,
+    tolerance=1e-6,
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def batch_norm_backward(dy, y, scale, count):
+    """Return the gradient of this rank's rows."""
+    means = torch.stack([dy.sum(0), (dy * y).sum(0)]) / count
+    dist.all_reduce(means)
+    return (dy - means[0] - y * means[1]) * scale
+''',
+    mutants=(
+        Mutant("keeps its own means", replace=("    dist.all_reduce(means)\n", "")),
+        Mutant("divides by its own count", replace=("/ count", "/ len(dy)")),
+        Mutant("forgets that the deviation depends on the rows", replace=(" - y * means[1]", "")),
+        Mutant("forgets that the mean depends on the rows", replace=(" - means[0]", "")),
+        Mutant(
+            "reduces twice",
+            replace=("dist.all_reduce(means)", "dist.all_reduce(means[0])\n    dist.all_reduce(means[1])"),
+            verdict="not as asked",
+            says="2 calls",
+        ),
+        Mutant(
+            "stays away without rows",
+            replace=("    means = ", "    if len(dy) == 0:\n        return dy\n    means = "),
+            verdict="deadlock",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "Two means for each feature, over the rows of all ranks. What does each rank bring, so that adding it up gives "
+        "them?",
+        "`dy.sum(0)` and `(dy * y).sum(0)`, stacked: one tensor, one all-reduce. The sum of no rows is 0.",
+        "Divide by `count`, which is that of all ranks already.",
+    ),
+    after=(
+        "`torch.nn.SyncBatchNorm` does the same: in the forward pass it all-gathers mean, 1 / deviation and count, in "
+        "the backward pass it all-reduces these two sums. It refuses CPU tensors."
     ),
 )
 
@@ -484,4 +452,4 @@ def ordered_sum(x):
 )
 
 
-EXERCISES = (BATCH_NORM, CROSS_ENTROPY, NORM, ORDERED)
+EXERCISES = (CROSS_ENTROPY, BACKWARD, NORM, ORDERED)

@@ -11,7 +11,7 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
 from labkit.plot.sheet import extent, sheet, write
-from labkit.plot.svg import FAINT, INK
+from labkit.plot.svg import INK
 from labkit.plot.sweep import line, panel
 
 WIDE, HIGH = 19.0, 9.6
@@ -41,8 +41,9 @@ def draw(ax: Axes, title: str, reference: str, ratios: Mapping[str, Mapping[int,
     grid = panel(ax, LEFT, sizes, [0.5, 2.0, *values], _times, WIDTH)
     even = grid.y(1.0)
     ax.plot([LEFT, LEFT + WIDTH], [even, even], color=INK, linewidth=1.2, zorder=1)
-    write(ax, LEFT + WIDTH, even - 0.26, f"as fast as {reference}", SMALL, FAINT, "right", halo=True)
-    x, y = LEFT, 1.3
+    write(ax, LEFT + 1.0, 1.3, f"{reference} is 1 ×", SMALL, align="left", mono=True)
+    ax.plot([LEFT, LEFT + 0.8], [1.3, 1.3], color=INK, linewidth=1.2)
+    x, y = LEFT + 1.6 + extent(f"{reference} is 1 ×", SMALL, mono=True), 1.3
     for (name, mine), (paint, shape, style) in zip(ratios.items(), _looks(len(ratios)), strict=True):
         room = 1.2 + extent(name, SMALL, mono=True) + 0.4
         if x + room > WIDE:

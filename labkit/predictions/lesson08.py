@@ -1,71 +1,389 @@
-"""The predictions of lesson 08: an empty shard, a gradient that does not communicate, the order of a sum."""
+"""The predictions of lesson 08: an empty shard, gradients of a split layer and of a batch norm, a sum, twelve needs."""
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import Option, Prediction, Series
 
-PREDICTIONS = (
-    Prediction(
-        name="mean_with_an_empty_shard",
-        lesson="08",
-        question="Every rank takes its own mean, and the ranks average their means. What comes out?",
-        options=(
-            Option(
-                "the mean of all numbers",
-                "That would be true if all ranks had equally many numbers. Here a rank with one number counts as much "
-                "as a rank with many, and rank 0 has none at all.",
-            ),
-            Option(
-                "a number that is too small",
-                "That would be true without rank 0: a rank with one number would count as much as a rank with many, "
-                "and the ranks with few numbers have the small ones. But rank 0 takes part.",
-            ),
-            Option("no number at all"),
+EMPTY_SHARD = Prediction(
+    name="mean_with_an_empty_shard",
+    lesson="08",
+    question="Every rank computes the mean loss of its own rows, and the ranks average these means. What comes out?",
+    options=(
+        Option(
+            "the mean loss of all rows",
+            "That would be true if all ranks had equally many rows. Here a rank with few rows counts as much as a rank "
+            "with many, and rank 0 has none at all.",
         ),
-        answer="no number at all",
-        why="No number at all. Rank 0's shard is empty, the mean of nothing is `nan`, "
-        "and one `nan` makes the sum of all ranks `nan`.",
+        Option(
+            "a number close to it: each rank counts the same, however many rows it has",
+            "That would be true without rank 0: then only the weights of the ranks would be wrong. But rank 0 takes "
+            "part in the average, too.",
+        ),
+        Option(
+            "a number that is too small: rank 0 adds 0 and is still counted",
+            "That would be true if the mean of no rows were 0. Their sum is 0, but the mean divides it by 0.",
+        ),
+        Option("no number at all"),
     ),
-    Prediction(
-        name="gradient_of_the_statistics",
-        lesson="08",
-        question="`x` wants a gradient; the statistics come from `dist.all_reduce`. After backward, `x.grad` is …",
-        options=(
-            Option(
-                "right",
-                "That would be true if autograd saw the statistics change with `x`. It takes them for constants, "
-                "since `dist.all_reduce` is not part of its graph.",
-            ),
-            Option("wrong, without an error"),
-            Option(
-                "refused with an error",
-                "That would be kind. Autograd has nothing to refuse: "
-                "it sees two tensors that need no gradient, and takes them for constants.",
-            ),
-        ),
-        answer="wrong, without an error",
-        why="It is wrong, and nothing says so, while the values are right. Every row moves the mean and the deviation "
-        "of **all** rows, on all ranks; for autograd the statistics were two constants.",
+    answer="no number at all",
+    why="No number at all. Rank 0 has no rows, the mean of nothing is `nan`, and one `nan` makes the sum of all ranks "
+    "`nan`.",
+)
+
+GRADIENT_OF_A_SPLIT = Prediction(
+    name="gradients_of_a_split_layer",
+    lesson="08",
+    question=(
+        "Each rank has the scores and the weights of its own characters; all ranks have the same features, which the "
+        "layer takes in. The loss is on every rank. Now backward: which of these gradients needs another collective?"
     ),
-    Prediction(
-        name="order_of_a_sum",
-        lesson="08",
-        question="All eight places add the same numbers. After the all-reduce they hold …",
-        options=(
-            Option(
-                "2 everywhere",
-                "That would be true if nothing were rounded, as in float64 below it. In float32, 1e8 + 1 is 1e8: the 1"
-                " is lost.",
-            ),
-            Option(
-                "the same wrong number everywhere",
-                "That would be true if all places were added up in the same order. A ring begins each part of the "
-                "tensor at a different rank. (With only two ranks, or with a library that does not use a ring here, "
-                "your ranks may have printed just that.)",
-            ),
-            Option("different numbers"),
+    options=(
+        Option(
+            "the gradient of a rank's own scores",
+            "A score does act on the loss through the sum over **all** characters. But that sum has been known on "
+            "every rank since the forward pass: a score's gradient is its share, minus 1 for the right character.",
         ),
-        answer="different numbers",
-        why="Different numbers, with four ranks on Gloo. In a ring, each part of the tensor starts its round at a "
-        "different rank. So at different places the same numbers are added in different orders, and a 1 that meets"
-        " 1e8 before −1e8 is lost.",
+        Option(
+            "the gradient of a rank's own weights",
+            "It is the features times the gradient of the rank's own scores, and the rank has both.",
+        ),
+        Option("the gradient of the features"),
+        Option(
+            "all three",
+            "That would be true if a rank did not know the sum over all characters. It has known it since the forward "
+            "pass, so its own scores and weights need nothing more.",
+        ),
+        Option(
+            "none of them",
+            "That is true of the scores and of the weights. But the features go into every rank's scores, and a rank "
+            "can only compute what comes back through its own.",
+        ),
+    ),
+    answer="the gradient of the features",
+    why=(
+        "The gradient of the features. They go into the scores of all characters, on all ranks, so each rank has a "
+        "part of their gradient and an **all-reduce** adds the parts up. Megatron-LM calls this operator *f*: nothing "
+        "in the forward pass, an all-reduce in the backward pass."
     ),
 )
+
+GRADIENT_OF_STATISTICS = Prediction(
+    name="gradient_of_the_statistics",
+    lesson="08",
+    question=(
+        "A batch norm over all ranks takes its mean and its deviation from `dist.all_reduce`, under "
+        "`torch.no_grad()`. In the forward pass every rank gets what one process with the whole batch would get. In "
+        "the backward pass, the gradient of `x` is that of …"
+    ),
+    options=(
+        Option(
+            "the batch norm of the whole batch",
+            "That would be true if autograd saw the statistics change with `x`. It takes them for constants.",
+        ),
+        Option(
+            "a batch norm over this rank's own rows",
+            "That would be true if the rank computed the statistics from its own rows, in sight of autograd. They come "
+            "from the all-reduce, and autograd sees no `x` in them at all.",
+        ),
+        Option("a layer with a fixed mean and a fixed deviation"),
+        Option(
+            "nothing: backward raises an error",
+            "Autograd has nothing to refuse: it sees two tensors that need no gradient, and goes on.",
+        ),
+    ),
+    answer="a layer with a fixed mean and a fixed deviation",
+    why=(
+        "A layer with a fixed mean and a fixed deviation: it only scales. But every row moves the mean and the "
+        "deviation of **all** rows, on all ranks, and that part of the gradient is missing. Nothing says so, and "
+        "training goes on with such gradients, only worse."
+    ),
+)
+
+ORDER_OF_A_SUM = Prediction(
+    name="order_of_a_sum",
+    lesson="08",
+    question=(
+        "The same four numbers are added at each of the eight places. What do the places hold after the all-reduce?"
+    ),
+    options=(
+        Option(
+            "2 everywhere",
+            "That would be true if nothing were rounded, as in float64. In float32, 1e8 + 1 is 1e8: the 1 is lost.",
+        ),
+        Option(
+            "the same wrong number everywhere",
+            "That would be true if all places were added up in the same order. A ring begins each part of the "
+            "tensor at a different rank. (With only two ranks, or with a library that does not use a ring here, "
+            "your ranks may have printed just that.)",
+        ),
+        Option("different numbers at different places"),
+        Option(
+            "different numbers on different ranks",
+            "That would be true if every rank added up for itself, in its own order. In a ring each place is added up "
+            "once, and the total is passed round: all ranks hold the same bits.",
+        ),
+    ),
+    answer="different numbers at different places",
+    why="Different numbers at different places, with four ranks on Gloo. In a ring, each part of the tensor starts its "
+    "round at a different rank. So at different places the same numbers are added in different orders, and a 1 that "
+    "meets 1e8 before −1e8 is lost.",
+)
+
+
+def need(name: str, question: str, answer: str, why: str, *options: str | tuple[str, str]) -> Prediction:
+    """A situation and four ways to meet it: the right one is its words alone, a wrong one comes with its reply."""
+    each = tuple(Option(o) if isinstance(o, str) else Option(*o) for o in options)
+    return Prediction(name, "08", question, answer, why, each)
+
+
+TWELVE = Series(
+    name="twelve_situations",
+    lesson="08",
+    question=(
+        "Twelve moments of a training run. What do the ranks call? Where two ways lead there, choose the one that "
+        "moves and keeps the least, or that asks the fewest ranks to wait."
+    ),
+    parts=(
+        need(
+            "need_stop_on_nan",
+            "Any rank's loss may become `nan`. Then all ranks must stop, after the same step:",
+            "all_reduce a flag, with SUM",
+            "Every rank brings 1 if its loss is `nan` and 0 if not. All ranks get the same number and decide alike.",
+            (
+                "all_reduce the loss, with MAX",
+                "On Gloo a `MAX` can lose the `nan`: every comparison with it is false (lesson 04).",
+            ),
+            "all_reduce a flag, with SUM",
+            (
+                "raise an error on that rank",
+                "That rank stops, and the others wait for it in their next collective until the time-out.",
+            ),
+            (
+                "gather the losses on rank 0",
+                "Then rank 0 knows, and the others go on. They would have to be told by a second call.",
+            ),
+        ),
+        need(
+            "need_config",
+            "Rank 0 has read the settings from a file, a dictionary. All ranks need all of them:",
+            "broadcast_object_list",
+            "One rank has it, all need the same, and it is no tensor.",
+            (
+                "scatter_object_list",
+                "A scatter deals out different parts: each rank would get one entry of a list.",
+            ),
+            (
+                "all_gather_object",
+                "It would do, but each rank would bring an object and receive everybody's. Only rank 0's is wanted.",
+            ),
+            (
+                "broadcast",
+                "It sends tensors only, and the receivers must know shape and dtype. A dictionary has neither.",
+            ),
+            "broadcast_object_list",
+        ),
+        need(
+            "need_predictions_in_a_file",
+            "Each rank has some hundred translated sentences, not equally many. Rank 0 writes all of them to a file:",
+            "gather_object",
+            "One rank needs everybody's values, they do not add up, and their sizes differ.",
+            "gather_object",
+            (
+                "all_gather_object",
+                "It would do, with N − 1 copies too many: every rank receives and keeps the sentences of all ranks.",
+            ),
+            (
+                "reduce",
+                "A reduce adds values up. Sentences do not add up.",
+            ),
+            (
+                "gather",
+                "It wants tensors of equal shape on every rank. You would have to encode the sentences, send the "
+                "lengths and pad.",
+            ),
+        ),
+        need(
+            "need_my_shard_of_the_gradient",
+            "Each rank has a gradient for all weights, from its own rows. It will update one N-th of the weights:",
+            "reduce_scatter",
+            "The values add up, and each rank needs one part of the total: S (N − 1) / N bytes from each rank.",
+            (
+                "all_reduce",
+                "It would do, for twice the bytes: afterwards every rank has the whole total and drops most of it.",
+            ),
+            (
+                "reduce to rank 0, then scatter",
+                "It would do, but everything goes through rank 0, which needs the memory and the time for all.",
+            ),
+            (
+                "all_gather",
+                "It would do, for N times the bytes: every rank gets all gradients of all ranks and adds up itself.",
+            ),
+            "reduce_scatter",
+        ),
+        need(
+            "need_experts",
+            "Each rank has tokens, and an expert. A router has chosen an expert for each token:",
+            "all_to_all",
+            "Every rank has something different for every other rank. The sizes travel first, by an all-to-all of "
+            "their own.",
+            (
+                "all_gather",
+                "It would do, but every rank would receive all tokens and throw most of them away.",
+            ),
+            "all_to_all",
+            (
+                "a scatter from each rank in turn",
+                "It would do, in N calls one after the other, and in each of them a single rank sends.",
+            ),
+            (
+                "reduce_scatter",
+                "The pattern is right, but on arrival the tokens of different ranks would be added up.",
+            ),
+        ),
+        need(
+            "need_learning_rate",
+            "The learning rate follows a cosine over the number of steps. The scheduler runs on every rank:",
+            "nothing",
+            "The number of steps is the same on every rank, and so is the rate. What all ranks can compute alike "
+            "need not be sent.",
+            (
+                "broadcast from rank 0",
+                "It would send every rank a number that it has. It is needed where the ranks' inputs can differ.",
+            ),
+            (
+                "all_reduce with AVG",
+                "The average of N equal numbers is that number.",
+            ),
+            (
+                "a barrier",
+                "A barrier carries no data, and the gradients' all-reduce keeps the ranks in step already.",
+            ),
+            "nothing",
+        ),
+        need(
+            "need_plateau",
+            "`ReduceLROnPlateau` lowers the rate when the validation loss stagnates. Each rank has validated its own, "
+            "uneven share:",
+            "all_reduce [sum, count]",
+            "Now the scheduler's input differs from rank to rank. With the loss of all rows, on every rank, all "
+            "schedulers decide alike.",
+            (
+                "nothing",
+                "Each scheduler would see another loss and lower the rate at another step. Then the steps differ, and "
+                "the weights drift apart.",
+            ),
+            (
+                "all_reduce the mean losses with AVG",
+                "The ranks would agree, but on the wrong number: a share of few rows counts as much as one of many.",
+            ),
+            "all_reduce [sum, count]",
+            (
+                "reduce [sum, count] to rank 0",
+                "Then rank 0 alone has the right loss, and its scheduler alone lowers the rate.",
+            ),
+        ),
+        need(
+            "need_log",
+            "Every 100 steps, rank 0 writes the sum of all ranks' token counts to a log:",
+            "reduce",
+            "One rank needs the total. The others hand in their number and need not wait for each other.",
+            "reduce",
+            (
+                "all_reduce",
+                "It would do, and for one number it costs little more. But every rank gets a total that it does not "
+                "need, and waits for the slowest one.",
+            ),
+            (
+                "gather",
+                "It would do: rank 0 gets N numbers and adds them up. With a large tensor it would need N times the "
+                "room.",
+            ),
+            (
+                "nothing",
+                "Then the log holds one rank's count. Tokens differ from rank to rank.",
+            ),
+        ),
+        need(
+            "need_download",
+            "Rank 0 downloads a data set to a disk that all ranks see. The others must not open it too early:",
+            "a barrier after the download",
+            "No data has to move between the ranks, they only have to wait. Every rank calls it: rank 0 when it has "
+            "the file, the others before they open it.",
+            (
+                "a barrier before the download",
+                "All ranks come together, and then the others open the file while rank 0 still writes it.",
+            ),
+            (
+                "broadcast the data set",
+                "It would do, but the whole data set goes through the network and into every rank's memory. They only "
+                "had to wait.",
+            ),
+            "a barrier after the download",
+            (
+                "nothing",
+                "Opening a file waits for nobody: the others find none, or half of one.",
+            ),
+        ),
+        need(
+            "need_rows_of_a_table",
+            "Rank 0 holds a table of embeddings. Each rank will work on its own N-th of the rows only:",
+            "scatter",
+            "One rank has it, and each rank needs another part: rank 0 sends (N − 1) / N of the table in all.",
+            (
+                "broadcast",
+                "It would do, for N times the memory and more bytes: every rank gets the whole table and keeps a part.",
+            ),
+            (
+                "all_to_all",
+                "There every rank brings a part for each other one. Here only rank 0 has something to bring.",
+            ),
+            (
+                "reduce_scatter",
+                "It also leaves each rank its part, but of a **sum**, to which every rank has to bring a whole table.",
+            ),
+            "scatter",
+        ),
+        need(
+            "need_norm_under_ddp",
+            "Plain DDP, and `loss.backward()` has ended. Each rank scales its gradients down if their norm is above 1:",
+            "nothing",
+            "DDP has averaged the gradients during the backward pass. They are equal on all ranks, and so are their "
+            "norm and the factor.",
+            (
+                "all_reduce the sum of squares",
+                "Each gradient is on all ranks, so it would be counted N times: the norm would be √N times too large. "
+                "It is right where each rank holds a different shard.",
+            ),
+            (
+                "all_reduce the norms with MAX",
+                "It would do no harm: all norms are equal. It would cost a collective in every step.",
+            ),
+            "nothing",
+            (
+                "broadcast rank 0's norm",
+                "Every rank would receive the number that it has computed itself.",
+            ),
+        ),
+        need(
+            "need_longest",
+            "Each rank has a batch of sentences. All ranks pad theirs to one length, that of the longest sentence of "
+            "all:",
+            "all_reduce with MAX",
+            "One number from each rank, the largest one back to every rank.",
+            (
+                "all_gather",
+                "It would do: every rank gets N lengths and takes the largest. N numbers travel where one would do.",
+            ),
+            "all_reduce with MAX",
+            (
+                "all_reduce with SUM",
+                "The sum of the lengths is long enough, and N times too long: most of the batch would be padding.",
+            ),
+            (
+                "broadcast rank 0's longest",
+                "Another rank may have a longer sentence, and would have to cut it off.",
+            ),
+        ),
+    ),
+)
+
+PREDICTIONS = (EMPTY_SHARD, GRADIENT_OF_A_SPLIT, GRADIENT_OF_STATISTICS, ORDER_OF_A_SUM, TWELVE)

@@ -1,8 +1,9 @@
-"""What a prediction is: a question, and what to say to each answer. Plain data."""
+"""What a prediction is: a question, and what to say to each answer; and a series of them. Plain data."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
@@ -146,3 +147,34 @@ class Prediction:
     @property
     def _in_unit(self) -> str:
         return f", in {self.unit}" if self.unit else ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Several questions with options that are asked together, in a table; each has its own answer and its replies.
+
+    >>> one = Prediction("q", "02", "Rank 0 knows it:", "send", "Send it.", (Option("send"), Option("recv", "No.")))
+    >>> Series("two", "02", "What does it?", (one, one)).choices("b -")
+    ['recv', None]
+    """
+
+    name: str
+    lesson: str
+    question: str
+    parts: tuple[Prediction, ...]
+
+    def __post_init__(self) -> None:
+        assert all(part.options and part.lesson == self.lesson for part in self.parts), (
+            f"{self.name}: options, a lesson"
+        )
+
+    def choices(self, said: str | Sequence[str | None]) -> list[str | None]:
+        """What is meant, one for each question: "b a -" or ["b", "a", None], where - or None leaves one open."""
+        each = said.split() if isinstance(said, str) else list(said)
+        if len(each) != len(self.parts):
+            wanted = " ".join("abcd"[i % 3] if i % 4 else "-" for i in range(len(self.parts)))
+            raise LabError(
+                f"There are {len(self.parts)} questions, and this is for {len(each)}. "
+                f'Give a letter for each, and - for one to leave open, such as lock("{wanted}").'
+            )
+        return [None if c in (None, "", "-") else str(p.choice(c)) for p, c in zip(self.parts, each, strict=True)]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from labkit.errors import LabError
 from labkit.words import nbytes
 
-FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None  # files in memory; None: where temporary files go
+FOLDERS = (*["/dev/shm"] * os.path.isdir("/dev/shm"), None)  # files in memory; None: where temporary files go
 LINE = 64  # bytes of a cache line: two flags in one would slow each other down
 SLOT = 2**21  # bytes by default: the slots of a few ranks, and what they copy there, fit into a cache
 KEPT = 32  # lengths whose chunks a room remembers
@@ -109,13 +109,16 @@ def open_room(size: int = SLOT) -> Room:
 
 
 def _file(size: int) -> tuple[str, str]:
-    """A new file of so many zeros, or why there is none."""
-    handle, path = tempfile.mkstemp(prefix="labkit-", dir=FOLDER)
-    try:
-        os.posix_fallocate(handle, 0, size)  # else a rank would die where the memory ends
-    except OSError as error:
-        os.unlink(path)
-        return "", f"There are no {nbytes(size)} of shared memory ({error.strerror}). Ask for smaller slots."
-    finally:
-        os.close(handle)
-    return path, ""
+    """A new file of so many zeros, or why there is none: in memory, or, a container has little of that, on disk."""
+    why = ""
+    for folder in FOLDERS:
+        handle, path = tempfile.mkstemp(prefix="labkit-", dir=folder)
+        try:
+            os.posix_fallocate(handle, 0, size)  # else a rank would die where the memory ends
+            return path, ""
+        except OSError as error:
+            os.unlink(path)
+            why = f"There are no {nbytes(size)} of shared memory ({error.strerror}). Ask for smaller slots."
+        finally:
+            os.close(handle)
+    return "", why

@@ -167,3 +167,28 @@ def test_a_number_is_locked_in_with_the_keyboard_and_its_answer_is_folded_away_b
     revealed = nb.run_cell(1)
     expect(revealed).to_contain_text("✓ You predicted 20 MiB. That is close enough: the answer is 24 MiB.")
     expect(revealed.get_by_text("Six of 4 MiB.")).to_be_visible()
+
+
+def test_a_table_of_questions_is_answered_from_the_keyboard_and_leaves_the_notebooks_cells_alone(opened, lab_server):
+    table = 'from labkit import Choose\n\ntwelve = Choose("twelve_situations")\ntwelve'
+    nb = opened(lab_server.write("twelve.ipynb", [table, "twelve.choices[:3]", "twelve.reveal()"]))
+    nb.run_cell(0)
+    lists = nb.cells.nth(0).locator("select")
+    expect(lists).to_have_count(12)
+    lists.nth(0).focus()
+    nb.page.keyboard.press("ArrowDown")
+    nb.page.keyboard.press("Tab")
+    expect(lists.nth(1)).to_be_focused()
+    for _ in range(4):
+        nb.page.keyboard.press("ArrowDown")
+    button = nb.cells.nth(0).get_by_role("button", name="Lock in what is chosen")
+    button.focus()
+    nb.page.keyboard.type("dd")  # in JupyterLab's command mode this deletes a cell
+    expect(nb.cells).to_have_count(3)
+    nb.page.keyboard.press("Enter")
+    expect(nb.cells.nth(0)).to_contain_text("Locked in: 2 of 12")
+    nb.run_cell(1)
+    expect(nb.cells.nth(1)).to_contain_text("['all_reduce the loss, with MAX', 'broadcast_object_list', None]")
+    nb.run_cell(2)
+    expect(nb.cells.nth(2)).to_contain_text("1 of 2 right. 10 questions still open")
+    assert nb.errors() == []

@@ -53,13 +53,69 @@ def distributed_softmax(x):
     return (x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()
 """
     ],
+    "in_sample_order": [
+        """
+def in_sample_order(mine, rows):
+    everyone = mine.new_empty(world_size * len(mine))
+    dist.all_gather_single(everyone, mine)
+    return everyone.view(world_size, -1).T.reshape(-1)[:rows]
+""",
+        """
+def in_sample_order(mine, rows):
+    parts = comms.all_gather(mine)
+    return torch.stack([parts[i % world_size][i // world_size] for i in range(rows)])
+""",
+    ],
+    "split_loss": [
+        """
+def split_loss(logits, target, first):
+    words = first + torch.arange(logits.shape[1])
+    top = comms.all_reduce(logits.max(dim=1).values, "max")[:, None]
+    hit = torch.where(target[:, None] == words, logits - top, 0.0).sum(1)
+    sums = comms.all_reduce(torch.stack([(logits - top).exp().sum(1), hit]))
+    return sums[0].log().mean() - sums[1].mean()
+"""
+    ],
+    "softmax_in_one_trip": [
+        """
+def softmax_in_one_trip(x):
+    log_sum = x.logsumexp(0) if len(x) else x.new_tensor(-torch.inf)
+    everyone = torch.stack(comms.all_gather(log_sum))
+    return (x - everyone.logsumexp(0)).exp()
+"""
+    ],
+    "batch_norm_backward": [
+        """
+def batch_norm_backward(dy, y, scale, count):
+    sums = comms.all_reduce(torch.cat([dy, dy * y], dim=1).sum(0)) / count
+    return scale * (dy - sums[: len(scale)]) - scale * y * sums[len(scale) :]
+"""
+    ],
     "sync_batch_norm": [
         """
+class Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(total)
+        ctx.count, mean = total[-1], total[:-1] / total[-1]
+        spread = ((x - mean) ** 2).sum(0)
+        dist.all_reduce(spread)
+        ctx.scale = (spread / ctx.count + 1e-5).rsqrt()
+        y = (x - mean) * ctx.scale
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        means = torch.stack([dy.sum(0), (dy * y).sum(0)]) / ctx.count
+        dist.all_reduce(means)
+        return (dy - means[0] - y * means[1]) * ctx.scale
+
+
 def sync_batch_norm(x, weight, bias):
-    count = comms.all_reduce(len(x))
-    mean = comms.all_reduce(x.sum(0)) / count
-    variance = comms.all_reduce(((x - mean) ** 2).sum(0)) / count
-    return (x - mean) * (variance + 1e-5).rsqrt() * weight + bias
+    return Normalise.apply(x) * weight + bias
 """
     ],
     "vocab_cross_entropy": [

@@ -1,0 +1,316 @@
+"""Exercises of lesson 08 on statistics that merge: the variance, the largest and its place, a softmax in one trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson08 import A_FEW, everywhere, normal, softmax_cases, softmax_parts
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.promises import Calls, Returns
+
+# -- the variance, where squares fail -----------------------------------------------------------------------------
+
+
+def _variance(xs: Sequence[Any]) -> list[Any]:
+    return everywhere(np.concatenate(xs).astype("float64").var(), len(xs))
+
+
+def _spreads(n: int) -> list[Case]:
+    rng = normal(n, 2)
+    sizes = [r + 1 for r in range(n)]
+
+    def draws(sizes: Sequence[int], level: float, dtype: str = "float64") -> list[Any]:
+        return [(level + rng.integers(-5, 6, size) + r).astype(dtype) for r, size in enumerate(sizes)]
+
+    return [
+        Case([np.array([10.0 * r - 1, 10.0 * r + 1], dtype="float32") for r in range(n)], "two numbers a rank"),
+        Case(draws(sizes, 0, "float32"), "uneven shards"),
+        Case(draws([0, *sizes[1:]], 20, "float32"), "rank 0 has none"),
+        Case(draws([3] * n, 10_000, "float32"), "float32 near 10,000"),
+        Case(draws(sizes[::-1], 1e9), "float64 near 1,000,000,000"),
+        Case([np.full(s, 7.0) for s in sizes], "no spread at all"),
+        Case(draws([150] * n, -70), "150 numbers a rank"),
+    ]
+
+
+VARIANCE = Exercise(
+    name="distributed_variance",
+    lesson="08",
+    title="A variance that survives a large mean",
+    statement=(
+        "Rank r has some numbers in `x`, perhaps none. Return the variance of **all** numbers (the mean squared "
+        "distance from the common mean, as `var(correction=0)`) as a float64 tensor of one number, on every rank. It "
+        "must also be right where the numbers are near 10⁹ and differ by 1. The numbers themselves stay where they "
+        "are: a rank sends a few."
+    ),
+    means=_variance,
+    inputs=_spreads,
+    minutes=12,
+    difficulty=2,
+    promises=(Returns("float64"),),
+    budget=A_FEW,
+    tolerance=1e-6,
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def distributed_variance(x):
+    """Return the variance of all ranks' numbers, as float64, on every rank."""
+    x = x.double()
+    mean = x.sum() / max(len(x), 1)
+    part = torch.stack([torch.full_like(mean, len(x)), mean, ((x - mean) ** 2).sum()])
+    parts = [torch.empty_like(part) for _ in range(world_size)]
+    dist.all_gather(parts, part)
+    counts, means, spreads = torch.stack(parts).T
+    mean = (counts * means).sum() / counts.sum()
+    return (spreads + counts * (means - mean) ** 2).sum() / counts.sum()
+''',
+    mutants=(
+        Mutant(
+            "takes the mean of the squares minus the square of the mean",
+            source="""
+def distributed_variance(x):
+    x = x.double()
+    stats = torch.stack([x.sum(), (x**2).sum(), torch.tensor(float(len(x))).double()])
+    dist.all_reduce(stats)
+    return stats[1] / stats[2] - (stats[0] / stats[2]) ** 2
+""",
+            says="1,000,000,000",
+        ),
+        Mutant("forgets how far the means lie apart", replace=("spreads + counts * (means - mean) ** 2", "spreads")),
+        Mutant("weighs every rank's mean alike", replace=("(counts * means).sum() / counts.sum()", "means.mean()")),
+        Mutant(
+            "divides by the count minus one", replace=("** 2).sum() / counts.sum()", "** 2).sum() / (counts.sum() - 1)")
+        ),
+        Mutant(
+            "returns float32",
+            replace=("** 2).sum() / counts.sum()", "** 2).sum().float() / counts.sum().float()"),
+            verdict="not as asked",
+            says="returns float32",
+        ),
+        Mutant(
+            "gathers all numbers",
+            source="""
+def distributed_variance(x):
+    return torch.cat(comms.all_gather(x)).double().var(correction=0)
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+        Mutant(
+            "averages the variances",
+            source="""
+def distributed_variance(x):
+    variance = x.double().var(correction=0)
+    dist.all_reduce(variance)
+    return variance / world_size
+""",
+        ),
+    ),
+    hints=(
+        "In float64 the square of 10⁹ keeps steps of 128. Subtract a mean before you square.",
+        "Two ways: all-reduce the mean first, then the squared distances from it. Or bring count, own mean and own "
+        "squared distances together, and merge.",
+        "Merging: the parts' squared distances add up, plus count · (own mean − common mean)² for each part.",
+    ),
+    after=(
+        "With sums of squares in float32, nothing would be left of a variance near 1 already at a mean of 10,000: the "
+        "squares are near 10⁸, where float32 is rounded to multiples of 8. `torch.nn.SyncBatchNorm` merges (mean, "
+        "deviation, count) of every rank as you merged parts."
+    ),
+)
+
+
+# -- the largest, and where ---------------------------------------------------------------------------------------
+
+
+def _argmax(xs: Sequence[Any]) -> list[Any]:
+    found: tuple[Any, int, int] | None = None
+    for r, x in enumerate(xs):
+        for place, value in enumerate(x.tolist()):
+            if found is None or value > found[0]:
+                found = (value, r, place)
+    return everywhere(found, len(xs))
+
+
+def _scores(n: int) -> list[Case]:
+    rng = normal(n, 3)
+    big = 2**53
+
+    def draws(sizes: Sequence[int], low: int, high: int, dtype: str = "float32") -> list[Any]:
+        return [rng.integers(low, high, size).astype(dtype) for size in sizes]
+
+    last = n - 1
+    return [
+        Case([np.array([3.0, 1.0 + 4 * r, 2.0], dtype="float32") for r in range(n)], "one largest"),
+        Case([np.array([1.0, 5.0 * (r > 0), 5.0, 0.0], dtype="float32") for r in range(n)], "ties"),
+        Case([np.array([2.0, 7.0, 7.0][: 3 if r == last else 1], dtype="float32") for r in range(n)], "uneven, a tie"),
+        Case(draws(list(range(n)), -90, -9), "rank 0 has nothing, and all numbers are negative"),
+        Case(draws([3] + [0] * last, -90, -9, "float64"), "only rank 0 has something"),
+        Case([np.full(2, -np.inf, dtype="float32") for _ in range(n)], "−inf everywhere"),
+        Case([np.array([big, big + r], dtype="int64") for r in range(n)], "integers that no float64 tells apart"),
+        Case(draws([400] * n, 0, 50), "many ties"),
+    ]
+
+
+ARGMAX = Exercise(
+    name="distributed_argmax",
+    lesson="08",
+    title="The largest, who has it, and where",
+    statement=(
+        "Every rank brings a flat tensor `x` of any length, also of none, floats or int64, without `nan`. "
+        "Return `(value, rank, place)` on every rank, as Python numbers: the largest value of all, the rank that has "
+        "it, and its place there. In a tie the **lowest rank** wins, and on it the **lowest place**."
+    ),
+    means=_argmax,
+    inputs=_scores,
+    minutes=15,
+    difficulty=2,
+    tolerance=0.0,
+    least=Least(rounds=lambda n: 1),  # the value's bits and its place in one tensor
+    solution='''
+def distributed_argmax(x):
+    """Return (largest value, its rank, its place there) on every rank; in a tie the first."""
+    smallest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    best = x.max() if len(x) else torch.tensor(smallest, dtype=x.dtype, device=x.device)
+    dist.all_reduce(best, op=dist.ReduceOp.MAX)
+
+    offers = torch.tensor([world_size << 40], device=x.device)
+    places = (x == best).nonzero().flatten()
+    first = torch.cat([offers, (rank << 40) + places]).min()
+    dist.all_reduce(first, op=dist.ReduceOp.MIN)
+    return best.item(), first.item() >> 40, first.item() & (2**40 - 1)
+''',
+    mutants=(
+        Mutant(
+            "every rank names itself",
+            replace=("    dist.all_reduce(first, op=dist.ReduceOp.MIN)\n", ""),
+            says="disagree",
+        ),
+        Mutant(
+            "lets the last one win a tie",
+            replace=(
+                "[offers, (rank << 40) + places]).min()\n    dist.all_reduce(first, op=dist.ReduceOp.MIN)",
+                "[0 * offers, (rank << 40) + places]).max()\n    dist.all_reduce(first, op=dist.ReduceOp.MAX)",
+            ),
+            says="ties",
+        ),
+        Mutant("takes 0 for the maximum of nothing", replace=("torch.tensor(smallest,", "torch.tensor(0,")),
+        Mutant(
+            "asks nothing for its maximum",
+            replace=(" if len(x) else torch.tensor(smallest, dtype=x.dtype, device=x.device)", ""),
+            verdict="raises",
+            says="max()",
+        ),
+        Mutant(
+            "stays away with an empty shard",
+            replace=("    smallest =", "    if len(x) == 0:\n        return 0.0, 0, 0\n    smallest ="),
+            verdict="deadlock",
+            says="all_reduce",
+        ),
+        Mutant(
+            "compares integers as floats",
+            replace=("    smallest =", "    x = x.double()\n    smallest ="),
+            says="integers that no float64",
+        ),
+    ),
+    hints=(
+        "Two all-reduces: `MAX` of the values, then `MIN` of an offer. What does a rank offer that has not got the "
+        "maximum?",
+        "(rank, place) as one int64 that sorts like the pair: `rank << 40` plus the place. `world_size << 40` loses "
+        "against all of them.",
+        "`(x == best).nonzero()` has the places, and none for an empty shard. For the maximum of nothing take −inf, "
+        "or `torch.iinfo(x.dtype).min`.",
+    ),
+    after=(
+        "Rank and place in one sortable number: MPI's `MAXLOC` does it for pairs, with the same rule for ties. Keep "
+        "places in int64: a float32 holds every whole number only up to 16,777,216, and a table of tokens and words "
+        "has more places than that."
+    ),
+)
+
+
+# -- softmax in one trip ------------------------------------------------------------------------------------------
+
+ONE_TRIP = Exercise(
+    name="softmax_in_one_trip",
+    lesson="08",
+    title="A softmax with one collective",
+    statement=(
+        "The same softmax as in the lesson, with **one** call that communicates: each rank brings a flat `x`, of any "
+        "length, also of none, with −inf where something is masked (not everywhere). Return this rank's part of the "
+        "softmax over **all** of them. Gather no logits: a rank sends one or two numbers.\n\n"
+        "The global maximum is not known before the call, so a rank can only take its **own** maximum off before it "
+        "adds up. What must it send, so that the others can correct that? And what is −inf − (−inf)?"
+    ),
+    means=softmax_parts,
+    inputs=softmax_cases,
+    minutes=12,
+    difficulty=2,
+    promises=(Calls(1),),
+    budget=A_FEW,
+    tolerance=1e-4,  # by way of logarithms a few digits are lost
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def softmax_in_one_trip(x):
+    """Return this rank's part of the softmax over all ranks' x."""
+    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
+    shift = top if top > -torch.inf else torch.zeros_like(top)
+    pair = torch.stack([top, (x - shift).exp().sum()])
+    pairs = [torch.empty_like(pair) for _ in range(world_size)]
+    dist.all_gather(pairs, pair)
+    tops, sums = torch.stack(pairs).T
+    return (x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()
+''',
+    mutants=(
+        Mutant("merges without a guard for −inf", replace=("(x - shift)", "(x - top)"), says="−inf"),
+        Mutant("adds up the sums as they are", replace=("(sums * (tops - tops.max()).exp()).sum()", "sums.sum()")),
+        Mutant("takes its own maximum off the shares", replace=("(x - tops.max()).exp() /", "(x - shift).exp() /")),
+        Mutant(
+            "asks nothing for its maximum",
+            replace=(" if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)", ""),
+            verdict="raises",
+            says="max()",
+        ),
+        Mutant(
+            "reduces twice",
+            source="""
+def softmax_in_one_trip(x):
+    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    powers = (x - top).exp()
+    total = powers.sum()
+    dist.all_reduce(total)
+    return powers / total
+""",
+            verdict="not as asked",
+            says="2 calls",
+        ),
+        Mutant(
+            "gathers the logits",
+            source="""
+def softmax_in_one_trip(x):
+    parts = comms.all_gather(x)
+    return torch.cat(parts).softmax(0).split([len(part) for part in parts])[rank]
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+    ),
+    hints=(
+        "A sum of exp(x − a) becomes one of exp(x − b) if you multiply it by exp(a − b).",
+        "Send the pair (own maximum, sum of exp(x − own maximum)) in an all-gather. Scale each sum by exp(its maximum "
+        "− the largest), and add.",
+        "A rank whose logits are all −inf takes off 0 instead: then its sum is 0. So is that of an empty one, whose "
+        "maximum is −inf.",
+    ),
+    after=(
+        "Any two such pairs merge into one, in any order. FlashAttention goes through a row in this way, block by "
+        "block, and ring attention does so rank by rank. `logsumexp` folds a pair into one number, at the price of a "
+        "few digits."
+    ),
+)
+
+
+EXERCISES = (VARIANCE, ARGMAX, ONE_TRIP)

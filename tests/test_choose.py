@@ -1,0 +1,169 @@
+"""A table of questions: it gives nothing away, takes some answers now and others later, and replies to each choice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import ipywidgets
+import nbformat
+import pytest
+
+from labkit import choose, predictions, progress
+from labkit.choose import Choose
+from labkit.errors import LabError
+from labkit.predictions import Option, Prediction, Series
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+
+
+def part(name: str, answer: str) -> Prediction:
+    options = tuple(Option(o, "" if o == answer else f"Not {o} of {name}.") for o in ("`send`", "recv", "<nothing>"))
+    return Prediction(name, "99", f"{name} asks <you>:", answer, f"So it is in {name}.", options)
+
+
+TWO = Series("two", "99", "Who `does` it?", (part("first", "recv"), part("second", "`send`")))
+
+
+@pytest.fixture
+def two():
+    return Choose(TWO)
+
+
+def tree(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
+    yield from (w for w in (widget, widget.layout, getattr(widget, "style", None)) if isinstance(w, ipywidgets.Widget))
+    for child in getattr(widget, "children", ()):
+        yield from tree(child)
+
+
+def shown(series: Series, lock: str = "") -> str:
+    """All that a front end or a saved notebook gets to see, models' ids left out."""
+    asked = Choose(series)
+    if lock:
+        asked.lock(lock)
+    states = [w.get_state() for w in tree(asked)]
+    seen = json.dumps([asked._repr_mimebundle_(), repr(asked), states], default=str)
+    return re.sub("IPY_MODEL_[0-9a-f]+|[0-9a-f]{32}", "id", seen)
+
+
+@pytest.mark.parametrize("series", [TWO, *predictions.series().values()], ids=lambda s: s.name)
+def test_it_shows_the_same_whatever_the_answers(series: Series):
+    def other(p: Prediction, k: int) -> Prediction:
+        options = tuple(Option(option.text, "Because.") for option in p.options)
+        return replace(p, options=options, answer=options[k % len(options)].text, why="So.")
+
+    lock = " ".join("a" for _ in series.parts)
+    for k in range(4):
+        changed = replace(series, parts=tuple(other(p, k) for p in series.parts))
+        assert shown(changed) == shown(series)
+        assert shown(changed, lock) == shown(series, lock)
+
+
+@pytest.mark.parametrize("series", predictions.series().values(), ids=lambda s: s.name)
+def test_no_answer_is_more_frequent_by_its_letter_or_its_length(series: Series):
+    """Who always takes the same letter, or the longest option, gets less than half of them right."""
+    letters = [next(letter for letter, o in p.lettered if o.text == p.answer) for p in series.parts]
+    assert max(map(letters.count, letters)) <= len(letters) / 2
+    longest = [max(p.options, key=lambda o: len(o.text)).text == p.answer for p in series.parts]
+    assert sum(longest) <= len(longest) / 2
+
+
+@pytest.mark.parametrize("series", predictions.series().values(), ids=lambda s: s.name)
+def test_it_is_asked_and_revealed_once_in_its_lesson(series: Series):
+    places = []
+    for path in NOTEBOOKS:
+        sources = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        for source in sources:
+            if asked := re.fullmatch(rf'(\w+) = Choose\("{series.name}"\)\n\1', source):
+                places.append(path.name[:2])
+                assert f"{asked[1]}.reveal()" in sources
+    assert places == [series.lesson]
+
+
+def test_each_list_begins_with_an_invitation_to_choose(two: Choose):
+    assert [field.index for field in two._fields] == [0, 0], "a list at no index shows nothing in the browser"
+    assert {field.options[0][0] for field in two._fields} == {"choose …"}
+
+
+def test_some_are_locked_in_now_and_the_others_later(two: Choose):
+    two.lock("- b")
+    assert two.choices == [None, "recv"]
+    assert [field.disabled for field in two._fields] == [False, True]
+    assert repr(two.reveal()).startswith("0 of 1 right. 1 question still open: choose above")
+    assert "So it is in first." not in repr(two.reveal()) + two.reveal()._repr_html_()
+    with pytest.raises(LabError, match="Question 2 is already locked in"):
+        two.lock("b a")
+    assert two.choices == [None, "recv"]
+    two.lock(["recv", None])
+    assert two.choices == ["recv", "recv"]
+    assert two._button.disabled
+    assert repr(two.reveal()).startswith("1 of 2 right.\n")
+
+
+def test_the_button_locks_what_is_chosen_and_asks_for_a_choice_where_there_is_none(two: Choose):
+    two._button.click()
+    assert "Nothing new is chosen" in two._said.value
+    two._fields[0].value = "`send`"
+    assert two.choices == [None, None], "choosing is not yet locking in"
+    two._button.click()
+    assert two.choices == ["`send`", None]
+    assert "1 of 2" in two._said.value
+    two._button.click()
+    assert "Nothing new is chosen" in two._said.value
+
+
+def test_each_choice_gets_its_own_reply_and_every_answer_its_reason(two: Choose):
+    two.lock("c a")
+    told = repr(two.reveal())
+    assert "✗ **c. <nothing>.** Not <nothing> of first.\n\n**b. recv.** So it is in first." in told
+    assert "✓ **a. `send`.** So it is in second." in told
+    assert "Not `send` of first" not in told
+    html = two.reveal()._repr_html_()
+    assert "&lt;nothing&gt;" in html
+    assert "<nothing>" not in html
+    assert "details" not in html
+
+
+def test_where_nothing_was_chosen_the_answers_are_folded_away(two: Choose):
+    shown, hidden = two.reveal()._repr_html_().split("<details>")
+    assert "You have not locked in" in shown
+    assert "So it is" not in shown
+    assert "So it is in second." in hidden
+    assert "Not recv of second." in hidden
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [("a", "There are 2 questions, and this is for 1"), ("a z", "'z' is not one of the options"), ("a a a", "for 3")],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_locked_in(two: Choose, said: str, error: str):
+    with pytest.raises(LabError, match=error):
+        two.lock(said)
+    assert two.choices == [None, None]
+
+
+def test_the_first_choice_of_each_of_the_workbooks_questions_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "work"))
+    Choose(TWO).lock("a a")
+    assert not (tmp_path / "work").exists(), "a series of one's own does not count"
+    monkeypatch.setattr(choose, "every", lambda: {p.name: p for p in TWO.parts})
+    Choose(TWO).lock("a -")
+    Choose(TWO).lock("b a")
+    kept = progress.predicted()
+    assert kept == {"first": {"first": "`send`", "right": False}, "second": {"first": "`send`", "right": True}}
+
+
+def test_html_in_a_question_is_shown_and_keys_stay_in_the_table(two: Choose):
+    bundle = two._repr_mimebundle_()
+    assert "&lt;you&gt;" in bundle["text/html"]
+    assert "&lt;you&gt;" in two.children[1].value
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "stopPropagation" in two.children[0].value
+
+
+def test_a_name_that_is_none_is_answered_with_the_nearest_one():
+    with pytest.raises(LabError, match="Did you mean 'twelve_situations'"):
+        Choose("twelve_situation")
