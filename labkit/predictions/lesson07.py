@@ -143,7 +143,8 @@ PREDICTIONS = (
         ),
         answer="about half of the all-reduce's, or less",
         why=(
-            "**About half**, or even less. (On a busy machine one measurement can say anything: repeat it.) Gloo runs an "
+            "**About half**, or even less. (On a busy machine one measurement can say anything: repeat it.) Gloo runs "
+            "an "
             "all-reduce under its reduce-scatter, so the two take similar times, and then throws a part of the result "
             "away. But the factor of a reduce-scatter is half of an all-reduce's. So busbw says that half of what the "
             "links carried was of use. It measures what was *needed*, not what was *sent*."
