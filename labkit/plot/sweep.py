@@ -32,6 +32,7 @@ class Curves:
     alpha: float
     beta: float
     factor: float  # busbw = factor × algbw
+    letters: tuple[str, str] = ("α", "β")  # of the fitted line; a and b for an operation of several messages
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def draw(ax: Axes, curves: Curves) -> Axes:
     line(ax, left, fine, fitted, FITTED, "--")
     _dots(ax, left, sizes, medians)
     _legend(ax, left, 0, "o", MEASURED, "time of a call: median, from min to p90")
-    _legend(ax, left, 1, "--", FITTED, f"fitted: α = {seconds(curves.alpha)}, {_inverse(curves.beta)}")
+    _legend(ax, left, 1, "--", FITTED, f"fitted: {curves.letters[0]} = {seconds(curves.alpha)}, {_inverse(curves)}")
 
     rates = [curves.factor * s / t / 1e9 for s, t in zip(fine, fitted, strict=True)]
     right = panel(ax, LEFTS[1], sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], rate)
@@ -80,7 +81,7 @@ def draw(ax: Axes, curves: Curves) -> Axes:
         ax.add_artist(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
     line(ax, right, fine, rates, FITTED, "--")
     _dots(ax, right, sizes, curves.busbw)
-    _legend(ax, right, 0, "o", MEASURED, "bus bandwidth; dashed: from α and β")
+    _legend(ax, right, 0, "o", MEASURED, f"bus bandwidth; dashed: from {' and '.join(curves.letters)}")
     _legend(ax, right, 1, ":", COPIED, "what each rank copies in memory, all at once")
     return ax
 
@@ -152,5 +153,6 @@ def rate(gbs: float) -> str:
     return f"{gbs * 1e6:.3g} kB/s"
 
 
-def _inverse(beta: float) -> str:
-    return f"1/β = {rate(1e-9 / beta)}" if beta > 0 else "β = 0"
+def _inverse(curves: Curves) -> str:
+    b = curves.letters[1]
+    return f"1/{b} = {rate(1e-9 / curves.beta)}" if curves.beta > 0 else f"{b} = 0"
