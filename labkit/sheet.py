@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit import files
 from labkit.errors import LabError
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
-from labkit.show.cheatsheet import CheatSheet
+from labkit.show.cheatsheet import OURS, html, page
 from labkit.show.flow import Flow
 from labkit.theory.cheats import CHEATS, Cheat
 from labkit.theory.primitives import MEANINGS
@@ -15,6 +18,7 @@ from labkit.theory.primitives import MEANINGS
 if TYPE_CHECKING:
     from labkit.lab import Lab
 
+BACKENDS = {"gloo": "Gloo", "nccl": "NCCL"}
 MOST = 4  # ranks whose pictures fit two pages
 KEEP = """
 _kept = {name: globals()[name] for name in ("x", "y", "left", "right", "ops", "work") if name in globals()}
@@ -26,6 +30,49 @@ for name in ("x", "y", "left", "right", "ops", "work"):
 globals().update(_kept)
 del _kept, name
 """
+
+
+class CheatSheet:
+    """The sheet as it came from the ranks: `lab.sheet()` shows it, and its `save` writes it as a page to print."""
+
+    def __init__(self, entries: Sequence[tuple[Cheat, Drawing, str]], n: int, backend: str) -> None:
+        self.entries = list(entries)
+        self.n, self.backend = n, backend
+
+    def __repr__(self) -> str:
+        lines = [self._about]
+        for cheat, _, _ in self.entries:
+            lines += [f"{cheat.name}: {cheat.does}", f"  {cheat.costs}", f"  ✗ {cheat.mistake}".replace("**", "")]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html(self.entries, self._about)
+
+    def save(self, file: str = "cheat-sheet.html", overwrite: bool = False) -> Path:
+        """Write the sheet as a page that a browser prints on two sheets of A4 or Letter; its path.
+
+        Raises `LabError` where there is a file of this name that no sheet was saved in, unless `overwrite`.
+        """
+        path = Path(file)
+        if path.suffix not in (".html", ".htm"):
+            raise LabError(f"{file!r} is no page. Choose a name such as cheat-sheet.html.")
+        try:
+            if path.exists() and not overwrite and not path.read_text("utf-8", "replace").startswith(OURS):
+                raise LabError(
+                    f"{file!r} is a file of yours. Choose another name, or say save({file!r}, overwrite=True)."
+                )
+            files.write(path, page(self._repr_html_()))
+        except OSError as error:
+            raise LabError(f"{file!r} cannot be written: {error.strerror}. Choose another folder.") from error
+        return path
+
+    @property
+    def _about(self) -> str:
+        return (
+            f"Pictures from a run on {self.n} ranks with {BACKENDS[self.backend]}: colours say which rank a number "
+            "came from. S is the bytes of one rank's input (of a scatter: the root's), N the number of ranks. Bytes "
+            "and steps are those of the algorithm in brackets; a library may use another one."
+        )
 
 
 def run(lab: Lab) -> CheatSheet:

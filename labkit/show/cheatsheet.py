@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
-from labkit import files
-from labkit.errors import LabError
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
@@ -15,7 +12,6 @@ from labkit.show import markdown
 from labkit.theory.cheats import Cheat
 
 OURS = "<!-- written by labkit -->"
-BACKENDS = {"gloo": "Gloo", "nccl": "NCCL"}
 SCALE = 0.78  # of the pictures: their letters of 9 pt are 7 pt then, and four tiles beside four fit a column
 # Two pages of A4 or of Letter, whichever the printer has: no card is torn in two.
 STYLE = """
@@ -45,53 +41,11 @@ body { margin: 0 auto; max-width: 190mm; }
 """
 
 
-class CheatSheet:
-    """The sheet as it came from the ranks; `save` writes it as a page to print.
-
-    >>> sheet = lab.sheet()
-    >>> sheet.save("cheat-sheet.html")
-    """
-
-    def __init__(self, entries: Sequence[tuple[Cheat, Drawing, str]], n: int, backend: str) -> None:
-        self.entries = list(entries)
-        self.n, self.backend = n, backend
-
-    def __repr__(self) -> str:
-        lines = [self._about]
-        for cheat, _, _ in self.entries:
-            lines += [f"{cheat.name}: {cheat.does}", f"  {cheat.costs}", f"  ✗ {cheat.mistake}".replace("**", "")]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        cards = "".join(map(_card, *zip(*self.entries, strict=True)))
-        about = f"<h1>Collectives: the cheat sheet</h1><div class='about'>{escape(self._about)}</div>"
-        return f"<style>{STYLE}</style><div class='labkit-sheet'>{about}{cards}</div>"
-
-    def save(self, file: str = "cheat-sheet.html", overwrite: bool = False) -> Path:
-        """Write the sheet as a page that a browser prints on two sheets of A4 or Letter; its path.
-
-        Raises `LabError` where there is a file of this name that no sheet was saved in, unless `overwrite`.
-        """
-        path = Path(file)
-        if path.suffix not in (".html", ".htm"):
-            raise LabError(f"{file!r} is no page. Choose a name such as cheat-sheet.html.")
-        try:
-            if path.exists() and not overwrite and not path.read_text("utf-8", "replace").startswith(OURS):
-                raise LabError(
-                    f"{file!r} is a file of yours. Choose another name, or say save({file!r}, overwrite=True)."
-                )
-            files.write(path, page(self._repr_html_()))
-        except OSError as error:
-            raise LabError(f"{file!r} cannot be written: {error.strerror}. Choose another folder.") from error
-        return path
-
-    @property
-    def _about(self) -> str:
-        return (
-            f"Pictures from a run on {self.n} ranks with {BACKENDS.get(self.backend, self.backend)}: colours say which "
-            "rank a number came from. S is the bytes of one rank's input (of a scatter: the root's), N the number of ranks. Bytes and steps are "
-            "those of the algorithm in brackets; a library may use another one."
-        )
+def html(entries: Sequence[tuple[Cheat, Drawing, str]], about: str) -> str:
+    """The sheet: each entry with its picture and the same in words, under a line about all of them."""
+    cards = "".join(map(_card, *zip(*entries, strict=True)))
+    head = f"<h1>Collectives: the cheat sheet</h1><div class='about'>{escape(about)}</div>"
+    return f"<style>{STYLE}</style><div class='labkit-sheet'>{head}{cards}</div>"
 
 
 def page(sheet: str) -> str:

@@ -22,8 +22,9 @@ SHOWN = "() => [...document.querySelectorAll('.labkit-sheet img')].map(i => i.cl
 
 @pytest.fixture(scope="module")
 def sheet() -> str:
-    cells = nbformat.read(NOTEBOOK, 4).cells
-    return next(o.data["text/html"] for c in cells if c.source.startswith("sheet = lab.sheet()") for o in c.outputs)
+    outputs = [output for cell in nbformat.read(NOTEBOOK, 4).cells for output in cell.get("outputs", [])]
+    shown = [output.get("data", {}).get("text/html", "") for output in outputs]
+    return next(html for html in shown if "labkit-sheet" in html)
 
 
 @pytest.fixture

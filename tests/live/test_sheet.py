@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labkit import Lab, LabError, start
-from labkit.show.cheatsheet import CheatSheet
+from labkit.sheet import CheatSheet
 from labkit.theory.cheats import CHEATS
 
 pytestmark = pytest.mark.live
