@@ -316,10 +316,10 @@ PREDICTIONS = (
             "eleven times as long. No α and β can say that: with T = a + b S, twice the bytes take at most twice as "
             "long. NCCL may well have changed its algorithm in between, but it changes only to what it expects to be "
             "faster. At 512 MiB it expected 5,679 µs from a ring, and nccl-tests measured 190 ms.\n\n"
-            "So look for something that breaks under load, and not for a slow cable, which would have been slow at "
-            "32 MiB, too. The thread fits: any two of these servers were fast together, in one rack or across two, "
-            "and only three were slow. On Ethernet, packets that are lost and sent again look like this (a "
-            "maintainer of NCCL in nccl issue 378)."
+            "So look for something that breaks under load, and not for a slow cable, which would have been slow at 32 "
+            "MiB, too. The thread fits: two of these servers were fine together, in one rack or across two, and only "
+            "three were slow. Over Ethernet (RoCE), lost packets that are sent again look like this, says a maintainer "
+            "of NCCL in nccl issue 378."
         ),
         traps=(
             Trap(2.75, "This is algbw, S / t. busbw multiplies it by 2 (N - 1) / N, here 1.92."),
