@@ -178,19 +178,26 @@ NAPKIN = {  # the sums on the napkin: bytes, GB/s and seconds, from what the que
 TRAPS = {  # the same sums with one slip in them
     "algbw_of_a_ring": [25, 2 * 25, 25 / 1024],
     "ring_on_nvlink": [900, 900 / 18, 900 / 18 / 2, 900 / 4],
-    "eight_bytes_in_the_log": [6.8 + 7 * 0.6 + 5, 2 * (7 * 0.6 + 5), 6.8 + 5],
+    "eight_bytes_in_the_log": [
+        *(6.8 + 7 * 0.6 + 5, 2 * (7 * 0.6 + 5), 6.8 + 5),
+        *(6.8 + 2 * (7 * 0.6 + 2 * 5), 2 * (6.8 + 7 * 0.6 + 5)),
+    ],
     "ring_of_100000": [99_999 * 2.1e-6, 2 * math.log2(100_000) * 2.1e-6, 2 * 99_999 * 2.1e-3],
     "gradient_of_7b": [
         *(14e9 / 400e9 * 1e3, 2 * 63 / 64 * 28e9 / 400e9 * 1e3),
         *(2 * 63 / 64 * 14e9 / 50e9 * 1e3, 2 * 63 / 64 * 14e9 / 3200e9 * 1e3),
     ],
-    "backward_of_7b": [k * 7e9 * 8192 / 400e12 * 1e3 for k in (6, 2)] + [4 * 7e9 * 8192 / 989e12 * 1e3],
+    "backward_of_7b": [k * 7e9 * 8192 / 400e12 * 1e3 for k in (6, 2, 8)] + [4 * 7e9 * 8192 / 989e12 * 1e3],
     "tokens_that_hide_it": [
         4 * 63 / 64 * 7e9 / bandwidth * flops / (k * 7e9)
-        for k, flops, bandwidth in ((6, 400e12, 400e9), (2, 400e12, 400e9), (4, 989e12, 400e9), (4, 400e12, 50e9))
+        for k, flops, bandwidth in (
+            *((6, 400e12, 400e9), (2, 400e12, 400e9), (8, 400e12, 400e9)),
+            *((4, 989e12, 400e9), (4, 400e12, 50e9)),
+        )
     ],
     "fsdp_on_a_slow_network": [
         *(2 * 15 / 16 * 14e9 / 12.5e9, 4 * 15 / 16 * 14e9 / 12.5e9),
+        *(15 / 16 * 14e9 / 12.5e9, 3 / 2 * 14e9 / 12.5e9),
         *(3 * 15 / 16 * 14e9 / 100e9, 3 * 15 / 16 * 28e9 / 12.5e9),
     ],
     "bucket_that_pays": [0.1e-3 * 400e9 / 1e6, 0.1e-3 * 50e9 / (2 * 63 / 64) / 1e6, 0.1e-3 * 50e9 / 1e6],
@@ -199,7 +206,7 @@ TRAPS = {  # the same sums with one slip in them
     ]
     + [67.1e6 / 8 / 50e9 * 1e3],
     "gigabyte_on_100000": [2 * 63 / 64 / 0.4 * 100_000 / 64, 1 / 0.4, 5 + 2 * 99_999 * 2.1e-3],
-    "one_slow_nic": [7 * 50 + 12.5, 7 * 50, 12.5, 8 * 100, 2 * 100],
+    "one_slow_nic": [7 * 50 + 12.5, 7 * 50, 12.5, 8 * 50, 100 * 8 / 15, 100 * 15 / 8, 8 * 100, 2 * 100],
     "line_of_a_log": [2.75, 29.5 * 2, 29.5, 2.75 * 23 / 24],
 }
 

@@ -14,12 +14,12 @@ PREDICTIONS = (
         options=(
             Option(
                 "NIC0",
-                "NIC0 is near to GPU 0: look at the crossing of GPU0 and NIC0. In the row of GPU1 there stands "
-                "something else.",
+                "NIC0 is near to GPU 0: look where the row of GPU0 meets the column of NIC0. The row of GPU1 says "
+                "something else there.",
             ),
             Option(
                 "NIC1, which has its number",
-                "Numbers say nothing about the wires. NIC1 is near to GPU 2: look at the crossing of GPU2 and NIC1.",
+                "Numbers say nothing about the wires. NIC1 is near to GPU 2: look where their row and column meet.",
             ),
             Option("none of them"),
             Option(
@@ -29,14 +29,14 @@ PREDICTIONS = (
         ),
         answer="none of them",
         why=(
-            "**None of them.** This server has four NICs for eight GPUs, one for every other GPU. In the row of GPU1 "
-            "every NIC is SYS.\n\n"
+            "**None of them.** This server has four NICs for the traffic of eight GPUs: GPUs 0, 2, 4 and 6 have one "
+            "near by. In the row of GPU1 every NIC is SYS.\n\n"
             "Line by line:\n\n"
             "- `NV18` between two GPUs: 18 NVLinks, 450 GB/s in each direction.\n"
             "- `PIX`, as between GPU0 and NIC0: one PCIe switch lies between them. The NIC reads from the GPU's memory "
             "without troubling a processor.\n"
-            "- `NODE` would be: through one processor, from one of its PCIe roots to another. `SYS`: over the link "
-            "between two processors as well, the slowest way.\n"
+            "- `SYS`, as between GPU1 and every NIC: over the link between two processors as well, the slowest path. "
+            "`NODE` would lie between the two: through one processor, from one of its PCIe roots to another.\n"
             "- So GPU 1 had better hand its data to GPU 0 over NVLink, and GPU 0's NIC sends it. NCCL does that (it "
             "calls it PXN)."
         ),
@@ -56,13 +56,19 @@ PREDICTIONS = (
             "**25.2 µs**: 6.8 + 2 × (7 × 0.6 + 1 × 5.0). This is the very figure in the log: `8 Bytes -> Algo 0 proto "
             "0 time 25.200924`. You have just read NCCL's mind: algorithm 0 is the tree, protocol 0 is LL, and `time` "
             "is what its model expects, in µs.\n\n"
-            "nccl-tests measured **64.18 µs** in the same run. The model is made for choosing among algorithms, and "
-            "for that it only has to get their order right."
+            "nccl-tests measured **64.18 µs** on the same servers. The model is made for choosing among algorithms, "
+            "and for that it only has to get their order right."
         ),
         traps=(
             Trap(16.0, "This is the way up. The sum also has to come down again, over as many messages."),
             Trap(18.4, "This leaves out the 6.8 µs that a call costs before anything moves."),
             Trap(11.8, "This counts the servers only. Inside each one the sum passes through 8 GPUs in a chain, too."),
+            Trap(
+                35.2,
+                "This counts two network messages on the way up. But the tree has depth 1: both servers send to the "
+                "root at the same time.",
+            ),
+            Trap(32, "This counts the 6.8 µs twice, for the way up and the way down. A call pays them once."),
         ),
     ),
     Prediction(
@@ -87,7 +93,11 @@ PREDICTIONS = (
                 35,
                 "This sends the gradient once, as a reduce-scatter does. An all-reduce also has to hand the sums out.",
             ),
-            Trap(138, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
+            Trap(
+                138,
+                "Twice too long: are these 4 bytes a parameter? bf16 has 2. Or were the NICs halved? Their 400 Gb/s "
+                "are one direction already.",
+            ),
             Trap(551, "This is one NIC for all. Each server has eight, 400 GB/s together, and the rings share them."),
             Trap(8.6, "A factor of 8: 400 Gb/s are gigabits, 50 GB/s."),
         ),
@@ -97,21 +107,26 @@ PREDICTIONS = (
         lesson="07b",
         question=(
             "The same 7 billion parameters. Each GPU gets 2 sequences of 4,096 tokens a step and does 400 TFLOP/s (40 "
-            "% of an H100's 989 in bf16). A backward pass takes 4 floating-point operations a parameter and token: two "
-            "for the gradient of the inputs, two for that of the weights. How long does it take?"
+            "% of an H100's 989 in bf16). A backward pass takes 4 floating-point operations per parameter and token: "
+            "two for the gradient of the inputs, two for that of the weights. How long does it take?"
         ),
         answer=573,
         unit="ms",
         why=(
             "**573 ms**: 4 × 7·10⁹ × 8,192 tokens = 2.29·10¹⁴ operations, at 4·10¹⁴ a second. The all-reduce of 69 ms "
-            "fits in eight times, **if** it starts while the backward pass is still running: bucket by bucket, as DDP "
-            "does. Only the last bucket, which is ready when the pass ends, cannot hide."
+            "fits into it eight times, **if** it starts while the backward pass is still running: bucket by bucket, as "
+            "DDP does. Only the last bucket, which is ready when the pass ends, cannot hide."
         ),
         traps=(
-            Trap(860, "6 operations a parameter and token are the forward pass as well. The gradients come in the 4."),
             Trap(
-                287, "2 operations a parameter and token are the forward pass. The backward pass takes twice as many."
+                860, "6 operations per parameter and token include the forward pass. The backward pass has 4 of them."
             ),
+            Trap(
+                287,
+                "Half of it. Are these 2 operations per parameter and token? That is the forward pass, and the "
+                "backward pass takes twice as many. Or was one of the 2 sequences left out?",
+            ),
+            Trap(1147, "Twice too long: the 4 operations already count a multiplication and an addition as two."),
             Trap(232, "This takes the peak of 989 TFLOP/s. Nobody reaches it: the question says 400."),
         ),
     ),
@@ -119,8 +134,9 @@ PREDICTIONS = (
         name="tokens_that_hide_it",
         lesson="07b",
         question=(
-            "Now make the batch smaller. Below how many tokens a GPU does the backward pass (4 operations a parameter "
-            "and token, 400 TFLOP/s) end before the all-reduce of the gradient (bf16, 64 GPUs, 400 GB/s a server)?"
+            "Now make the batch smaller. Below how many tokens per GPU does the backward pass (4 operations per "
+            "parameter and token, 400 TFLOP/s) end before the all-reduce of the gradient (bf16, 64 GPUs, 400 GB/s a "
+            "server)?"
         ),
         answer=984,
         unit="tokens",
@@ -133,13 +149,14 @@ PREDICTIONS = (
         traps=(
             Trap(
                 656,
-                "6 operations a parameter and token count the forward pass, too, in which no gradient is there yet.",
+                "6 operations per parameter and token count the forward pass, too, in which no gradient is there yet.",
             ),
             Trap(
                 1969,
-                "This is a factor of 2 too many: a backward pass takes 4 operations a parameter and token, or the "
+                "This is a factor of 2 too many: a backward pass takes 4 operations per parameter and token, or the "
                 "gradient has 2 bytes a parameter.",
             ),
+            Trap(492, "This sends the gradient once. An all-reduce sends it nearly twice."),
             Trap(2434, "This takes the peak of 989 TFLOP/s. The question says 400."),
             Trap(7875, "This is one NIC of 50 GB/s. A server has eight of them."),
         ),
@@ -148,9 +165,10 @@ PREDICTIONS = (
         name="fsdp_on_a_slow_network",
         lesson="07b",
         question=(
-            "Two servers of 8 GPUs, one NIC of 100 Gb/s each. 7 billion parameters; weights and gradients travel in "
-            "bf16. DDP all-reduces the gradient once a step. FSDP all-gathers the weights for the forward pass and "
-            "again for the backward pass, and reduce-scatters the gradient. How long does FSDP communicate in a step?"
+            "Two servers of 8 GPUs; each server has a single NIC, of 100 Gb/s. Every collective is a ring through all "
+            "16 GPUs that leaves each server once. 7 billion parameters; weights and gradients travel in bf16. DDP "
+            "all-reduces the gradient once a step. FSDP all-gathers the weights for the forward pass and again for the "
+            "backward pass, and reduce-scatters the gradient. How long does FSDP communicate in a step?"
         ),
         answer=3.15,
         unit="s",
@@ -169,6 +187,12 @@ PREDICTIONS = (
             ),
             Trap(
                 4.2, "This counts the reduce-scatter as an all-reduce. A rank needs only its own part of the gradient."
+            ),
+            Trap(1.05, "This is one of the three calls."),
+            Trap(
+                1.68,
+                "With an all-gather that sends each half of the weights over the network once, and spreads it by "
+                "NVLink, this is right. A ring sends nearly all of it out of each server: 15/16, not 1/2.",
             ),
             Trap(0.394, "A factor of 8: 100 Gb/s are gigabits, 12.5 GB/s."),
             Trap(6.3, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
@@ -270,6 +294,9 @@ PREDICTIONS = (
             ),
             Trap(350, "This would be true if NCCL left the slow NIC out. It does not know that it is slow."),
             Trap(12.5, "This is the slow NIC alone. The other seven carry their parts at the same time."),
+            Trap(400, "This is what two healthy servers show. The call ends when its slowest ring has ended."),
+            Trap(53.3, "This is algbw, S / t. busbw multiplies it by 2 (N - 1) / N, here 1.875."),
+            Trap(187.5, "The factor 2 (N - 1) / N is in here twice: busbw is what the NICs carry, 100 GB/s."),
             Trap(800, "A factor of 8: 100 Gb/s are gigabits, 12.5 GB/s."),
             Trap(200, "This counts both directions, or both laps round the ring. busbw counts what leaves a server."),
         ),
@@ -278,17 +305,21 @@ PREDICTIONS = (
         name="line_of_a_log",
         lesson="07b",
         question=(
-            "Two lines of a published log (nccl issue 1453, `all_reduce_perf` on 24 H100s in 3 servers), out of place: "
-            "33,554,432 bytes took 2,180.1 µs at a busbw of 29.50 GB/s. 67,108,864 bytes took 24,410 µs. Which busbw "
-            "stands in the second line?"
+            "Two lines of a published log (nccl issue 1453, `all_reduce_perf` on 24 H100s in 3 servers, the columns "
+            "*out-of-place*): 33,554,432 bytes took 2,180.1 µs at a busbw of 29.50 GB/s. 67,108,864 bytes took 24,410 "
+            "µs. Which busbw does the second line show?"
         ),
         answer=5.27,
         unit="GB/s",
         why=(
             "**5.27 GB/s.** 67,108,864 B / 24,410 µs = 2.75 GB/s (the algbw), times 2 × 23/24. Twice the bytes take "
             "eleven times as long. No α and β can say that: with T = a + b S, twice the bytes take at most twice as "
-            "long. So look for something that breaks under load, such as packets that are lost and sent again, and not "
-            "for a slow cable, which would have been slow at 32 MiB, too."
+            "long. NCCL may well have changed its algorithm in between, but it changes only to what it expects to be "
+            "faster. At 512 MiB it expected 5,679 µs from a ring, and nccl-tests measured 190 ms.\n\n"
+            "So look for something that breaks under load, and not for a slow cable, which would have been slow at 32 "
+            "MiB, too. The thread fits: two of these servers were fine together, in one rack or across two, and only "
+            "three were slow. Over Ethernet (RoCE), lost packets that are sent again look like this, says a maintainer "
+            "of NCCL in nccl issue 378."
         ),
         traps=(
             Trap(2.75, "This is algbw, S / t. busbw multiplies it by 2 (N - 1) / N, here 1.92."),
