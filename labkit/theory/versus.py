@@ -80,7 +80,7 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
     for a, b in _pairs(ours, theirs, lambda a, b: a.way == b.way and a.same(b)):
         late = a.step - b.step
         by = f"{count(abs(late), 'step')} {'late' if late > 0 else 'early'}"
-        says = f"step {a.step + 1}: what goes from {a.words} belongs into step {b.step + 1}, so it is {by}"
+        says = f"step {a.step + 1}: what goes from {a.words} belongs in step {b.step + 1}, so it is {by}"
         found.append(Difference(a.step, a.message, b.message, "late" if late > 0 else "early", says))
 
     def elsewhere(a: _Sent, b: _Sent) -> bool:

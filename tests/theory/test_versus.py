@@ -62,7 +62,7 @@ def test_the_same_message_in_another_step_is_late_or_early():
     late = [[(0, 1, 0), (1, 2, 1)], [(2, 0, 2), (0, 1, 1), (1, 2, 2)], [(2, 0, 0)]]
     found = differences(replay(*late), replay(*RIGHT))
     assert [(d.step, d.mark) for d in found] == [(1, "late"), (2, "late")]
-    assert told(found)[0] == "Step 2: what goes from rank 2 to rank 0 belongs into step 1, so it is 1 step late."
+    assert told(found)[0] == "Step 2: what goes from rank 2 to rank 0 belongs in step 1, so it is 1 step late."
     assert [d.mark for d in differences(replay(*RIGHT), replay(*late))] == ["early", "early"]
 
 
