@@ -176,9 +176,9 @@ def _played(console: Console, exercise: Exercise) -> Beside | Note:
         said = f"**{' '.join(runs.finding.says)}**" + " What was sent until then is shown." * runs.mine.report.cut_short
         then = f"Mend your cell, run it, and call {how('steps', name)} again. {how('hint', name)} gives a hint."
     else:
-        said = "**Your result is right on this input.** Another order of messages can be as right as the workbook's."
+        said = "**Your result is right on this input.**"
         then = f"{how('check', name)} runs it on all inputs."
-    return Beside(name, mine, right, said, then)
+    return Beside(name, mine, right, said, then, fine=not runs.finding)
 
 
 def use(console: Console, names: Sequence[str]) -> Note:

@@ -56,6 +56,11 @@ def test_its_text_lists_the_steps_of_both_with_what_differs(other_chunk):
     ]
 
 
+def test_of_a_right_run_what_differs_is_no_mistake():
+    other = Beside("relay", record([1, 1]), record([0, 1]), "**Right.**", "Check it.", fine=True)
+    assert "What differs from the workbook's, though other messages can be just as right: Step 1:" in repr(other)
+
+
 def test_a_message_that_differs_is_dashed_and_has_a_word(other_chunk):
     mine, right = (film.svg(0).decode() for film in other_chunk.films)
     assert "≠ chunk" in mine

@@ -571,9 +571,10 @@ TWO_WAY_RING = Exercise(
     statement=(
         "A link carries as much in one direction as in the other at the same time, and a ring uses one. Let one half "
         "of `x` go round to the right and the other half to the left, **at the same time**. Return a new tensor with "
-        "the sum over the ranks, on every rank. In 2 (N - 1) steps each rank sends to both of its neighbours, and no "
-        "more than **S (N - 1) / N** bytes go from any rank to any other. `x` has one dimension, any length, and stays "
-        "as it is. It runs on 3 and 4 ranks: two have but one neighbour."
+        "the sum over the ranks, on every rank. Each rank sends to both of its neighbours at once, 2 (N - 1) times. "
+        "(In a step of the score a rank sends one message, so it shows 4 (N - 1) steps.) No more than "
+        "**S (N - 1) / N** bytes go from any rank to any other. `x` has one dimension, any length, and stays as it is. "
+        "It runs on 3 and 4 ranks, because with two ranks both neighbours are the same one."
     ),
     minutes=18,
     difficulty=3,
@@ -583,7 +584,7 @@ TWO_WAY_RING = Exercise(
     forbids=("collectives",),
     promises=(OnlyTo(+1, -1), InSteps(lambda n: 2 * (n - 1))),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, link=lambda n, S: (n - 1) / n * S),
-    picture=lambda: counting(3, 3),
+    picture=lambda: counting(3, 6),
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: S),
     solution=TWO_WAY,

@@ -18,7 +18,6 @@ from labkit.rank import anysource, objects, recorder
 from labkit.theory.record import is_cell
 
 SETTLE = 0.002  # seconds: Gloo's threads want Python's lock to let go of a tensor that the function has let go
-AROUND = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")  # what torch puts around a dispatch mode
 CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # from where torch's own C++ is called
 # Where comms makes what its ranks tell one another before a call: no tensor of the learner's, and no bytes of theirs.
 HEADERS = {objects.exchange.__code__, objects.to_tensor.__code__}
@@ -41,6 +40,11 @@ class Peak(TorchDispatchMode):
         self.bytes = 0
         self._alive: dict[int, int] = {}  # a storage's address → its bytes
         self._given: set[int] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: else torch imports its compiler at the first operation, which takes longer than a run may compute."""
+        return False
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, counted whenever it is called."""
@@ -72,8 +76,6 @@ class Peak(TorchDispatchMode):
 def _inside_a_call() -> bool:
     """Whether the operation that runs is torch.distributed's own within a call, or comms' own for a header."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.endswith(AROUND):
-        frame = frame.f_back
     if frame is not None and frame.f_code.co_filename in CALLS:
         return True
     while frame is not None and not is_cell(frame.f_code.co_filename):

@@ -21,10 +21,11 @@ class Beside(Player):
     """Two records played as one: yours above, the workbook's below.
 
     `said` is what became of the learner's run, `next_` what to do now, both in Markdown. A message that differs is
-    dashed and has a word beside it; its text lists the steps of both. `same` is whether no message differs.
+    dashed and has a word beside it; its text lists the steps of both. `same` is whether no message differs, `fine`
+    whether the learner's run went well all the same.
     """
 
-    def __init__(self, name: str, mine: Record, right: Record, said: str, next_: str) -> None:
+    def __init__(self, name: str, mine: Record, right: Record, said: str, next_: str, fine: bool = False) -> None:
         replays = Replay(mine), Replay(right)
         found = differences(*replays)
         marks = [
@@ -37,6 +38,7 @@ class Beside(Player):
         self._became = said
         self._differ = told(found)
         self._next = next_
+        self._fine = fine
         super().__init__(max(film.count for film in self.films))
 
     def title(self, step: int) -> str:
@@ -51,7 +53,8 @@ class Beside(Player):
         else:
             more = len(self._differ) - TOLD
             rest = [f"And {count(more, 'more difference')}."] * (more > 0)
-            differ = " ".join(["What differs from the workbook's:", *self._differ[:TOLD], *rest])
+            which = ", though other messages can be just as right" * self._fine
+            differ = " ".join([f"What differs from the workbook's{which}:", *self._differ[:TOLD], *rest])
         return "\n\n".join(filter(None, [self._became, differ, self._next]))
 
     def frame(self, step: int) -> str:

@@ -14,6 +14,8 @@ from labkit.theory.record import Message
 from labkit.theory.replay import Replay
 from labkit.words import count, sentence, spans
 
+FEW = 8  # numbers of a message that are told one by one
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -38,6 +40,11 @@ class _Sent:
     def way(self) -> tuple[int | None, int | None]:
         return self.message.src, self.message.dst
 
+    def same(self, other: _Sent) -> bool:
+        """Whether it carries the same: the numbers, and whose they are. Sums of different parts can be equal."""
+        known = self.chunk and other.chunk
+        return self.values == other.values and (not known or (self.chunk, self.whose) == (other.chunk, other.whose))
+
     @property
     def words(self) -> str:
         return f"rank {self.message.src} to rank {self.message.dst}"
@@ -47,7 +54,14 @@ class _Sent:
         if self.chunk:
             elements = f"element{'s' * (len(self.chunk) > 1)} {spans(self.chunk)}"
             return f"{elements} of {'rank' if len(self.whose) == 1 else 'ranks'} {spans(self.whose)}"
-        return count(len(self.values), "number") if self.message.send and self.message.send.view else "a tensor"
+        return self.numbers
+
+    @property
+    def numbers(self) -> str:
+        if not (self.message.send and self.message.send.view):
+            return "a tensor"
+        few = len(self.values) <= FEW and all(isinstance(v, (int, float)) for v in self.values)
+        return f"[{', '.join(f'{v:g}' for v in self.values)}]" if few else count(len(self.values), "number")
 
 
 def differences(mine: Replay, right: Replay) -> list[Difference]:
@@ -63,10 +77,10 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
             says = f"step {a.step + 1}: nobody receives what goes from {a.words}"
             found.append(Difference(a.step, a.message, b.message, "no recv", says))
 
-    for a, b in _pairs(ours, theirs, lambda a, b: (a.way, a.values) == (b.way, b.values)):
+    for a, b in _pairs(ours, theirs, lambda a, b: a.way == b.way and a.same(b)):
         late = a.step - b.step
         by = f"{count(abs(late), 'step')} {'late' if late > 0 else 'early'}"
-        says = f"step {a.step + 1}: what goes from {a.words} belongs into step {b.step + 1}, so it is {by}"
+        says = f"step {a.step + 1}: what goes from {a.words} belongs in step {b.step + 1}, so it is {by}"
         found.append(Difference(a.step, a.message, b.message, "late" if late > 0 else "early", says))
 
     def elsewhere(a: _Sent, b: _Sent) -> bool:
@@ -79,9 +93,10 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
 
     for a, b in _pairs(ours, theirs, lambda a, b: (a.step, a.way) == (b.step, b.way)):
         mark = "≠ chunk" if a.chunk and b.chunk and a.chunk != b.chunk else "≠ data"
-        says = f"step {a.step + 1}: from {a.words} go {a.what}, and not {b.what}"
-        if a.what == b.what:
-            says = f"step {a.step + 1}: from {a.words} go {a.what}, but not the right ones"
+        goes, meant = (a.what, b.what) if a.chunk and b.chunk else (a.numbers, b.numbers)
+        says = f"step {a.step + 1}: from {a.words} go {goes}, and not {meant}"
+        if goes == meant:
+            says = f"step {a.step + 1}: from {a.words} go {goes}, but not the right ones"
         found.append(Difference(a.step, a.message, b.message, mark, says))
 
     for a in ours:

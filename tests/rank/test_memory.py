@@ -66,3 +66,7 @@ def test_gradients_flow_through_a_function_that_is_counted():
     counted.around(lambda x: (x * x).sum())(x).backward()
     assert x.grad.tolist() == [2.0] * 100
     assert counted.bytes == 404
+
+
+def test_the_first_operation_does_not_import_torchs_compiler():
+    assert not hasattr(Peak.__torch_dispatch__, "__wrapped__"), "what torch puts around it imports torch._dynamo"

@@ -11,14 +11,14 @@ from tests.recorded import told as records
 N = 3
 
 
-def replay(*steps: list[tuple[int, int, int]]) -> Replay:
+def replay(*steps: list[tuple[int, int, int]], apart: float = 1.0) -> Replay:
     """What goes at once in each step: (from, to, which element of its own three numbers). All wait at a step's end."""
     ranks = [Told(N) for _ in range(N)]
-    own = [rank.buffer("x", [10.0 * r + i + 1 for i in range(3)]) for r, rank in enumerate(ranks)]
+    own = [rank.buffer("x", [10.0 * r + apart * i + 1 for i in range(3)]) for r, rank in enumerate(ranks)]
     rooms = [rank.buffer("room", [0.0] * 3, first="recv") for rank in ranks]
     for k, step in enumerate(steps):
         for src, dst, i in step:
-            value = 10.0 * src + i + 1
+            value = 10.0 * src + apart * i + 1
             when = {"issued": 100 * k, "done": 100 * k + 99}
             ranks[src].send(dst, view=(own[src], i, 1), **when)
             held = [value if at == k else 0.0 for at in range(3)]
@@ -62,8 +62,14 @@ def test_the_same_message_in_another_step_is_late_or_early():
     late = [[(0, 1, 0), (1, 2, 1)], [(2, 0, 2), (0, 1, 1), (1, 2, 2)], [(2, 0, 0)]]
     found = differences(replay(*late), replay(*RIGHT))
     assert [(d.step, d.mark) for d in found] == [(1, "late"), (2, "late")]
-    assert told(found)[0] == "Step 2: what goes from rank 2 to rank 0 belongs into step 1, so it is 1 step late."
+    assert told(found)[0] == "Step 2: what goes from rank 2 to rank 0 belongs in step 1, so it is 1 step late."
     assert [d.mark for d in differences(replay(*RIGHT), replay(*late))] == ["early", "early"]
+
+
+def test_equal_numbers_from_elsewhere_are_not_the_same_message():
+    right = replay([(0, 1, 0)], [(1, 2, 1)], apart=0)
+    found = differences(replay([(1, 2, 2)], [(0, 1, 0)], apart=0), right)
+    assert [(d.step, d.mark) for d in found] == [(0, "extra"), (1, "late"), (1, "missing")]
 
 
 def test_those_of_one_kind_in_a_step_are_told_together():
