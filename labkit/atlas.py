@@ -31,9 +31,9 @@ MOST = len(atlas.LETTERS)
 class Atlas(ipywidgets.VBox):
     """Published nccl-tests tables over sizes; paste your own log, see what it resembles and where it falls short.
 
-    >>> a = Atlas("all_reduce", n=64)
-    >>> [t.name for t in a.tables]
-    ['64 × H100, 8 × aion']
+    >>> a = Atlas("all_reduce", n=32, generation="ampere")
+    >>> sorted({t.op for t in a.tables}), sorted({t.n for t in a.tables})
+    (['all_reduce'], [32])
 
     Args:
         op: "all_reduce", "all_gather", "broadcast", "all_to_all" or another one that a table has.

@@ -86,6 +86,8 @@ class Predict(ipywidgets.VBox):
     >>> asked.reveal()
     ✗ You predicted 9, but the answer is 6.
     <BLANKLINE>
+    Your number is 1.5 times too large.
+    <BLANKLINE>
     Two for each of three pairs.
 
     A lesson names one of the workbook's: `Predict("late_receiver")`.

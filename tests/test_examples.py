@@ -13,9 +13,11 @@ ON_RANKS = (
     "labkit.lab",
     "labkit.show.last",
     "labkit.task",
+    "labkit.cluster.mpi",
     "labkit.rank.clock",
     "labkit.rank.comms",
     "labkit.rank.p2p",
+    "labkit.rank.shared",
 )  # tested in tests/live
 
 

@@ -65,7 +65,7 @@ class Raced:
         """How many times as fast as `to` it is at this size, by medians, or by the fastest repetitions of both.
 
         >>> raced = Raced([REFERENCE, "mine"], [4], 2, "")
-        >>> raced.add(REFERENCE, 4, Lap((3e-4, 4e-4, 6e-4))); raced.add("mine", 4, Lap((1e-4, 1e-4, 4e-4)))
+        >>> raced.add(REFERENCE, 4, Lap((3.0, 4.0, 6.0))); raced.add("mine", 4, Lap((1.0, 1.0, 4.0)))
         >>> raced.ratio("mine", 4), raced.ratio("mine", 4, least=True)
         (4.0, 3.0)
         """
