@@ -4,10 +4,12 @@
     labkit/
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
       task.py      an exercise in a learner's hands: card, check, hints, solution
+      script.py    the learner's cells, written as a program that torchrun runs
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
       choose.py    a table of questions to choose an answer to each
+      atlas.py     published nccl-tests tables, and one's own log beside them
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
@@ -36,12 +38,14 @@ labkit/:
 tests/test_layers.py holds the source to this picture, and the picture to the source.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from labkit import no_ranks
 from labkit.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
+    from labkit.atlas import Atlas
     from labkit.choose import Choose
     from labkit.lab import Lab, start
     from labkit.restore import put_back
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from labkit.widgets import Predict
 
 __all__ = [
+    "Atlas",
     "CellError",
     "Choose",
     "Lab",
@@ -64,32 +69,22 @@ __all__ = [
 ]
 
 
+_WHERE = {
+    "Atlas": "labkit.atlas",
+    "Choose": "labkit.choose",
+    "Lab": "labkit.lab",
+    "Predict": "labkit.widgets",
+    "WhatIf": "labkit.whatif",
+    "draw": "labkit.show.schedule",
+    "put_back": "labkit.restore",
+    "start": "labkit.lab",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import the notebook's side when it is asked for: the ranks import labkit too and need none of it."""
-    if name in ("Lab", "start"):
-        from labkit import lab
-
-        return getattr(lab, name)
-    if name == "Predict":
-        from labkit.widgets import Predict
-
-        return Predict
-    if name == "Choose":
-        from labkit.choose import Choose
-
-        return Choose
-    if name == "draw":
-        from labkit.show.schedule import draw
-
-        return draw
-    if name == "put_back":
-        from labkit.restore import put_back
-
-        return put_back
-    if name == "WhatIf":
-        from labkit.whatif import WhatIf
-
-        return WhatIf
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
 
 

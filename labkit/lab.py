@@ -19,6 +19,7 @@ from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
+from labkit.theory.cells import assignment
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.show.card import Note
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
+    from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
@@ -263,8 +265,10 @@ class Lab:
         """
         for name, value in values.items():
             _crosses(name, value)
-        self._live()
+        engines = self._live()
         self._console.call("labkit.rank.agent.push", values)
+        for name, value in values.items():
+            engines.remember(f"# lab.push\n{assignment(name, value)}")
 
     def status(self) -> list[dict[str, Any]]:
         """What each rank does now, one dict a rank.
@@ -328,6 +332,24 @@ class Lab:
 
         self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
+
+    def race(
+        self, *contestants: str, sizes: Sequence[int] | None = None, repeat: int = 9, dtype: str = "float32"
+    ) -> Race:
+        """Let all-reduces race against `dist.all_reduce` by size, and against MPI where it is installed: a scoreboard.
+
+        >>> lab.race("ring_all_reduce(x)", "halving_doubling(x)")
+        >>> lab.race("shared_all_reduce(x, room)", sizes=[4, 2**20])
+
+        A contestant is an expression of `x`, a tensor with one dimension: it leaves the sum in `x` or returns it. All
+        take turns in one run, by the clock of `timed`; a result that is wrong does not count, on odd lengths and other
+        dtypes too. `sizes` are bytes, by default 4 B to 64 MiB. Stop keeps what was measured so far.
+        """
+        from labkit.cluster.race import measure
+        from labkit.show.race import Race
+
+        self._live()
+        return Race(measure(self._console, contestants, sizes, repeat, dtype))
 
     def times(self, *expressions: str, warmup: int = 0) -> Times:
         """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
@@ -395,6 +417,24 @@ class Lab:
 
         self._live()
         return task.use(self._console, names)
+
+    def script(
+        self, file: str, cells: Sequence[int] | None = None, last: int | None = None, overwrite: bool = False
+    ) -> Note:
+        """Write the cells that ran on the ranks as a program that torchrun runs with the same result.
+
+        >>> lab.script("mean.py")                    # all cells since start(), beside the notebook
+        >>> lab.script("mean.py", last=2)            # the last two
+        >>> lab.script("mean.py", cells=[3, 5])      # the numbers in brackets, left of the cells
+
+        A cell that you ran again is in it once, as it ran last; with `cells`, each run that you name. Cells that failed
+        are left out, and it says so. A file that you have changed, or that something else wrote, is only written over
+        with `overwrite=True`. The lab remembers the last 500 cells.
+        """
+        from labkit import script
+
+        engines = self._live()
+        return script.write(file, list(engines.cells), engines.n, engines.backend, cells, last, overwrite)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""

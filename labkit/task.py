@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,17 @@ from labkit.cluster.console import Console, Progress
 from labkit.errors import LabError
 from labkit.grading import inputs, typed
 from labkit.grading.exercise import Exercise
+from labkit.grading.finding import Finding
 from labkit.show.card import Card, Note
 from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
 from labkit.theory import definitions
 from labkit.theory.primitives import meaning, meant
+from labkit.theory.record import read
 
 if TYPE_CHECKING:
     from labkit.cluster.run import Running
+    from labkit.show.beside import Beside
 
 
 class Task:
@@ -40,6 +44,15 @@ class Task:
     def check(self) -> Verdict:
         """Run your function on 2, 3 and 4 ranks and hold it against what it should do, as `lab.check(name)` does."""
         return check(self._console, self._name)
+
+    def steps(self) -> Beside | Note:
+        """Play your function's messages beside the workbook's, step by step, with what differs marked.
+
+        >>> lab.exercise("ring_reduce_scatter").steps()
+
+        Both run once on the ranks, on the input of the card. Write and run your function first, as far as you have it.
+        """
+        return _played(self._console, self._exercise)
 
     def hint(self) -> Note:
         """The next hint, with those before it."""
@@ -135,6 +148,39 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     return Verdict(exercise, finding, _next(exercise, finding.state, known), known.get("best"))
 
 
+def _played(console: Console, exercise: Exercise) -> Beside | Note:
+    """Both functions' messages on the card's input; a note where there is nothing to play."""
+    from labkit.cluster.beside import beside
+    from labkit.show.beside import Beside
+
+    name, case = exercise.name, Card(exercise).case
+    if console.engines.n < case.n:
+        return Note(f"This needs {case.n} ranks, as the card has them. Start them: `lab = start({case.n})`.")
+    runs = beside(console, exercise, case)
+    if isinstance(runs, Finding):
+        return Note(f"{' '.join(runs.says)} Then {how('steps', name)} plays its messages.")
+    mine, right = (read([answer or {} for answer in a.records]) for a in (runs.mine, runs.right))
+    if not right.messages:
+        return Note(
+            f"The workbook's {name} sends no messages of its own: there is nothing to play. {how('check', name)} says "
+            "how yours does."
+        )
+    if not mine.messages:
+        calls = words.listed(sorted({op.called for ops in mine.ops for op in ops}))
+        what = f"it calls {calls}" if calls else "nothing in it communicates"
+        return Note(
+            f"Your {name} sends no messages of its own: {what}. Write it with send and receive, run its cell, and call "
+            f"{how('steps', name)} again."
+        )
+    if runs.finding:
+        said = f"**{' '.join(runs.finding.says)}**" + " What was sent until then is shown." * runs.mine.report.cut_short
+        then = f"Mend your cell, run it, and call {how('steps', name)} again. {how('hint', name)} gives a hint."
+    else:
+        said = "**Your result is right on this input.** Another order of messages can be as right as the workbook's."
+        then = f"{how('check', name)} runs it on all inputs."
+    return Beside(name, mine, right, said, then)
+
+
 def use(console: Console, names: Sequence[str]) -> Note:
     """Give the ranks each function: the learner's, where one was found right and still works, else the workbook's."""
     if not names:
@@ -225,10 +271,13 @@ def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
         if not open_:
             return "That was the last one: you have solved every exercise of the workbook."
         return f"Next: {open_[0]}, in lesson {exercises.find(open_[0]).lesson}."
+    play = ""
+    if state in ("wrong", "deadlock", "costly", "not as asked") and re.search(r"\bi?send\(", exercise.code):
+        play = f" {how('steps', name)} plays your messages beside the workbook's." if not exercise.specimen else ""
     left = len(exercise.hints) - known.get("hints", 0)
     if state not in ("not attempted", "elsewhere") and left <= 0:
-        return f"{how('solution', name)} shows one way to do it."
-    return f"{how('hint', name)} gives a hint."
+        return f"{how('solution', name)} shows one way to do it.{play}"
+    return f"{how('hint', name)} gives a hint.{play}"
 
 
 def _cells() -> list[str]:

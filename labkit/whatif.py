@@ -11,8 +11,9 @@ from labkit import words
 from labkit.errors import LabError
 from labkit.plot import svg, whatif
 from labkit.show.keys import DEAF
-from labkit.theory.costs import flat, nccl
-from labkit.theory.costs.machine import CLUSTERS, Cluster
+from labkit.theory.costs import estimate, flat
+from labkit.theory.costs.estimate import times as ways
+from labkit.theory.costs.machine import RENTED, Cluster
 from labkit.theory.costs.predict import OPS, times
 
 ONE = "one kind of link: α and β"
@@ -36,10 +37,13 @@ class WhatIf(ipywidgets.VBox):
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "all_to_all".
         n, nbytes: ranks, and S in bytes as nccl-tests counts it.
         alpha, beta: seconds a message and seconds a byte; or `fit`, anything with `.alpha` and `.beta`, or a sweep.
-        cluster: "A100", "H100", "GB200" or a `Cluster`, in place of one α and β.
+        cluster: "A100", "H100", "H200", "B200", "GB200", "H100 EFA" or another name of `costs.RENTED`, or a `Cluster`,
+            in place of one α and β.
 
     It needs no ranks and no GPU: every picture is computed from closed formulas, and without a kernel the page shows
-    the one that was there last. `seconds` has the numbers, `go(n=100_000)` moves a control.
+    the one that was there last. `seconds` has the numbers, `go(n=100_000)` moves a control. The algorithms are those of
+    `costs.flat` and `costs.predict`, by their steps and bytes alone; on a cluster `nccl` is beside them, what
+    `costs.estimate` says that NCCL itself takes, with all that the steps and bytes leave out.
     """
 
     def __init__(
@@ -57,9 +61,9 @@ class WhatIf(ipywidgets.VBox):
             alpha, beta = fit.alpha, fit.beta
         if not (alpha > 0 and beta > 0):
             raise LabError("α and β must be above zero. Give seconds, such as alpha=1e-5, beta=1e-10.")
-        self._clusters: dict[str, Cluster] = dict(CLUSTERS)
+        self._clusters: dict[str, Cluster] = dict(RENTED)
         if isinstance(cluster, Cluster):
-            others = {key: c for key, c in CLUSTERS.items() if c.name != cluster.name}
+            others = {key: c for key, c in RENTED.items() if c.name != cluster.name}
             self._clusters = {cluster.name: cluster, **others}
             cluster = cluster.name
         look: dict[str, Any] = {"style": {"description_width": "8em"}, "layout": {"width": "27em", "max_width": "98%"}}
@@ -127,6 +131,15 @@ class WhatIf(ipywidgets.VBox):
         """The fastest algorithm."""
         return next(iter(self.seconds))
 
+    @property
+    def nccl(self) -> tuple[str, float] | None:
+        """NCCL's way, such as "NVLS, Simple", and its seconds, as estimated; None where all links are alike."""
+        if (cluster := self.cluster) is None:
+            return None
+        found = {way: float(t) for way, t in ways(self.op, self.nbytes, self.n, cluster).items()}
+        way = min(found, key=lambda name: found[name])
+        return way, found[way]
+
     def go(self, **where: Any) -> None:
         """Move controls: `go(n=100_000, nbytes=2**30, op=…, cluster="H100", alpha=…, beta=…, oversubscription=2)`.
 
@@ -154,23 +167,21 @@ class WhatIf(ipywidgets.VBox):
             return flat(self.op, nbytes, n, self._alpha.value, self._beta.value)
         return times(self.op, nbytes, n, cluster)
 
-    def _nccl(self) -> nccl.Choice | None:
-        cluster = self.cluster
-        return nccl.choose(self.op, self.nbytes, self.n, cluster) if cluster and self.op in nccl.OPS else None
-
     @property
     def links(self) -> str:
         """The links in words."""
         if self.cluster is not None:
             return repr(self.cluster)
-        return f"every pair of ranks: α = {words.seconds(self._alpha.value)}, 1/β = {1e-9 / self._beta.value:.3g} GB/s"
+        alpha, beta = self._alpha.value, self._beta.value
+        said = f"every pair of ranks: α = {words.seconds(alpha)}, 1/β = {1e-9 / beta:.3g} GB/s"
+        return f"{said}; in the time of α a link carries {words.nbytes(alpha / beta)}"
 
     def __repr__(self) -> str:
         lines = [f"{self.op} of {words.nbytes(self.nbytes)} on {self.n:,} ranks; {self.links}"]
         lines += [f"{name:<46}{words.seconds(t):>10}" for name, t in self.seconds.items()]
-        if choice := self._nccl():
-            how = f"{choice.algorithm}, {choice.protocol}"
-            lines.append(f"{'NCCL, by its own model: ' + how:<46}{words.seconds(choice.seconds):>10}")
+        if (found := self.nccl) is not None:
+            way, seconds = found
+            lines.append(f"{'NCCL, estimated: ' + way:<46}{words.seconds(seconds):>10}")
         return "\n".join(lines)
 
     # -- how it shows itself ----------------------------------------------------------------------------------------
@@ -181,15 +192,19 @@ class WhatIf(ipywidgets.VBox):
         curves = self._times(FINE, self.n)
         grid = np.stack(list(self._times(FINE, np.array(MAP_RANKS)[:, None]).values()))
         now, fastest = self.seconds, self.winner
-        legend = [f"{name}: {words.seconds(now[name])}{'  ◀ the fastest' * (name == fastest)}" for name in curves]
-        extra = None
-        if (choice := self._nccl()) is not None and self.cluster is not None:
-            every = np.min(list(nccl.times(self.op, FINE, self.n, self.cluster).values()), axis=0)
-            how = f"NCCL's own model: {words.seconds(choice.seconds)}, {choice.algorithm} with {choice.protocol}"
-            extra = (how, every)
+        mark = "  ◀ the fastest" if self.cluster is None else "  ◀ the fastest letter"
+        legend = [f"{name}: {words.seconds(now[name])}{mark * (name == fastest)}" for name in curves]
+        extra, ahead = None, None
+        if (found := self.nccl) is not None and self.cluster is not None:
+            way, seconds = found
+            extra = (
+                f"NCCL, estimated: {words.seconds(seconds)} ({way})",
+                estimate(self.op, FINE, self.n, self.cluster),
+            )
+            ahead = estimate(self.op, FINE, np.array(MAP_RANKS)[:, None], self.cluster) < grid.min(0)
         title = f"{self.op} of {words.nbytes(self.nbytes)} on {self.n:,} ranks"
         here = (self.nbytes, self.n)
-        return whatif.Scene(title, self.links, FINE, MAP_RANKS, curves, grid.argmin(0), here, legend, extra)
+        return whatif.Scene(title, self.links, FINE, MAP_RANKS, curves, grid.argmin(0), here, legend, extra, ahead)
 
     @property
     def svg(self) -> bytes:

@@ -6,12 +6,12 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
 
-from labkit import WhatIf, draw, exercises
+from labkit import Atlas, WhatIf, draw, exercises
 from labkit.grading.finding import Finding
 from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference
@@ -20,6 +20,7 @@ from labkit.plot import flow, late, svg, sweep, wire
 from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
+from labkit.show.beside import Beside
 from labkit.show.card import Card
 from labkit.show.curves import Curves
 from labkit.show.steps import Steps
@@ -28,6 +29,8 @@ from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
 from labkit.theory import schedules
+from labkit.theory.published import TABLES
+from tests.nccl_log import printed
 from tests.recorded import Told, told
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -94,6 +97,13 @@ def shift(n: int, k: int) -> Steps:
             rank.recv((r - hop) % n, view=(y, 0, k), landed=landed)
         ranks.append(rank)
     return Steps(told(*ranks))
+
+
+def beside(n: int, k: int) -> Beside:
+    """What `shift` sends, the second hop before the first, and without the last rank's last message."""
+    right, mine = [shift(n, k).film.record for _ in range(2)]
+    late = replace(mine, ops=tuple(ops[2:] + ops[:2] if r % 2 else ops[:2] for r, ops in enumerate(mine.ops)))
+    return Beside("ring_shift", late, right, "**It hangs with 4 ranks.**", "Mend your cell.")
 
 
 def crossing() -> Timeline:
@@ -172,8 +182,14 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):
         makers |= {f"schedule {n} {op} {s.name}": lambda s=s: draw(s).svg for s in schedules.of(op, n)}
     for n, k in ((3, 1), (4, 3), (8, 2)):
-        makers[f"steps {n} {k}"] = lambda n=n, k=k: shift(n, k).still
-        makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).svg(0)
+        makers[f"steps {n} {k}"] = lambda n=n, k=k: shift(n, k).film.still
+        makers[f"step {n} {k}"] = lambda n=n, k=k: shift(n, k).film.svg(0)
+    for side in (0, 1):
+        makers[f"beside {side}"] = lambda side=side: beside(4, 3).films[side].still
+    for n, hosts in ((8, 2), (16, 4), (4, 4)):
+        for way in (schedules.ring, schedules.halving_doubling):
+            plan = way("all_reduce", n)
+            makers[f"{plan.name} on {hosts} hosts"] = lambda plan=plan, hosts=hosts: draw(plan, hosts=hosts).svg
     for n, panels in ((1, 1), (4, 2), (16, 3)):
         makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
     makers["timeline"] = lambda: crossing().svg
@@ -186,6 +202,9 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     makers["waits for a rank that never comes"] = lambda: lacking().svg
     for op, cluster in (("all_reduce", None), ("all_reduce", "H100"), ("all_to_all", "GB200")):
         makers[f"whatif {op} {cluster}"] = lambda op=op, c=cluster: WhatIf(op, n=100_000, nbytes=2**30, cluster=c).svg
+    for where in ({}, {"n": None, "show": "time"}, {"limits": True, "model": "Dell"}):
+        makers[f"atlas {where}"] = lambda where=where: Atlas(**where).svg
+    makers["atlas log"] = lambda: Atlas(log=printed(TABLES[0], slower=2), limits=True).svg
     return makers
 
 

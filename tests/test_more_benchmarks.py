@@ -129,3 +129,34 @@ def test_the_committed_results_have_the_machine_and_every_row(load):
         assert section.count(f"| {row[0]} |") == 1 + row[0].startswith("all_reduce")
     for fact in ("cores", "memory", "kernel", "torch", "mpich", "load before", "load after", "ranks", "commit"):
         assert f"- {fact}: " in section
+
+
+def test_the_race_promises_seven_times_gloo_and_two_and_a_half_copies(load):
+    race = load("race")
+    times = dict.fromkeys(race.NAMES, 1.0)
+    times |= {race.GLOO: 7.0, race.COPY: 0.4}
+    told = {race.key(name, size): [t] * 3 for name, t in times.items() for size in race.SIZES[2] + race.SIZES[4]}
+    told |= {name: [1.0] for name in ("mine", "gloos", "meeting", "barrier")}
+    done = {2: [told], 4: [told]}
+    assert [row.met() for row in race.rows(done)] == [True, True, *[None] * 5]
+    slow = told | {race.key(race.MINE, 2**20): [1.1] * 3, race.key(race.MINE, 2**26): [1.1] * 3}
+    assert [row.met() for row in race.rows({2: [slow], 4: [told]})[:2]] == [False, False]
+    assert [row.met() for row in race.rows({2: [{}], 4: [{}]})[:2]] == [False, False], "what failed has not met it"
+
+
+def test_the_races_board_has_a_row_a_size_and_marks_the_fastest_but_no_copy(load):
+    race = load("race")
+    told = {race.key(race.GLOO, 4): [3e-4], race.key(race.MINE, 4): [1e-4], race.key(race.COPY, 4): [1e-6]}
+    header, _, first, *others = race.board(2, [told])
+    assert header[0] == "S, 2 ranks"
+    assert first[0] == "4 B"
+    assert [cell for cell in first if cell.startswith("**")] == ["**100 / 100 µs**"]
+    assert len(others) == len(race.SIZES[2]) - 1
+    assert set(others[0][1:]) == {"–"}
+
+
+def test_a_race_without_mpi_meets_its_targets_and_says_so(load):
+    race = load("race")
+    failure = "round 1, 2 ranks: MPI: MPI is not installed (the packages mpi4py and mpich)."
+    assert all(not row.failures for row in race.rows({2: [{}], 4: [{}]}, [failure]))
+    assert failure in race.section({}, {2: [{}], 4: [{}]}, [failure])

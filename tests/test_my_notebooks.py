@@ -490,3 +490,9 @@ def test_make_clean_leaves_a_learners_folder_alone(tmp_path: Path):
     assert names(tmp_path / "notebooks") == []
     assert not (tmp_path / "notebooks" / ".ipynb_checkpoints").exists()
     assert {path.name for path in (tmp_path / "my-notebooks").iterdir()} == {".ipynb_checkpoints", "__pycache__"}
+
+
+def test_a_lesson_between_two_others_has_a_letter_and_takes_no_ones_place():
+    names = ["06-build.ipynb", "06b-race.ipynb", "07-tell.ipynb"]
+    found = {which: my_notebooks.find(which, names) for which in ("6", "06", "06b", "06b-race")}
+    assert found == {"6": names[0], "06": names[0], "06b": names[1], "06b-race": names[1]}

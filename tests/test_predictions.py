@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 
 from labkit import predictions
 from labkit.errors import LabError
-from labkit.predictions import Option, Prediction
+from labkit.predictions import Option, Prediction, Trap
 from labkit.widgets import Predict
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
@@ -32,7 +33,8 @@ def sources(path: Path, kind: str = "") -> list[str]:
 
 def sentences(prediction: Prediction) -> Iterator[str]:
     """What only the answer may say, sentence by sentence; those of a few words are left out: they stand anywhere."""
-    for text in (prediction.why, *(option.reply for option in prediction.options)):
+    replies = [wrong.reply for wrong in (*prediction.options, *prediction.traps)]
+    for text in (prediction.why, *replies):
         for sentence in re.split(r"(?<=[.:;!?])\s+|\n", text):
             if len(re.findall("[A-Za-z]{2,}", sentence)) > 5:
                 yield sentence.strip()
@@ -59,7 +61,7 @@ def otherwise(prediction: Prediction) -> Iterator[Prediction]:
     options = tuple(Option(option.text, "Because.") for option in prediction.options)
     answers = [option.text for option in options] or [prediction.answer, 7777.25]
     for answer in answers:
-        yield replace(prediction, options=options, answer=answer, why="So.")
+        yield replace(prediction, options=options, answer=answer, why="So.", traps=())
 
 
 @every
@@ -86,7 +88,7 @@ def test_no_notebook_says_what_is_said_once_the_learner_has_chosen(path: Path):
 @every
 def test_it_is_complete(prediction: Prediction):
     assert prediction.name.isidentifier()
-    assert re.fullmatch(r"\d\d", prediction.lesson)
+    assert re.fullmatch(r"\d\d[a-z]?", prediction.lesson)
     assert prediction.question.strip().endswith(("?", "…", ":"))
     assert len(prediction.why.split()) > 5
     for option in prediction.options:
@@ -131,7 +133,7 @@ def test_a_notebook_asks_what_there_is_and_reveals_all_that_it_asks(path: Path):
 def test_it_is_asked_once_in_its_own_lesson(prediction: Prediction):
     in_series = [f'Choose("{s.name}")' for s in predictions.series().values() if prediction in s.parts]
     pattern = re.compile(re.escape(*(in_series or [f'Predict("{prediction.name}")'])))
-    places = [path.name[:2] for path in NOTEBOOKS for _ in pattern.findall("\n".join(sources(path, "code")))]
+    places = [path.name.split("-")[0] for path in NOTEBOOKS for _ in pattern.findall("\n".join(sources(path, "code")))]
     assert places == [prediction.lesson]
 
 
@@ -156,3 +158,108 @@ def test_an_incomplete_prediction_is_refused(facts: dict[str, Any]):
     sound: dict[str, Any] = {"options": (Option("one", "No."), Option("two")), "answer": "two", **facts}
     with pytest.raises(AssertionError):
         Prediction("q", "02", "Which?", why="", **sound)
+
+
+NAPKIN = {  # the sums on the napkin: bytes, GB/s and seconds, from what the question gives
+    "algbw_of_a_ring": 25 * 1024 / (2 * 1023),
+    "ring_on_nvlink": 900 / 2,
+    "eight_bytes_in_the_log": 6.8 + 2 * (7 * 0.6 + 1 * 5.0),
+    "ring_of_100000": 2 * 99_999 * 2.1e-6,
+    "gradient_of_7b": 2 * 63 / 64 * 7e9 * 2 / (8 * 400e9 / 8) * 1e3,
+    "backward_of_7b": 4 * 7e9 * 2 * 4096 / 400e12 * 1e3,
+    "tokens_that_hide_it": 2 * 63 / 64 * 7e9 * 2 / 400e9 * 400e12 / (4 * 7e9),
+    "fsdp_on_a_slow_network": 3 * 15 / 16 * 7e9 * 2 / (100e9 / 8),
+    "bucket_that_pays": 0.1e-3 * 400e9 / (2 * 63 / 64) / 1e6,
+    "tokens_to_experts": 4096 * 2 * 4096 * 2 * 56 / 64 / (400e9 / 8) * 1e3,
+    "gigabyte_on_100000": 2 * 99_999 / 100_000 * 1e9 / 400e9 * 1e3,
+    "one_slow_nic": 8 * 100 / 8,
+    "line_of_a_log": 67_108_864 / 24_410e-6 / 1e9 * 2 * 23 / 24,
+}
+TRAPS = {  # the same sums with one slip in them
+    "algbw_of_a_ring": [25, 2 * 25, 25 / 1024],
+    "ring_on_nvlink": [900, 900 / 18, 900 / 18 / 2, 900 / 4],
+    "eight_bytes_in_the_log": [6.8 + 7 * 0.6 + 5, 2 * (7 * 0.6 + 5), 6.8 + 5],
+    "ring_of_100000": [99_999 * 2.1e-6, 2 * math.log2(100_000) * 2.1e-6, 2 * 99_999 * 2.1e-3],
+    "gradient_of_7b": [
+        *(14e9 / 400e9 * 1e3, 2 * 63 / 64 * 28e9 / 400e9 * 1e3),
+        *(2 * 63 / 64 * 14e9 / 50e9 * 1e3, 2 * 63 / 64 * 14e9 / 3200e9 * 1e3),
+    ],
+    "backward_of_7b": [k * 7e9 * 8192 / 400e12 * 1e3 for k in (6, 2)] + [4 * 7e9 * 8192 / 989e12 * 1e3],
+    "tokens_that_hide_it": [
+        4 * 63 / 64 * 7e9 / bandwidth * flops / (k * 7e9)
+        for k, flops, bandwidth in ((6, 400e12, 400e9), (2, 400e12, 400e9), (4, 989e12, 400e9), (4, 400e12, 50e9))
+    ],
+    "fsdp_on_a_slow_network": [
+        *(2 * 15 / 16 * 14e9 / 12.5e9, 4 * 15 / 16 * 14e9 / 12.5e9),
+        *(3 * 15 / 16 * 14e9 / 100e9, 3 * 15 / 16 * 28e9 / 12.5e9),
+    ],
+    "bucket_that_pays": [0.1e-3 * 400e9 / 1e6, 0.1e-3 * 50e9 / (2 * 63 / 64) / 1e6, 0.1e-3 * 50e9 / 1e6],
+    "tokens_to_experts": [
+        sent * 7 / 8 / bandwidth * 1e3 for sent, bandwidth in ((33.55e6, 50e9), (134.2e6, 50e9), (67.1e6, 400e9))
+    ]
+    + [67.1e6 / 8 / 50e9 * 1e3],
+    "gigabyte_on_100000": [2 * 63 / 64 / 0.4 * 100_000 / 64, 1 / 0.4, 5 + 2 * 99_999 * 2.1e-3],
+    "one_slow_nic": [7 * 50 + 12.5, 7 * 50, 12.5, 8 * 100, 2 * 100],
+    "line_of_a_log": [2.75, 29.5 * 2, 29.5, 2.75 * 23 / 24],
+}
+
+
+@pytest.mark.parametrize("name", NAPKIN)
+def test_the_answer_on_the_napkin_is_what_the_sum_makes(name: str):
+    prediction = predictions.find(name)
+    assert prediction.answer == pytest.approx(NAPKIN[name], rel=0.006)
+    digits = f"{prediction.answer:g}"
+    assert f"**{digits}" in prediction.why or f"**{digits}.0" in prediction.why, "the reasoning begins with the answer"
+    assert [t.value for t in prediction.traps] == pytest.approx(TRAPS[name], rel=0.03)
+
+
+def test_every_number_to_estimate_in_lesson_07_is_recomputed_here():
+    asked = {p.name for p in predictions.every().values() if p.lesson in ("07", "07b") and not p.options}
+    assert asked == set(NAPKIN) == set(TRAPS)
+    assert len(asked) >= 10
+
+
+@pytest.mark.parametrize("name", NAPKIN)
+def test_whoever_falls_into_a_trap_is_told_which(name: str):
+    prediction = predictions.find(name)
+    for trap in prediction.traps:
+        for number in (trap.value, 1.01 * trap.value, f"{trap.value:.3g}"):
+            asked = Predict(replace(prediction, name="a_copy"))
+            asked.lock(number)
+            told = repr(asked.reveal())
+            assert told.startswith("✗")
+            assert trap.reply in told
+
+
+DISTANCE = Prediction("q", "02", "How far?", 40.0, "So.", unit="km", traps=(Trap(20, "One way only."),))
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        (41, ""),
+        (20, "One way only."),
+        (20.9, "One way only."),
+        (23, "Your number is 1.7 times too small."),
+        (80, "Your number is 2 times too large. Both directions of a link, or a factor that was left out?"),
+        (5, "Your number is 8 times too small. Bits for bytes?"),
+        (
+            40_000,
+            "Your number is 1,000 times too large. A thousand between two units, such as µs and ms, or MB and GB?",
+        ),
+        (0, ""),
+        (-40, ""),
+    ],
+)
+def test_a_wrong_number_is_answered_by_its_trap_or_by_how_far_it_is_off(said: float, reply: str):
+    assert DISTANCE.reply(said) == reply
+
+
+def test_who_locked_nothing_in_reads_of_the_traps_as_well():
+    told = repr(Predict(DISTANCE).reveal())
+    assert "20 km?\n\nOne way only." in told
+
+
+def test_a_trap_that_counts_as_right_is_refused():
+    with pytest.raises(AssertionError, match="count as right"):
+        replace(DISTANCE, traps=(Trap(45, "Nearly."),))

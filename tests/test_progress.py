@@ -223,7 +223,7 @@ def test_the_best_of_an_exercise_is_shown_and_one_that_is_no_best_is_left_out(pl
     best = {"n": 4, "size": 4112, "sent": 6168.0, "rounds": 1, "memory": 4112}
     progress.change(NAMES[0], state="solved", best=best)
     assert f"{NAMES[0]}" in repr(task.overview())
-    assert "6,168 bytes sent, 1 round, 4,112 bytes of memory" in repr(task.overview())
+    assert "6,168 bytes sent, 1 step, 4,112 bytes of memory" in repr(task.overview())
     html = task.overview()._repr_html_()
     assert "6,168 bytes sent" in html
     assert html.count('<td class="best"') == len(NAMES)

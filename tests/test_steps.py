@@ -59,16 +59,16 @@ def test_each_step_has_a_picture_and_words_of_its_own(steps):
     for step in range(3):
         steps.go(step)
         shown.add(steps._picture.value)
-        assert steps.told(step) in steps._picture.value.replace("&#x27;", "'")
+        assert steps.film.told(step) in steps._picture.value.replace("&#x27;", "'")
     assert len(shown) == 3
 
 
 def test_all_steps_have_one_size_so_that_nothing_jumps(steps):
-    assert len({steps.svg(k).split(b"viewBox", 1)[0] for k in range(3)}) == 1
+    assert len({steps.film.svg(k).split(b"viewBox", 1)[0] for k in range(3)}) == 1
 
 
 def test_the_still_picture_has_all_steps_and_the_same_bytes_every_time():
-    first, again = Steps(chain()).still, Steps(chain()).still
+    first, again = Steps(chain()).film.still, Steps(chain()).film.still
     assert first == again
     xml.dom.minidom.parseString(first)
     assert all(words in first.decode() for words in ("step 1 of 2", "step 2 of 2", "after step 2"))
@@ -90,7 +90,7 @@ def test_a_message_whose_numbers_were_not_recorded_is_told_by_its_size():
     steps = Steps(told(Told(2).send(1, shape=[1000]), Told(2).recv(0, shape=[1000])))
     assert repr(steps).startswith("step 1: 0→1 1000 float32\n")
     assert "at most 64 elements" in repr(steps)
-    assert b"1000 float32" in steps.svg(0)
+    assert b"1000 float32" in steps.film.svg(0)
 
 
 def test_a_message_that_nobody_took_is_told():
@@ -99,19 +99,19 @@ def test_a_message_that_nobody_took_is_told():
 
 @pytest.mark.parametrize("n", [2, 8])
 def test_two_to_eight_ranks_have_a_picture(n):
-    xml.dom.minidom.parseString(Steps(chain(n)).still)
+    xml.dom.minidom.parseString(Steps(chain(n)).film.still)
 
 
 def test_the_still_picture_of_many_steps_has_the_first_and_the_last_and_bears_its_size():
     steps = Steps(chain(8))
-    steps.replay.steps *= 5
-    steps.count *= 5
-    assert len(steps.still) < 150_000
-    assert all(words in steps.still.decode() for words in ("step 1 of 35", "step 35 of 35", "after step 35"))
+    steps.film.replay.steps *= 5
+
+    assert len(steps.film.still) < 150_000
+    assert all(words in steps.film.still.decode() for words in ("step 1 of 35", "step 35 of 35", "after step 35"))
 
 
 def test_the_words_of_a_tile_fit_into_it():
     for steps in (shift(4, 3), shift(3, 1), shift(2, 40)):
-        tiles = [t for slot in steps._draw(0).slots for row in slot.tiles for t in row]
+        tiles = [t for slot in steps.film._draw(0).slots for row in slot.tiles for t in row]
         assert any(t.text for t in tiles)
         assert all(needed(t) <= t.width for t in tiles)

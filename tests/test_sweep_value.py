@@ -29,11 +29,15 @@ def test_the_text_has_a_line_for_each_size_and_says_what_was_measured_on_what():
         "     size  time, median      min      p90     algbw      busbw  memory copy",
         "   1000 B        101 µs  90.9 µs   117 µs  9.9 MB/s  14.9 MB/s      10 GB/s",
         "976.6 KiB        1.1 ms   990 µs  1.28 ms  909 MB/s  1.36 GB/s      10 GB/s",
-        "Fitted T = α + β · S: α = 100 µs, 1/β = 1 GB/s; off by 0 % at most.",
+        "Fitted T = a + b · S: a = 100 µs, 1/b = 1 GB/s; off by 0 % at most.",
         "S is the whole buffer of one rank; algbw = S / t, busbw = algbw × 2(n-1)/n, "
         "GB/s = 10⁹ bytes a second (nccl-tests).",
         "Every result was checked and is right.",
     ]
+
+
+def test_one_message_has_latency_and_price_a_collective_the_line_of_its_own():
+    assert "Fitted T = α + β · S: α = 100 µs, 1/β = 1 GB/s" in repr(sweep(op="send_recv"))
 
 
 def test_a_wrong_result_and_a_missing_size_are_said():

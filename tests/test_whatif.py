@@ -10,7 +10,8 @@ import pytest
 
 import labkit
 from labkit.errors import LabError
-from labkit.theory.costs import H100, choose, flat, predict
+from labkit.plot.sheet import extent
+from labkit.theory.costs import H100, RENTED, estimate, flat, predict
 from labkit.theory.costs.predict import OPS
 from labkit.theory.fit import fit
 from labkit.whatif import WhatIf
@@ -31,12 +32,53 @@ def test_its_numbers_are_those_of_the_textbook(w):
     assert w.winner == next(iter(w.seconds))
 
 
-def test_on_a_cluster_they_are_those_of_predict_and_nccls_choice_stands_beside():
-    w = WhatIf("all_gather", n=1024, nbytes=2**27, cluster="H100")
-    assert w.seconds == pytest.approx(predict("all_gather", 2**27, 1024, H100).seconds)
-    choice = choose("all_gather", 2**27, 1024, H100)
-    assert f"NCCL, by its own model: {choice.algorithm}, {choice.protocol}" in repr(w)
-    assert "NCCL" not in repr(WhatIf("all_to_all", cluster="H100")), "NCCL's model does not know it"
+@pytest.mark.parametrize("op", OPS)
+def test_on_a_cluster_they_are_those_of_predict_and_what_nccl_takes_stands_beside(op):
+    w = WhatIf(op, n=1024, nbytes=2**27, cluster="H100")
+    assert w.seconds == pytest.approx(predict(op, 2**27, 1024, H100).seconds)
+    assert w.nccl is not None
+    way, seconds = w.nccl
+    assert seconds == pytest.approx(estimate(op, 2**27, 1024, H100))
+    assert f"NCCL, estimated: {way}" in repr(w)
+    assert "NCCL" not in repr(WhatIf(op)), "it does not run on links that are all alike"
+
+
+@pytest.mark.parametrize("name", RENTED)
+def test_every_cluster_that_costs_names_can_be_chosen(name):
+    w = WhatIf("all_reduce", n=64)
+    w.go(cluster=name)
+    assert w.cluster == RENTED[name]
+
+
+def test_where_nccl_is_ahead_of_every_letter_the_map_is_hatched():
+    w = WhatIf("all_reduce", n=8, nbytes=2**30, cluster="H100")
+    assert w.nccl is not None
+    assert w.nccl[1] < min(w.seconds.values()), "NVLS, which no letter has"
+    assert "the fastest letter" in w.svg.decode()
+    ahead = w.scene.ahead
+    assert ahead is not None
+    assert ahead[w.scene.ranks.index(8), abs(w.scene.sizes - 2**30).argmin()]
+    assert not ahead[w.scene.ranks.index(1024), abs(w.scene.sizes - 2**30).argmin()]
+    assert "hatched" in w.svg.decode()
+    assert "hatched" not in WhatIf("all_reduce", n=8).svg.decode()
+
+
+def test_the_crossing_moves_with_alpha_times_bandwidth(w):
+    """Doubling both lets four times as many bytes pass in the time of α; doubling α and halving 1/β as many as now."""
+    assert "a link carries 97.66 KiB" in w.links
+    w.go(alpha=2e-5, beta=5e-11)
+    assert "a link carries 390.6 KiB" in w.links
+    w.go(beta=2e-10)
+    assert "a link carries 97.66 KiB" in w.links
+
+
+@pytest.mark.parametrize(("op", "cluster"), [(op, c) for op in OPS for c in (None, "H100", "A100 EFA", "B200 RoCE")])
+def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(op, cluster):
+    scene = WhatIf(op, n=100_000, nbytes=2**34, cluster=cluster).scene
+    for i, line in enumerate([*scene.legend, *([scene.extra[0]] if scene.extra else [])]):
+        room = (7.4, 7.2)[i % 2]
+        assert extent(line, 8) < room
+    assert extent(scene.links, 8) < 17
 
 
 def test_a_sweep_or_a_fit_gives_alpha_and_beta():

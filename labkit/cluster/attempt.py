@@ -1,10 +1,14 @@
-"""One run of a learner's function on the first n ranks, freed where it cannot end."""
+"""One run of a learner's function on the first n ranks, freed where it cannot end; and what stands around runs."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from labkit.cluster.console import Console
+from labkit.cluster.engines import Engines
 from labkit.cluster.run import Watch
 from labkit.cluster.stop import STOP
 from labkit.grading.attempt import Attempt
@@ -46,3 +50,32 @@ def attempt(
     STOP.told |= report.ended == "stopped"  # which becomes the check's verdict
     report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < case.n}
     return Attempt(report)
+
+
+@contextlib.contextmanager
+def prepared(engines: Engines, sizes: Sequence[int]) -> Iterator[None]:
+    """Around runs on so many ranks: the groups for them, a place for last words; and afterwards the lab's group."""
+    folder = str(engines.processes.run.path)
+    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), folder, next(COUNT))
+    try:
+        yield
+    finally:
+        _everywhere(engines, "finish", next(COUNT))
+        joined(engines)
+
+
+def joined(engines: Engines) -> int:
+    """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
+    answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
+    if not all(a["joined"] for a in answers):
+        engines.heal()
+    return max(a["groups"] for a in answers)
+
+
+def _everywhere(engines: Engines, do: str, *args: Any) -> None:
+    """Begin on all ranks, or finish; ranks that cannot are healed first."""
+    everyone = dict.fromkeys(range(engines.n), args)
+    for _ in range(2):
+        if engines.call(f"labkit.rank.function.{do}", everyone, 10, stoppable=False).well:
+            return
+        engines.heal()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.attempt import COUNT, PATIENCE, attempt
+from labkit.cluster.attempt import PATIENCE, attempt, joined, prepared
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
@@ -55,7 +55,7 @@ def check(
     """
     engines = console.engines
     console.recover()
-    groups = _joined(engines)
+    groups = joined(engines)
     sizes = [n for n in exercise.ranks if n <= engines.n]
     if not sizes:
         least = min(exercise.ranks)
@@ -69,43 +69,21 @@ def check(
         put = f'lab.use("{exercise.name}") has put the workbook\'s {exercise.name} on the ranks.'
         return Finding("elsewhere", [f"{put} Run the cell with your own again, and then check."])
     misspelt = typed.misspelt(cells, exercise.name, on_ranks, known)
-    if finding := _unready(exercise.name, seen, engines.anew):
+    if finding := unready(exercise.name, seen, engines.anew):
         finding.says += filter(None, [misspelt])
         return finding
     saw("" if whose else on_ranks)
-    folder = engines.processes.run.path
-    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), str(folder), next(COUNT))
-    try:
-        finding = _all(console, exercise, sizes, folder, watch)
-        finding.says += filter(None, [misspelt])
-        if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
-            finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
-        if groups == 1:  # only the check's own have gone
-            finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
-        return finding
-    finally:
-        _everywhere(engines, "finish", next(COUNT))
-        _joined(engines)
+    with prepared(engines, sizes):
+        finding = _all(console, exercise, sizes, engines.processes.run.path, watch)
+    finding.says += filter(None, [misspelt])
+    if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
+        finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
+    if groups == 1:  # only the check's own have gone
+        finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
+    return finding
 
 
-def _joined(engines: Engines) -> int:
-    """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
-    answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
-    if not all(a["joined"] for a in answers):
-        engines.heal()
-    return max(a["groups"] for a in answers)
-
-
-def _everywhere(engines: Engines, do: str, *args: Any) -> None:
-    """Begin on all ranks, or finish; ranks that cannot are healed first."""
-    everyone = dict.fromkeys(range(engines.n), args)
-    for _ in range(2):
-        if engines.call(f"labkit.rank.function.{do}", everyone, 10, stoppable=False).well:
-            return
-        engines.heal()
-
-
-def _unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -> Finding | None:
+def unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -> Finding | None:
     """Not attempted, or not the same everywhere; None where there is something to run.
 
     `anew` are the ranks whose process was replaced since the lab began: what they had is lost.

@@ -17,6 +17,7 @@ from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import judge, undefined
 from labkit.outcome.text import merge
+from labkit.theory.cells import Cell
 from labkit.words import alike, ranks, sentence
 
 
@@ -31,17 +32,17 @@ class Console:
         self.outcome: Outcome | None = None  # what became of the last cell; None while it runs
 
     @STOP
-    def run(self, code: str, ranks: Sequence[int]) -> Outcome:
+    def run(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Outcome:
         """Run `code`, show its output, heal what it broke, and raise its error if it has one."""
-        return self.collect(self.send(code, ranks))
+        return self.collect(self.send(code, ranks, part_of))
 
     @STOP
-    def send(self, code: str, ranks: Sequence[int]) -> Any:
+    def send(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Any:
         """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult."""
         if "init_process_group" not in code:  # a learner may leave the group to make one by hand
             self.recover()
         self.ran, self.outcome = list(ranks), None
-        return self.engines.execute(code, ranks)
+        return self.engines.execute(code, ranks, part_of)
 
     @STOP
     def collect(
@@ -56,6 +57,7 @@ class Console:
             progress.clear()
         self.unhealed = False
         self.outcome = outcome
+        self.engines.ended(result, outcome.well)
         self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
         self.finish(outcome)

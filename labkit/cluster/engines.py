@@ -14,12 +14,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from IPython.core.getipython import get_ipython
+
 from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
 from labkit.cluster.run import ANSWER, Running, Watch, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
+from labkit.theory.cells import Cell
 
 CELLS = 500  # whose definitions a rank that is started anew is given
 JOINING = 30.0  # seconds in which all ranks must have joined
@@ -52,7 +55,7 @@ class Engines:
         self.backend = "gloo"
         self.stopped = False
         self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
-        self.cells: deque[tuple[str, list[int]]] = deque(maxlen=CELLS)  # that were sent, each with its ranks
+        self.cells: deque[Cell] = deque(maxlen=CELLS)  # that were sent
         self._ids: list[int] = []
         self._held: dict[int, Process] = {}  # the ranks on this host; others are only reached through their agents
         self._ended: dict[int, str] = {}
@@ -111,14 +114,27 @@ class Engines:
     def ids(self, ranks: Iterable[int]) -> list[int]:
         return [self._ids[r] for r in ranks]
 
-    def execute(self, code: str, ranks: Sequence[int]) -> Any:
-        """Send a cell to these ranks; ipyparallel's AsyncResult."""
-        self.remember(code, ranks)
-        return self.processes.execute(code, self.ids(ranks))
+    def execute(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Any:
+        """Send a cell to these ranks, or a part of one that is known already; ipyparallel's AsyncResult."""
+        cell = part_of or self.remember(code, ranks)
+        cell.well = None
+        result = self.processes.execute(code, self.ids(ranks))
+        cell.sent = list(result.msg_ids)
+        return result
 
-    def remember(self, code: str, ranks: Sequence[int] | None = None) -> None:
-        """Let a rank that is started anew have the definitions of this cell again; by default any rank."""
-        self.cells.append((code, list(range(self.n) if ranks is None else ranks)))
+    def remember(self, code: str, ranks: Sequence[int] | None = None, well: bool | None = True) -> Cell:
+        """Let a rank that is started anew have the definitions of this cell again; by default any rank.
+
+        `lab.script` writes it into a program as well, where it ran `well`.
+        """
+        self.cells.append(Cell(code, list(range(self.n) if ranks is None else ranks), *_of_the_notebook(), well))
+        return self.cells[-1]
+
+    def ended(self, result: Any, well: bool) -> None:
+        """Note of the cell that was sent with this result whether all its ranks have run it to its end."""
+        for cell in self.cells:
+            if cell.sent == list(result.msg_ids):
+                cell.well = well
 
     def running(self, result: Any) -> Running:
         """A cell that was sent, by rank."""
@@ -268,3 +284,12 @@ class Engines:
         """One dict a rank, with the memory that it takes now."""
         memory = self.ask("memory", range(self.n), 1.0)
         return [{**asdict(m), **(memory[m.rank] or {})} for m in self.members]
+
+
+def _of_the_notebook() -> tuple[int, str]:
+    """The number of the notebook's cell that runs, and what its front end calls it; 0 and "" where nobody says."""
+    shell = get_ipython()
+    history = None if shell is None else shell.history_manager
+    number = 0 if history is None else len(history.input_hist_raw) - 1  # execution_count may be one ahead by now
+    parent = shell.get_parent() if shell is not None and hasattr(shell, "get_parent") else None
+    return number, str(((parent or {}).get("metadata") or {}).get("cellId") or "")

@@ -52,7 +52,7 @@ def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
 
 def _given_back(engines: Engines, replaced: Sequence[int]) -> dict[int, str]:
     """Let replaced ranks have the definitions of the cells that ran on them; what became of each rank."""
-    cells = {r: ([code for code, ran in engines.cells if r in ran],) for r in replaced}
+    cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}
     outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
     if outcome.ended:
         engines.heal()

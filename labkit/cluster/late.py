@@ -23,9 +23,10 @@ def observe(console: Console, code: str, late: int, seconds: float = SECONDS) ->
     if not 0 < seconds < engines.limit / 2:
         raise LabError(f"seconds={seconds!r}: give more than 0 and less than {engines.limit / 2:g}, half the time-out.")
     found = []
+    cell = engines.remember(code, range(engines.n), well=None)  # the cell is one, in whatever parts it is sent
     for line, source in statements(code):
         come = COME.format(late=late, seconds=seconds)
-        console.run(_behind(come, line, source), range(engines.n))
+        console.run(_behind(come, line, source), range(engines.n), cell)
         told = engines.ask("records", range(engines.n), 5.0)
         record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
         if any(record.ops):

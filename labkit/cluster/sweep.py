@@ -59,7 +59,7 @@ def measure(
         note = f"{cause} after {len(rows)} of {len(elements)} sizes, {made} of {repeat * len(elements)} repetitions."
     finally:
         progress.clear()
-    return Measured(op, len(members), dtype, _where(engines, members), rows, note)
+    return Measured(op, len(members), dtype, where(engines, members), rows, note)
 
 
 def _checked(
@@ -84,12 +84,12 @@ def _checked(
     sizes = SIZES if sizes is None else sizes
     if not sizes or not all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sizes):
         raise LabError(f"sizes={sizes!r}: give whole numbers of bytes above zero, such as sizes=[1024, 2**20].")
-    _fits(engines, max(sizes), len(chosen))
+    fits(engines, max(sizes), len(chosen))
     step = len(chosen) if PRIMITIVES[op].cut else 1
     return sorted({max(1, s // (step * DTYPES[dtype])) * step for s in sizes})
 
 
-def _fits(engines: Engines, size: int, n: int) -> None:
+def fits(engines: Engines, size: int, n: int) -> None:
     """Refuse what would bring the machine to its knees; what a GPU holds, torch itself says."""
     import psutil
 
@@ -102,7 +102,7 @@ def _fits(engines: Engines, size: int, n: int) -> None:
         )
 
 
-def _where(engines: Engines, ranks: Sequence[int]) -> str:
+def where(engines: Engines, ranks: Sequence[int]) -> str:
     """What was measured on, honestly: "Gloo, 4 CPU ranks on one host with 2 cores"."""
     members = [engines.members[r] for r in ranks]
     hosts = {m.host for m in members}

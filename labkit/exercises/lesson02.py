@@ -778,7 +778,7 @@ def prefix_sum(x):
     return total
 """,
             verdict="costly",
-            says="It takes 3 rounds",
+            says="It takes 3 steps",
         ),
         Mutant(
             "lets every rank tell all that come after it",

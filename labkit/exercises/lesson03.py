@@ -1187,7 +1187,7 @@ def tree_scatter(x):
     return row
 """,
             verdict="costly",
-            says="rounds",
+            says="steps",
         ),
         Mutant(
             "broadcasts everything over a tree",

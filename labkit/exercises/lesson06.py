@@ -1,19 +1,42 @@
-"""Exercises for lesson 06: all-reduce and its halves out of sends and receives, graded to the byte."""
+"""Exercises for lesson 06: all-reduce out of sends and receives, each algorithm written in place, graded to the byte.
+
+The puzzles at the lesson's end are in `lesson06_puzzles`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2
+from math import ceil, log2
 from typing import Any
 
-from labkit.grading.exercise import Budget, Exercise, Least, Mutant
-from labkit.grading.inputs import counting, vectors
+import numpy as np
+
+from labkit.grading.exercise import Budget, Exercise, Least, Mutant, unmarked
+from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory import collectives
 
 
 def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
     return collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs])
+
+
+def _with_room(n: int) -> list[Case]:
+    """On every rank a list of one part for each rank: its own is there, the others are zeros, as long as they will be.
+
+    The parts are those of `vectors`, so that they can be of unequal length, or empty.
+    """
+    cases = []
+    for case in vectors(n):
+        wholes = [np.array_split(x, n) for x in case.xs]
+        xs = [[wholes[r][q] if q == r else np.zeros_like(wholes[q][q]) for q in range(n)] for r in range(n)]
+        cases.append(Case(xs, case.about))
+    return cases
+
+
+def _joined(xs: Sequence[Any]) -> list[Any]:
+    """Every rank's own part, on every rank."""
+    return [[xs[q][q] for q in range(len(xs))] for _ in xs]
 
 
 CALLS_ALL_REDUCE = """
@@ -43,44 +66,55 @@ NAIVE = '''
 def naive_all_reduce(x):
     """Return the sum of all ranks' x on every rank: rank 0 adds up and sends back."""
     total = x.clone()
-    room = torch.empty_like(x)
     if rank == 0:
+        # yours
+        room = torch.empty_like(x)
         for other in range(1, world_size):
             dist.recv(room, src=other)
             total += room
         for other in range(1, world_size):
             dist.send(total, dst=other)
+        # end
     else:
+        # yours
         dist.send(x, dst=0)
         dist.recv(total, src=0)
+        # end
     return total
 '''
 
 NAIVE_ALL_REDUCE = Exercise(
     name="naive_all_reduce",
     lesson="06",
-    title="All-reduce, the plain way",
+    title="One rank does it all",
     statement=(
         "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, "
-        "on every rank, by send and receive only: the others send theirs to rank 0, which adds up and sends the total "
-        "back. `x` stays as it is. The cost does not count yet."
+        "on every rank, by send and receive only: each other rank sends its `x` to rank 0, which adds up and sends the "
+        "total back to each. Receive into a tensor of its own, such as `torch.empty_like(x)`. `x` stays as it is. The "
+        "cost does not count yet."
     ),
-    minutes=8,
+    minutes=4,
     difficulty=1,
     means=collectives.all_reduce,
     forbids=("collectives",),
-    picture=lambda: counting(3, 2),
+    picture=lambda: counting(4, 2),
     keeps_input=True,
     least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: min(2, n - 1) * S),
     solution=NAIVE,
     mutants=(
         Mutant(
             "does not send the total back",
-            replace=(
-                "        for other in range(1, world_size):\n            dist.send(total, dst=other)\n    else:\n"
-                "        dist.send(x, dst=0)\n        dist.recv(total, src=0)\n",
-                "    else:\n        dist.send(x, dst=0)\n",
-            ),
+            source="""
+def naive_all_reduce(x):
+    total, room = x.clone(), torch.empty_like(x)
+    if rank == 0:
+        for other in range(1, world_size):
+            dist.recv(room, src=other)
+            total += room
+    else:
+        dist.send(x, dst=0)
+    return total
+""",
         ),
         Mutant("forgets rank 0's own numbers", replace=("total = x.clone()", "total = torch.zeros_like(x)")),
         Mutant("keeps only the last that came", replace=("total += room", "total = x + room")),
@@ -103,9 +137,7 @@ NAIVE_ALL_REDUCE = Exercise(
         "Two loops on rank 0: one that receives and adds, one that sends.",
         "`dist.recv(room, src=other)` overwrites `room`; then add it. The others send first, then receive.",
     ),
-    after=(
-        "Rank 0 sends (N - 1) S bytes and receives as many, while the other links are idle. The ring uses all of them."
-    ),
+    after="Rank 0 sends (N - 1) S bytes and receives as many, while the links between the others are idle.",
 )
 
 RING_REDUCE_SCATTER = Exercise(
@@ -113,19 +145,20 @@ RING_REDUCE_SCATTER = Exercise(
     lesson="06",
     title="The ring's first half",
     statement=(
-        "Every rank brings a tensor `x` with one dimension, of the same length and dtype. Cut it into chunks with "
-        "`x.tensor_split(world_size)`, which may be of unequal length or empty. Return the sum of everyone's chunk r "
-        "on rank r. Send to the right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one "
-        "chunk a step: S (N - 1) / N bytes leave each rank. `x` stays as it is."
+        "Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return the sum of everyone's "
+        "chunk r on rank r. The code cuts a copy of `x` into N chunks (some may be longer, or empty). In each of N - 1 "
+        "steps send **one** chunk to the right-hand neighbour, receive one from the left-hand neighbour into a tensor "
+        "of its own, and add it to yours. All ranks send at the same time: start both by `isend` and `irecv`, then "
+        "`wait()` for both. `x` stays as it is."
     ),
-    minutes=20,
+    minutes=9,
     difficulty=3,
     means=_own_chunk_of_the_sum,
     inputs=vectors,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
-    picture=lambda: counting(3, 3),
+    picture=lambda: counting(4, 4),
     keeps_input=True,
     least=Least(
         sent=lambda n, S: (n - 1) / n * S,
@@ -135,15 +168,16 @@ RING_REDUCE_SCATTER = Exercise(
     solution='''
 def ring_reduce_scatter(x):
     """Return the sum of everyone's chunk r on rank r, by N - 1 steps round the ring."""
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = x.clone().tensor_split(world_size)
     for step in range(1, world_size):
+        # yours
         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
         room = torch.empty_like(into)
-        works = [dist.isend(out, dst=right), dist.irecv(room, src=left)]
+        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
         for work in works:
             work.wait()
         into += room
+        # end
     return chunks[rank]
 ''',
     mutants=(
@@ -155,9 +189,10 @@ def ring_reduce_scatter(x):
         Mutant(
             "sends first, then receives",
             replace=(
-                "        works = [dist.isend(out, dst=right), dist.irecv(room, src=left)]\n        for work in "
-                "works:\n            work.wait()\n",
-                "        dist.send(out, dst=right)\n        dist.recv(room, src=left)\n",
+                "        works = [dist.isend(out, dst=(rank + 1) % world_size), "
+                "dist.irecv(room, src=(rank - 1) % world_size)]\n        for work in works:\n            work.wait()\n",
+                "        dist.send(out, dst=(rank + 1) % world_size)\n"
+                "        dist.recv(room, src=(rank - 1) % world_size)\n",
             ),
             verdict="deadlock",
         ),
@@ -209,36 +244,36 @@ RING_ALL_GATHER = Exercise(
     lesson="06",
     title="The ring's second half",
     statement=(
-        "Every rank brings a tensor `x` of the same shape and dtype. Return the **list** of everyone's `x` in the "
-        "order of the ranks, on every rank. Send to the right-hand neighbour and receive from the left-hand one only, "
-        "in N - 1 steps, one tensor a step. `x` stays as it is."
+        "Every rank brings a list `parts` with a tensor for each rank. Its own, `parts[rank]`, is there; the others "
+        "are room, as long as what belongs there. Fill them in, in place, so that `parts` is the same on every rank. "
+        "Send to the right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one part a step. "
+        "Return nothing."
     ),
-    minutes=12,
+    minutes=5,
     difficulty=2,
-    means=collectives.all_gather,
-    inputs=vectors,
+    means=_joined,
+    inputs=_with_room,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(lambda n: n - 1)),
-    budget=Budget(sent=lambda n, S: (n - 1) * S, steps=lambda n: n - 1),
-    picture=lambda: counting(3, 1),
-    keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: n - 1, memory=lambda n, S: (n - 1) * S),
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
+    in_place=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: n - 1, memory=lambda n, S: 0),
     solution='''
-def ring_all_gather(x):
-    """Return the list of everyone's x, by N - 1 steps round the ring."""
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    parts = [x.clone() for _ in range(world_size)]
+def ring_all_gather(parts):
+    """Fill everyone's part into the list on every rank, by N - 1 steps round the ring."""
     for step in range(world_size - 1):
+        # yours
         out, into = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
-        works = [dist.isend(out, dst=right), dist.irecv(into, src=left)]
+        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(into, src=(rank - 1) % world_size)]
         for work in works:
             work.wait()
-    return parts
+        # end
 ''',
     mutants=(
         Mutant("stops a step early", replace=("range(world_size - 1)", "range(world_size - 2)")),
         Mutant(
-            "sends its own x in every step", replace=("out, into = parts[(rank - step) % world_size]", "out, into = x")
+            "sends its own part in every step",
+            replace=("out, into = parts[(rank - step) % world_size]", "out, into = parts[rank]"),
         ),
         Mutant(
             "puts what comes into the wrong place",
@@ -247,23 +282,22 @@ def ring_all_gather(x):
         Mutant(
             "sends first, then receives",
             replace=(
-                "        works = [dist.isend(out, dst=right), dist.irecv(into, src=left)]\n        for work in "
-                "works:\n            work.wait()\n",
-                "        dist.send(out, dst=right)\n        dist.recv(into, src=left)\n",
+                "        works = [dist.isend(out, dst=(rank + 1) % world_size), "
+                "dist.irecv(into, src=(rank - 1) % world_size)]\n        for work in works:\n            work.wait()\n",
+                "        dist.send(out, dst=(rank + 1) % world_size)\n"
+                "        dist.recv(into, src=(rank - 1) % world_size)\n",
             ),
             verdict="deadlock",
         ),
         Mutant(
             "sends its own to each other rank itself",
             source="""
-def ring_all_gather(x):
-    parts = [x.clone() for _ in range(world_size)]
+def ring_all_gather(parts):
     for step in range(1, world_size):
-        into = parts[(rank - step) % world_size]
-        works = [dist.isend(x, dst=(rank + step) % world_size), dist.irecv(into, src=(rank - step) % world_size)]
+        source = (rank - step) % world_size
+        works = [dist.isend(parts[rank], dst=(rank + step) % world_size), dist.irecv(parts[source], src=source)]
         for work in works:
             work.wait()
-    return parts
 """,
             verdict="not as asked",
             says="may only send to the next rank",
@@ -271,19 +305,19 @@ def ring_all_gather(x):
         Mutant(
             "passes the whole list on in every step",
             source="""
-def ring_all_gather(x):
-    parts = torch.stack([torch.zeros_like(x)] * rank + [x] + [torch.zeros_like(x)] * (world_size - rank - 1))
+def ring_all_gather(parts):
     for _ in range(world_size - 1):
-        room = torch.empty_like(parts)
+        whole = torch.cat(parts)
+        room = torch.empty_like(whole)
         works = [
-            dist.isend(parts, dst=(rank + 1) % world_size),
+            dist.isend(whole, dst=(rank + 1) % world_size),
             dist.irecv(room, src=(rank - 1) % world_size),
         ]
         for work in works:
             work.wait()
-        room[rank] = x
-        parts = room
-    return list(parts)
+        for i, came in enumerate(room.split([len(part) for part in parts])):
+            if i != rank:
+                parts[i].copy_(came)
 """,
             verdict="costly",
         ),
@@ -292,195 +326,160 @@ def ring_all_gather(x):
         "In step 0 you send your own. What do you send in step 1? It has just come.",
         "In step s rank r sends part r - s and receives part r - s - 1, modulo N, straight into its place.",
     ),
-    after="D (N - 1) bytes leave each rank, which is the least that an all-gather needs.",
+    after="S (N - 1) / N bytes leave each rank, where S is all parts together: as many as in the first half.",
 )
 
-RING = '''
-def ring_all_reduce(x):
-    """Return the sum of all ranks' x on every rank: chunks travel twice round the ring."""
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+TREE = '''
+def tree_all_reduce(x):
+    """Return the sum of all ranks' x on every rank: up a tree to rank 0, and down again."""
     total = x.clone()
-    chunks = total.tensor_split(world_size)
-
-    def pass_on(out, room):
-        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]
-        for work in works:
-            work.wait()
-
-    for step in range(world_size - 1):
-        into = chunks[(rank - step - 1) % world_size]
-        room = torch.empty_like(into)
-        pass_on(rank - step, room)
-        into += room
-    for step in range(world_size - 1):
-        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])
+    distances = [2**k for k in range((world_size - 1).bit_length())]  # 1, 2, 4, … below N
+    for distance in reversed(distances):
+        # yours
+        if distance <= rank < 2 * distance:
+            dist.send(total, dst=rank - distance)
+        elif rank + distance < min(world_size, 2 * distance):
+            room = torch.empty_like(x)
+            dist.recv(room, src=rank + distance)
+            total += room
+        # end
+    for distance in distances:
+        # yours
+        if distance <= rank < 2 * distance:
+            dist.recv(total, src=rank - distance)
+        elif rank + distance < min(world_size, 2 * distance):
+            dist.send(total, dst=rank + distance)
+        # end
     return total
 '''
 
-RING_ALL_REDUCE = Exercise(
-    name="ring_all_reduce",
+TREE_ALL_REDUCE = Exercise(
+    name="tree_all_reduce",
     lesson="06",
-    title="The ring, exact to the byte",
+    title="Up a tree, and down again",
     statement=(
-        "Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return a new tensor with "
-        "the sum over the ranks, on every rank. Send to the right-hand neighbour and receive from the left-hand one "
-        "only: 2(N - 1) steps, one **chunk** a step, so that **2 S (N - 1) / N** bytes leave each rank, however many "
-        "ranks there are. The length need not divide by N, and may be 0: `tensor_split` cuts it. `x` stays as it is."
+        "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, "
+        "on every rank, in **2 ⌈log2 N⌉** steps. On the way up the distances go from large to small: with distance d, "
+        "the ranks d to 2 d - 1, as far as they exist, send what they have to the rank d below, which adds it. On the "
+        "way down it is the other way round: small distances first, and nobody adds. `x` stays as it is."
     ),
-    minutes=25,
-    difficulty=3,
+    minutes=7,
+    difficulty=2,
     means=collectives.all_reduce,
-    inputs=vectors,
     forbids=("collectives",),
-    promises=(OnlyTo(+1), Messages(lambda n: 2 * (n - 1))),
-    budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
-    picture=lambda: counting(3, 3),
+    budget=Budget(sent=lambda n, S: ceil(log2(n)) * S, steps=lambda n: 2 * ceil(log2(n))),
+    picture=lambda: counting(4, 2),
     keeps_input=True,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),
-    solution=RING,
+    least=Least(
+        sent=lambda n, S: ceil(log2(n)) * S,
+        rounds=lambda n: 2 * ceil(log2(n)),
+        memory=lambda n, S: min(2, ceil(log2(n))) * S,
+    ),
+    solution=TREE,
     mutants=(
+        Mutant("keeps only what came", replace=("            total += room", "            total = room.clone()")),
         Mutant(
-            "sends whole tensors round the ring",
-            source=ROTATES_THE_WHOLE.format(name="ring_all_reduce"),
+            "goes up with the small distances first",
+            replace=("for distance in reversed(distances)", "for distance in list(distances)"),
+        ),
+        Mutant(
+            "does not come down again",
+            source=unmarked(TREE).partition("    for distance in distances:")[0] + "    return total\n",
+        ),
+        Mutant(
+            "takes N for a power of two",
+            source=unmarked(TREE).replace("min(world_size, 2 * distance)", "2 * distance"),
+            verdict="raises",
+        ),
+        Mutant(
+            "lets rank 0 talk to everybody itself",
+            source=unmarked(NAIVE).replace("naive_all_reduce", "tree_all_reduce"),
             verdict="costly",
-        ),
-        Mutant("lets rank 0 do it all", source=NAIVE.replace("naive_all_reduce", "ring_all_reduce"), verdict="costly"),
-        Mutant(
-            "turns the ring the other way",
-            source=RING.replace(
-                "(rank + 1) % world_size, (rank - 1) % world_size", "(rank - 1) % world_size, (rank + 1) % world_size"
-            )
-            .replace("rank - step - 1", "rank + step + 1")
-            .replace("pass_on(rank - step, room)", "pass_on(rank + step, room)")
-            .replace("pass_on(rank + 1 - step, chunks[(rank - step)", "pass_on(rank - 1 + step, chunks[(rank + step)"),
-            verdict="not as asked",
-            says="may only send to the next rank",
-        ),
-        Mutant(
-            "sends each chunk in two pieces",
-            source=RING.replace(
-                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n",
-                "        works = [dist.isend(half, dst=right) for half in chunks[out % world_size].tensor_split(2)]\n"
-                "        works += [dist.irecv(half, src=left) for half in room.tensor_split(2)]\n",
-            ),
-            verdict="costly",
-        ),
-        Mutant(
-            "adds in the second half, too",
-            replace=(
-                "        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])",
-                "        into = chunks[(rank - step) % world_size]\n        room = torch.empty_like(into)\n        "
-                "pass_on(rank + 1 - step, room)\n        into += room",
-            ),
-        ),
-        Mutant(
-            "leaves the second half out",
-            replace=("        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])", "        pass"),
-        ),
-        Mutant(
-            "begins the second half with the wrong chunk",
-            replace=(
-                "        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])",
-                "        pass_on(rank - step, chunks[(rank - step - 1) % world_size])",
-            ),
-        ),
-        Mutant(
-            "cuts N equal chunks and forgets the rest",
-            replace=(
-                "chunks = total.tensor_split(world_size)",
-                "size = len(x) // world_size\n    chunks = [total[i * size : (i + 1) * size] for i in "
-                "range(world_size)]",
-            ),
-        ),
-        Mutant(
-            "sends first, then receives",
-            replace=(
-                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n"
-                "        for work in works:\n            work.wait()\n",
-                "        dist.send(chunks[out % world_size], dst=right)\n        dist.recv(room, src=left)\n",
-            ),
-            verdict="deadlock",
         ),
         Mutant(
             "calls all_reduce",
-            source=CALLS_ALL_REDUCE.format(name="ring_all_reduce"),
+            source=CALLS_ALL_REDUCE.format(name="tree_all_reduce"),
             verdict="forbidden",
             says="all_reduce",
         ),
     ),
     hints=(
-        "Two halves: a reduce-scatter, after which every rank has the total of one chunk, and an all-gather of these.",
-        "In step s of the first half rank r sends chunk r - s and adds what comes to chunk r - s - 1, modulo N. "
-        "Which chunk is complete on rank r in the end?",
-        "Chunk r + 1 is. In step s of the second half send chunk r + 1 - s and receive chunk r - s in its place.",
-        "`total.tensor_split(world_size)` returns views: what you write into a chunk is in `total`.",
+        "In a step a rank does one of three things: it sends, it receives, or it rests. Two conditions are enough.",
+        "`distance <= rank < 2 * distance`: it sends to `rank - distance`. Who receives is that many ranks below, and "
+        "only if the sender exists.",
+        "`rank + distance < min(world_size, 2 * distance)`: it receives from `rank + distance`, and adds. Downwards "
+        "send and receive change places.",
     ),
-    after="N cancels out of the bytes: 1.5 S with four ranks, 2 S with a thousand. What grows is the number of steps.",
+    after="20 steps for 1,024 ranks, where the ring takes 2,046. But every message is the whole buffer.",
 )
+
+HALVING = '''
+def halving_doubling(x):
+    """Return the sum of all ranks' x on every rank: halve, add, then go back and double."""
+    total, path = x.clone(), []
+    kept = given = total
+    for distance in [2**k for k in range(world_size.bit_length() - 1)]:  # 1, 2, 4, … below N
+        partner = rank ^ distance  # the rank that is so far away, and whose partner this one is
+        # yours
+        low, high = kept.tensor_split(2)
+        kept, given = (low, high) if rank < partner else (high, low)
+        room = torch.empty_like(kept)
+        works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
+        for work in works:
+            work.wait()
+        kept += room
+        # end
+        path.append((kept, given, partner))
+    for kept, given, partner in reversed(path):
+        # yours
+        works = [dist.isend(kept, dst=partner), dist.irecv(given, src=partner)]
+        for work in works:
+            work.wait()
+        # end
+    return total
+'''
 
 HALVING_DOUBLING = Exercise(
     name="halving_doubling",
     lesson="06",
     title="The same bytes in 2 log2 N steps",
     statement=(
-        "The number of ranks is a **power of two**. Every rank brings a tensor `x` with one dimension, of the same "
-        "length and dtype. Return a new tensor with the sum over the ranks, on every rank, in **2 log2 N** steps and "
-        "with **2 S (N - 1) / N** bytes out of each rank: exchange half of what you have with a partner and keep the "
-        "sum of the other half, N / 2 ranks away, then N / 4, down to 1; then go back. `x` stays as it is."
+        "N is a **power of two**. Every rank brings a tensor `x` with one dimension, of the same length and dtype. "
+        "Return a new tensor with the sum over the ranks, on every rank, in **2 log2 N** steps and with **2 S (N - 1) "
+        "/ N** bytes out of each rank.\n\nThere: cut `kept` in two by `tensor_split(2)`. The lower rank of the two "
+        "keeps the lower half. Call what you keep `kept` and the other half `given`; send `given` to `partner`, and "
+        "add what comes to `kept`. Both are views: what you write into them is in `total`.\n\nBack: the loop goes "
+        "through the same pairs, the last one first. Send what you kept, and receive what you had given away. `x` "
+        "stays as it is."
     ),
-    minutes=25,
+    minutes=9,
     difficulty=3,
     means=collectives.all_reduce,
     inputs=vectors,
     ranks=(2, 4),
     forbids=("collectives",),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * log2(n)),
-    picture=lambda: counting(2, 4),
+    picture=lambda: counting(4, 4),
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * log2(n), memory=lambda n, S: S),
-    solution='''
-def halving_doubling(x):
-    """Return the sum of all ranks' x on every rank: halve, add, then go back and double."""
-
-    def exchange(out, room, partner):
-        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:
-            work.wait()
-
-    kept, gone = x.clone(), []
-    distance = world_size // 2
-    while distance:
-        partner = rank ^ distance
-        low, high = kept.tensor_split(2)
-        kept, give = (low, high) if rank < partner else (high, low)
-        room = torch.empty_like(kept)
-        exchange(give, room, partner)
-        kept = kept + room
-        gone.append((partner, torch.empty_like(give)))
-        distance //= 2
-    for partner, room in reversed(gone):
-        exchange(kept, room, partner)
-        kept = torch.cat([kept, room] if rank < partner else [room, kept])
-    return kept
-''',
+    solution=HALVING,
     mutants=(
-        Mutant("does not go back", replace=("reversed(gone)", "[]")),
+        Mutant("does not go back", replace=("reversed(path)", "[]")),
         Mutant(
-            "joins the halves in one order on all ranks",
-            replace=("[kept, room] if rank < partner else [room, kept]", "[kept, room]"),
-        ),
-        Mutant("goes back in the same order", replace=("reversed(gone)", "gone"), verdict="raises", says="died"),
-        Mutant(
-            "keeps the half that it gives away",
+            "keeps one half on both sides",
             replace=("(low, high) if rank < partner else (high, low)", "(low, high)"),
-            verdict="wrong",
         ),
-        Mutant("overwrites instead of adding", replace=("kept = kept + room", "kept = room")),
+        Mutant(
+            "goes back in the same order",
+            replace=("reversed(path)", "path"),
+        ),
+        Mutant("overwrites instead of adding", replace=("kept += room", "kept.copy_(room)")),
         Mutant(
             "sends first, then receives",
             replace=(
-                "        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:\n            "
-                "work.wait()\n",
-                "        dist.send(out, dst=partner)\n        dist.recv(room, src=partner)\n",
+                "        works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]\n"
+                "        for work in works:\n            work.wait()\n",
+                "        dist.send(given, dst=partner)\n        dist.recv(room, src=partner)\n",
             ),
             verdict="deadlock",
         ),
@@ -501,19 +500,19 @@ def halving_doubling(x):
             verdict="costly",
         ),
         Mutant(
-            "takes the ring, which needs more steps",
-            source=RING.replace("ring_all_reduce", "halving_doubling"),
+            "lets rank 0 do it all",
+            source=unmarked(NAIVE).replace("naive_all_reduce", "halving_doubling"),
             verdict="costly",
         ),
     ),
     hints=(
-        "With `partner = rank ^ distance`, the lower one of the two keeps the lower half and gives the upper one away.",
-        "Remember the partners and the lengths of what you gave away: on the way back each partner returns it, "
-        "complete.",
-        "On the way back send all that you have, receive as much (give or take one), and join the two in the right "
-        "order.",
+        "Which half is yours? `rank < partner` decides. Then `room` needs the length of the half that you keep.",
+        "There: `isend(given, …)` and `irecv(room, …)`, both to and from `partner`; wait for both; add `room` to "
+        "`kept`.",
+        "Back: `isend(kept, …)` and `irecv(given, …)`. What the partner kept is complete by then, and it is just what "
+        "you had given away.",
     ),
-    after="S / 2, S / 4, … there and the same back: the ring's bytes in far fewer steps, but partners sit far apart.",
+    after="S / 2, S / 4, … there and the same back: the ring's bytes in far fewer steps.",
 )
 
-EXERCISES = (NAIVE_ALL_REDUCE, RING_REDUCE_SCATTER, RING_ALL_GATHER, RING_ALL_REDUCE, HALVING_DOUBLING)
+EXERCISES = (NAIVE_ALL_REDUCE, RING_REDUCE_SCATTER, RING_ALL_GATHER, TREE_ALL_REDUCE, HALVING_DOUBLING)

@@ -1,9 +1,8 @@
-"""Exercises for lesson 07: from bytes and seconds to bandwidth, to α and β, and to a choice."""
+"""Exercises for lesson 07: prices fitted and added up, buckets, a busbw from clocks, and a slow server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, log2
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,7 @@ import numpy as np
 from labkit.grading.exercise import Exercise, Least, Mutant
 from labkit.grading.inputs import Case
 from labkit.theory.fit import fit
-from labkit.theory.timing import busbw
-
-
-def _times(n: int) -> list[Case]:
-    """The bytes of one rank's buffer and this rank's seconds."""
-    return [
-        Case([(1_000_000, 0.001 * (r + 1)) for r in range(n)], "1 MB; the last rank is slowest"),
-        Case([(4 * 2**20, 0.02 / (r + 1)) for r in range(n)], "4 MiB; rank 0 is slowest"),
-        Case([(8, 30e-6 + (r == 1) * 5e-6) for r in range(n)], "8 bytes; rank 1 is slowest"),
-    ]
-
-
-def _busbw(xs: Sequence[tuple[int, float]]) -> list[float]:
-    return [busbw("all_reduce", len(xs), nbytes, max(seconds for _, seconds in xs)) for nbytes, _ in xs]
+from labkit.theory.timing import busbw, size
 
 
 def _sweeps(n: int) -> list[Case]:
@@ -52,174 +38,333 @@ def _fitted(xs: Sequence[tuple[Any, Any]]) -> list[np.ndarray]:
     return [np.array([f.alpha, f.beta]) for f in fits]
 
 
-def _questions(n: int) -> list[Case]:
-    """n of the job, bytes, α and β: another question for each rank."""
-    asked = [
-        (4, 1e3, 20e-6, 1e-9),
-        (4, 1e8, 20e-6, 1e-9),
-        (1024, 1e6, 10e-6, 1e-10),
-        (1024, 1e9, 10e-6, 1e-10),
-        (1000, 3e10, 10e-6, 1e-10),
-        (2, 1e6, 1e-5, 1e-9),
-        (100_000, 1e9, 5e-6, 4e-11),
-        (5, 5e5, 1e-6, 1e-9),
-    ]
-    return [Case([asked[(i + r) % len(asked)] for r in range(n)], f"from question {i + 1} on") for i in range(0, 8, 2)]
-
-
-def _faster(xs: Sequence[tuple[int, float, float, float]]) -> list[str]:
-    def ring(n: int, s: float, alpha: float, beta: float) -> float:
-        return 2 * (n - 1) * alpha + 2 * s * (n - 1) / n * beta
-
-    def tree(n: int, s: float, alpha: float, beta: float) -> float:
-        return 2 * ceil(log2(n)) * alpha + 2 * s * beta
-
-    return ["ring" if ring(*x) <= tree(*x) else "tree" for x in xs]
-
-
-BUSBW_OF = Exercise(
-    name="busbw_of",
-    lesson="07",
-    title="From seconds to busbw",
-    statement=(
-        "An all-reduce of a buffer of `nbytes` bytes a rank took `seconds` by **this** rank's clock. Return its **bus "
-        "bandwidth** in GB/s as nccl-tests defines it, a Python float, the same on every rank: nbytes / t, times "
-        "2 (N - 1) / N, where t is the time of the **slowest** rank and 1 GB/s is 10⁹ bytes a second."
-    ),
-    minutes=6,
-    difficulty=1,
-    means=_busbw,
-    inputs=_times,
-    tolerance=1e-9,
-    least=Least(rounds=lambda n: 1),
-    solution='''
-def busbw_of(nbytes, seconds):
-    """Return the bus bandwidth of an all-reduce in GB/s."""
-    slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return nbytes / slowest.item() * 2 * (world_size - 1) / world_size / 1e9
-''',
-    mutants=(
-        Mutant("returns algbw: forgets the factor", replace=(" * 2 * (world_size - 1) / world_size", "")),
-        Mutant("takes the factor of an all-gather", replace=(" * 2 * (world_size - 1)", " * (world_size - 1)")),
-        Mutant("trusts its own clock", replace=("    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant("averages the clocks", replace=("op=dist.ReduceOp.MAX)", "op=dist.ReduceOp.AVG)")),
-        Mutant("counts in GiB", replace=("/ 1e9", "/ 2**30")),
-    ),
-    hints=(
-        "Which rank's time counts, and how does everyone learn it?",
-        "`dist.all_reduce(t, op=dist.ReduceOp.MAX)` on a tensor of float64.",
-    ),
-    after=(
-        "The factor makes busbw comparable with a link's speed, whatever N is. It says nothing about how long you wait."
-    ),
-)
-
 FIT_ALPHA_BETA = Exercise(
     name="fit_alpha_beta",
     lesson="07",
-    title="α and β from a sweep",
+    title="Fit so that every size counts",
     statement=(
-        "`sizes` (bytes) and `seconds` are tensors of float64 from a sweep, the same on every rank. Fit "
-        "t = α + β · size so that the sum of the squared **relative** errors, ((α + β · size - t) / t)², is least. "
+        "`sizes` (bytes) and `seconds` are tensors of float64 from a sweep, the same on every rank. Fit the line "
+        "t = α + β · size so that the sum of the squared **relative** errors is least: 10 % off counts alike at 8 "
+        "bytes and at a gigabyte. `solve(u, v)` solves any least-squares problem of the form α · u + β · v = 1 "
+        "(one equation for each size, u and v tensors with one number for each size). Say what u and v have to be. "
         "Return a tensor of float64 with two elements, α in seconds and β in seconds a byte."
     ),
-    minutes=15,
-    difficulty=3,
+    minutes=8,
+    difficulty=2,
     means=_fitted,
     inputs=_sweeps,
     tolerance=1e-6,
     solution='''
 def fit_alpha_beta(sizes, seconds):
     """Return α and β of the line with the least relative error."""
-    u, v = 1 / seconds, sizes / seconds  # α u + β v should be 1 in every row
-    uu, uv, vv, su, sv = u @ u, u @ v, v @ v, u.sum(), v.sum()
-    return torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)
+
+    def solve(u, v):  # the α and β with the least sum of squares of α u + β v - 1
+        uu, uv, vv, su, sv = u @ u, u @ v, v @ v, u.sum(), v.sum()
+        return torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)
+
+    # yours
+    return solve(1 / seconds, sizes / seconds)
+    # end
 ''',
     mutants=(
         Mutant(
             "minimises the absolute error",
-            replace=(
-                "u, v = 1 / seconds, sizes / seconds  # α u + β v should be 1 in every row\n    uu, uv, vv, su, sv = "
-                "u @ u, u @ v, v @ v, u.sum(), v.sum()",
-                "u, v = torch.ones_like(sizes), sizes\n    uu, uv, vv, su, sv = u @ u, u @ v, v @ v, u @ seconds, v @ "
-                "seconds",
-            ),
+            source="""
+def fit_alpha_beta(sizes, seconds):
+    columns = torch.stack([torch.ones_like(sizes), sizes / sizes.max()], 1)
+    alpha, beta = torch.linalg.lstsq(columns, seconds[:, None]).solution.flatten()
+    return torch.stack([alpha, beta / sizes.max()])
+""",
         ),
-        Mutant(
-            "returns β first",
-            replace=("[su * vv - sv * uv, sv * uu - su * uv]", "[sv * uu - su * uv, su * vv - sv * uv]"),
-        ),
-        Mutant(
-            "returns the bandwidth for β",
-            replace=(
-                "    return torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)",
-                "    alpha, beta = torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)\n"
-                "    return torch.stack([alpha, 1 / beta])",
-            ),
-        ),
-        Mutant(
-            "takes α from the smallest size and β from the largest",
-            replace=(
-                "return torch.stack([su * vv - sv * uv, sv * uu - su * uv]) / (uu * vv - uv * uv)",
-                "return torch.stack([seconds[0], seconds[-1] / sizes[-1]])",
-            ),
-        ),
+        Mutant("takes the sizes as they are", replace=("sizes / seconds", "sizes")),
+        Mutant("exchanges α and β", replace=("1 / seconds, sizes / seconds", "sizes / seconds, 1 / seconds")),
+        Mutant("fits one byte for every size", replace=("sizes / seconds", "1 / sizes")),
     ),
     hints=(
-        "Divide the equation by t: α · (1 / t) + β · (size / t) should be 1 in every row.",
-        "That is a linear least-squares problem with two columns and a right side of ones.",
-        "Two normal equations: (u·u) α + (u·v) β = Σu and (u·v) α + (v·v) β = Σv. Solve them by hand, or scale the "
-        "columns and use `torch.linalg.lstsq`.",
+        "Write the relative error of one size down: (α + β · size - t) / t. When is it zero?",
+        "(α + β · size) / t should be 1. What stands beside α, and what beside β?",
     ),
-    after="By absolute error the largest message decides alone, and α comes out at random, sometimes below zero.",
+    after=(
+        "By absolute error the largest message would decide alone, and α would come out at random, sometimes below "
+        "zero."
+    ),
 )
 
-BEST_ALGORITHM = Exercise(
-    name="best_algorithm",
+
+def _jobs(n: int) -> list[Case]:
+    """Bytes, ranks, α and β of a job: a different one for each rank."""
+    asked = [
+        (1e6, 4, 1e-5, 1e-9),
+        (8.0, 1024, 1e-5, 1e-10),
+        (1e9, 8, 5e-6, 4e-11),
+        (1e6, 2, 2e-5, 1e-9),
+        (3e7, 1000, 1e-5, 1e-10),
+        (1e9, 100_000, 2e-6, 2e-11),
+    ]
+    return [Case([asked[(i + r) % len(asked)] for r in range(n)], f"from job {i + 1} on") for i in (0, 1, 2, 3)]
+
+
+RING_TIME = Exercise(
+    name="ring_time",
     lesson="07",
-    title="Ring or tree?",
+    title="What the ring will take",
     statement=(
-        "A job of `n` ranks all-reduces `nbytes` bytes; a message costs `alpha` seconds and `beta` seconds a byte. A "
-        "**ring** takes 2 (n - 1) α + 2 · nbytes · (n - 1) / n · β, a pipelined **tree** 2 ⌈log2 n⌉ α + 2 · nbytes · "
-        "β. "
-        'Return the text `"ring"` or `"tree"`, whichever is faster; `"ring"` where they tie. Every rank is asked about '
-        "another job, and `n` is that job's, not yours."
+        "A message of m bytes takes alpha + beta · m seconds. A rank can send one and receive one at the same time. "
+        "`n` ranks all-reduce `nbytes` bytes a rank by the ring that you built in lesson 06, in chunks; adding up "
+        "costs nothing. Return the seconds that it takes, a Python float. Every rank is asked about a different job, "
+        "and `n` is that job's, not yours."
     ),
-    minutes=6,
+    minutes=5,
     difficulty=1,
-    means=_faster,
-    inputs=_questions,
+    means=lambda xs: [2 * (n - 1) * (alpha + beta * nbytes / n) for nbytes, n, alpha, beta in xs],
+    inputs=_jobs,
+    tolerance=1e-9,
     solution='''
-def best_algorithm(n, nbytes, alpha, beta):
-    """Return "ring" or "tree", whichever all-reduces faster."""
-    ring = 2 * (n - 1) * alpha + 2 * nbytes * (n - 1) / n * beta
-    tree = 2 * (n - 1).bit_length() * alpha + 2 * nbytes * beta
-    return "ring" if ring <= tree else "tree"
+def ring_time(nbytes, n, alpha, beta):
+    """Return the seconds of a ring all-reduce of nbytes bytes a rank on n ranks."""
+    return 2 * (n - 1) * (alpha + beta * nbytes / n)
+''',
+    mutants=(
+        Mutant("sends the whole buffer in every step", replace=("nbytes / n", "nbytes")),
+        Mutant("goes round once", replace=("2 * (n - 1)", "(n - 1)")),
+        Mutant("has n steps a lap", replace=("2 * (n - 1)", "2 * n")),
+        Mutant("pays the latency once", replace=("(alpha + beta * nbytes / n)", "beta * nbytes / n + alpha")),
+        Mutant("asks for its own world", replace=("2 * (n - 1)", "2 * (world_size - 1)")),
+    ),
+    hints=(
+        "How many steps does the ring have, and how many bytes does a rank send in one of them?",
+        "Two laps of n - 1 steps. In each step a rank sends one chunk, an n-th of the buffer.",
+    ),
+    after="The bytes hardly depend on n, and the latency grows with it: 2 (n - 1) α + 2 (n - 1)/n · S β.",
+)
+
+
+def _passes(n: int) -> list[Case]:
+    """Bytes, seconds of the backward pass, price of a call and seconds a byte: a different job for each rank."""
+    asked = [
+        (100e6, 0.1, 0.001, 1e-10),
+        (100e6, 0.1, 0.001, 2e-9),
+        (14e9, 0.57, 0.0001, 4.92e-12),
+        (14e9, 0.05, 0.0001, 4.92e-12),
+        (1e6, 0.01, 0.01, 1e-10),
+        (50e6, 0.2, 0.0005, 1.5e-9),
+    ]
+    return [Case([asked[(i + r) % len(asked)] for r in range(n)], f"from job {i + 1} on") for i in (0, 1, 2, 3)]
+
+
+def _best(nbytes: float, backward: float, price: float, per_byte: float) -> int:
+    def end(k: int) -> float:
+        done = 0.0
+        for i in range(1, k + 1):
+            done = max(done, backward * i / k) + price + nbytes / k * per_byte
+        return done
+
+    return min(range(1, 65), key=end)
+
+
+BEST_BUCKETS = Exercise(
+    name="best_buckets",
+    lesson="07",
+    title="How many buckets?",
+    statement=(
+        "A gradient of `nbytes` bytes becomes ready bit by bit, evenly over a backward pass of `backward` seconds. It "
+        "is cut into k equal buckets, so bucket i of k is ready at the time backward · i / k. A bucket's all-reduce "
+        "takes `price` seconds and `per_byte` seconds a byte. It starts as soon as the bucket is ready and the "
+        "all-reduce of the bucket before it has ended. Return the k from 1 to 64 with which the **last** all-reduce "
+        "ends first, an integer. Every rank is asked about a different job."
+    ),
+    minutes=12,
+    difficulty=2,
+    means=lambda xs: [_best(*x) for x in xs],
+    inputs=_passes,
+    solution='''
+def best_buckets(nbytes, backward, price, per_byte):
+    """Return the number of buckets, 1 to 64, with which the last all-reduce ends first."""
+    ends = {}
+    for k in range(1, 65):
+        end = 0.0
+        for i in range(1, k + 1):
+            end = max(end, backward * i / k) + price + nbytes / k * per_byte
+        ends[k] = end
+    return min(ends, key=ends.get)
+''',
+    mutants=(
+        Mutant("starts when the whole pass has ended", replace=("backward * i / k", "backward")),
+        Mutant("forgets that a call has a price", replace=(" + price + ", " + ")),
+        Mutant("lets the all-reduces run at the same time", replace=("max(end, backward * i / k)", "backward * i / k")),
+        Mutant("has every bucket ready at the beginning", replace=("max(end, backward * i / k)", "end")),
+        Mutant("sends the whole gradient in every bucket", replace=("nbytes / k", "nbytes")),
+    ),
+    hints=(
+        "Follow one k by hand: when is bucket 1 ready, and when has its all-reduce ended? And bucket 2?",
+        "An all-reduce starts at the later one of two times: its bucket is ready, and the one before has ended.",
+        "Keep `end`, the end of the last all-reduce so far, and go through the buckets. Then try every k.",
+    ),
+    after=(
+        "Few buckets hide little, and many pay the price of a call too often. If the network is slower than the "
+        "backward pass, it never rests, and only the start of the first bucket and the price of the calls are left to "
+        "save. DDP's bucket_cap_mb is this k."
+    ),
+)
+
+
+def _parts(n: int) -> list[Case]:
+    """The tensor that this rank brings and this rank's seconds."""
+    return [
+        Case([(np.zeros(250, "float32"), 1e-6 * (r + 1)) for r in range(n)], "1,000 bytes; the last rank is slowest"),
+        Case([(np.zeros(2**17), 0.02 / (r + 1)) for r in range(n)], "float64, 1 MiB; rank 0 is slowest"),
+        Case([(np.zeros((30, 40), "int8"), 30e-6 + (r == 1) * 5e-6) for r in range(n)], "int8; rank 1 is slowest"),
+    ]
+
+
+BUSBW_OF_ALL_GATHER = Exercise(
+    name="busbw_of_all_gather",
+    lesson="07",
+    title="What nccl-tests would print",
+    statement=(
+        "Every rank brought a tensor like `part` to an all-gather. By **this** rank's clock it took `seconds`. Return "
+        "the busbw that nccl-tests defines for it, in GB/s: a Python float, the same on every rank. As in lesson 05, "
+        "the slowest rank's time counts."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=lambda xs: [
+        busbw("all_gather", len(xs), size("all_gather", len(xs), part.nbytes), max(t for _, t in xs)) for part, _ in xs
+    ],
+    inputs=_parts,
+    tolerance=1e-9,
+    least=Least(rounds=lambda n: 1),
+    picture=lambda: [(np.zeros(4, "float32"), 1e-9 * (r + 1)) for r in range(3)],
+    solution='''
+def busbw_of_all_gather(part, seconds):
+    """Return the bus bandwidth of an all-gather in GB/s."""
+    slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    size = part.numel() * part.element_size() * world_size
+    return size / slowest.item() * (world_size - 1) / world_size / 1e9
 ''',
     mutants=(
         Mutant(
-            "compares the bytes alone",
-            replace=("2 * (n - 1) * alpha + 2 * nbytes * (n - 1) / n * beta", "2 * nbytes * (n - 1) / n * beta"),
+            "takes one rank's part for S", replace=(" * part.element_size() * world_size", " * part.element_size()")
         ),
+        Mutant("counts elements, not bytes", replace=(" * part.element_size()", "")),
+        Mutant("counts 4 bytes an element", replace=("part.element_size()", "4")),
+        Mutant("returns algbw", replace=(" * (world_size - 1) / world_size / 1e9", " / 1e9")),
+        Mutant("takes the factor of an all-reduce", replace=(" * (world_size - 1)", " * 2 * (world_size - 1)")),
+        Mutant("trusts its own clock", replace=("    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n", "")),
+        Mutant("counts in GiB", replace=("/ 1e9", "/ 2**30")),
+    ),
+    hints=(
+        "Four things to settle: whose time counts, how many bytes S has, the factor, and what a GB is.",
+        "S of an all-gather is what every rank holds in the end, all parts. A part has `part.numel() * "
+        "part.element_size()` bytes.",
+        "`dist.all_reduce(t, op=dist.ReduceOp.MAX)` on a tensor of float64 finds the slowest rank's time.",
+    ),
+    after=(
+        "N cancels out: busbw is (N - 1) times the bytes of a part, divided by the time. That is what each rank has to "
+        "receive."
+    ),
+)
+
+RUNS = (  # nccl-tests issue 106; the names as they stand there
+    "se02gn644,se02gn699 49.36",
+    "se02gn632,se02gn641 88.36",
+    "se02gn284,se02gn678 49.28",
+    "se02gn641,se02gn644 49.30",
+    "se02gn404,se02gn699 86.81",
+)
+
+
+def _logs(n: int) -> list[Case]:
+    """The lines of each rank's runs, dealt out like cards."""
+    chain = ("a,b 190.1", "b,c 95.2", "c,d 94.8", "d,e 95.5", "f,g 188.0")
+    logs = [
+        (RUNS, "a published log"),
+        (("a1,a2 390.2", "a3,a4 371.5", "a1,a4 388.0", "a2,a3 365.1"), "all are sound"),
+        (chain, "a slow run says nothing of a partner of a slow server"),
+        (("n1,n2 48.9",), "one run, one rank has its line"),
+    ]
+    return [Case([(list(lines[r::n]),) for r in range(n)], about) for lines, about in logs]
+
+
+def _slow(xs: Sequence[tuple[list[str]]]) -> list[list[list[str]]]:
+    runs = [line.replace(",", " ").split() for (lines,) in xs for line in lines]
+    best = max(float(busbw) for *_, busbw in runs)
+    sound = {server for a, b, busbw in runs if float(busbw) >= 0.75 * best for server in (a, b)}
+    bad = [{a, b} for a, b, busbw in runs if float(busbw) < 0.75 * best]
+    must = {server for pair in bad if pair & sound for server in pair - sound}
+    may = {server for pair in bad for server in pair} - sound - must
+    return [[sorted(must), sorted(may)]] * len(xs)
+
+
+SLOW_SERVERS = Exercise(
+    name="slow_servers",
+    lesson="07",
+    title="Which server is slow?",
+    statement=(
+        "Servers were tested in pairs with `all_reduce_perf`. Each rank holds the `lines` of some of the runs: two "
+        "names and the busbw that the two reached together, such as `se02gn641,se02gn644 49.30`. A run is slow if its "
+        "busbw is below 0.75 of the best one of **all** runs. One slow server makes every run slow that it takes part "
+        "in, and nothing else does. Return a list of two sorted lists of names, the same on every rank: the servers "
+        "that **must** be slow, and those that **may** be slow or sound. (The first case is a published log.)"
+    ),
+    minutes=12,
+    difficulty=2,
+    means=_slow,
+    inputs=_logs,
+    least=Least(rounds=lambda n: 1),
+    picture=lambda: [(["A,B 90", "D,E 45"],), (["B,C 46"],), (["F,G 88"],)],
+    solution='''
+def slow_servers(lines):
+    """Return the servers that must be slow, and those that may be."""
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, lines)
+    runs = [line.replace(",", " ").split() for lines in everyone for line in lines]
+    limit = 0.75 * max(float(busbw) for *_, busbw in runs)
+    sound = {server for a, b, busbw in runs if float(busbw) >= limit for server in (a, b)}
+    bad = [{a, b} for a, b, busbw in runs if float(busbw) < limit]
+    must = {server for pair in bad if pair & sound for server in pair - sound}
+    may = {server for pair in bad for server in pair} - sound - must
+    return [sorted(must), sorted(may)]
+''',
+    mutants=(
         Mutant(
-            "compares the steps alone",
+            "reads its own lines only",
             replace=(
-                " + 2 * nbytes * (n - 1) / n * beta\n    tree = 2 * (n - 1).bit_length() * alpha + 2 * nbytes * beta",
-                "\n    tree = 2 * (n - 1).bit_length() * alpha",
+                "    everyone = [None] * world_size\n    dist.all_gather_object(everyone, lines)\n",
+                "    everyone = [lines] if lines else [['x,y 1']]\n",
             ),
         ),
-        Mutant("asks for its own world", replace=("2 * (n - 1) * alpha", "2 * (world_size - 1) * alpha")),
         Mutant(
-            "answers the slower one",
-            replace=('"ring" if ring <= tree else "tree"', '"tree" if ring <= tree else "ring"'),
+            "takes every server of a slow run for slow",
+            replace=(
+                "{server for pair in bad if pair & sound for server in pair - sound}",
+                "{server for pair in bad for server in pair}",
+            ),
+        ),
+        Mutant("does not clear who was fast elsewhere", replace=("for server in pair - sound}", "for server in pair}")),
+        Mutant("leaves the doubtful ones out", replace=("sorted(may)]", "[]]")),
+        Mutant("takes whoever is not known to be sound for slow", replace=("if pair & sound for", "for")),
+        Mutant(
+            "has rank 0 alone gather",
+            replace=(
+                "    dist.all_gather_object(everyone, lines)\n",
+                "    if rank == 0:\n        dist.all_gather_object(everyone, lines)\n",
+            ),
+            verdict="raises",
+            says="NoneType",
         ),
     ),
     hints=(
-        "Write the two formulas down as they stand.",
-        "`(n - 1).bit_length()` is ⌈log2 n⌉ for whole n ≥ 1; so is `math.ceil(math.log2(n))`.",
+        "Everybody needs all lines: gather them as objects. Which servers are surely sound?",
+        "Both servers of a fast run are sound. If one server of a slow run is sound, what about the other?",
+        "If neither server of a slow run is known to be sound, you cannot tell: both may be slow, unless another run "
+        "says more.",
     ),
-    after="With many ranks the ring needs a huge buffer before its smaller byte count pays for its steps.",
+    after=(
+        "In the published case an engineer of NVIDIA came to the same conclusion from the same five lines: server 644. "
+        "Of 284 and 678 nobody can tell before each has been tested with a sound one (nccl-tests issue 106)."
+    ),
 )
 
-EXERCISES = (BUSBW_OF, FIT_ALPHA_BETA, BEST_ALGORITHM)
+EXERCISES = (FIT_ALPHA_BETA, RING_TIME, BEST_BUCKETS, BUSBW_OF_ALL_GATHER, SLOW_SERVERS)

@@ -26,12 +26,14 @@ class Budget:
 
     >>> ring = Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1))
 
-    `sent` bounds the bytes that the busiest rank sends (a chunk's rounding is forgiven), `steps` the rounds: the
-    longest chain of messages in which a rank sends one and receives one at a time.
+    `sent` bounds the bytes that the busiest rank sends (a chunk's rounding is forgiven), `steps` the longest chain of
+    messages in which a rank sends one and receives one at a time, `link` the bytes from any rank to any other, or,
+    where the option `hosts` of a case says which ranks are on which host, from any host to any other.
     """
 
     sent: Callable[[int, float], float] | None = None
     steps: Callable[[int], float] | None = None
+    link: Callable[[int, float], float] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What there is to say of a function that is right: forbidden calls, a card's promises, bytes and rounds that cost."""
+"""What there is to say of a function that is right: forbidden calls, a card's promises, bytes and steps that cost."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
     budget = exercise.budget
     if budget and budget.sent:
         sentences.append(("costly", _bytes(case, record, budget.sent)))
+    if budget and budget.link:
+        sentences.append(("costly", _link(case, record, budget.link)))
     if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
-        sentences.append(("costly", f"It takes {steps} rounds {setting(case)}, and {enough:.0f} are enough."))
+        sentences.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
     return [Finding(state, [says], case=case, records=attempt.records) for state, says in sentences if says]
 
 
@@ -68,6 +70,24 @@ def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) ->
         why = f" That is counted on the wire; by the textbook its calls take {_share(carried / size)}."
     says = f"Its busiest rank sends {_share(figure / size)}, and {_share(allowed / size)} is possible"
     return f"{says} ({setting(case)}; S: the {size} bytes of a rank's input).{why}"
+
+
+def _link(case: Case, record: Record, budget: Callable[[int, float], float]) -> str:
+    """Bytes over the budget on one link, from rank to rank or from host to host; rounding is forgiven."""
+    hosts = case.options.get("hosts")
+    home = {r: h for h, ranks in enumerate(hosts or [[r] for r in range(case.n)]) for r in ranks}
+    carried: dict[tuple[int, int], float] = {}
+    for op in (op for mine in record.ops for op in mine):
+        if op.kind == "send" and op.peer is not None and home[op.rank] != home[op.peer]:
+            link = home[op.rank], home[op.peer]
+            carried[link] = carried.get(link, 0.0) + (op.bytes or 0)
+    allowed = budget(case.n, case.size)
+    link, most = max(carried.items(), key=lambda item: item[1], default=((0, 0), 0.0))
+    if not case.size or most <= 1.02 * allowed + 2 * case.n * case.item:
+        return ""
+    way = "from one host to the other" if hosts else f"from rank {link[0]} to rank {link[1]}"
+    figures = f"{_share(most / case.size)} go {way}, and {_share(allowed / case.size)} is possible"
+    return f"{figures} ({setting(case)}; S: the {case.size} bytes of a rank's input)."
 
 
 def _share(x: float) -> str:

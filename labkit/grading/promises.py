@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from labkit.theory.primitives import find
-from labkit.theory.record import Op, Record
+from labkit.theory.record import Op, Record, rounds
 from labkit.words import count, listed
 
 NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
@@ -30,33 +30,53 @@ class Promise(Protocol):
 
 @dataclass(frozen=True)
 class OnlyTo:
-    """A rank sends only to the one `step` further on in the circle of the group's ranks."""
+    """A rank sends only to the one `step` further on in the circle of the group's ranks, or to the `other` one."""
 
     step: int
+    other: int | None = None
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
-        """ "Rank 1 sends to rank 0 (line 5), and only to the next rank it may." """
-        allowed = NEIGHBOURS.get(self.step, f"the rank {self.step} further on")
+        """ "Rank 1 sends to rank 0 (line 5), and may only send to the next rank." """
+        steps = [self.step] if self.other is None else [self.step, self.other]
+        allowed = " or ".join(NEIGHBOURS.get(s, f"the rank {s} further on") for s in steps)
         for op in (op for mine in record.ops for op in mine):
-            if op.kind == "send" and op.peer != _further(op, self.step):
+            if op.kind == "send" and op.peer not in [_further(op, s) for s in steps]:
                 return f"Rank {op.rank} sends to rank {op.peer}{_at(op)}, and may only send to {allowed}."
         return ""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """A rank sends so many messages at most; `most` is a number, or a function of the number of ranks."""
+    """A rank sends so many messages at most, a number or a function of the number of ranks; or none, or `least`."""
 
     most: int | Callable[[int], float]
+    least: int = 0
 
     def broken(self, record: Record, dtypes: Sequence[str]) -> str:
         """ "Rank 0 sends 3 messages (line 4, line 5), and 1 is enough." """
         most = self.most(record.n) if callable(self.most) else self.most
         for r, mine in enumerate(record.ops):
             sends = [op for op in mine if op.kind == "send"]
+            said = f"Rank {r} sends {count(len(sends), 'message')}{_at(*sends)}"
             if len(sends) > most:
-                return f"Rank {r} sends {count(len(sends), 'message')}{_at(*sends)}, and {most:.0f} is enough."
+                return f"{said}, and {most:.0f} is enough."
+            if 0 < len(sends) < self.least:
+                return f"{said}, and {self.least} are asked for."
         return ""
+
+
+@dataclass(frozen=True)
+class InSteps:
+    """So many messages follow one another at most, where a rank may send to several others at the same time."""
+
+    most: Callable[[int], float]
+
+    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+        """ "8 steps follow one another, and 4 are enough." """
+        steps = max(rounds(record).values(), default=0)
+        enough = self.most(record.n)
+        are = "is" if enough == 1 else "are"
+        return f"{steps} steps follow one another, and {enough:.0f} {are} enough." if steps > enough else ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
 from labkit.plot.sheet import chip, sheet, shortened, stroke
-from labkit.plot.svg import FAINT, INK, PAGE
+from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 from labkit.plot.tiles import PITCH, TILE, Pen, Tile
 
 WIDTH = 2.2  # of a tile, in tiles
@@ -24,11 +24,15 @@ APART = 0.5  # between two pictures
 
 @dataclass(frozen=True)
 class Arrow:
-    """A message from a place to a place, both (rank, slot, chunk); `text` stands beside it."""
+    """A message from a place to a place, both (rank, slot, first chunk, how many chunks), with words beside it.
 
-    src: tuple[int, int, int]
-    dst: tuple[int, int, int]
+    An odd one is dashed.
+    """
+
+    src: tuple[int, int, int, int]
+    dst: tuple[int, int, int, int]
     text: str = ""
+    odd: bool = False
 
     @property
     def next_door(self) -> bool:
@@ -112,25 +116,29 @@ def _draw(ax: Axes, pen: Pen, picture: Picture, left: float, top: float) -> None
         y += SLOT + slot.length * PITCH
     lane = 0
     for arrow in picture.arrows:
-        if arrow.src not in places or arrow.dst not in places:
+        if arrow.src[:3] not in places or arrow.dst[:3] not in places:
             continue
-        _outline(ax, places[arrow.src])
+        src, dst = (
+            (places[end[:3]][0], places[end[:3]][1] + (end[3] - 1) * PITCH / 2) for end in (arrow.src, arrow.dst)
+        )
+        _outline(ax, places[arrow.src[:3]], arrow.src[3])
         if arrow.next_door:
-            _straight(ax, pen, arrow, places)
+            _straight(ax, pen, arrow, src, dst)
         else:
-            _around(ax, pen, arrow, places, y - 0.1 + lane * LANE, lane)
+            _around(ax, pen, arrow, src, dst, y - 0.1 + lane * LANE, lane)
             lane += 1
 
 
-def _outline(ax: Axes, at: tuple[float, float]) -> None:
-    """A chunk that is sent stands out."""
-    box = FancyBboxPatch((at[0], at[1] - TILE / 2), WIDE, TILE, boxstyle="round,pad=0,rounding_size=0.14")
+def _outline(ax: Axes, at: tuple[float, float], chunks: int) -> None:
+    """What is sent stands out, as one piece however many chunks it has."""
+    height = TILE + (chunks - 1) * PITCH
+    box = FancyBboxPatch((at[0], at[1] - TILE / 2), WIDE, height, boxstyle="round,pad=0,rounding_size=0.14")
     box.set(facecolor="none", edgecolor=INK, linewidth=2.2, zorder=4.5)
     ax.add_artist(box)
 
 
-def _straight(ax: Axes, pen: Pen, arrow: Arrow, places: dict[tuple[int, int, int], tuple[float, float]]) -> None:
-    (a, ya), (b, yb) = places[arrow.src], places[arrow.dst]
+def _straight(ax: Axes, pen: Pen, arrow: Arrow, src: tuple[float, float], dst: tuple[float, float]) -> None:
+    (a, ya), (b, yb) = src, dst
     right = a < b
     shift = -0.12 if right else 0.12  # two that exchange pass each other
     start = (a + WIDE if right else a, ya + shift)
@@ -140,25 +148,23 @@ def _straight(ax: Axes, pen: Pen, arrow: Arrow, places: dict[tuple[int, int, int
         [start, (start[0] + bend, start[1]), (end[0] - bend, end[1]), end],
         [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
     )
-    _arrow(ax, path, arrow.src[0])
-    pen.text((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - 0.2, arrow.text, 7, INK, halo=True)
+    _arrow(ax, path, arrow)
+    _label(pen, arrow, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - (0.2 if right else -0.24))
 
 
 def _around(
-    ax: Axes,
-    pen: Pen,
-    arrow: Arrow,
-    places: dict[tuple[int, int, int], tuple[float, float]],
-    y: float,
-    lane: int,
+    ax: Axes, pen: Pen, arrow: Arrow, src: tuple[float, float], dst: tuple[float, float], y: float, lane: int
 ) -> None:
     """Out at the right, under the ranks between, in at the left: or the other way, if that is shorter."""
-    (a, ya), (b, yb) = places[arrow.src], places[arrow.dst]
+    (a, ya), (b, yb) = src, dst
     out = 0.3 + 0.12 * (lane % 5)
     corners = [(a + WIDE, ya), (a + WIDE + out, ya), (a + WIDE + out, y), (b - out, y), (b - out, yb), (b, yb)]
-    _arrow(ax, _rounded(corners), arrow.src[0])
-    if arrow.text:
-        pen.text((a + b + WIDE) / 2, y - 0.14, arrow.text, 7, INK, halo=True)
+    _arrow(ax, _rounded(corners), arrow)
+    _label(pen, arrow, (a + b + WIDE) / 2, y - 0.14)
+
+
+def _label(pen: Pen, arrow: Arrow, x: float, y: float) -> None:
+    pen.text(x, y, arrow.text, 7, WRONG if arrow.odd else INK, halo=True, bold=arrow.odd, zorder=8)
 
 
 def _rounded(corners: Sequence[tuple[float, float]], radius: float = 0.15) -> Path:
@@ -177,9 +183,10 @@ def _rounded(corners: Sequence[tuple[float, float]], radius: float = 0.15) -> Pa
     return Path([*vertices, corners[-1]], [*codes, Path.LINETO])
 
 
-def _arrow(ax: Axes, path: Path, rank: int) -> None:
-    for width, ink, order in ((3.4, PAGE, 1.0), (1.9, stroke(rank), 6.0)):
+def _arrow(ax: Axes, path: Path, arrow: Arrow) -> None:
+    for width, ink, order in ((3.4, PAGE, 1.0), (1.9, stroke(arrow.src[0]), 6.0)):
         ax.add_artist(
             FancyArrowPatch(path=path, arrowstyle="-|>" if order == 6 else "-", mutation_scale=11, linewidth=width,
-                            color=ink, zorder=order, shrinkA=0, shrinkB=0)
+                            color=ink, zorder=order, shrinkA=0, shrinkB=0,
+                            linestyle=(0, (2.5, 1.5)) if arrow.odd else "-")
         )  # fmt: skip

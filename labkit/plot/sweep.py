@@ -32,6 +32,7 @@ class Curves:
     alpha: float
     beta: float
     factor: float  # busbw = factor × algbw
+    letters: tuple[str, str] = ("α", "β")  # of the fitted line; a and b for an operation of several messages
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,11 @@ class Panel:
     left: float
     sizes: tuple[float, float]
     values: tuple[float, float]
+    width: float = WIDTH
 
     def x(self, size: float) -> float:
         """Where a size lies."""
-        return self.left + WIDTH * _share(size, *self.sizes)
+        return self.left + self.width * _share(size, *self.sizes)
 
     def y(self, value: float) -> float:
         """Where a value lies."""
@@ -64,22 +66,22 @@ def draw(ax: Axes, curves: Curves) -> Axes:
     fitted = [curves.alpha + curves.beta * s for s in fine]
     medians = [median for _, median, _ in curves.times]
 
-    left = _panel(ax, 0, sizes, [*(t for row in curves.times for t in row), *fitted], seconds)
+    left = panel(ax, LEFTS[0], sizes, [*(t for row in curves.times for t in row), *fitted], seconds)
     for size, (low, _, high) in zip(sizes, curves.times, strict=True):
         ax.plot([left.x(size)] * 2, [left.y(low), left.y(high)], color=MEASURED, linewidth=1.3, zorder=3)
-    _line(ax, left, fine, fitted, FITTED, "--")
+    line(ax, left, fine, fitted, FITTED, "--")
     _dots(ax, left, sizes, medians)
     _legend(ax, left, 0, "o", MEASURED, "time of a call: median, from min to p90")
-    _legend(ax, left, 1, "--", FITTED, f"fitted: α = {seconds(curves.alpha)}, {_inverse(curves.beta)}")
+    _legend(ax, left, 1, "--", FITTED, f"fitted: {curves.letters[0]} = {seconds(curves.alpha)}, {_inverse(curves)}")
 
     rates = [curves.factor * s / t / 1e9 for s, t in zip(fine, fitted, strict=True)]
-    right = _panel(ax, 1, sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], rate)
-    _line(ax, right, sizes, curves.copy, COPIED, ":")
+    right = panel(ax, LEFTS[1], sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], rate)
+    line(ax, right, sizes, curves.copy, COPIED, ":")
     for size, copy in zip(sizes, curves.copy, strict=True):
         ax.add_artist(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
-    _line(ax, right, fine, rates, FITTED, "--")
+    line(ax, right, fine, rates, FITTED, "--")
     _dots(ax, right, sizes, curves.busbw)
-    _legend(ax, right, 0, "o", MEASURED, "bus bandwidth; dashed: from α and β")
+    _legend(ax, right, 0, "o", MEASURED, f"bus bandwidth; dashed: from {' and '.join(curves.letters)}")
     _legend(ax, right, 1, ":", COPIED, "what each rank copies in memory, all at once")
     return ax
 
@@ -88,24 +90,27 @@ def _share(value: float, low: float, high: float) -> float:
     return math.log(value / low) / math.log(high / low)
 
 
-def _panel(ax: Axes, nth: int, sizes: Sequence[float], values: Sequence[float], said: Callable[[float], str]) -> Panel:
+def panel(
+    ax: Axes, left: float, sizes: Sequence[float], values: Sequence[float], said: Callable[[float], str],
+    width: float = WIDTH,
+) -> Panel:  # fmt: skip
     """The grid: powers of two below, powers of ten at the side."""
     across = (min(sizes) / ROOM, max(sizes) * ROOM)
-    panel = Panel(LEFTS[nth], across, (min(values) / ROOM, max(values) * ROOM))
+    panel = Panel(left, across, (min(values) / ROOM, max(values) * ROOM), width)
     first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
     for k in range(first, last + 1, max(1, math.ceil((last - first) / 6))):
         x = panel.x(2.0**k)
         ax.plot([x, x], [TOP, BOTTOM], color=GRID, linewidth=0.7, zorder=0)
         write(ax, x, BOTTOM + 0.3, nbytes(2.0**k), 7.5, FAINT)
-    for value in _marks(*panel.values):
+    for value in marks(*panel.values):
         y = panel.y(value)
-        ax.plot([panel.left, panel.left + WIDTH], [y, y], color=GRID, linewidth=0.7, zorder=0)
+        ax.plot([panel.left, panel.left + width], [y, y], color=GRID, linewidth=0.7, zorder=0)
         write(ax, panel.left - 0.15, y, said(value), 7.5, FAINT, "right")
-    write(ax, panel.left + WIDTH / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
+    write(ax, panel.left + width / 2, BOTTOM + 0.8, "size S (both scales logarithmic)", 8, FAINT)
     return panel
 
 
-def _marks(low: float, high: float) -> list[float]:
+def marks(low: float, high: float) -> list[float]:
     """Powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1.0,) if last - first > 3 else (1.0, 2.0, 5.0)
@@ -114,7 +119,8 @@ def _marks(low: float, high: float) -> list[float]:
     return [m for m in marks if low <= m <= high]
 
 
-def _line(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float], paint: str, style: str) -> None:
+def line(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float], paint: str, style: str) -> None:
+    """Join values over sizes."""
     xs, ys = [panel.x(s) for s in sizes], [panel.y(v) for v in values]
     ax.plot(xs, ys, color=paint, linewidth=1.5, linestyle=style, zorder=2)
 
@@ -147,5 +153,6 @@ def rate(gbs: float) -> str:
     return f"{gbs * 1e6:.3g} kB/s"
 
 
-def _inverse(beta: float) -> str:
-    return f"1/β = {rate(1e-9 / beta)}" if beta > 0 else "β = 0"
+def _inverse(curves: Curves) -> str:
+    b = curves.letters[1]
+    return f"1/{b} = {rate(1e-9 / curves.beta)}" if curves.beta > 0 else f"{b} = 0"

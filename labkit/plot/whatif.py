@@ -15,14 +15,15 @@ from matplotlib.patches import Circle, PathPatch
 from matplotlib.path import Path
 
 from labkit.plot import sheet
-from labkit.plot.sheet import color, on, write
+from labkit.plot.sheet import BLACK, color, on, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
 from labkit.words import nbytes, seconds
 
-WIDE = 19.6
-TOP, BOTTOM, WIDTH = 2.4, 8.55, 7.4  # of a panel
-LEFTS = (1.75, 11.4)
+WIDE = 17.6
+TOP, BOTTOM, WIDTH = 2.4, 8.55, 6.6  # of a panel
+LEFTS = (1.6, 10.35)
 ROW, ROWS = 0.52, 10.0  # the legend's lines, and where they begin
+COLUMNS = (0.45, 9.1)  # of the legend
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -39,12 +40,13 @@ class Scene:
     map: npt.NDArray[np.int_]
     here: tuple[float, int]
     legend: Sequence[str]  # a line for each curve
-    extra: tuple[str, npt.NDArray[np.float64]] | None = None  # one more curve, which takes no part in the map
+    extra: tuple[str, npt.NDArray[np.float64]] | None = None  # one more curve, which has no letter
+    ahead: npt.NDArray[np.bool_] | None = None  # where on the map that curve's way is faster than every letter
 
 
 def axes(scene: Scene) -> Axes:
     """Axes that are large enough."""
-    return sheet.sheet(WIDE, ROWS + ROW * ((len(scene.legend) + (scene.extra is not None) + 1) // 2) + 0.15)
+    return sheet.sheet(WIDE, ROWS + ROW * ((_legends(scene) + 1) // 2) + 0.15)
 
 
 def draw(ax: Axes, scene: Scene) -> Axes:
@@ -55,16 +57,25 @@ def draw(ax: Axes, scene: Scene) -> Axes:
     _map(ax, scene)
     names = list(scene.curves)
     for i, line in enumerate(scene.legend):
-        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
         _line(ax, [x, x + 0.9], [y, y], color=sheet.stroke(i), linewidth=2, linestyle=STYLES[i % 4])
         _badge(ax, x + 0.45, y, i)
         write(ax, x + 1.15, y, line, 8, align="left")
+    i = len(names)
     if scene.extra is not None:
-        i = len(names)
-        x, y = (0.6, 10.2)[i % 2], ROWS + ROW * (i // 2)
+        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
         _line(ax, [x, x + 0.9], [y, y], color=INK, linewidth=1.1, linestyle=":")
         write(ax, x + 1.15, y, scene.extra[0], 8, align="left")
+        i += 1
+    if scene.ahead is not None and scene.ahead.any():
+        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
+        ax.add_artist(_hatched(Path([(x, y - 0.18), (x + 0.9, y - 0.18), (x + 0.9, y + 0.18), (x, y + 0.18)])))
+        write(ax, x + 1.15, y, "hatched: NCCL, estimated, is faster than every letter", 8, align="left")
     return ax
+
+
+def _legends(scene: Scene) -> int:
+    return len(scene.legend) + (scene.extra is not None) + (scene.ahead is not None and bool(scene.ahead.any()))
 
 
 def _curves(ax: Axes, scene: Scene) -> None:
@@ -96,7 +107,16 @@ def _curves(ax: Axes, scene: Scene) -> None:
 
 def _map(ax: Axes, scene: Scene) -> None:
     """A stripe for each run of one winner; a letter where its region is widest."""
-    write(ax, LEFTS[1], TOP - 0.4, "the fastest, by size and number of ranks (powers of two)", 8.5, align="left")
+    write(
+        ax,
+        LEFTS[1],
+        TOP - 0.4,
+        "the fastest letter, by size and ranks (powers of two)"
+        if scene.extra
+        else "the fastest, by size and ranks (powers of two)",
+        8.5,
+        align="left",
+    )
     rows, columns = scene.map.shape
     high, wide = (BOTTOM - TOP) / rows, WIDTH / columns
     stripes: dict[int, list[Path]] = {}
@@ -105,20 +125,20 @@ def _map(ax: Axes, scene: Scene) -> None:
         for j in range(1, columns + 1):
             if j == columns or scene.map[i][j] != scene.map[i][start]:
                 left, right = LEFTS[1] + start * wide, LEFTS[1] + j * wide
-                corners = [
-                    (left, bottom),
-                    (right, bottom),
-                    (right, bottom - high),
-                    (left, bottom - high),
-                    (left, bottom),
-                ]
-                stripes.setdefault(int(scene.map[i][start]), []).append(Path(corners, closed=True))
+                box = _box(left, bottom, right - left, -high)
+                stripes.setdefault(int(scene.map[i][start]), []).append(box)
                 start = j
         if i % 2 == 0 or rows < 9:
             write(ax, LEFTS[1] - 0.15, bottom - high / 2, f"{scene.ranks[i]:,}", 7.5, FAINT, "right")
     for which, paths in stripes.items():
         whole, paint = Path.make_compound_path(*paths), color(which)
         ax.add_artist(PathPatch(whole, facecolor=paint, edgecolor=paint, linewidth=0.4))
+    if scene.ahead is not None and scene.ahead.any():
+        found = [
+            _box(LEFTS[1] + j * wide, BOTTOM - i * high, (k - j) * wide, -high)
+            for i in range(rows) for j, k in _spans(scene.ahead[i])
+        ]  # fmt: skip
+        ax.add_artist(_hatched(Path.make_compound_path(*found)))
     for which in np.unique(scene.map):
         for i, j in _middles(scene.map == which):
             _badge(ax, LEFTS[1] + (j + 0.5) * wide, BOTTOM - (i + 0.5) * high, int(which))
@@ -131,6 +151,20 @@ def _map(ax: Axes, scene: Scene) -> None:
         ax.add_artist(Circle((x, y), 0.2, facecolor="none", edgecolor=ink, linewidth=inner, zorder=7))
     _line(ax, [x - 0.3, x + 0.3], [y, y], color=INK, linewidth=0.9, zorder=7)
     _line(ax, [x, x], [y - 0.3, y + 0.3], color=INK, linewidth=0.9, zorder=7)
+
+
+def _box(x: float, y: float, wide: float, high: float) -> Path:
+    return Path([(x, y), (x + wide, y), (x + wide, y + high), (x, y + high), (x, y)], closed=True)
+
+
+def _spans(row: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """From where to where a row is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]])))
+    return [(int(j), int(k)) for j, k in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _hatched(path: Path) -> PathPatch:
+    return PathPatch(path, facecolor="none", edgecolor=BLACK, hatch="///", linewidth=0)
 
 
 def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The workbook's predictions, one module a lesson (`lesson02.py`), each with a tuple PREDICTIONS.
+"""The workbook's predictions, one module or two a lesson (`lesson02.py`), each with a tuple PREDICTIONS.
 
 The answers stand here and nowhere else: a notebook names a question, and neither its source nor the output under the
 question gives the answer away. A `Series` among them is asked in one table, by `Choose`.
@@ -14,9 +14,9 @@ from functools import cache
 from typing import TypeVar
 
 from labkit.errors import LabError
-from labkit.predictions.prediction import Option, Prediction, Series
+from labkit.predictions.prediction import Option, Prediction, Series, Trap
 
-__all__ = ["Option", "Prediction", "Series", "every", "find", "find_series", "series"]
+__all__ = ["Option", "Prediction", "Series", "Trap", "every", "find", "find_series", "series"]
 
 T = TypeVar("T")
 

@@ -1,28 +1,62 @@
-"""The predictions of lesson 06: who is busy, and how much each rank sends."""
+"""The predictions of lesson 06: who is busy, how much each rank sends, and what a shared link does to it."""
+
+from __future__ import annotations
 
 from labkit.predictions.prediction import Option, Prediction
 
 PREDICTIONS = (
     Prediction(
-        name="busy_rank",
+        name="same_bits",
         lesson="06",
-        question="Of all the messages that this takes, how many go through rank 0?",
+        question=(
+            "Each of four ranks brings one number: 100000000, 1, -100000000 and 1, as float32. Their sum is 2. They "
+            "add them up by this recipe. What do the ranks hold afterwards?"
+        ),
         options=(
             Option(
-                "one in N",
-                "One in N would be rank 0's share if all ranks had the same amount of work. Here every message has "
-                "rank 0 at one of its ends.",
+                "2 on every rank",
+                "This would be true in float64. A float32 has room for about seven digits: 100000000 + 1 is rounded to "
+                "100000000.",
             ),
             Option(
-                "half of them",
-                "Half of the messages go *to* rank 0. The other half come *from* it: it also has to send the total "
-                "back.",
+                "the same number on every rank, but not 2",
+                "This would be true if all ranks added in the same order. Each rank begins with its own number, and "
+                "adds the others as they come.",
             ),
-            Option("all of them"),
+            Option("not the same number on every rank"),
         ),
-        answer="all of them",
-        why="All of them: every message either brings a rank's `x` to rank 0 or takes the total back from it. That is "
-        "2 (N - 1) messages of S bytes, and because rank 0 handles one at a time, they take 2 (N - 1) steps.",
+        answer="not the same number on every rank",
+        why=(
+            "**Not the same number on every rank.** A float32 has room for about seven digits, so 100000000 + 1 is "
+            "100000000 again. Each rank adds in an order of its own, and loses something different. In training the "
+            "copies of the model would drift apart, a bit at a time, and no error would tell you."
+        ),
+    ),
+    Prediction(
+        name="first_chunk",
+        lesson="06",
+        question=(
+            "In every step each rank sends one chunk to the right. Chunk 0 is to pass every rank, collect everyone's "
+            "part, and be complete **on rank 0** after N - 1 steps. Which rank sends chunk 0 in the first step?"
+        ),
+        options=(
+            Option(
+                "rank 0",
+                "A chunk that begins on rank 0 gets to rank N - 1 in N - 1 steps, and ends there. It would need one "
+                "step more to come home.",
+            ),
+            Option("rank 1"),
+            Option(
+                "rank N - 1",
+                "From rank N - 1 the chunk goes to rank 0 in the first step already, with the parts of two ranks in "
+                "it, and then moves on.",
+            ),
+        ),
+        answer="rank 1",
+        why=(
+            "**Rank 1.** From there it goes to ranks 2, 3, …, and comes to rank 0 last. In the first step every rank "
+            "sends the chunk of the rank on its left. And in the second step? It sends the sum that it has just made."
+        ),
     ),
     Prediction(
         name="ring_bytes",
@@ -36,12 +70,82 @@ PREDICTIONS = (
             Option("nearly 2 S, whatever N is"),
             Option(
                 "nearly N S",
-                "That would be true if each rank passed on whole buffers, as in the recipe before. "
-                "Here it passes on one chunk a step, and the chunks get smaller as N grows.",
+                "This would be true if each rank passed on whole buffers, as `pass_on` does. Here it passes on one "
+                "chunk a step, and the chunks get smaller as N grows.",
             ),
         ),
         answer="nearly 2 S, whatever N is",
-        why="Nearly 2 S. Every rank sends a chunk, S / N bytes, in each of 2 (N - 1) steps: 2 S (N - 1) / N. "
-        "With more ranks there are more steps, and the chunks are smaller: **N cancels out of the bytes**.",
+        why=(
+            "**Nearly 2 S.** Every rank sends a chunk, S / N bytes, in each of 2 (N - 1) steps: 2 S (N - 1) / N. "
+            "With more ranks there are more steps, and the chunks are smaller: N cancels out of the bytes."
+        ),
+    ),
+    Prediction(
+        name="torchs_own",
+        lesson="06",
+        question="Which of these does torch's own `dist.all_reduce` resemble, if the ranks use Gloo?",
+        options=(
+            Option(
+                "one rank does it all",
+                "Then one row and one column of the matrix would hold all the bytes, those of rank 0.",
+            ),
+            Option(
+                "a tree",
+                "Then rank 0 would send more than the others: one whole buffer in each step on the way down.",
+            ),
+            Option("a ring"),
+            Option(
+                "halving and doubling",
+                "Then each rank would send to two others, most of it to the nearer one.",
+            ),
+        ),
+        answer="a ring",
+        why=(
+            "**A ring.** Every rank sends 1.5 S, and all of it to one neighbour. Gloo's ring may turn the other way "
+            "than yours. Halving and doubling sends as much, but to two partners: the sums of the rows are equal and "
+            "the matrices are not."
+        ),
+    ),
+    Prediction(
+        name="shared_link",
+        lesson="06",
+        question=(
+            "Eight ranks sit on two hosts, ranks 0 to 3 on the first one. Whatever leaves a host goes through **one** "
+            "link, which is as fast as a rank's own connection. The buffer is so large that α does not count. Which "
+            "all-reduce is faster?"
+        ),
+        options=(
+            Option(
+                "halving and doubling: it has 6 steps, and the ring 14",
+                "Fewer steps save α. They do not save bytes, and here only the bytes count.",
+            ),
+            Option(
+                "neither: in both of them each rank sends 1.75 S",
+                "This would be true if each rank had a link of its own to the other host.",
+            ),
+            Option("the ring"),
+        ),
+        answer="the ring",
+        why=(
+            "**The ring.** In each of its steps one message leaves a host, so no link ever has more to carry than a "
+            "rank's own: 1.75 S β. In two steps of halving and doubling **all four** ranks of a host send to the other "
+            "host at once, S / 8 each, and share the link: these steps take four times as long, and it is 2.5 S β in "
+            "all."
+        ),
+    ),
+    Prediction(
+        name="odd_ranks",
+        lesson="06",
+        question=(
+            "With α = 10 µs, 10 GB/s for every rank and no shared links, halving and doubling takes 215 ms for 1 GiB "
+            "on 1,024 ranks. How many milliseconds does it take on **1,000** ranks?"
+        ),
+        answer=429,
+        unit="ms",
+        why=(
+            "**429 ms, twice as long on fewer ranks.** 512 ranks halve and double among themselves: 2 S. Before that, "
+            "488 ranks hand over a whole buffer, and in the end they get one back: 2 S more. The ring takes 235 ms, "
+            "whether N is a power of two or not."
+        ),
     ),
 )

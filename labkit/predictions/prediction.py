@@ -9,6 +9,14 @@ from string import ascii_lowercase
 
 from labkit.errors import LabError
 
+ROUNDING = 0.06  # how far a number may be off a trap's and still come from it
+SLIPS = {  # by how much a number is off, and what often does that
+    2: "Both directions of a link, or a factor that was left out?",
+    8: "Bits for bytes?",
+    1000: "A thousand between two units, such as µs and ms, or MB and GB?",
+    1e6: "A million between two units, such as µs and s, or MB and bytes?",
+}
+
 
 @dataclass(frozen=True)
 class Option:
@@ -19,6 +27,22 @@ class Option:
 
     text: str
     reply: str = ""
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A wrong number that a known slip leads to, in the unit of the answer, and what to say of it, in Markdown.
+
+    >>> Trap(2.1, "This counts one direction only.").caught(2.05)
+    True
+    """
+
+    value: float
+    reply: str
+
+    def caught(self, number: float) -> bool:
+        """Whether a number is this one, give or take what rounding on a napkin does."""
+        return abs(number - self.value) <= ROUNDING * abs(self.value)
 
 
 @dataclass(frozen=True)
@@ -34,6 +58,7 @@ class Prediction:
         why: in Markdown, what to say to everybody once the ranks have answered; first the answer, then the reason.
         within: how far a number may be off, as a part of the right one.
         unit: of a number, such as "MiB".
+        traps: wrong numbers that have a reply of their own.
     """
 
     name: str
@@ -44,6 +69,7 @@ class Prediction:
     options: tuple[Option, ...] = ()
     within: float = 0.2
     unit: str = ""
+    traps: tuple[Trap, ...] = ()
 
     def __post_init__(self) -> None:
         texts = [option.text for option in self.options]
@@ -54,6 +80,8 @@ class Prediction:
             assert not silent, f"{self.name}: no reply to {silent}"
         else:
             assert isinstance(self.answer, (int, float)), f"{self.name}: without options the answer is a number"
+        right = [trap.value for trap in self.traps if self.options or self.is_right(trap.value)]
+        assert not right, f"{self.name}: {right} are no traps: they count as right"
 
     def choice(self, said: str | float) -> str | float:
         """What is meant: an option by its letter or its words, or a number with or without its unit.
@@ -83,6 +111,27 @@ class Prediction:
         if isinstance(choice, str) or isinstance(self.answer, str):
             return choice == self.answer
         return abs(choice - self.answer) <= self.within * abs(self.answer) * (1 + 1e-9)
+
+    def reply(self, choice: str | float) -> str:
+        """What to say to a wrong choice: the option's own reply or the trap's, else by how much the number is off.
+
+        >>> asked = Prediction("q", "02", "How long?", 40.0, "", unit="ms", traps=(Trap(20, "One way only."),))
+        >>> asked.reply(20.4), asked.reply(320)
+        ('One way only.', 'Your number is 8 times too large. Bits for bytes?')
+        """
+        if self.is_right(choice):
+            return ""
+        if isinstance(choice, str) or isinstance(self.answer, str):
+            return next((option.reply for option in self.options if option.text == choice), "")
+        caught = [trap for trap in self.traps if trap.caught(choice)]
+        if caught:
+            return min(caught, key=lambda trap: abs(choice - trap.value)).reply
+        if not choice or (choice < 0) != (self.answer < 0) or not self.answer:
+            return ""
+        off = max(choice / self.answer, self.answer / choice)
+        what = "large" if abs(choice) > abs(self.answer) else "small"
+        slip = [hint for factor, hint in SLIPS.items() if abs(off - factor) <= ROUNDING * factor]
+        return " ".join([f"Your number is {float(f'{off:.2g}'):,.10g} times too {what}.", *slip])
 
     def words(self, choice: str | float) -> str:
         """A choice as it is told: "b. both hold the sum", "24 MiB"."""

@@ -77,6 +77,11 @@ def define(cell: str, name: str) -> str:
     return f"it uses {listed(lacks)}, which the ranks do not have" if lacks else ""
 
 
+def drop(name: str) -> None:
+    """Take a name away again that `define` has given."""
+    shell().user_ns.pop(name, None)
+
+
 def _globals(code: types.CodeType) -> Iterator[str]:
     """The global names that a function's code looks up, in the functions inside it as well."""
     yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")

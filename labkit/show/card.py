@@ -48,7 +48,7 @@ class Card:
         )
 
     @cached_property
-    def _case(self) -> Case:
+    def case(self) -> Case:
         """The input that is drawn: a readable one for three ranks where they do."""
         ranks = self.exercise.ranks
         n = 3 if 3 in ranks else max(ranks)
@@ -58,17 +58,17 @@ class Card:
 
     @property
     def _example(self) -> list[str]:
-        sides = zip(self._case.xs, self._wants, strict=True)
+        sides = zip(self.case.xs, self._wants, strict=True)
         return [f"rank {r} │ {written(x)} → {written(w)}" for r, (x, w) in enumerate(sides)]
 
     @cached_property
     def _wants(self) -> list[Any]:
-        return list(self.exercise.means(list(self._case.xs), **self._case.options))
+        return list(self.exercise.means(list(self.case.xs), **self.case.options))
 
     @cached_property
     def svg(self) -> bytes:
         """The picture of before and after."""
-        case = self._case
+        case = self.case
         columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
         found, legend = arrows(
             meaning.sources(self.exercise.means, case, self._wants), [len(flat(x)) for x in columns[0]]
@@ -80,8 +80,8 @@ class Card:
     @property
     def _call(self) -> str:
         """The call of the example: "tree_broadcast(x, root=0)"."""
-        given = [f"{name}={value}" for name, value in self._case.options.items()]
-        names = [name for name in self.exercise.arguments if name not in self._case.options]
+        given = [f"{name}={value}" for name, value in self.case.options.items()]
+        names = [name for name in self.exercise.arguments if name not in self.case.options]
         return f"{self.exercise.name}({', '.join([*names, *given])})"
 
     @property

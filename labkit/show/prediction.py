@@ -75,9 +75,9 @@ class Answer:
                 if self._first in (None, self.choice)
                 else f"The first time you predicted {self._words(self._first)}."
             )
-            reply = next((option.reply for option in p.options if option.text == self.choice), "")
-            return [(before, reply), ("", why)]
+            return [(before, p.reply(self.choice)), ("", why)]
         wrong = [(f"{self._words(o.text)}?", o.reply) for o in p.options if o.text != p.answer]
+        wrong += [(f"{self._words(trap.value)}?", trap.reply) for trap in p.traps]
         return [(f"The answer is {self._words(p.answer)}.", why), *wrong]
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.plot import schedule as plot
 from labkit.plot import svg
+from labkit.show.hosts import OnHosts
 from labkit.theory import schedules
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
@@ -18,8 +19,10 @@ CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
-def draw(schedule: Schedule) -> Drawn:
+def draw(schedule: Schedule, hosts: int | None = None) -> Drawn | OnHosts:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
+
+    With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
 
     >>> from labkit import draw
     >>> from labkit.theory import schedules
@@ -30,7 +33,7 @@ def draw(schedule: Schedule) -> Drawn:
     """
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
-    return Drawn(schedule)
+    return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)
 
 
 class Drawn:

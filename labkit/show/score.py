@@ -11,11 +11,11 @@ from labkit.show.table import cell, row, table
 from labkit.words import count, listed
 
 SHARE, SLACK = 1.02, {"memory": 64.0}  # beyond the least, what still counts as it: a small tensor or two, a rounding
-LESS = {"sent": "fewer bytes", "rounds": "fewer rounds", "memory": "less memory"}
+LESS = {"sent": "fewer bytes", "rounds": "fewer steps", "memory": "less memory"}
 
 
 class Costs:
-    """The bytes, rounds and memory of one run, each with the least possible and the learner's best, where known."""
+    """The bytes, steps and memory of one run, each with the least possible and the learner's best, where known."""
 
     def __init__(self, score: Score, least: Mapping[str, float], best: Mapping[str, Any] | None) -> None:
         self._score = score
@@ -36,7 +36,7 @@ class Costs:
         """How the figures are counted, and how far the solution is from the least."""
         said = []
         if self._score.textbook:
-            said.append("For a collective, the bytes are the textbook's figure, and the call counts as one round.")
+            said.append("For a collective, the bytes are the textbook's figure, and the call counts as one step.")
         if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
             said.append(f"It can be done with {listed(over)}.")
         elif any(self._mine[cost] < least - 0.5 for cost, least in self._least.items() if cost in self._mine):
@@ -50,7 +50,7 @@ class Costs:
         return least is not None and self._mine[cost] > SHARE * least + SLACK.get(cost, 0.0)
 
     def __repr__(self) -> str:
-        names = {"sent": "bytes sent by the busiest rank", "rounds": "rounds", "memory": "bytes of memory at the peak"}
+        names = {"sent": "bytes sent by the busiest rank", "rounds": "steps", "memory": "bytes of memory at the peak"}
         figures = []
         for cost, value in self._mine.items():
             least = f" (least possible: {_number(self._least[cost])})" if cost in self._least else ""
@@ -61,7 +61,7 @@ class Costs:
     def _repr_html_(self) -> str:
         names = {
             "sent": "bytes sent by the busiest rank",
-            "rounds": "rounds, one after another",
+            "rounds": "steps, one after another",
             "memory": "bytes of memory at the peak, beside the arguments",
         }
         columns: Sequence[tuple[str, Mapping[str, Any]]] = (
@@ -85,10 +85,10 @@ def in_short(best: Mapping[str, Any]) -> str:
     """Figures in a few words.
 
     >>> in_short({"n": 4, "size": 64, "sent": 96.0, "rounds": 6, "memory": 80})
-    '96 bytes sent, 6 rounds, 80 bytes of memory'
+    '96 bytes sent, 6 steps, 80 bytes of memory'
     """
     parts = {"sent": "{} sent", "rounds": "{}", "memory": "{} of memory"}
-    said = {c: count(round(best[c]), "round" if c == "rounds" else "byte") for c in COSTS if c in best}
+    said = {c: count(round(best[c]), "step" if c == "rounds" else "byte") for c in COSTS if c in best}
     return ", ".join(parts[cost].format(value) for cost, value in said.items())
 
 

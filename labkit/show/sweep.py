@@ -101,6 +101,11 @@ class Sweep:
         return f"{self._title}. Time and bus bandwidth over sizes. {'; '.join(told)}. {' '.join(self._notes)}"
 
     @property
+    def _letters(self) -> tuple[str, str]:
+        """α and β are one message's prices; a collective is made of several, and its line has its own two."""
+        return ("α", "β") if self.op == "send_recv" else ("a", "b")
+
+    @property
     def _wide(self) -> int:
         return 4 if self.op == "barrier" else len(COLUMNS)
 
@@ -120,9 +125,11 @@ class Sweep:
         notes = [self.note] if self.note else []
         if len(self.rows) > 1:
             line = self.fit
-            per_byte = f"1/β = {rate(line.bandwidth)}" if line.beta else "β = 0"
+            a, b = self._letters
+            per_byte = f"1/{b} = {rate(line.bandwidth)}" if line.beta else f"{b} = 0"
             notes.append(
-                f"Fitted T = α + β · S: α = {seconds(line.alpha)}, {per_byte}; off by {100 * line.worst:.0f} % at most."
+                f"Fitted T = {a} + {b} · S: {a} = {seconds(line.alpha)}, {per_byte}; "
+                f"off by {100 * line.worst:.0f} % at most."
             )
         if self.op != "barrier":
             what, factor = timing.convention(self.op)
@@ -142,4 +149,5 @@ class Sweep:
             alpha=line.alpha,
             beta=line.beta,
             factor=timing.busbw_factor(self.op, self.n),
+            letters=self._letters,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import browse
 import pytest
 from playwright.sync_api import expect
@@ -34,4 +36,34 @@ def test_the_stepper_steps_by_button_and_arrow_and_keeps_its_keys(opened, lab_se
     nb.page.keyboard.press("d")
     expect(nb.cells).to_have_count(4)
     nb.page.screenshot(path=shots / "stepper.png")
+    assert nb.errors() == []
+
+
+LATE = """%%px
+def ring_reduce_scatter(x):
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(1, world_size):
+        out, into = chunks[rank - step], chunks[rank - step - 1]
+        room = torch.empty_like(into)
+        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
+        for work in works:
+            work.wait()
+        into.copy_(room)
+    return chunks[rank]"""
+
+
+def test_the_learners_messages_play_beside_the_workbooks(opened, lab_server, shots):
+    cells = [START, LATE, 'lab.exercise("ring_reduce_scatter").steps()', "1 + 1"]
+    nb: browse.Notebook = opened(lab_server.write("beside.ipynb", cells))
+    nb.run_cell(0)
+    nb.run_cell(1)
+    stepper = nb.run_cell(2).get_by_role("group", name="Step through the messages")
+    pictures = stepper.locator("img[alt^='step']")
+    expect(pictures).to_have_count(2)
+    stepper.get_by_role("button", name="one step on").click()
+    expect(pictures.first).to_have_attribute("alt", re.compile(r"^step 2: 0→1 \[32\] \(≠ data\)"))
+    expect(pictures.last).to_have_attribute("alt", re.compile(r"^step 2: 0→1 \[34\] ·"))
+    nb.page.keyboard.press("ArrowRight")
+    expect(stepper.get_by_text("step 3 of 3", exact=True).first).to_be_visible()
+    nb.page.screenshot(path=shots / "beside.png")
     assert nb.errors() == []

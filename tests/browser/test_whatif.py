@@ -28,7 +28,7 @@ def test_a_slider_moved_by_keys_redraws_the_picture_and_keeps_its_keys(opened, l
     nb.page.keyboard.press("d")
     expect(nb.cells).to_have_count(3)
     widget.locator("select").nth(1).select_option("H100 servers, 8 × 400 Gb/s")
-    expect(widget.locator("img[alt*='NCCL, by its own model']")).to_be_visible()
+    expect(widget.locator("img[alt*='NCCL, estimated']")).to_be_visible()
     expect(widget.get_by_text("latency α")).to_be_hidden()
     expect(widget.get_by_text("oversubscribed", exact=True)).to_be_visible()
     for theme in (browse.DARK, browse.LIGHT):

@@ -10,7 +10,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
 from labkit.grading.limits import remarks
-from labkit.grading.promises import Calls, Messages, Once, OnlyTo, Returns, Root, Travels
+from labkit.grading.promises import Calls, InSteps, Messages, Once, OnlyTo, Returns, Root, Travels
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.theory.record import read
 from tests.recorded import Told, told
@@ -44,6 +44,32 @@ def test_more_messages_than_promised_are_counted_with_their_lines():
     two = record(Told(2).send(1, line=4).send(1, line=5), Told(2).recv(0).recv(0))
     assert Messages(1).broken(two, []) == "Rank 0 sends 2 messages (line 4; line 5), and 1 is enough."
     assert Messages(lambda n: n).broken(two, []) == ""
+
+
+def test_a_rank_that_sends_fewer_pieces_than_asked_for_is_named_and_one_that_sends_none_is_not():
+    one = record(Told(2).send(1, line=4), Told(2).recv(0))
+    assert Messages(4, least=4).broken(one, []) == "Rank 0 sends 1 message (line 4), and 4 are asked for."
+    assert Messages(4, least=1).broken(one, []) == ""
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_ring_that_may_turn_both_ways_goes_to_neighbours_only(step):
+    assert OnlyTo(+1, -1).broken(ring(4, step), []) == ""
+    says = OnlyTo(+1, -1).broken(ring(4, 2), [])
+    assert says == "Rank 0 sends to rank 2 (line 5), and may only send to the next rank or the rank before it."
+
+
+def test_steps_that_follow_one_another_are_counted_and_messages_at_once_are_one():
+    def both_ways(r, at_once):
+        rank, done = Told(4), {"done": 90.0} if at_once else {}
+        for way in (1, -1):
+            rank.send((r + way) % 4, asynchronous=True, **done).recv((r - way) % 4, **done)
+        return rank
+
+    most = InSteps(lambda n: 1)
+    assert most.broken(record(*(both_ways(r, True) for r in range(4))), []) == ""
+    says = most.broken(record(*(both_ways(r, False) for r in range(4))), [])
+    assert says.endswith(" steps follow one another, and 1 is enough.")
 
 
 def test_two_calls_for_one_are_counted():
@@ -89,12 +115,12 @@ def test_what_comes_back_has_the_promised_dtype():
 # -- in a check ---------------------------------------------------------------------------------------------------
 
 
-def limits(ranks, size=1000, **more):
+def limits(ranks, size=1000, case=None, **more):
     """What a check remarks of a right run on these ranks, each with `size` float32 numbers."""
     exercise = Exercise("f", "", "", "", lambda xs: xs, "", **more)
     answers = [{"dtype": "float32", "record": log} for log in told(*ranks)]
     ran = Attempt(Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)]))
-    case = Case([np.zeros(size, dtype="float32")] * len(ranks))
+    case = case or Case([np.zeros(size, dtype="float32")] * len(ranks))
     return [(f.state, f.says[0]) for f in remarks(exercise, case, ran)]
 
 
@@ -143,3 +169,35 @@ def test_a_promise_broken_in_a_check_names_the_input():
     assert limits(ranks, promises=(Messages(1),)) == [
         ("not as asked", "Rank 0 sends 2 messages (line 4; line 5), and 1 is enough (with 2 ranks).")
     ]
+
+
+def crossing(*pairs):
+    """Messages of 400 bytes between four ranks."""
+    ranks = [Told(4) for _ in range(4)]
+    for src, dst in pairs:
+        ranks[src].send(dst, bytes=400)
+        ranks[dst].recv(src, bytes=400)
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([(0, 2), (2, 0), (0, 1), (1, 0)], ""),
+        ([(0, 2), (1, 3)], "2.0 S go from one host to the other, and 1.0 S is possible"),
+        ([(0, 1), (0, 1), (0, 1)], ""),
+    ],
+)
+def test_bytes_between_hosts_are_counted_each_way_and_those_inside_are_not(pairs, says):
+    case = Case([np.zeros(100, dtype="float32")] * 4, "", {"hosts": [[0, 1], [2, 3]]})
+    found = limits(crossing(*pairs), case=case, budget=Budget(link=lambda n, S: S))
+    assert [sentence.startswith(says) for _, sentence in found] == [True] * bool(says)
+
+
+def test_without_hosts_every_pair_of_ranks_has_a_link_of_its_own():
+    case = Case([np.zeros(100, dtype="float32")] * 4)
+    budget = Budget(link=lambda n, S: S)
+    assert limits(crossing((0, 1), (0, 2), (0, 3)), case=case, budget=budget) == []
+    ((state, says),) = limits(crossing((0, 1), (0, 1)), case=case, budget=budget)
+    assert state == "costly"
+    assert says.startswith("2.0 S go from rank 0 to rank 1, and 1.0 S is possible")

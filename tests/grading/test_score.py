@@ -72,9 +72,9 @@ def test_each_figure_stands_beside_the_least_and_the_best():
     more = replace(SCORE, sent=1200.0, memory=800, textbook=True)
     assert shown(more, least, best) == (
         "With 4 ranks, 400 bytes of input a rank: bytes sent by the busiest rank: 1,200 (least possible: 600) · "
-        "rounds: 6 (least possible: 6) · bytes of memory at the peak: 800 (least possible: 400). "
+        "steps: 6 (least possible: 6) · bytes of memory at the peak: 800 (least possible: 400). "
         f"Your best: {in_short(best)}. For a collective, the bytes are the textbook's figure, and the call counts as "
-        "one round. "
+        "one step. "
         "It can be done with fewer bytes and less memory."
     )
     html = Costs(more, least, best)._repr_html_()
@@ -92,6 +92,6 @@ def test_only_what_is_true_is_said_of_the_least():
     assert "That is less than the workbook held possible." in shown(replace(SCORE, rounds=5), least)
     assert "less" not in shown(replace(SCORE, memory=None), {"rounds": 6})
     traded = shown(replace(SCORE, sent=400.0, rounds=9), least)
-    assert "sent by the busiest rank: 400 · rounds: 9 (least possible: 6)" in traded, "fewer bytes for more rounds"
+    assert "sent by the busiest rank: 400 · steps: 9 (least possible: 6)" in traded, "fewer bytes for more steps"
     assert "held possible" not in traded
     assert "memory" not in shown(replace(SCORE, memory=None), least)

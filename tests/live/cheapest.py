@@ -256,19 +256,6 @@ def ring_reduce_scatter(x):
 """,
     ),
     (
-        "ring_all_gather",
-        "memory",
-        """
-def ring_all_gather(x):
-    parts = [x if r == rank else torch.empty_like(x) for r in range(world_size)]
-    for step in range(world_size - 1):
-        out, into = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
-        for work in [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(into, src=(rank - 1) % world_size)]:
-            work.wait()
-    return parts
-""",
-    ),
-    (
         "ring_all_reduce",
         "memory",
         """
@@ -317,6 +304,109 @@ def halving_doubling(x):
     for partner, low, middle, high in reversed(places):
         have, want = [(low, middle), (middle, high)][:: 1 if rank < partner else -1]
         exchange(total[slice(*have)], total[slice(*want)], partner)
+    return total
+""",
+    ),
+    (
+        "tree_all_reduce",
+        "memory",
+        """
+def tree_all_reduce(x):
+    total, room = x.clone(), torch.empty_like(x)
+    distances = [2**k for k in range((world_size - 1).bit_length())]
+    for distance in reversed(distances):
+        if distance <= rank < 2 * distance:
+            dist.send(total, dst=rank - distance)
+        elif rank + distance < min(world_size, 2 * distance):
+            dist.recv(room, src=rank + distance)
+            total += room
+    for distance in distances:
+        if distance <= rank < 2 * distance:
+            dist.recv(total, src=rank - distance)
+        elif rank + distance < min(world_size, 2 * distance):
+            dist.send(total, dst=rank + distance)
+    return total
+""",
+    ),
+    (
+        "leftward_ring",
+        "memory",
+        """
+def leftward_ring(x):
+    chunks = x.tensor_split(world_size)
+    out = chunks[(rank + 1) % world_size]
+    for step in range(1, world_size):
+        into = chunks[(rank + step + 1) % world_size]
+        room = torch.empty_like(into)
+        works = [dist.isend(out, dst=(rank - 1) % world_size), dist.irecv(room, src=(rank + 1) % world_size)]
+        while works:
+            works.pop().wait()
+        room += into
+        out = room
+    return out
+""",
+    ),
+    (
+        "fold_in",
+        "memory",
+        """
+def fold_in(x):
+    def exchange(out, room, partner):
+        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:
+            work.wait()
+
+    power = 2 ** (world_size.bit_length() - 1)
+    total, distance, places = torch.empty_like(x), power // 2, []
+    if rank >= power:
+        dist.send(x, dst=rank - power)
+        dist.recv(total, src=rank - power)
+        return total
+    if rank + power < world_size:
+        dist.recv(total, src=rank + power)
+        x = x + total
+    low, high = 0, len(x)
+    while distance:
+        partner, middle = rank ^ distance, low + -(-(high - low) // 2)
+        places.append((partner, low, middle, high))
+        keep, give = [(low, middle), (middle, high)][:: 1 if rank < partner else -1]
+        if len(places) == 1:
+            exchange(x[slice(*give)], total[slice(*keep)], partner)
+            total[slice(*keep)] += x[slice(*keep)]
+        else:  # the half that went first is still empty
+            first = places[0]
+            free = total[first[2] :] if rank < first[0] else total[: first[2]]
+            size = keep[1] - keep[0]
+            room = free[:size] if size <= len(free) else torch.empty_like(total[slice(*keep)])
+            exchange(total[slice(*give)], room, partner)
+            total[slice(*keep)] += room
+        (low, high), distance = keep, distance // 2
+    for partner, low, middle, high in reversed(places):
+        have, want = [(low, middle), (middle, high)][:: 1 if rank < partner else -1]
+        exchange(total[slice(*have)], total[slice(*want)], partner)
+    if rank + power < world_size:
+        dist.send(total, dst=rank + power)
+    return total
+""",
+    ),
+    (
+        "two_way_ring",
+        "memory",
+        """
+def two_way_ring(x):
+    total = torch.empty_like(x)
+    cut = [[half.tensor_split(world_size) for half in whole.tensor_split(2)] for whole in (x, total)]
+    ways = [*zip(*cut, (1, -1))]
+    for step in range(2 * (world_size - 1)):
+        works = []
+        for mine, sums, way in ways:
+            out, into = (rank - way * step) % world_size, (rank - way * (step + 1)) % world_size
+            works.append(dist.isend(sums[out] if step else mine[out], dst=(rank + way) % world_size))
+            works.append(dist.irecv(sums[into], src=(rank - way) % world_size))
+        for work in works:
+            work.wait()
+        for mine, sums, way in ways if step < world_size - 1 else ():
+            into = (rank - way * (step + 1)) % world_size
+            sums[into].add_(mine[into])
     return total
 """,
     ),

@@ -15,6 +15,28 @@ MISTAKES = [(exercise, mutant) for exercise in ALL for mutant in exercise.mutant
 # Not as we solve them, and right all the same.
 OTHER_WAYS = [
     (
+        "fit_alpha_beta",
+        """
+def fit_alpha_beta(sizes, seconds):
+    scale = sizes.max()
+    columns = torch.stack([torch.ones_like(sizes), sizes / scale], 1) / seconds[:, None]
+    alpha, beta = torch.linalg.lstsq(columns, torch.ones(len(sizes), 1, dtype=torch.float64)).solution.flatten()
+    return torch.stack([alpha, beta / scale])
+""",
+    ),
+    (
+        "slow_servers",
+        """
+def slow_servers(lines):
+    runs = [line.replace(",", " ").split() for mine in comms.all_gather(lines) for line in mine]
+    limit = 0.75 * max(float(speed) for _, _, speed in runs)
+    sound = {name for *pair, speed in runs if float(speed) >= limit for name in pair}
+    left = [set(pair) - sound for *pair, speed in runs if float(speed) < limit]
+    must = set().union(*(names for names in left if len(names) == 1))
+    return [sorted(must), sorted(set().union(*left) - must)]
+""",
+    ),
+    (
         "hello_sum",
         """
 def hello_sum(x):

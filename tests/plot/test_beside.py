@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import matplotlib as mpl
 import pytest
 
-from labkit import WhatIf
+from labkit import Atlas, WhatIf
 from labkit.plot import flow, svg
 from tests import pictures
 
@@ -28,8 +28,9 @@ def drawn() -> dict[str, bytes]:
         "late": pictures.late_of(3),
         "sweep": pictures.sweep_of(),
         "timeline": pictures.crossing().svg,
-        "steps": pictures.shift(3, 1).still,
+        "steps": pictures.shift(3, 1).film.still,
         "whatif": WhatIf(n=8).svg,
+        "atlas": Atlas(limits=True).svg or b"",
     }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.theory.costs import A100, GB200, H100, choose, nccl
+from labkit.theory.costs import A100, GB200, H100, RENTED, choose, nccl
 
 SIZES = 2 ** np.arange(3, 35)
 
@@ -19,7 +19,7 @@ def test_on_eight_h200_it_changes_where_the_published_run_saw_nccl_change():
 
 
 def test_many_nodes_want_a_tree_for_small_messages_and_a_ring_only_where_latency_no_longer_counts():
-    algorithms = [choose("all_reduce", float(s), 64, A100).algorithm for s in 2 ** np.arange(3, 39)]
+    algorithms = [choose("all_reduce", float(s), 64, RENTED["A100 EFA"]).algorithm for s in 2 ** np.arange(3, 39)]
     assert algorithms[0] == "Tree"
     assert algorithms[-1] == "Ring"
     assert algorithms == sorted(algorithms, reverse=True), "one change, from the tree to the ring"

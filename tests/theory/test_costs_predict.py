@@ -10,7 +10,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.theory import formulas
-from labkit.theory.costs import A100, GB200, H100, choose, flat, predict
+from labkit.theory.costs import A100, GB200, H100, choose, estimate, flat, predict
 from labkit.theory.costs.machine import Cluster
 from labkit.theory.costs.predict import OPS, times
 
@@ -63,9 +63,26 @@ def test_with_one_rank_a_node_a_hierarchy_is_what_it_has_between_nodes(op):
 def test_a_hierarchy_has_the_steps_and_the_bytes_between_nodes_of_the_closed_formula(op, nodes, gpus):
     figures, out = formulas.hierarchical(op, nodes, gpus)
     alike = Cluster("alike", gpus, 1e9, gpus, 10.0, nvlink_latency=1.0, network_latency=1.0)  # 1 µs a step anywhere
-    latency, moved = (predict(op, s, nodes * gpus, alike).seconds["hierarchical, ring between nodes"] for s in (0, 1e9))
+    found = times(op, np.array([0, 1e9]), nodes * gpus, alike, ("Simple",))
+    latency, moved = found["hierarchical, ring between nodes"]
     assert latency == pytest.approx(figures.steps * 1e-6)
     assert moved - latency == pytest.approx(out * 1e9 / (alike.rail * 1e9)), "each rank has a rail of its own"
+
+
+def test_small_messages_are_priced_with_the_protocol_for_small_messages():
+    ring = predict("all_reduce", 8, 100_000, H100).seconds["flat ring"]
+    (nccls,) = (t for a, p, t in choose("all_reduce", 8, 100_000, H100).table if (a, p) == ("Ring", "LL"))
+    assert ring == pytest.approx(nccls, rel=0.01)
+    simple = times("all_reduce", 8, 100_000, H100, ("Simple",))["flat ring"]
+    assert simple > 3 * ring
+    large = predict("all_reduce", 1e10, 8, H100).seconds["flat ring"]
+    assert large == pytest.approx(float(times("all_reduce", 1e10, 8, H100, ("Simple",))["flat ring"]))
+
+
+def test_a_tree_in_pieces_pays_for_the_time_in_which_it_fills():
+    ends = times("all_reduce", np.array([0.0, 1e15]), 1024, H100, ("Simple",))["double tree"]
+    middle = times("all_reduce", 1e9, 1024, H100, ("Simple",))["double tree"]
+    assert middle > 1.1 * (ends[0] + ends[1] * 1e9 / 1e15)
 
 
 def test_inside_one_node_there_is_no_network():
@@ -119,7 +136,9 @@ def test_the_fastest_comes_first_and_nccls_choice_stands_beside():
     assert found.winner == next(iter(found.seconds))
     assert found.nccl == choose("all_reduce", 1e9, 1024, H100)
     assert predict("all_to_all", 1e9, 1024, H100).nccl is None
-    assert "what NCCL would choose" in repr(found)
+    assert "what NCCL's own model would choose" in repr(found)
+    assert found.estimate == estimate("all_reduce", 1e9, 1024, H100)
+    assert "what NCCL takes, as estimated" in repr(found)
     assert "1,024 GPUs (128 nodes)" in repr(found)
 
 

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from labkit.theory.costs import H100, choose
-from labkit.theory.published import LARGE, SMALL, TABLES, compare
+from labkit.errors import LabError
+from labkit.theory.costs import H100, choose, nccl
+from labkit.theory.costs.estimate import FITTED
+from labkit.theory.published import LARGE, SMALL, TABLES, compare, find, judge, spread
+from labkit.theory.published.judge import chosen
+from labkit.theory.published.learn import GUESS, errors, learn, modelled
 from labkit.theory.timing import algbw, busbw
 
 ALL = compare()
 GIB = 2**30
-FIRM = [t for t in TABLES if t.n < 1440]
+FIRST = TABLES[:7]
+FIRM = [t for t in FIRST if t.n < 1440]
+MODELLED = [t for t in TABLES if t.cluster and t.op in nccl.OPS]
 
 
 def test_every_table_names_its_source_and_every_row_is_in_the_comparison():
-    assert all(".md" in t.source for t in TABLES)
-    assert len(ALL.rows) == sum(len(t.rows) for t in TABLES)
+    assert all("/" in t.source for t in TABLES)
+    assert len({t.name for t in TABLES}) == len(TABLES)
+    assert len(ALL.rows) == sum(len(t.rows) for t in MODELLED)
+
+
+def test_rows_grow_in_size_and_times_are_above_zero():
+    for t in TABLES:
+        sizes = [size for size, _ in t.rows]
+        assert sizes == sorted(set(sizes)), t.name
+        assert all(us > 0 for _, us in t.rows), t.name
+
+
+def test_a_table_is_found_by_its_name_or_by_a_part_that_no_other_has():
+    assert find("8 × H100, p5").name == "8 × H100, p5"
+    assert find("2 × lambda").generation == "blackwell"
+    with pytest.raises(LabError, match="Choose one of"):
+        find("A100,")
+    with pytest.raises(LabError, match="No tables"):
+        find("TPU")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +50,7 @@ def test_every_table_names_its_source_and_every_row_is_in_the_comparison():
         ("8 × A100", 67108864, 98.02, 171.54),
         ("8 × H200", 17179869184, 275.58, 482.26),
         ("72 × GB200", 8589934592, 423.16, 834.57),
-        ("144 × GB200", 536870912, 248.92, 493.94),
+        ("128 × GB200", 536870912, 248.92, 493.94),
         ("1440 × GB200", 17179869184, 203.01, 405.74),
     ],
 )
@@ -43,7 +67,7 @@ def test_as_it_is_the_model_is_within_25_percent_from_8_gib_on(table):
     assert all(0.75 <= r.ratio <= 1.25 for r in rows), [(r.nbytes, r.ratio) for r in rows]
 
 
-@pytest.mark.parametrize("table", [t.name for t in TABLES])
+@pytest.mark.parametrize("table", [t.name for t in FIRST])
 def test_corrected_by_two_numbers_it_is_within_25_percent_for_large_and_a_factor_of_two_for_all_others(table):
     rows = [r for r in ALL.of(table) if not r.used]
     assert len(rows) >= 2
@@ -61,8 +85,8 @@ def test_without_nvls_eight_h200_reach_the_rings_bandwidth():
 
 def test_the_misses_are_known():
     """What the model gets wrong as it is; a better model changes these lines."""
-    missed = {t.name: 0 for t in TABLES}
-    for r in ALL.rows:
+    missed = {t.name: 0 for t in FIRST}
+    for r in compare(FIRST).rows:
         bounds = (0.5, 2.0) if r.nbytes < LARGE else (0.75, 1.25)
         missed[r.table] += not bounds[0] <= r.ratio <= bounds[1]
     assert missed == {
@@ -71,14 +95,14 @@ def test_the_misses_are_known():
         "16 × A100, 2 × p4de": 1,
         "16 × H100, 2 × p5": 11,  # the plugin declares 75 µs of latency, and the whole run took 69
         "72 × GB200": 3,
-        "144 × GB200": 4,
+        "128 × GB200": 4,
         "1440 × GB200": 6,  # all of them: too fast by 2.5 to 6
     }
 
 
 def test_the_summary_shows_every_table_as_it_is_and_corrected():
     said = repr(ALL)
-    assert all(t.name in said for t in TABLES)
+    assert all(t.name in said for t in MODELLED)
     assert "as it is" in said
     assert "corrected" in said
     assert len(ALL.listing.splitlines()) == len(ALL.rows) + 1
@@ -87,3 +111,62 @@ def test_the_summary_shows_every_table_as_it_is_and_corrected():
 def test_small_and_large_are_told_apart():
     assert SMALL < LARGE
     assert ALL.of("8 × A100", 0, SMALL)[-1].nbytes < SMALL <= ALL.of("8 × A100", SMALL)[0].nbytes
+
+
+JUDGED = judge(again=False)
+
+
+def test_the_constants_are_what_the_procedure_makes_of_the_tables():
+    again = vars(learn(TABLES, FITTED))
+    for name, value in vars(FITTED).items():
+        assert again[name] == pytest.approx(value, rel=0.01), name
+
+
+def test_every_constant_has_a_guess_and_stays_where_it_can_be_believed():
+    assert set(GUESS) == set(vars(FITTED))
+    for name, value in vars(FITTED).items():
+        guess, spread_ = GUESS[name]
+        assert guess / (1 + spread_) ** 2 <= value <= guess * (1 + spread_) ** 2, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("publisher", ["aws-ia/terraform-aws-eks-blueprints", "NVIDIA/dgxc-benchmarking"])
+def test_a_publisher_left_out_is_met_as_well_as_the_others(publisher):
+    constants = learn([t for t in TABLES if t.publisher != publisher], FITTED)
+    off = [np.abs(np.expm1(errors(t, constants))) for t in modelled() if t.publisher == publisher]
+    assert np.median(np.concatenate(off)) <= 0.15
+
+
+def test_large_messages_are_met_within_8_percent_and_a_few_rows_help():
+    as_it_comes, three, six = (JUDGED.off(given)[0] for given in (0, 3, 6))
+    assert as_it_comes <= 0.1
+    assert three <= 0.08
+    assert six <= 0.05
+    assert JUDGED.off(0, lambda e: e.nbytes >= LARGE)[0] <= 0.08
+    assert "90th percentile" in repr(JUDGED)
+
+
+def test_errors_are_of_rows_that_were_not_given():
+    table = find("16 × H100, 2 × Dell")
+    given = {table.rows[i][0] for i in chosen(table, 6)}
+    assert len(given) == 6
+    assert {table.rows[0][0], table.rows[-1][0]} <= given
+    rows = [e for e in JUDGED.errors if e.table is table and e.given == 6]
+    assert {e.nbytes for e in rows} == {size for size, _ in table.rows} - given
+
+
+def test_odd_machines_and_others_libraries_are_in_the_atlas_and_not_in_the_claim():
+    assert not find("8 × MI300X").claimed
+    assert not find("2048 × GH200, Alps").claimed
+    assert all(t.claimed for t in modelled())
+    assert {e.table for e in JUDGED.errors} == set(modelled())
+
+
+def test_machines_of_one_kind_differ_and_so_no_model_is_right_for_all():
+    apart = spread()
+    assert apart["below 1 MiB"][0] > apart["from 64 MiB"][0] > 0
+
+
+def test_the_largest_run_is_a_miss_that_is_known():
+    off = [e.off for e in JUDGED.errors if e.table.n == 1440 and e.given == 0]
+    assert min(off) > 0.3, "twenty racks: too fast by a factor of two to three"

@@ -8,6 +8,7 @@ from typing import Any
 from labkit.errors import LabError
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpx", "tcpxo", "slingshot")  # efa1: AWS up to p4; efa: from p5 on
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,23 @@ class Cluster:
     cpu: str = "amd"  # NCCL's tables ask for it between nodes
     nvls: bool = False  # the NVLink switch adds up
     channels: int = 16
+    fabric: str = "infiniband"  # what the network is, as one rents it: one of FABRICS
+    gpus_per_process: int = 1  # 8: one process launches for eight GPUs, one after the other (nccl-tests -g 8)
+    call_overhead: float = 0.0  # µs that each call costs where calls are timed one by one, as in torch: 20 or so
+    algorithm: str = ""  # the one that NCCL_ALGO allows, where it is set
     source: str = ""
 
     def __post_init__(self) -> None:
-        bad = [name for name in ("gpus_per_node", "nvlink", "rails", "rail", "channels") if not getattr(self, name) > 0]
-        if bad or self.oversubscription < 1 or min(self.nvlink_latency, self.network_latency, self.nic_latency) < 0:
+        counts = ("gpus_per_node", "nvlink", "rails", "rail", "channels", "gpus_per_process")
+        latencies = (self.nvlink_latency, self.network_latency, self.nic_latency, self.call_overhead)
+        bad = [name for name in counts if not getattr(self, name) > 0]
+        if bad or self.oversubscription < 1 or min(latencies) < 0:
             named = ", ".join(bad) or "oversubscription (1 or more) or a latency (0 or more)"
             raise LabError(f"No cluster has such {named}. Give numbers above zero.")
         if self.generation not in GENERATIONS:
             raise LabError(f"generation={self.generation!r} is unknown. Choose one of: {', '.join(GENERATIONS)}.")
+        if self.fabric not in FABRICS:
+            raise LabError(f"fabric={self.fabric!r} is unknown. Choose one of: {', '.join(FABRICS)}.")
 
     @property
     def network(self) -> float:
@@ -66,14 +75,38 @@ class Cluster:
 
 NCCL = "NVLink as NCCL 2.28 counts it (graph/topo.h): GB/s a link × links"
 A100 = Cluster(
-    "A100 servers (AWS p4de)", 8, 240.0, 4, 12.5, generation="ampere", cpu="intel", channels=24, nic_latency=75.0,
-    source=f"{NCCL}: 20 × 12; 4 × 100 Gb/s EFA; aws-ofi-nccl declares 75 µs",
+    "A100 servers, 8 × 200 Gb/s", 8, 240.0, 8, 25.0, generation="ampere", channels=24,
+    source=f"{NCCL}: 20 × 12; 8 × 200 Gb/s InfiniBand (DGX A100)",
 )  # fmt: skip
 H100 = Cluster(
     "H100 servers, 8 × 400 Gb/s", 8, 370.8, 8, 50.0, nvls=True, source=f"{NCCL}: 20.6 × 18; 8 × 400 Gb/s InfiniBand",
+)  # fmt: skip
+H200 = H100.but(name="H200 servers, 8 × 400 Gb/s")  # the links of an H100, with more memory behind them
+B200 = Cluster(
+    "B200 servers, 8 × 400 Gb/s", 8, 721.8, 8, 50.0, generation="blackwell", nvls=True, channels=32,
+    source=f"{NCCL}: 40.1 × 18; 8 × 400 Gb/s InfiniBand",
 )  # fmt: skip
 GB200 = Cluster(
     "GB200 racks (NVL72)", 72, 721.8, 72, 50.0, generation="blackwell", cpu="arm", nvls=True, channels=32,
     source=f"{NCCL}: 40.1 × 18; 400 Gb/s of network a GPU",
 )  # fmt: skip
-CLUSTERS = {"A100": A100, "H100": H100, "GB200": GB200}
+CLUSTERS = {"A100": A100, "H100": H100, "B200": B200, "GB200": GB200}
+EFA = "aws-ofi-nccl declares 75 µs"
+RENTED = CLUSTERS | {  # and as some clouds have them
+    "H200": H200,
+    "A100 EFA": A100.but(
+        name="A100 servers (AWS p4de)", rails=4, rail=12.5, fabric="efa1", nic_latency=75.0, cpu="intel",
+        source=f"{NCCL}: 20 × 12; 4 × 100 Gb/s EFA; {EFA}",
+    ),
+    "H100 EFA": H100.but(
+        name="H100 servers (AWS p5)", rails=32, rail=12.5, fabric="efa", nic_latency=75.0,
+        source=f"{NCCL}: 20.6 × 18; 32 × 100 Gb/s EFA; {EFA}",
+    ),
+    "H100 TCPXO": H100.but(name="H100 servers (GCP a3-mega)", rails=8, rail=25.0, fabric="tcpxo", cpu="intel"),
+    "H100 TCPX": H100.but(name="H100 servers (GCP a3-high)", rails=4, rail=25.0, fabric="tcpx", cpu="intel"),
+    "A100 Slingshot": A100.but(name="A100 nodes, Slingshot 11", gpus_per_node=4, rails=4, fabric="slingshot"),
+    "GH200": H100.but(
+        name="GH200 nodes, Slingshot 11", gpus_per_node=4, rails=4, rail=25.0, fabric="slingshot", cpu="arm", nvls=False
+    ),
+    "B200 RoCE": B200.but(name="B200 servers (GCP a4)", fabric="roce", cpu="intel"),
+}  # fmt: skip

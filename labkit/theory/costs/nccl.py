@@ -101,7 +101,7 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str
     nbytes, n = np.broadcast_arrays(np.asarray(nbytes, float), np.asarray(n))
     nodes = -(-n // cluster.gpus_per_node)
     found = {}
-    for a in OPS[op]:
+    for a in [a for a in OPS[op] if a.startswith(cluster.algorithm)] or OPS[op]:
         for p, protocol in enumerate(PROTOCOLS):
             if protocol != "Simple" and a not in ("Tree", "Ring"):
                 continue

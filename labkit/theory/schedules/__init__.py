@@ -8,6 +8,7 @@
 """
 
 from labkit.theory.schedules.direct import linear, naive, pairwise
+from labkit.theory.schedules.links import loads, seconds
 from labkit.theory.schedules.logarithmic import bruck, halving_doubling, pat, recursive_doubling
 from labkit.theory.schedules.rings import bidirectional_ring, hierarchical, ring
 from labkit.theory.schedules.schedule import Schedule, Send, Step
@@ -40,6 +41,7 @@ __all__ = [
     "halving_doubling",
     "hierarchical",
     "linear",
+    "loads",
     "naive",
     "of",
     "pairwise",
@@ -47,6 +49,7 @@ __all__ = [
     "pat",
     "recursive_doubling",
     "ring",
+    "seconds",
     "tree",
 ]
 

@@ -1,0 +1,176 @@
+"""A race of all-reduces by size: Gloo, a ring in Python, the ranks' own shared memory, MPI; and what waiting costs.
+
+`python benchmarks/race.py --write` takes two to four minutes. Every round starts the ranks anew, two of them and then
+four; in each race all contestants take turns (`lab.race`), MPI with ranks of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from measure import machine, options, table
+from measure.processes import Failed, Program
+
+PROGRAM = Path(__file__).resolve().parent / "programs" / "with_race.py"
+LIMIT = 240.0  # seconds that one race may take
+REPEAT = 9
+GLOO, MPI, COPY = "dist.all_reduce(x)", "MPI", "one copy of S"
+RING, MINE = "ring_all_reduce(x)", "shared_all_reduce(x, room)"
+WHOLE, HALL, BUSY = "sum_slots(x, hall)", "shared_all_reduce(x, hall)", "shared_all_reduce(x, busy)"
+NAMES = {
+    GLOO: "Gloo",
+    RING: "a ring in Python",
+    MINE: "shared memory",
+    HALL: "the same, in one piece",
+    WHOLE: "everyone reads every slot",
+    BUSY: "the same, never yielding",
+    MPI: "MPI",
+    COPY: "one copy of S",
+}
+SIZES = {
+    2: (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26),
+    4: (4, 2**14, 2**20, 2**24),
+}
+CONTESTANTS = {2: (RING, MINE, HALL, WHOLE), 4: (RING, MINE, BUSY)}
+BOARD = {2: (GLOO, RING, MINE, HALL, WHOLE, MPI, COPY), 4: (GLOO, RING, MINE, BUSY, MPI, COPY)}
+MIB = 2**20
+FASTER, COPIES = 7.0, 2.5  # what shared memory has to reach, at 1 MiB and at 64 MiB
+Told = dict[str, list[float]]  # "MPI, 4" → seconds, a repetition each
+
+
+def key(name: str, size: int) -> str:
+    """Under which name a program tells a contestant's times."""
+    return f"{name}, {size}"
+
+
+def measure(ranks: int) -> tuple[Told, str]:
+    """One race in fresh processes: its times, or why there are none."""
+    scratch = Path(tempfile.mkdtemp(prefix="bench-"))
+    arguments = [str(ranks), str(REPEAT), json.dumps(SIZES[ranks]), json.dumps(CONTESTANTS[ranks])]
+    try:
+        with Program([sys.executable, str(PROGRAM), *arguments], scratch, LIMIT) as program:
+            told: dict[str, Any] = program.hear()
+            program.rest()
+            return told["samples"], "; ".join(f"{name}: {why}" for name, why in told["out"].items())
+    except (Failed, OSError) as failure:
+        return {}, str(failure)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def run(rounds: int) -> tuple[dict[int, list[Told]], list[str]]:
+    """All rounds, and what failed in them."""
+    done: dict[int, list[Told]] = {ranks: [] for ranks in CONTESTANTS}
+    failures = []
+    for i in range(rounds):
+        for ranks in CONTESTANTS:
+            told, failure = measure(ranks)
+            done[ranks].append(told)
+            failures += [f"round {i + 1}, {ranks} ranks: {failure}"] if failure else []
+            print(f"round {i + 1} of {rounds}, {ranks} ranks: {failure or 'done'}", file=sys.stderr, flush=True)
+    return done, failures
+
+
+def rows(done: dict[int, list[Told]], failures: Sequence[str] = ()) -> list[table.Row]:
+    """What was promised, and what waiting costs; times in µs."""
+
+    def of(ranks: int, name: str) -> list[list[float] | None]:
+        return [[1e6 * s for s in told[name]] if name in told else None for told in done[ranks]]
+
+    def row(what: str, ranks: int, ours: str, other: str, theirs: str, **target: float) -> table.Row:
+        failed = tuple(f for f in failures if f": {MPI}: " not in f) if target else ()
+        return table.Row(
+            f"{what}, {ranks} ranks", "µs", of(ranks, ours), other, of(ranks, theirs), **target, failures=failed
+        )
+
+    one, large, small = key(MINE, MIB), key(MINE, 64 * MIB), key(MINE, 4)
+    return [
+        row("shared memory: all_reduce, 1 MiB", 2, one, "Gloo", key(GLOO, MIB), ratio=round(1 / FASTER, 3)),
+        row("shared memory: all_reduce, 64 MiB", 2, large, "one copy of S", key(COPY, 64 * MIB), ratio=COPIES),
+        row("shared memory: all_reduce, 64 MiB", 2, large, "in one piece", key(HALL, 64 * MIB)),
+        row("a meeting by flags", 2, "meeting", "`dist.barrier`", "barrier"),
+        row("a core's work while another rank is 0.3 s late", 2, "mine", "Gloo", "gloos"),
+        row("shared memory: all_reduce, 4 B", 4, small, "Gloo", key(GLOO, 4)),
+        row("shared memory: all_reduce, 4 B, never yielding", 4, key(BUSY, 4), "yielding", small),
+    ]
+
+
+def board(ranks: int, done: Sequence[Told]) -> list[tuple[str, ...]]:
+    """The scoreboard: a row a size, "min / median" of each, the fastest by its median in bold."""
+    lines = [(f"S, {ranks} ranks", *(NAMES[name] for name in BOARD[ranks]))]
+    for size in SIZES[ranks]:
+        seconds = {name: [s for told in done for s in told.get(key(name, size), [])] for name in BOARD[ranks]}
+        medians = {name: table.median(each) for name, each in seconds.items() if each and name != COPY}
+        best = min(medians, key=lambda name: medians[name], default=None)
+        cells = [("**{}**" if name == best else "{}").format(figures(each)) for name, each in seconds.items()]
+        lines.append((said(size), *cells))
+    return [lines[0], ("---",) * len(lines[0]), *lines[1:]]
+
+
+def figures(seconds: Sequence[float]) -> str:
+    """ "min / median µs" of all repetitions."""
+    if not seconds:
+        return "–"
+    unit, factor = ("ms", 1e3) if table.median(seconds) >= 1e-3 else ("µs", 1e6)
+    return f"{min(seconds) * factor:.3g} / {table.median(seconds) * factor:.3g} {unit}"
+
+
+def said(size: int) -> str:
+    """Bytes as they are said."""
+    for unit, many in (("MiB", MIB), ("KiB", 2**10)):
+        if size >= many:
+            return f"{size // many} {unit}"
+    return f"{size} B"
+
+
+def section(facts: dict[str, str], done: dict[int, list[Told]], failures: Sequence[str]) -> str:
+    """What was promised, then a scoreboard for each number of ranks."""
+    title = "A race of all-reduces: `benchmarks/race.py`"
+    text = table.render(title, facts, rows(done, failures))
+    told = [f for f in failures if f"- failed: {f}" not in text]
+    text += "".join(f"\n- {f}\n" for f in dict.fromkeys(told))
+    for ranks, each in done.items():
+        text += "\n" + "\n".join("| " + " | ".join(line) + " |" for line in board(ranks, each)) + "\n"
+    return text
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    return options.parser(__doc__, 3, "how often each race is run").parse_args(argv)
+
+
+def main() -> int:
+    """Measure, print the tables; the exit code is 1 where a race failed."""
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
+    facts = machine.describe(["torch", "mpi4py", "mpich"]) | {"load before": machine.load()}
+    with contextlib.suppress(KeyboardInterrupt):
+        done, failures = run(args.rounds)
+        facts["load after"] = machine.load()
+        facts["method"] = (
+            f"rounds: {args.rounds}; in each a race of 2 ranks and one of 4, in fresh processes; {REPEAT} repetitions "
+            "of 12 ms, or of one call that takes longer, in three passes over all sizes, all contestants of a size "
+            "taking turns; the slowest rank; results checked outside the clock; min / median (/ max) a call; a ratio "
+            "is the median of the rounds' ratios of medians; float32, 1 thread a rank; S is a rank's buffer; one copy "
+            "of S: all ranks at once copy a buffer of S bytes in memory; shared memory: lesson 06b's "
+            "`shared_all_reduce` in pieces of 2 MiB; MPI with ranks of its own, which sleep while others take theirs"
+        )
+        text = section(facts, done, failures)
+        print(text)
+        if args.write:
+            table.write("race", text)
+        return int(bool(failures))
+    return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

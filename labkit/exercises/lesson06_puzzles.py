@@ -1,0 +1,629 @@
+"""The puzzles of lesson 06: all-reduce where the direction, the order, N or the network asks for something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2
+from typing import Any
+
+from labkit.exercises.lesson06 import CALLS_ALL_REDUCE, NAIVE, ROTATES_THE_WHOLE
+from labkit.grading.exercise import NOTHING, Budget, Exercise, Least, Mutant, unmarked
+from labkit.grading.inputs import Case, counting, vectors
+from labkit.grading.promises import InSteps, Messages, OnlyTo
+from labkit.theory import collectives
+
+PIECES = 4
+
+
+def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
+    return collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs])
+
+
+def _sum_on_the_last(xs: Sequence[Any]) -> list[Any]:
+    return [NOTHING] * (len(xs) - 1) + [collectives.all_reduce(xs)[-1]]
+
+
+def _sum(xs: Sequence[Any], **_: Any) -> list[Any]:
+    return collectives.all_reduce(xs)
+
+
+def _on_two_hosts(n: int) -> list[Case]:
+    """Four ranks, two on each of two hosts, which are not always neighbours by number."""
+    ways = ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[3, 0], [2, 1]])
+    cases = [Case(counting(n, n)), *vectors(n)[1:]]
+    return [
+        Case(case.xs, f"hosts {hosts[0]} and {hosts[1]}" + (f", {case.about}" if case.about else ""), {"hosts": hosts})
+        for i, case in enumerate(cases)
+        for hosts in [ways[i % len(ways)]]
+    ]
+
+
+def _power(n: int) -> int:
+    return 1 << n.bit_length() - 1
+
+
+LEFTWARD = '''
+def leftward_ring(x):
+    """Return the sum of everyone's chunk r on rank r, by N - 1 steps round the ring to the left."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(1, world_size):
+        out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
+        room = torch.empty_like(into)
+        works = [dist.isend(out, dst=left), dist.irecv(room, src=right)]
+        for work in works:
+            work.wait()
+        into += room
+    return chunks[rank]
+'''
+
+LEFTWARD_RING = Exercise(
+    name="leftward_ring",
+    lesson="06",
+    title="The ring turns the other way",
+    statement=(
+        "The ring's first half again, a reduce-scatter, but every rank may send to its **left-hand** neighbour only. "
+        "Still rank r is to end with the total of chunk r: return that. N - 1 steps, one chunk a step. `x` has one "
+        "dimension, any length, and stays as it is."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=_own_chunk_of_the_sum,
+    inputs=vectors,
+    forbids=("collectives",),
+    promises=(OnlyTo(-1), Messages(lambda n: n - 1)),
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
+    picture=lambda: counting(3, 3),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: n - 1, memory=lambda n, S: min(2, n - 1) * S / n),
+    solution=LEFTWARD,
+    mutants=(
+        Mutant(
+            "turns the ring to the right",
+            source=LEFTWARD.replace("dst=left", "dst=right")
+            .replace("src=right", "src=left")
+            .replace("rank + step", "rank - step")
+            .replace("step + 1)", "step - 1)"),
+            verdict="not as asked",
+            says="may only send to the rank before it",
+        ),
+        Mutant(
+            "turns the messages round and leaves the chunks as they were",
+            source=LEFTWARD.replace("rank + step", "rank - step").replace("step + 1)", "step - 1)"),
+        ),
+        Mutant("stops a step early", replace=("range(1, world_size)", "range(1, world_size - 1)")),
+        Mutant(
+            "passes whole buffers to the left",
+            source=ROTATES_THE_WHOLE.format(name="leftward_ring")
+            .replace("dst=(rank + 1)", "dst=(rank - 1)")
+            .replace("src=(rank - 1)", "src=(rank + 1)")
+            .replace("return total", "return total.tensor_split(world_size)[rank]"),
+            verdict="costly",
+        ),
+    ),
+    hints=(
+        "The sum of chunk r ends on rank r, and it travels to the left. So on which rank does it begin?",
+        "On rank r - 1: rank r first sends chunk r + 1, and one chunk further in each step.",
+    ),
+    after="The same bytes and steps. A ring that turns both ways at once would keep both directions of a link busy.",
+)
+
+RING = '''
+def ring_all_reduce(x):
+    """Return the sum of all ranks' x on every rank: chunks travel twice round the ring."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    total = x.clone()
+    chunks = total.tensor_split(world_size)
+
+    def pass_on(out, room):
+        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]
+        for work in works:
+            work.wait()
+
+    for step in range(world_size - 1):
+        into = chunks[(rank - step - 1) % world_size]
+        room = torch.empty_like(into)
+        pass_on(rank - step, room)
+        into += room
+    for step in range(world_size - 1):
+        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])
+    return total
+'''
+
+RING_ALL_REDUCE = Exercise(
+    name="ring_all_reduce",
+    lesson="06",
+    title="The ring in one function",
+    statement=(
+        "The next notebook races this function against torch's own. Write both halves of the ring in **one** function "
+        "that needs no other one of yours. Every rank brings a tensor `x` with one dimension, of the same length and "
+        "dtype. Return a new tensor with the sum over the ranks, on every rank. Send to the right-hand neighbour and "
+        "receive from the left-hand one only: 2 (N - 1) steps, one chunk a step, **2 S (N - 1) / N** bytes out of each "
+        "rank. The length need not divide by N, and may be 0. `x` stays as it is. Can you do it with little more than "
+        "S bytes of memory?"
+    ),
+    minutes=12,
+    difficulty=2,
+    means=collectives.all_reduce,
+    inputs=vectors,
+    forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(lambda n: 2 * (n - 1))),
+    budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
+    picture=lambda: counting(3, 3),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),
+    solution=RING,
+    mutants=(
+        Mutant(
+            "sends whole tensors round the ring",
+            source=ROTATES_THE_WHOLE.format(name="ring_all_reduce"),
+            verdict="costly",
+        ),
+        Mutant(
+            "lets rank 0 do it all",
+            source=unmarked(NAIVE).replace("naive_all_reduce", "ring_all_reduce"),
+            verdict="costly",
+        ),
+        Mutant(
+            "turns the ring the other way",
+            source=RING.replace(
+                "(rank + 1) % world_size, (rank - 1) % world_size", "(rank - 1) % world_size, (rank + 1) % world_size"
+            )
+            .replace("rank - step - 1", "rank + step + 1")
+            .replace("pass_on(rank - step, room)", "pass_on(rank + step, room)")
+            .replace("pass_on(rank + 1 - step, chunks[(rank - step)", "pass_on(rank - 1 + step, chunks[(rank + step)"),
+            verdict="not as asked",
+            says="may only send to the next rank",
+        ),
+        Mutant(
+            "sends each chunk in two pieces",
+            source=RING.replace(
+                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n",
+                "        works = [dist.isend(half, dst=right) for half in chunks[out % world_size].tensor_split(2)]\n"
+                "        works += [dist.irecv(half, src=left) for half in room.tensor_split(2)]\n",
+            ),
+            verdict="costly",
+        ),
+        Mutant(
+            "adds in the second half, too",
+            replace=(
+                "        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])",
+                "        into = chunks[(rank - step) % world_size]\n        room = torch.empty_like(into)\n        "
+                "pass_on(rank + 1 - step, room)\n        into += room",
+            ),
+        ),
+        Mutant(
+            "leaves the second half out",
+            replace=("        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])", "        pass"),
+        ),
+        Mutant(
+            "begins the second half with the wrong chunk",
+            replace=(
+                "        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])",
+                "        pass_on(rank - step, chunks[(rank - step - 1) % world_size])",
+            ),
+        ),
+        Mutant(
+            "cuts N equal chunks and forgets the rest",
+            replace=(
+                "chunks = total.tensor_split(world_size)",
+                "size = len(x) // world_size\n    chunks = [total[i * size : (i + 1) * size] for i in "
+                "range(world_size)]",
+            ),
+        ),
+        Mutant(
+            "sends first, then receives",
+            replace=(
+                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n"
+                "        for work in works:\n            work.wait()\n",
+                "        dist.send(chunks[out % world_size], dst=right)\n        dist.recv(room, src=left)\n",
+            ),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "calls all_reduce",
+            source=CALLS_ALL_REDUCE.format(name="ring_all_reduce"),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "Two halves: a reduce-scatter, after which every rank has the total of one chunk, and an all-gather of these.",
+        "In step s of the first half rank r sends chunk r - s and adds what comes to chunk r - s - 1, modulo N. "
+        "Which chunk is complete on rank r in the end?",
+        "Chunk r + 1 is. In step s of the second half send chunk r + 1 - s and receive chunk r - s in its place.",
+        "`total.tensor_split(world_size)` returns views: what you write into a chunk is in `total`.",
+    ),
+    after="N cancels out of the bytes: 1.5 S with four ranks, 2 S with a thousand. What grows is the number of steps.",
+)
+
+CHAIN = '''
+def chain_reduce(x):
+    """Return the sum of all ranks' x on the last rank, None elsewhere; four pieces go down the chain."""
+    total, sending = x.clone(), []
+    for piece in total.tensor_split(4):
+        if rank > 0:
+            room = torch.empty_like(piece)
+            dist.recv(room, src=rank - 1)
+            piece += room
+        if rank < world_size - 1:
+            sending.append(dist.isend(piece, dst=rank + 1))
+    for work in sending:
+        work.wait()
+    return total if rank == world_size - 1 else None
+'''
+
+CHAIN_REDUCE = Exercise(
+    name="chain_reduce",
+    lesson="06",
+    title="Pieces in flight",
+    statement=(
+        "The ranks stand in a chain: rank r may send to rank r + 1 only. Return the sum of all ranks' `x` on the "
+        "**last** rank, and None on the others. Cut `x` into **four** pieces by `tensor_split(4)`, and let a rank pass "
+        "a piece on while it receives the next one, so that it takes N + 2 steps. A rank that finishes with one piece "
+        "before it takes the next needs more. `x` has one dimension, any length, and stays as it is."
+    ),
+    minutes=15,
+    difficulty=2,
+    means=_sum_on_the_last,
+    inputs=vectors,
+    forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(PIECES, least=PIECES)),
+    budget=Budget(sent=lambda n, S: S, steps=lambda n: n - 2 + PIECES),
+    picture=lambda: counting(3, 4),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: n - 2 + PIECES),
+    solution=CHAIN,
+    mutants=(
+        Mutant(
+            "waits for each piece to be taken",
+            replace=("sending.append(dist.isend(piece, dst=rank + 1))", "dist.send(piece, dst=rank + 1)"),
+            verdict="costly",
+            says="steps",
+        ),
+        Mutant(
+            "sends the whole buffer at once",
+            replace=("total.tensor_split(4)", "[total]"),
+            verdict="not as asked",
+            says="4 are asked for",
+        ),
+        Mutant(
+            "sends its own numbers only", replace=("            piece += room\n", "            piece = piece + room\n")
+        ),
+        Mutant(
+            "returns the sum everywhere", replace=("return total if rank == world_size - 1 else None", "return total")
+        ),
+        Mutant(
+            "lets every rank send to the last one",
+            source="""
+def chain_reduce(x):
+    last = world_size - 1
+    if rank < last:
+        for piece in x.tensor_split(4):
+            dist.send(piece, dst=last)
+        return None
+    total = x.clone()
+    for other in range(last):
+        for piece in total.tensor_split(4):
+            room = torch.empty_like(piece)
+            dist.recv(room, src=other)
+            piece += room
+    return total
+""",
+            verdict="costly",
+        ),
+    ),
+    hints=(
+        "First write it with `send` and `recv` in a loop over the pieces. It is right, and takes too many steps. Why?",
+        "While a rank waits in `send`, it cannot receive. `isend` returns at once.",
+        "Keep what `isend` returns in a list, and wait for all of it after the loop.",
+    ),
+    after=(
+        "With P pieces, N - 2 + P pieces pass one after another: with many pieces that is hardly more than S bytes, "
+        "however long the chain is. NCCL cuts its buffers like this, too."
+    ),
+)
+
+FOLD = '''
+def fold_in(x):
+    """Return the sum of all ranks' x on every rank by halving and doubling, for any number of ranks."""
+    power = 2 ** (world_size.bit_length() - 1)  # ranks that go on
+    total, path = x.clone(), []
+    if rank >= power:
+        dist.send(total, dst=rank - power)
+        dist.recv(total, src=rank - power)
+        return total
+    if rank + power < world_size:
+        room = torch.empty_like(total)
+        dist.recv(room, src=rank + power)
+        total += room
+    kept = total
+    for distance in [2**k for k in range(power.bit_length() - 1)]:
+        partner = rank ^ distance
+        low, high = kept.tensor_split(2)
+        kept, given = (low, high) if rank < partner else (high, low)
+        room = torch.empty_like(kept)
+        works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
+        for work in works:
+            work.wait()
+        kept += room
+        path.append((kept, given, partner))
+    for kept, given, partner in reversed(path):
+        works = [dist.isend(kept, dst=partner), dist.irecv(given, src=partner)]
+        for work in works:
+            work.wait()
+    if rank + power < world_size:
+        dist.send(total, dst=rank + power)
+    return total
+'''
+
+FOLD_IN = Exercise(
+    name="fold_in",
+    lesson="06",
+    title="Three ranks have no halves",
+    statement=(
+        "Halving and doubling for **any** N. Let P be the largest power of two up to N. The ranks from P on hand their "
+        "`x` to a rank below P first, and get the total last; the P ranks halve and double among themselves. Return a "
+        "new tensor with the sum on every rank. Steps: 2 log2 P, and two more where N is not P. `x` has one dimension, "
+        "any length, and stays as it is. Begin with your lines of `halving_doubling`."
+    ),
+    minutes=15,
+    difficulty=2,
+    means=collectives.all_reduce,
+    inputs=vectors,
+    forbids=("collectives",),
+    budget=Budget(
+        sent=lambda n, S: (2 * (_power(n) - 1) / _power(n) + (n > _power(n))) * S,
+        steps=lambda n: 2 * log2(_power(n)) + 2 * (n > _power(n)),
+    ),
+    picture=lambda: counting(3, 2),
+    keeps_input=True,
+    least=Least(
+        sent=lambda n, S: (2 * (_power(n) - 1) / _power(n) + (n > _power(n))) * S,
+        rounds=lambda n: 2 * log2(_power(n)) + 2 * (n > _power(n)),
+        memory=lambda n, S: S,
+    ),
+    solution=FOLD,
+    mutants=(
+        Mutant(
+            "leaves out those that are too many",
+            source=FOLD.replace(
+                "        dist.send(total, dst=rank - power)\n        dist.recv(total, src=rank - power)\n"
+                "        return total\n",
+                "        return total\n",
+            )
+            .replace("        dist.recv(room, src=rank + power)\n        total += room\n", "        room += 0\n")
+            .replace("        dist.send(total, dst=rank + power)\n", "        pass\n"),
+        ),
+        Mutant(
+            "forgets to give the total back",
+            source=FOLD.replace("        dist.recv(total, src=rank - power)\n", "").replace(
+                "        dist.send(total, dst=rank + power)\n", "        pass\n"
+            ),
+        ),
+        Mutant(
+            "gives back before the total is complete",
+            source=FOLD.replace(
+                "    kept = total\n",
+                "    if rank + power < world_size:\n        dist.send(total, dst=rank + power)\n    kept = total\n",
+            ).replace(
+                "    if rank + power < world_size:\n        dist.send(total, dst=rank + power)\n    return total",
+                "    return total",
+            ),
+        ),
+        Mutant(
+            "takes a partner that there is not",
+            source=FOLD.replace("2 ** (world_size.bit_length() - 1)", "2 ** (world_size - 1).bit_length()"),
+            verdict="raises",
+        ),
+        Mutant(
+            "lets rank 0 do it all",
+            source=unmarked(NAIVE).replace("naive_all_reduce", "fold_in"),
+            verdict="costly",
+        ),
+    ),
+    hints=(
+        "Rank P + i hands its `x` to rank i, waits for the total, and is done: nothing else concerns it.",
+        "`power = 2 ** (world_size.bit_length() - 1)`. In the loop over the distances, `power` takes the place of "
+        "`world_size`.",
+    ),
+    after=(
+        "Folding in sends whole buffers, and twice: that is why 1,000 ranks take longer than 1,024. A ring does not "
+        "care what N is."
+    ),
+)
+
+HOSTS = '''
+def two_hosts(x, hosts):
+    """Return the sum of all ranks' x on every rank; little goes from host to host."""
+    here, there = hosts if rank in hosts[0] else hosts[::-1]
+    place = here.index(rank)
+    mate, twin = here[1 - place], there[place]
+    total = x.clone()
+    halves = total.tensor_split(2)
+    mine, other = halves[place], halves[1 - place]
+
+    def swap(out, room, partner):
+        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:
+            work.wait()
+
+    for out, partner in ((other, mate), (mine, twin)):
+        room = torch.empty_like(mine)
+        swap(out, room, partner)
+        mine += room
+    swap(mine, other, mate)
+    return total
+'''
+
+TWO_HOSTS = Exercise(
+    name="two_hosts",
+    lesson="06",
+    title="A slow link between two hosts",
+    statement=(
+        "Four ranks on two hosts. `hosts` says who is where, such as `[[0, 1], [2, 3]]`, and it is the same on every "
+        "rank. Inside a host messages are cheap; the link between the hosts is slow. Return the sum of all ranks' `x` "
+        "on every rank, so that no more than **S** bytes go from one host to the other, each way, and no more than "
+        "**1.5 S** leave any rank, in 4 steps at most. `x` has one dimension, any length, and stays as it is."
+    ),
+    minutes=18,
+    difficulty=3,
+    means=_sum,
+    inputs=_on_two_hosts,
+    ranks=(4,),
+    forbids=("collectives",),
+    budget=Budget(sent=lambda n, S: 1.5 * S, steps=lambda n: 4, link=lambda n, S: S),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: 1.5 * S, rounds=lambda n: 3),
+    solution=HOSTS,
+    mutants=(
+        Mutant(
+            "goes by the ranks' numbers and not by the hosts",
+            replace=(
+                "    here, there = hosts if rank in hosts[0] else hosts[::-1]\n",
+                "    hosts = [[0, 1], [2, 3]]\n    here, there = hosts if rank in hosts[0] else hosts[::-1]\n",
+            ),
+            verdict="costly",
+            says="from one host to the other",
+        ),
+        Mutant(
+            "exchanges whole buffers with the other host first",
+            source="""
+def two_hosts(x, hosts):
+    here, there = hosts if rank in hosts[0] else hosts[::-1]
+    place = here.index(rank)
+    total = x.clone()
+    for partner in (there[place], here[1 - place]):
+        room = torch.empty_like(total)
+        for work in [dist.isend(total, dst=partner), dist.irecv(room, src=partner)]:
+            work.wait()
+        total = total + room
+    return total
+""",
+            verdict="costly",
+        ),
+        Mutant(
+            "lets one rank of each host do it all",
+            source="""
+def two_hosts(x, hosts):
+    here, there = hosts if rank in hosts[0] else hosts[::-1]
+    total, room = x.clone(), torch.empty_like(x)
+    if rank == here[1]:
+        dist.send(x, dst=here[0])
+        dist.recv(total, src=here[0])
+        return total
+    dist.recv(room, src=here[1])
+    total += room
+    for work in [dist.isend(total.clone(), dst=there[0]), dist.irecv(room, src=there[0])]:
+        work.wait()
+    total += room
+    dist.send(total, dst=here[1])
+    return total
+""",
+            verdict="costly",
+            says="busiest rank",
+        ),
+        Mutant("adds in one host only", replace=("((other, mate), (mine, twin))", "((other, mate),)")),
+        Mutant(
+            "sends first, then receives",
+            replace=(
+                "        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:\n"
+                "            work.wait()\n",
+                "        dist.send(out, dst=partner)\n        dist.recv(room, src=partner)\n",
+            ),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Three stages. In the first and the last one, ranks of the same host talk; in the second one, hosts.",
+        "A reduce-scatter in each host: afterwards each of its two ranks has the host's sum of one half.",
+        "Then each rank exchanges its half with the rank of the other host that has the same one, and adds. The last "
+        "stage is an all-gather in each host.",
+    ),
+    after=(
+        "A ring sends as few bytes from host to host, in more steps. Between hosts with g ranks each, every rank's own "
+        "network card carries an all-reduce of S / g: this is how several cards of one host are used at once."
+    ),
+)
+
+TWO_WAY = '''
+def two_way_ring(x):
+    """Return the sum of all ranks' x on every rank: half of it goes round the ring each way."""
+    total = x.clone()
+    ways = [(half.tensor_split(world_size), way) for half, way in zip(total.tensor_split(2), (1, -1))]
+    for step in range(2 * (world_size - 1)):
+        works, came = [], []
+        for chunks, way in ways:
+            out, into = chunks[(rank - way * step) % world_size], chunks[(rank - way * (step + 1)) % world_size]
+            room = torch.empty_like(into)
+            works += [dist.isend(out, dst=(rank + way) % world_size), dist.irecv(room, src=(rank - way) % world_size)]
+            came.append((into, room))
+        for work in works:
+            work.wait()
+        for into, room in came:
+            into.copy_(into + room if step < world_size - 1 else room)
+    return total
+'''
+
+TWO_WAY_RING = Exercise(
+    name="two_way_ring",
+    lesson="06",
+    title="Both directions of every link",
+    statement=(
+        "A link carries as much in one direction as in the other at the same time, and a ring uses one. Let one half "
+        "of `x` go round to the right and the other half to the left, **at the same time**. Return a new tensor with "
+        "the sum over the ranks, on every rank. In 2 (N - 1) steps each rank sends to both of its neighbours, and no "
+        "more than **S (N - 1) / N** bytes go from any rank to any other. `x` has one dimension, any length, and stays "
+        "as it is. It runs on 3 and 4 ranks: two have but one neighbour."
+    ),
+    minutes=18,
+    difficulty=3,
+    means=collectives.all_reduce,
+    inputs=vectors,
+    ranks=(3, 4),
+    forbids=("collectives",),
+    promises=(OnlyTo(+1, -1), InSteps(lambda n: 2 * (n - 1))),
+    budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, link=lambda n, S: (n - 1) / n * S),
+    picture=lambda: counting(3, 3),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: S),
+    solution=TWO_WAY,
+    mutants=(
+        Mutant(
+            "sends everything to the right",
+            source=TWO_WAY.replace("(1, -1)", "(1, 1)"),
+            verdict="costly",
+            says="from rank",
+        ),
+        Mutant(
+            "begins the second half when the first has come round",
+            source=TWO_WAY.replace(
+                "    for step in range(2 * (world_size - 1)):\n",
+                "    for step, turn in [(s, t) for t in (0, 1) for s in range(2 * (world_size - 1))]:\n",
+            ).replace("in ways:", "in ways[turn : turn + 1]:"),
+            verdict="not as asked",
+            says="steps",
+        ),
+        Mutant(
+            "adds in the second round, too", replace=("into + room if step < world_size - 1 else room", "into + room")
+        ),
+        Mutant(
+            "turns both halves by the same chunks",
+            replace=("chunks[(rank - way * step) % world_size]", "chunks[(rank - step) % world_size]"),
+        ),
+        Mutant(
+            "calls all_reduce",
+            source=CALLS_ALL_REDUCE.format(name="two_way_ring"),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "Two rings over the two halves of `x`. With `way` = 1 or -1 the same line serves both: `rank + way * step`.",
+        "Start all four operations of a step, two `isend` and two `irecv`, and only then wait for them.",
+        "In step s a ring to the right sends chunk r - s and receives chunk r - s - 1; the one to the left sends r + s "
+        "and receives r + s + 1. Add in the first N - 1 steps, put into place in the others.",
+    ),
+    after="Each direction carries S (N - 1) / N bytes: where links are full duplex, this takes half of a ring's time.",
+)
+
+EXERCISES = (LEFTWARD_RING, RING_ALL_REDUCE, CHAIN_REDUCE, FOLD_IN, TWO_HOSTS, TWO_WAY_RING)

@@ -1,0 +1,161 @@
+"""Predictions for lesson 06b: who wins a race of all-reduces at which size, and what memory that ranks share takes."""
+
+from __future__ import annotations
+
+from labkit.predictions.prediction import Option, Prediction
+
+PREDICTIONS = (
+    Prediction(
+        name="python_against_gloo",
+        lesson="06b",
+        question=(
+            "`dist.all_reduce` on Gloo is C++. Your ring is Python. How does the ring do at 16 MiB, on two ranks?"
+        ),
+        options=(
+            Option(
+                "it takes ten times as long, or more",
+                "This would be true if Python touched each number. It runs a few lines a step. The sending and the "
+                "adding are C++ in both.",
+            ),
+            Option("it takes about as long, give or take a factor of two"),
+            Option(
+                "it takes half as long, or less",
+                "This would be true if it sent half the bytes. On two ranks a ring sends S bytes a rank, and nobody "
+                "can do with less.",
+            ),
+        ),
+        answer="it takes about as long, give or take a factor of two",
+        why=(
+            "**About as long.** Both send the same bytes through the same sockets, and at 16 MiB that is where the "
+            "time goes. The language that a collective is written in hardly matters. What matters is the way that the "
+            "bytes take, and Gloo's leads through the operating system's network, even from one process to the next "
+            "on the same host."
+        ),
+    ),
+    Prediction(
+        name="flag_before_data",
+        lesson="06b",
+        question=(
+            "Rank 0 writes a thousand numbers into its slot and then raises its flag. Rank 1 sees the flag up and "
+            "reads the slot. Can it still find an old number there?"
+        ),
+        options=(
+            Option(
+                "no: what was written first is seen first",
+                "This is what you would expect, and it is true for the core that writes. Another core need not see "
+                "the writes in this order.",
+            ),
+            Option("it depends on the processor"),
+            Option(
+                "yes, on any processor: writes reach other cores in any order",
+                "This would be true if no processor promised an order. Some do.",
+            ),
+        ),
+        answer="it depends on the processor",
+        why=(
+            "**It depends on the processor.** x86 promises that other cores see a core's writes in the order in which "
+            "they were made (*total store order*), so there a flag after the data is enough. ARM does not promise it. "
+            "Programs there put a *fence* between the data and the flag: C and C++ have atomic variables with "
+            "*release* and *acquire* for it. Python has none. So what you write in this lesson is right on x86 only, "
+            "and on ARM it would be wrong once in a while. (ARM was not run here.)"
+        ),
+    ),
+    Prediction(
+        name="chunks_on_four",
+        lesson="06b",
+        question=(
+            "Now each rank adds up **its own chunk** only, a quarter of `x` on four ranks, and fetches the other three "
+            "sums. Each rank copies the chunks that others add up to its slot, adds three chunks to its own, puts "
+            "the sum into its slot, and copies the others' sums back. How much does it go through, in units of S?"
+        ),
+        answer=2.5,
+        why=(
+            "**2.5 S**: ¾ to the slot, ¾ added, ¼ sum to the slot, ¾ fetched. With N ranks it is (3 − 2/N) S, which is "
+            "less than 3 S however many there are. When everyone reads every slot, it is (N + 1) S. On two ranks the "
+            "chunks take 2 S, and one can do without: copy all of `x` to the slot, add all of the other slot, 2 S as "
+            "well."
+        ),
+        within=0.02,
+        unit="S",
+    ),
+    Prediction(
+        name="one_piece_or_many",
+        lesson="06b",
+        question=(
+            "64 MiB. A slot could be as large as `x`: then the ranks meet twice. Or it is 2 MiB, and they go through "
+            "`x` in 32 pieces and meet 64 times. What is faster?"
+        ),
+        options=(
+            Option(
+                "one piece: two meetings instead of 64",
+                "This would be true if meetings took long. You have measured one: 64 of them are a small part of this.",
+            ),
+            Option(
+                "no difference: the same bytes are copied",
+                "The bytes are the same. How fast they can be copied depends on where they are.",
+            ),
+            Option("many pieces"),
+        ),
+        answer="many pieces",
+        why=(
+            "**Many pieces.** A slot of 2 MiB stays in the cache: the other rank reads it there, and it is written "
+            "over before it has gone to memory. A slot of 64 MiB goes to memory and comes back. NCCL has small buffers "
+            "as well: 4 MiB, cut into 8 steps (from its source and documentation; not run here). And many a container "
+            "has only 64 MiB of `/dev/shm`."
+        ),
+    ),
+    Prediction(
+        name="waiting_costs",
+        lesson="06b",
+        question=(
+            "Rank 1 comes 0.3 s late. While rank 0 waits for it, how much time does rank 0's core **work** in "
+            "`shared_all_reduce`, and how much in Gloo's `all_reduce`?"
+        ),
+        options=(
+            Option(
+                "hardly any in either: a rank that waits does nothing",
+                "This would be true if both slept. Which of the two could be woken up when the other rank comes?",
+            ),
+            Option("most of the 0.3 s in yours, hardly any in Gloo's"),
+            Option(
+                "most of the 0.3 s in both",
+                "This would be true if Gloo asked again and again, too. It waits in a system call, and the operating "
+                "system wakes it up when data comes.",
+            ),
+        ),
+        answer="most of the 0.3 s in yours, hardly any in Gloo's",
+        why=(
+            "**Most of it in yours.** A rank that looks at a flag again and again keeps its core busy, even if it "
+            "offers it to others each time. That is why it is so fast when the flag comes at once. MPI's ranks do the "
+            "same, and so does NCCL, which keeps a part of the GPU busy while it waits. Gloo sleeps, and waking up "
+            "takes time."
+        ),
+    ),
+    Prediction(
+        name="never_yield",
+        lesson="06b",
+        question=(
+            "Four ranks on two cores (or as many as you have). One version calls `os.sched_yield()` while it waits, "
+            "the other one does nothing but look again. How do they compare at 4 bytes, if there are more ranks than "
+            "cores?"
+        ),
+        options=(
+            Option(
+                "the one that never yields is faster: it saves a system call",
+                "This is true where each rank has a core of its own. Here the rank that you wait for may need yours.",
+            ),
+            Option(
+                "about the same: the operating system shares the cores out anyway",
+                "It does, but in slices of milliseconds. How many meetings fit into one?",
+            ),
+            Option("the one that never yields takes several times as long"),
+        ),
+        answer="the one that never yields takes several times as long",
+        why=(
+            "**Several times as long.** A rank that waits without yielding keeps its core until the operating system "
+            "takes it away, after some milliseconds. The rank that it waits for may be the one that cannot run. And "
+            "the version that yields may lose to Gloo here as well: a rank that yields stays in the queue for a core, "
+            "while one that sleeps leaves it."
+        ),
+    ),
+)

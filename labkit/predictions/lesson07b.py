@@ -1,0 +1,300 @@
+"""The predictions of lesson 07b: logs, and napkin problems, whose numbers the tests work out again.
+
+Unless a question says otherwise: links at full speed and no latency, GB are 10⁹ bytes, and a ring leaves each server
+once, so that all its NICs together carry what leaves one rank.
+"""
+
+from labkit.predictions.prediction import Option, Prediction, Trap
+
+PREDICTIONS = (
+    Prediction(
+        name="nearest_nic",
+        lesson="07b",
+        question="GPU 1 has to send to another server. Which NIC is near to it?",
+        options=(
+            Option(
+                "NIC0",
+                "NIC0 is near to GPU 0: look at the crossing of GPU0 and NIC0. In the row of GPU1 there stands "
+                "something else.",
+            ),
+            Option(
+                "NIC1, which has its number",
+                "Numbers say nothing about the wires. NIC1 is near to GPU 2: look at the crossing of GPU2 and NIC1.",
+            ),
+            Option("none of them"),
+            Option(
+                "all of them: NV18 joins everything",
+                "NV18 stands between GPUs. NVLink joins GPUs to each other and to no NIC.",
+            ),
+        ),
+        answer="none of them",
+        why=(
+            "**None of them.** This server has four NICs for eight GPUs, one for every other GPU. In the row of GPU1 "
+            "every NIC is SYS.\n\n"
+            "Line by line:\n\n"
+            "- `NV18` between two GPUs: 18 NVLinks, 450 GB/s in each direction.\n"
+            "- `PIX`, as between GPU0 and NIC0: one PCIe switch lies between them. The NIC reads from the GPU's memory "
+            "without troubling a processor.\n"
+            "- `NODE` would be: through one processor, from one of its PCIe roots to another. `SYS`: over the link "
+            "between two processors as well, the slowest way.\n"
+            "- So GPU 1 had better hand its data to GPU 0 over NVLink, and GPU 0's NIC sends it. NCCL does that (it "
+            "calls it PXN)."
+        ),
+    ),
+    Prediction(
+        name="eight_bytes_in_the_log",
+        lesson="07b",
+        question=(
+            "By NCCL's source, a tree with the protocol LL costs 6.8 µs to begin with, 0.6 µs for each message over "
+            "NVLink and 5.0 µs for each message over the network. Within a server the 8 GPUs are a chain. The 3 "
+            "servers are a tree of depth 1. The sum goes all the way up, and comes down again. Which `time` does NCCL "
+            "expect for 8 bytes on these 24 GPUs?"
+        ),
+        answer=25.2,
+        unit="µs",
+        why=(
+            "**25.2 µs**: 6.8 + 2 × (7 × 0.6 + 1 × 5.0). This is the very figure in the log: `8 Bytes -> Algo 0 proto "
+            "0 time 25.200924`. You have just read NCCL's mind: algorithm 0 is the tree, protocol 0 is LL, and `time` "
+            "is what its model expects, in µs.\n\n"
+            "nccl-tests measured **64.18 µs** in the same run. The model is made for choosing among algorithms, and "
+            "for that it only has to get their order right."
+        ),
+        traps=(
+            Trap(16.0, "This is the way up. The sum also has to come down again, over as many messages."),
+            Trap(18.4, "This leaves out the 6.8 µs that a call costs before anything moves."),
+            Trap(11.8, "This counts the servers only. Inside each one the sum passes through 8 GPUs in a chain, too."),
+        ),
+    ),
+    Prediction(
+        name="gradient_of_7b",
+        lesson="07b",
+        question=(
+            "A model of 7 billion parameters, gradients in bf16 (2 bytes each). 64 H100s in 8 servers, each with 8 "
+            "NICs of 400 Gb/s. Rings pass through the 8 GPUs of a server and leave it once, and together they keep all "
+            "its NICs busy. No latency, links at full speed. How long does the all-reduce take?"
+        ),
+        answer=68.9,
+        unit="ms",
+        why=(
+            "**68.9 ms.** S = 7·10⁹ × 2 B = 14 GB. 400 Gb/s are 50 GB/s, and 8 NICs 400 GB/s. What leaves a server is "
+            "what leaves one rank of a ring: 2 S (N - 1) / N = 2 × 14 GB × 63/64 = 27.6 GB. 27.6 GB / 400 GB/s = "
+            "68.9 ms.\n\n"
+            "Published for 64 H100s with such a network: 8 GiB in 52.7 ms (nccl-tests issue 309). That makes 86 ms for "
+            "14 GB. The links ran at 80 % of their speed."
+        ),
+        traps=(
+            Trap(
+                35,
+                "This sends the gradient once, as a reduce-scatter does. An all-reduce also has to hand the sums out.",
+            ),
+            Trap(138, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
+            Trap(551, "This is one NIC for all. Each server has eight, 400 GB/s together, and the rings share them."),
+            Trap(8.6, "A factor of 8: 400 Gb/s are gigabits, 50 GB/s."),
+        ),
+    ),
+    Prediction(
+        name="backward_of_7b",
+        lesson="07b",
+        question=(
+            "The same 7 billion parameters. Each GPU gets 2 sequences of 4,096 tokens a step and does 400 TFLOP/s (40 "
+            "% of an H100's 989 in bf16). A backward pass takes 4 floating-point operations a parameter and token: two "
+            "for the gradient of the inputs, two for that of the weights. How long does it take?"
+        ),
+        answer=573,
+        unit="ms",
+        why=(
+            "**573 ms**: 4 × 7·10⁹ × 8,192 tokens = 2.29·10¹⁴ operations, at 4·10¹⁴ a second. The all-reduce of 69 ms "
+            "fits in eight times, **if** it starts while the backward pass is still running: bucket by bucket, as DDP "
+            "does. Only the last bucket, which is ready when the pass ends, cannot hide."
+        ),
+        traps=(
+            Trap(860, "6 operations a parameter and token are the forward pass as well. The gradients come in the 4."),
+            Trap(
+                287, "2 operations a parameter and token are the forward pass. The backward pass takes twice as many."
+            ),
+            Trap(232, "This takes the peak of 989 TFLOP/s. Nobody reaches it: the question says 400."),
+        ),
+    ),
+    Prediction(
+        name="tokens_that_hide_it",
+        lesson="07b",
+        question=(
+            "Now make the batch smaller. Below how many tokens a GPU does the backward pass (4 operations a parameter "
+            "and token, 400 TFLOP/s) end before the all-reduce of the gradient (bf16, 64 GPUs, 400 GB/s a server)?"
+        ),
+        answer=984,
+        unit="tokens",
+        why=(
+            "**984 tokens.** 4 P T / F = 2 × 2 P (N - 1)/N / W, with P parameters, T tokens, F operations a second and "
+            "W bytes a second. P cancels: T = F / W × 63/64 = 400·10¹² / 400·10⁹ × 63/64. **The size of the model does "
+            "not matter.** What matters is how many operations the GPU does while the network carries one byte: 1,000 "
+            "here. A network half as fast needs twice the batch."
+        ),
+        traps=(
+            Trap(
+                656,
+                "6 operations a parameter and token count the forward pass, too, in which no gradient is there yet.",
+            ),
+            Trap(
+                1969,
+                "This is a factor of 2 too many: a backward pass takes 4 operations a parameter and token, or the "
+                "gradient has 2 bytes a parameter.",
+            ),
+            Trap(2434, "This takes the peak of 989 TFLOP/s. The question says 400."),
+            Trap(7875, "This is one NIC of 50 GB/s. A server has eight of them."),
+        ),
+    ),
+    Prediction(
+        name="fsdp_on_a_slow_network",
+        lesson="07b",
+        question=(
+            "Two servers of 8 GPUs, one NIC of 100 Gb/s each. 7 billion parameters; weights and gradients travel in "
+            "bf16. DDP all-reduces the gradient once a step. FSDP all-gathers the weights for the forward pass and "
+            "again for the backward pass, and reduce-scatters the gradient. How long does FSDP communicate in a step?"
+        ),
+        answer=3.15,
+        unit="s",
+        why=(
+            "**3.15 s.** Each of the three calls sends S (N - 1) / N = 14 GB × 15/16 = 13.1 GB out of a server, at "
+            "12.5 GB/s: 1.05 s each. DDP's all-reduce costs two of them, 2.1 s. FSDP takes 1.5 times DDP's bytes and "
+            "needs 1/N of the memory for weights, gradients and optimizer.\n\n"
+            "Over this network both wait. Keep the shards inside a server, where NVLink gathers them (*hybrid* "
+            "sharding), or let several micro-batches share one all-reduce."
+        ),
+        traps=(
+            Trap(
+                2.1,
+                "This is DDP, or FSDP that keeps the weights after the forward pass. FSDP frees them and gathers "
+                "again for the backward pass.",
+            ),
+            Trap(
+                4.2, "This counts the reduce-scatter as an all-reduce. A rank needs only its own part of the gradient."
+            ),
+            Trap(0.394, "A factor of 8: 100 Gb/s are gigabits, 12.5 GB/s."),
+            Trap(6.3, "Twice too long: are these 4 bytes a parameter? bf16 has 2."),
+        ),
+    ),
+    Prediction(
+        name="bucket_that_pays",
+        lesson="07b",
+        question=(
+            "On those 64 GPUs (400 GB/s a server) every all-reduce costs 0.1 ms before its first byte moves. From "
+            "which bucket size on does a call spend more time on its bytes than on that price?"
+        ),
+        answer=20.3,
+        unit="MB",
+        why=(
+            "**20.3 MB.** 0.1 ms × 400 GB/s = 40 MB leave a server in that time, and a bucket of S bytes makes 2 S "
+            "(N - 1) / N = 1.97 S of them. PyTorch's DDP takes 25 MiB unless you say otherwise: about this. With "
+            "smaller buckets you pay mostly for calls. With larger ones the first all-reduce starts later, and more is "
+            "left to send when the backward pass has ended."
+        ),
+        traps=(
+            Trap(40, "40 MB leave a server in 0.1 ms. But a bucket of S bytes sends 1.97 S."),
+            Trap(2.54, "This is one NIC of 50 GB/s. A server has eight."),
+            Trap(5, "This is one NIC of 50 GB/s, and S instead of the 1.97 S that an all-reduce sends."),
+        ),
+    ),
+    Prediction(
+        name="tokens_to_experts",
+        lesson="07b",
+        question=(
+            "A layer with 64 experts, one on each of 64 GPUs in 8 servers. Each GPU has 4,096 tokens of 4,096 numbers "
+            "in bf16 and sends every token to 2 experts, all equally popular. Each GPU has a NIC of 400 Gb/s, and "
+            "NVLink's part hides behind it. How long does one all-to-all take?"
+        ),
+        answer=1.17,
+        unit="ms",
+        why=(
+            "**1.17 ms.** A token is 8,192 bytes; 4,096 tokens × 2 copies = 67.1 MB. 56 of 64 experts are in other "
+            "servers, so 7/8 of it, 58.7 MB, leave through the NIC at 50 GB/s. The results have to come back, and the "
+            "backward pass does both once more: four times 1.17 ms a layer. With 60 layers that is 0.28 s a step. "
+            "This is why such models prefer experts in the same server."
+        ),
+        traps=(
+            Trap(0.587, "Every token goes to 2 experts: two copies travel."),
+            Trap(
+                2.35,
+                "Twice too long: are these 4 bytes a number, or the way there and back? One all-to-all is one way.",
+            ),
+            Trap(0.147, "A factor of 8: 400 Gb/s are gigabits, 50 GB/s. Or did all NICs of a server serve one GPU?"),
+            Trap(0.168, "This is what goes to one other server. Experts in all seven others get tokens."),
+        ),
+    ),
+    Prediction(
+        name="gigabyte_on_100000",
+        lesson="07b",
+        question=(
+            "A perfect ring all-reduces 1 GB on 64 GPUs in 4.92 ms: 400 GB/s leave each server, and latency is zero. "
+            "How long does it take on 100,000 GPUs with the same links?"
+        ),
+        answer=5.0,
+        unit="ms",
+        why=(
+            "**5.0 ms**, 1.6 % more. 2 S (N - 1) / N grows from 1.97 S to 2 S: there are more ranks, but each sends "
+            "smaller pieces. For the *bytes* the number of ranks hardly matters. For the *latency* it does: 2 (N - 1) "
+            "steps of 2.1 µs are 0.42 s, 84 times as long as the bytes. So at this size nobody uses a flat ring. With "
+            "trees between the servers the steps grow with log N only."
+        ),
+        traps=(
+            Trap(
+                7690,
+                "This grows in proportion to the number of GPUs. Each rank has a link of its own: more ranks bring "
+                "more links, and S is cut into more pieces.",
+            ),
+            Trap(2.5, "This sends S. An all-reduce sends nearly 2 S: once to add up, once to hand out."),
+            Trap(425, "With latency that is right: 0.42 s for 199,998 steps. The question sets latency to zero."),
+        ),
+    ),
+    Prediction(
+        name="one_slow_nic",
+        lesson="07b",
+        question=(
+            "A pair of servers, each with 8 NICs of 400 Gb/s. NCCL cuts the buffer into 8 equal parts, one ring for "
+            "each NIC. One NIC has a bad cable and runs at 100 Gb/s. Which busbw does `all_reduce_perf` (with "
+            "`NCCL_ALGO=Ring`) show at most?"
+        ),
+        answer=100,
+        unit="GB/s",
+        why=(
+            "**100 GB/s** instead of 400. The parts are equal, so everybody waits for the slowest: 8 × 12.5 GB/s. "
+            "One bad cable of eight costs three quarters of the bandwidth, and no error is raised. A busbw that is a "
+            "quarter, a half or an eighth of what the neighbours reach points to one link. Test pairs of servers, then "
+            "one NIC at a time (`NCCL_IB_HCA` names the ones to use)."
+        ),
+        traps=(
+            Trap(
+                362.5,
+                "This is the sum of what the NICs can do: 7 × 50 + 12.5. But each NIC has an equal part to "
+                "carry, and the call ends when the slowest has done its part.",
+            ),
+            Trap(350, "This would be true if NCCL left the slow NIC out. It does not know that it is slow."),
+            Trap(12.5, "This is the slow NIC alone. The other seven carry their parts at the same time."),
+            Trap(800, "A factor of 8: 100 Gb/s are gigabits, 12.5 GB/s."),
+            Trap(200, "This counts both directions, or both laps round the ring. busbw counts what leaves a server."),
+        ),
+    ),
+    Prediction(
+        name="line_of_a_log",
+        lesson="07b",
+        question=(
+            "Two lines of a published log (nccl issue 1453, `all_reduce_perf` on 24 H100s in 3 servers), out of place: "
+            "33,554,432 bytes took 2,180.1 µs at a busbw of 29.50 GB/s. 67,108,864 bytes took 24,410 µs. Which busbw "
+            "stands in the second line?"
+        ),
+        answer=5.27,
+        unit="GB/s",
+        why=(
+            "**5.27 GB/s.** 67,108,864 B / 24,410 µs = 2.75 GB/s (the algbw), times 2 × 23/24. Twice the bytes take "
+            "eleven times as long. No α and β can say that: with T = a + b S, twice the bytes take at most twice as "
+            "long. So look for something that breaks under load, such as packets that are lost and sent again, and not "
+            "for a slow cable, which would have been slow at 32 MiB, too."
+        ),
+        traps=(
+            Trap(2.75, "This is algbw, S / t. busbw multiplies it by 2 (N - 1) / N, here 1.92."),
+            Trap(59, "This would be true if the time had stayed the same. It grew eleven times."),
+            Trap(29.5, "This would be true if the time had doubled with the bytes. It grew eleven times."),
+            Trap(2.64, "This takes the factor of an all-gather, (N - 1) / N. An all-reduce makes two laps."),
+        ),
+    ),
+)

@@ -1,0 +1,210 @@
+"""A record's rounds of messages as pictures and in words: what a stepper plays. No widgets, no torch, no cluster."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from labkit.plot import steps as plot
+from labkit.plot import svg
+from labkit.plot.tiles import Tile, needed
+from labkit.show.tiles import short
+from labkit.theory.record import Message, Op, Record
+from labkit.theory.replay import Element, Replay
+from labkit.words import ranks
+
+MOST = 12  # chunks of a buffer that are drawn; more are drawn as one
+FEW = 8  # numbers of a message that are told
+BOXES = ("inbox", "outbox")  # what a line makes, sends or receives, and lets go
+PANELS, TILES = 12, 400  # rounds, and tiles, that the still picture has at most
+
+
+class Film:
+    """The rounds of a record's messages, from 0; after the last one comes what the messages have left.
+
+    `marks` says of a message, by its `id`, in a word or two what is odd about it: that is drawn and told.
+    """
+
+    def __init__(self, record: Record, marks: Mapping[int, str] | None = None, replay: Replay | None = None) -> None:
+        self.record = record
+        self.replay = replay or Replay(record)
+        self.marks = dict(marks or {})
+        self.slots = _aligned(self.replay)
+        self._drawn: dict[int, bytes] = {}
+
+    @property
+    def count(self) -> int:
+        """How many rounds there are."""
+        return len(self.replay.steps)
+
+    # -- words ----------------------------------------------------------------------------------------------------
+
+    def title(self, step: int) -> str:
+        """A step's name: "step 1 of 6", and after the last one "after step 6"."""
+        return f"step {step + 1} of {self.count}" if step < self.count else f"after step {self.count}"
+
+    def told(self, step: int) -> str:
+        """A step in one line: "step 1: 0→1 [0.0] · 1→2 [11.0]"."""
+        if step == self.count:
+            return f"after step {self.count}: " + "; ".join(self._left())
+        return f"step {step + 1}: " + " · ".join(map(self._message, self.replay.steps[step]))
+
+    def _message(self, m: Message) -> str:
+        carried = self.replay.carried(m)
+        op = m.send or m.recv
+        assert op is not None, "a message has one end at least"
+        if carried and len(carried) <= FEW:
+            what = f"[{', '.join(short(e.value) for e in carried)}]"
+        else:
+            what = _size(op)
+        src, dst = ("?" if r is None else str(r) for r in (m.src, m.dst))
+        lacking = " (never received)" if m.recv is None else " (never sent)" if m.send is None else ""
+        mark = f" ({self.marks[id(m)]})" if id(m) in self.marks else ""
+        return f"{src}→{dst} {what}{lacking}{mark}"
+
+    def _left(self) -> list[str]:
+        said: dict[int, str] = {}
+        for r, slots in enumerate(list(map(list, self.replay.slots))):
+            held = [(s, self.replay.contents(r, i, self.count)) for i, s in enumerate(slots) if s.name not in BOXES]
+            told = [f"{s.name} = [{', '.join(map(_value, es))}]" for s, es in held if len(es) <= 2 * FEW]
+            said[r] = ", ".join(told) or "nothing recorded"
+        groups: dict[str, list[int]] = {}
+        for r, words in said.items():
+            groups.setdefault(words, []).append(r)
+        return [f"{ranks(who)}: {words}" for words, who in groups.items()]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the record does not tell."""
+        note = [] if self.replay.known else ["note: zeros were received, so nobody can tell whose numbers are in a sum"]
+        if self._any_outside():
+            note.append("note: numbers are recorded where a buffer lies on the CPU and has at most 64 elements")
+        return [*note, *(f"note: {n}" for n in self.record.notes)]
+
+    def __repr__(self) -> str:
+        return "\n".join([*(self.told(k) for k in range(self.count + 1)), *self.notes])
+
+    # -- pictures -------------------------------------------------------------------------------------------------
+
+    def svg(self, step: int) -> bytes:
+        """The picture of one step; all have one size."""
+        if step not in self._drawn:
+            room = max(plot.lanes(self._draw(k)) for k in range(self.count + 1))
+            picture = self._draw(step)
+            self._drawn[step] = svg.svg(plot.draw(plot.axes([picture], room=room), [picture], room=room))
+        return self._drawn[step]
+
+    @functools.cached_property
+    def still(self) -> bytes:
+        """All steps in one picture; of many, the first and the last ones."""
+        shown = list(range(self.count + 1))
+        tiles = self.record.n * sum(len(bounds) - 1 for _, _, bounds in self.slots)
+        panels = max(3, min(PANELS, TILES // max(tiles, 1)))
+        if len(shown) > panels:
+            shown = shown[: panels - 2] + shown[-2:]
+        pictures = [self._draw(k) for k in shown]
+        across = 2 if self.record.n <= 4 else 1
+        return svg.svg(plot.draw(plot.axes(pictures, across), pictures, across))
+
+    def _draw(self, step: int) -> plot.Picture:
+        n = self.record.n
+        slots = []
+        for name, indices, bounds in self.slots:
+            tiles: list[list[Tile]] = []
+            for r in range(n):
+                i = indices.get(r)
+                held = [] if i is None else self.replay.contents(r, i, step)
+                tiles.append([_tile(held[a:b]) for a, b in pairwise(bounds)] if held else [])
+            slots.append(plot.Slot(name, tiles))
+        arrows: list[plot.Arrow] = []
+        for m in self.replay.steps[step] if step < self.count else ():
+            if m.src is None or m.dst is None or m.src == m.dst or max(m.src, m.dst) >= n:
+                continue
+            outside = (len(slots), 0, 1)
+            src, dst = self._place(m.send), self._place(m.recv)
+            size = "" if src is not None or m.send is None else self._message(m).split(" ", 1)[1]
+            odd = "no recv" if m.recv is None else "no send" if m.send is None else self.marks.get(id(m), "")
+            arrows.append(
+                plot.Arrow((m.src, *(src or outside)), (m.dst, *(dst or outside)), odd or size, odd=bool(odd))
+            )
+        if self._any_outside():
+            slots.append(plot.Slot("", [[Tile("", kind="empty", width=plot.WIDTH)] for _ in range(n)]))
+        return plot.Picture(self.title(step), slots, arrows)
+
+    def _any_outside(self) -> bool:
+        ops = [op for m in self.record.messages for op in (m.send, m.recv)]
+        return any(op is None or self._place(op) is None for op in ops)
+
+    def _place(self, op: Op | None) -> tuple[int, int, int] | None:
+        """(slot, first chunk, how many chunks) of an operation's tensor in the picture."""
+        place = self.replay.place(op)
+        if place is None or op is None:
+            return None
+        for s, (_, indices, bounds) in enumerate(self.slots):
+            if indices.get(op.rank) == place[0]:
+                covered = [i for i, (a, b) in enumerate(pairwise(bounds)) if place[1] < b and a < place[1] + place[2]]
+                return (s, covered[0], len(covered)) if covered else None
+        return None
+
+
+def _aligned(replay: Replay) -> list[tuple[str, dict[int, int], list[int]]]:
+    """The ranks' slots of one name and size as one: (name, rank → its slot, where its chunks begin and end)."""
+    found: list[tuple[str, int, dict[int, int]]] = []
+    for r, slots in enumerate(replay.slots):
+        for i, slot in enumerate(slots):
+            for name, size, indices in found:
+                if (name, size) == (slot.name, slot.size) and r not in indices:
+                    indices[r] = i
+                    break
+            else:
+                found.append((slot.name, slot.size, {r: i}))
+    aligned = []
+    sent = {(o.rank, p[0]) for mine in replay.record.ops for o in mine if o.kind == "send" and (p := replay.place(o))}
+    for name, size, indices in sorted(
+        found, key=lambda f: (f[0] in BOXES, f[0] == "buffer", not sent & set(f[2].items()))
+    ):
+        bounds = {0, size}
+        for mine in replay.record.ops:
+            for op in mine:
+                place = replay.place(op)
+                if place is not None and indices.get(op.rank) == place[0]:
+                    bounds |= {place[1], place[1] + place[2]}
+        several = sum(other == name for other, _, _ in found) > 1
+        said = f"{name} [{size}]" if several else name  # such as the inboxes for a half and for a quarter
+        aligned.append((said, indices, sorted(bounds) if len(bounds) <= MOST + 1 else [0, size]))
+    return aligned
+
+
+def _tile(elements: Sequence[Element]) -> Tile:
+    """A chunk as one tile."""
+    if all(e.value is None for e in elements):
+        return Tile("", kind="empty", width=plot.WIDTH)
+    values = list(map(_value, elements))
+    ways = (", ".join(values), f"{values[0]} … {values[-1]}", f"{len(values)} numbers")
+    said = next((way for way in ways if needed(Tile(way)) <= plot.WIDTH), "")
+    origins = [e.origin for e in elements]
+    if any(o is None for o in origins):
+        return Tile(said, kind="plain", width=plot.WIDTH)
+    shares: dict[int, int] = {}
+    for origin in origins:
+        assert origin is not None
+        for r in origin.ranks:
+            times = max(k for (s, _), k in origin.counts.items() if s == r)
+            shares[r] = max(shares.get(r, 0), times)
+    several = max(shares.values(), default=0) > 1
+    who = ranks(shares).split(" ", 1)[1]
+    label = f"of {who}" if len(shares) < 2 else f"Σ {who}"
+    badge = f"{max(shares.values())}×" if several else ""
+    return Tile(said, label, tuple(sorted(shares.items())), badge=badge, width=plot.WIDTH)
+
+
+def _value(element: Element) -> str:
+    return "–" if element.value is None else short(element.value)
+
+
+def _size(op: Op) -> str:
+    if op.shape is None:
+        return "an object"
+    shape = "×".join(map(str, op.shape)) or "1"
+    return f"{shape} {op.dtype}"

@@ -1,0 +1,53 @@
+"""A schedule on hosts: how many messages of each step go through the link of a host. No torch, no cluster."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from labkit.plot import hosts as plot
+from labkit.plot import svg
+from labkit.theory.schedules import Schedule
+from labkit.theory.schedules.links import Load, home, loads
+from labkit.words import count, spans
+
+
+class OnHosts:
+    """The steps of a schedule whose ranks sit on hosts, those with the same messages together; it displays itself."""
+
+    def __init__(self, schedule: Schedule, hosts: int) -> None:
+        self.schedule = schedule
+        self.home = home(schedule, hosts)
+        self.loads = loads(schedule, hosts)
+        ways: dict[tuple[tuple[tuple[int, int], ...], Load], list[int]] = {}
+        for k, (step, load) in enumerate(zip(schedule.steps, self.loads, strict=True)):
+            pairs = tuple(sorted((send.src, send.dst) for send in step))
+            ways.setdefault((pairs, load), []).append(k + 1)
+        self._ways = ways
+
+    @property
+    def _panels(self) -> list[plot.Panel]:
+        panels = []
+        for (pairs, load), numbers in self._ways.items():
+            size = f"{load.share:.3g} S"
+            told = f"{count(load.messages, 'message')}, {size} in all, through a host's link"
+            said = f"at once: {told}" if load.messages else "nothing leaves a host"
+            panels.append(plot.Panel(f"step{'s' * (len(numbers) > 1)} {spans(numbers, ', ')}", pairs, said))
+        return panels
+
+    @property
+    def title(self) -> str:
+        """Which schedule, on how many hosts."""
+        s = self.schedule
+        return f"{s.name}, {s.op} on {count(s.n, 'rank')}, {count(max(self.home) + 1, 'host')}"
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, *(f"{p.title}, {p.said}" for p in self._panels)])
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        picture = plot.Picture(self.title, self.home, self._panels)
+        return svg.svg(plot.draw(plot.axes(picture), picture))
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, repr(self))

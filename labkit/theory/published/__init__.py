@@ -1,0 +1,13 @@
+"""What others measured with NCCL, as they published it, and how far models are off. Nothing was run here.
+
+tables     the tables with their sources: data, from tables.json
+compare    NCCL's own model against every row
+learn      the constants of `costs.estimate`, fitted to the tables
+judge      how far off the estimate is on tables that it was not fitted on
+"""
+
+from labkit.theory.published.compare import LARGE, SMALL, Comparison, Row, compare
+from labkit.theory.published.judge import Judgement, judge, spread
+from labkit.theory.published.tables import TABLES, Table, find
+
+__all__ = ["LARGE", "SMALL", "TABLES", "Comparison", "Judgement", "Row", "Table", "compare", "find", "judge", "spread"]
