@@ -268,8 +268,8 @@ TWELVE = Series(
             "schedulers decide alike.",
             (
                 "nothing",
-                "Each scheduler would see a different loss and lower the rate at a different step. Then the steps differ, and "
-                "the weights drift apart.",
+                "Each scheduler would see a different loss and lower the rate at a different step. Then the steps "
+                "differ, and the weights drift apart.",
             ),
             (
                 "all_reduce the mean losses with AVG",
