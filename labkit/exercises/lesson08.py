@@ -521,8 +521,8 @@ BATCH_NORM = Exercise(
         "the (biased) variance of each feature over the rows of **all** ranks. A mean may be about 1,000: add up "
         "squared distances from it, as the specimen does, and no squares.\n\n"
         "The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of "
-        "all ranks' losses, for `x`, `weight` and `bias`. (`comms.all_reduce(tensor)` returns the sum over the ranks as "
-        "a new tensor, and gradients flow through it.) Run the check of the specimen first: what is right already, and "
+        "all ranks' losses, for `x`, `weight` and `bias`. (`comms.all_reduce(tensor)` returns the sum over the ranks "
+        "as a new tensor, and gradients flow through it.) Run the check of the specimen first: what is right already, and "
         "what is not?"
     ),
     means=_batch_norm,

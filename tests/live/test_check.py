@@ -320,7 +320,7 @@ def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
     assert "sends 3.0 S, and 1.5 S is possible" in verdict.says[0]
     assert checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 1)).ok
     verdict = checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 2))
-    assert "It takes 3 rounds with 4 ranks" in verdict.says[0]
+    assert "It takes 3 steps with 4 ranks" in verdict.says[0]
     assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
 
 
