@@ -22,6 +22,7 @@ from labkit.show.table import LabTable
 from labkit.theory.cells import assignment
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
+    from labkit.sheet import CheatSheet
     from labkit.show.card import Note
     from labkit.show.curves import Curves
     from labkit.show.flow import Flow
@@ -441,6 +442,22 @@ class Lab:
         from labkit import task
 
         return task.overview(lesson)
+
+    def sheet(self) -> CheatSheet:
+        """Run every primitive in its shortest form, and lay all of them out on two pages: picture, bytes, one mistake.
+
+        >>> lab.sheet().save("cheat-sheet.html")    # open it in a browser and print it
+
+        For two to four ranks. Your variables on the ranks stay as they are.
+        """
+        from labkit import sheet
+
+        engines = self._live()
+        ran = engines.cells.copy()
+        try:
+            return sheet.run(self)
+        finally:
+            engines.cells = ran  # the sheet's calls are no cells of the learner's
 
     def strip(self) -> Strip:
         """A live strip: each rank idle, computing, inside a collective, or dead."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from matplotlib.axes import Axes
 
-from labkit.plot.sheet import chip, extent, sheet, stroke, wrapped
+from labkit.plot.sheet import chip, extent, on, sheet, stroke, wrapped
 from labkit.plot.svg import FAINT, INK, WRONG
 from labkit.plot.tiles import HEAD, PITCH, TILE, Pen, Tile, needed
 
@@ -22,6 +22,8 @@ TOP, LEFT, MARGIN = 1.2, 1.75, 0.4
 APART, NEAR, LANE = 0.38, 0.08, 0.11  # between rows; from a row to the first arrow that runs there; to the next one
 GUTTER, BESIDE = 2.3, 0.8  # between before and after, and between after and what was expected
 LINE = 0.42  # height of a line of words
+SMALL_LEFT, SMALL_TOP, SMALL_GUTTER = 0.6, 0.6, 0.55  # of a small picture
+SMALL_WORDS = {"None": "–", "undefined": "?"}  # what its empty tiles say
 
 Groups = Sequence[Sequence[Tile]]
 Span = tuple[int, int]  # a row's tiles: the first and the last of them
@@ -146,6 +148,33 @@ def draw(ax: Axes, drawing: Drawing) -> Axes:
     for line, wrong in drawing.lines:
         pen.text(MARGIN, y, line, 8.5 if wrong else 7.5, WRONG if wrong else FAINT, "left", bold=wrong)
         y += LINE
+    pen.finish()
+    return ax
+
+
+def small(drawing: Drawing) -> Axes:
+    """The tiles alone, in rows that stand close together: for a page that many pictures share."""
+
+    def plain(tile: Tile) -> Tile:
+        word = SMALL_WORDS.get(tile.label or tile.text) if tile.kind == "empty" else None
+        return replace(tile, text=word or tile.text, label="")
+
+    columns = [[[[plain(t) for t in g] for g in row] for row in column] for column in drawing.columns]
+    bare = Drawing(drawing.titles, columns)
+    starts = [SMALL_LEFT]
+    for title, column in zip(bare.titles, bare.fitted, strict=True):
+        starts.append(starts[-1] + max(_width(column), extent(title, 9)) + SMALL_GUTTER)
+    ax = sheet(starts[-1] - SMALL_GUTTER, SMALL_TOP + PITCH * bare.ranks)
+    pen = Pen(ax)
+    for title, column, x in zip(bare.titles, bare.fitted, starts, strict=False):
+        pen.text(x, SMALL_TOP / 2, title, 9, FAINT, "left")
+        for r, groups in enumerate(column):
+            for (left, _), tile in zip(_places(groups, x), _flat(groups), strict=True):
+                pen.tile(left, SMALL_TOP + PITCH * r, tile)
+    for r in range(bare.ranks):
+        y = SMALL_TOP + PITCH * r + TILE / 2
+        chip(ax, 0.25, y, r, radius=0.22)
+        pen.text(0.25, y, str(r), 9, on(r), bold=True)
     pen.finish()
     return ax
 

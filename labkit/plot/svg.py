@@ -111,8 +111,8 @@ class Writer(RendererBase):
         look = f'd="{data}" style="fill:{paint};stroke:{paint};stroke-width:10"'
         return self._patterns.setdefault(look, f"h{len(self._patterns)}")
 
-    def written(self) -> bytes:
-        """The SVG of all that was drawn."""
+    def written(self, scale: float = 1.0) -> bytes:
+        """The SVG of all that was drawn, shown at so many times its size."""
         light = ";".join(f"--{name}:{colour}" for colour, (name, _) in THEME.items())
         dark = ";".join(f"--{name}:{colour}" for name, colour in THEME.values())
         rules = "".join(f".{name}{{{look}}}" for look, name in self._classes.items())
@@ -122,8 +122,9 @@ class Writer(RendererBase):
             "</pattern>"
             for look, name in self._patterns.items()
         )
+        width, height = f"{scale * self.width:g}pt", f"{scale * self.height:g}pt"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}pt" height="{self.height:g}pt" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {10 * self.width:g} {10 * self.height:g}"><style>:root{{{light}}}'
             f"@media(prefers-color-scheme:dark){{:root{{{dark}}}}}*{{stroke-linejoin:round}}"
             f"text{{font-family:{FONTS['normal']}}}{rules}</style>{patterns}"
@@ -131,14 +132,14 @@ class Writer(RendererBase):
         ).encode()
 
 
-def svg(ax: Axes) -> bytes:
-    """The figure of these axes as SVG."""
+def svg(ax: Axes, scale: float = 1.0) -> bytes:
+    """The figure of these axes as SVG, `scale` times as large as it was drawn."""
     figure = ax.figure
     assert isinstance(figure, Figure), "axes of a figure of their own"
     width, height = figure.get_size_inches() * 72
     writer = Writer(round(float(width), 1), round(float(height), 1))
     figure.draw(writer)
-    return writer.written()
+    return writer.written(scale)
 
 
 def img(picture: bytes, alt: str) -> str:

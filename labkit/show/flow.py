@@ -134,6 +134,12 @@ class Flow:
         return svg.svg(picture.draw(picture.axes(drawing), drawing))
 
     @property
+    def small(self) -> Drawing:
+        """The tiles before and after, for a small picture: no arrows and no words."""
+        drawing = self._drawing()
+        return Drawing(["before", "after"], drawing.columns[:2])
+
+    @property
     def alt(self) -> str:
         """The picture in one or two sentences, for whoever cannot see it."""
         seen = self._seen

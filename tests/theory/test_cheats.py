@@ -1,0 +1,40 @@
+"""The cheat sheet's bytes and steps are those of the formulas, and no primitive is left out."""
+
+import pytest
+
+from labkit.theory.cheats import CHEATS, Cheat, pretty
+from labkit.theory.formulas import figures, log2_up
+from labkit.theory.primitives import PART, PRIMITIVES
+
+COUNTED = [cheat for cheat in CHEATS if cheat.sent]
+
+
+@pytest.mark.parametrize("cheat", COUNTED, ids=lambda c: c.name)
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 64])
+def test_bytes_and_steps_are_the_formulas(cheat: Cheat, n: int) -> None:
+    op, _ = cheat.by
+    right = figures(*cheat.by, n)
+    part = (
+        n if PRIMITIVES[op].brings == PART else 1
+    )  # the formulas' S is n parts there, the sheet's is one rank's input
+    takes = right.serial if "receives" in cheat.moves else right.sent
+    names = {"S": 1.0, "N": n, "log2": lambda k: log2_up(int(k))}
+    assert eval(cheat.sent, names) == pytest.approx(part * takes)
+    assert eval(cheat.steps, names) == right.steps
+
+
+def test_every_primitive_is_on_the_sheet() -> None:
+    said = " ".join(f"{c.name} {c.code} {c.also}" for c in CHEATS)
+    left_out = [name for name in PRIMITIVES if name not in said and name not in ("send_recv",)]
+    assert not left_out
+
+
+def test_each_entry_says_what_it_costs_and_what_to_avoid() -> None:
+    for cheat in CHEATS:
+        assert cheat.mistake.endswith(".")
+        assert cheat.costs.endswith(".")
+        assert len(cheat.mistake) <= 110, "one plain sentence or two short ones"
+
+
+def test_a_formula_is_printed_without_breaks() -> None:
+    assert " " not in pretty("2 * S * (N - 1) / N")
