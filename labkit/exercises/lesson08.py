@@ -522,8 +522,8 @@ BATCH_NORM = Exercise(
         "squared distances from it, as the specimen does, and no squares.\n\n"
         "The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of "
         "all ranks' losses, for `x`, `weight` and `bias`. (`comms.all_reduce(tensor)` returns the sum over the ranks "
-        "as a new tensor, and gradients flow through it.) Run the check of the specimen first: what is right already, and "
-        "what is not?"
+        "as a new tensor, and gradients flow through it.) Run the check of the specimen first: what is right already, "
+        "and what is not?"
     ),
     means=_batch_norm,
     inputs=_batches,
