@@ -117,12 +117,14 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
     exercise = wanted(name, means, **options)
     line, began = Progress(2.0), time.monotonic()
-    number = 0  # of the attempt; the workbook's own solution is nobody's, nor is the specimen as it was given
+    number = 0  # of the attempt; the solution that was shown is nobody's, nor is the specimen as it was given
     untouched = False
 
     def saw(cell: str) -> None:
         nonlocal number, untouched
-        given = [exercise.answer.strip(), exercise.stub.strip()] if exercise.solution else []
+        given = [exercise.stub.strip()] if exercise.solution else []
+        if progress.read().get(name, {}).get("shown"):  # who has not seen it may well write the same
+            given.append(exercise.answer.strip())
         untouched = bool(exercise.specimen) and cell.strip() == exercise.stub.strip()
         if cell and cell.strip() not in given:
             number = progress.save(name, cell)

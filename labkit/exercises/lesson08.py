@@ -507,6 +507,7 @@ def _batches(n: int) -> list[Case]:
         Case(batches([r + 1 for r in range(n)]), "uneven shards"),
         Case(batches([3, *[2] * (n - 2), 0], 5), "the last rank has no row"),
         Case(batches([3] * n, -1, "float32"), "float32"),
+        Case(batches([3] * n, 1_000, "float32"), "float32 near 1,000"),
     ]
 
 
@@ -517,9 +518,11 @@ BATCH_NORM = Exercise(
     statement=(
         "Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number a "
         "feature. Return this rank's rows of `weight · (x − mean) / √(variance + 0.00001) + bias`, with the mean and "
-        "the (biased) variance of each feature over the rows of **all** ranks.\n\n"
+        "the (biased) variance of each feature over the rows of **all** ranks. A mean may be about 1,000: add up "
+        "squared distances from it, as the specimen does, and no squares.\n\n"
         "The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of "
-        "all ranks' losses, for `x`, `weight` and `bias`. Run the check of the specimen first: what is right already, "
+        "all ranks' losses, for `x`, `weight` and `bias`. (`comms.all_reduce(tensor)` returns the sum over the ranks "
+        "as a new tensor, and gradients flow through it.) Run the check of the specimen first: what is right already, "
         "and what is not?"
     ),
     means=_batch_norm,
@@ -589,14 +592,22 @@ def sync_batch_norm(x, weight, bias):
             "averages the ranks' means", replace=("x.sum(0), x.new_tensor([len(x)])", "x.mean(0), x.new_tensor([1])")
         ),
         Mutant("divides by the count minus one", replace=("spread / count", "spread / (count - 1)")),
+        Mutant(
+            "takes the mean of the squares minus the square of the mean",
+            replace=(
+                "comms.all_reduce(((x - mean) ** 2).sum(0))",
+                "comms.all_reduce((x**2).sum(0)) - count * mean**2",
+            ),
+            says="float32 near 1,000",
+        ),
     ),
     hints=(
         "The values are right. For autograd `mean` and `scale` are constants; but they depend on the rows of all "
         "ranks. In which two calls does that get lost?",
         "`dist.all_reduce` is invisible to autograd, with or without `torch.no_grad()`. In lesson 04, what did the "
         "backward pass of a sum over the ranks have to call?",
-        "`comms.all_reduce(tensor)` returns the sum, and gradients flow through it. Every rank then has to call "
-        "`backward()`, as they all do here.",
+        "Put `comms.all_reduce(…)` in place of both calls, and take them out of `torch.no_grad()`. Every rank then has "
+        "to call `backward()`, as they all do here.",
     ),
     after=(
         "The gradients of `weight` and `bias` are those of this rank's rows: nothing was communicated for them. In "

@@ -116,8 +116,8 @@ def distributed_variance(x):
     ),
     after=(
         "With sums of squares in float32, nothing would be left of a variance near 1 already at a mean of 10,000: the "
-        "squares are near 10⁸, where float32 is rounded to multiples of 8. `torch.nn.SyncBatchNorm` merges (mean, "
-        "deviation, count) of every rank as you merged parts."
+        "squares are near 10⁸, where float32 is rounded to multiples of 8. `torch.nn.SyncBatchNorm` makes one "
+        "call: it gathers mean, deviation and count of every rank, and merges these parts."
     ),
 )
 

@@ -330,7 +330,7 @@ def grad_norm(sharded, replicated, p=2.0):
         "Let rank 0 alone put the replicated ones in; the all-reduce stands outside of that `if`.",
         "`MAX` may lose a `nan`, a sum never does: the sum of squares tells whether there is one.",
     ),
-    after="`squares` is 0 on a rank without gradients, and that rank calls like all others.",
+    after="The sum of squares of no gradient is 0, and a rank without any makes the call like all others.",
 )
 
 

@@ -268,8 +268,8 @@ TWELVE = Series(
             "schedulers decide alike.",
             (
                 "nothing",
-                "Each scheduler would see another loss and lower the rate at another step. Then the steps differ, and "
-                "the weights drift apart.",
+                "Each scheduler would see a different loss and lower the rate at a different step. Then the steps "
+                "differ, and the weights drift apart.",
             ),
             (
                 "all_reduce the mean losses with AVG",
@@ -327,7 +327,7 @@ TWELVE = Series(
             "need_rows_of_a_table",
             "Rank 0 holds a table of embeddings. Each rank will work on its own N-th of the rows only:",
             "scatter",
-            "One rank has it, and each rank needs another part: rank 0 sends (N − 1) / N of the table in all.",
+            "One rank has it, and each rank needs a different part: rank 0 sends (N − 1) / N of the table in all.",
             (
                 "broadcast",
                 "It would do, for N times the memory and more bytes: every rank gets the whole table and keeps a part.",

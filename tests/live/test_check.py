@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import labkit
-from labkit import progress
+from labkit import exercises, progress
 from labkit.cluster import attempt, check, forgotten
 from labkit.cluster.engines import Engines
 from labkit.errors import LabError, StoppedError
@@ -320,7 +320,7 @@ def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
     assert "sends 3.0 S, and 1.5 S is possible" in verdict.says[0]
     assert checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 1)).ok
     verdict = checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 2))
-    assert "It takes 3 rounds with 4 ranks" in verdict.says[0]
+    assert "It takes 3 steps with 4 ranks" in verdict.says[0]
     assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
 
 
@@ -550,6 +550,14 @@ def test_an_attempt_is_kept_before_it_runs_and_a_solution_counts(lab, place):
     assert "Next: " in repr(verdict)
     assert "● solved" in repr(lab.exercise("hello_sum"))
     assert lab.progress().solved == 1
+
+
+def test_who_writes_what_the_workbook_has_and_has_not_seen_it_has_solved_it(lab, place):
+    answer = exercises.find("hello_sum").answer
+    lab.run(answer.removeprefix("%%px\n"))
+    assert lab.check("hello_sum").state == "right"
+    assert progress.mine("hello_sum") == (answer, True)
+    assert repr(lab.use("hello_sum")) == "The ranks use your hello_sum."
 
 
 def test_after_a_worse_attempt_ones_own_solution_comes_back(lab, place):
