@@ -134,7 +134,7 @@ MEET = Exercise(
         "Return when every rank has called `meet(room)` as many times as this one. `room.flags` has a whole number for "
         "each rank, 0 at first; all ranks see it, and rank r writes `room.flags[r]` only. `room.count` is this rank's "
         "own number, 0 at first, to count its calls in. While you wait, call `os.sched_yield()`, which lets another "
-        "process have this core. Send no messages."
+        "process have this core. Send no messages. (The picture says which rank comes late to each of six meetings.)"
     ),
     minutes=6,
     difficulty=2,
@@ -242,7 +242,8 @@ def sum_slots(x, room):
         ),
     ),
     hints=(
-        "Copy, meet, add. Then think of the next call: who may still be reading your slot?",
+        "Copy, meet, add. `x.copy_(…)` writes into x; `x = …` would only give its name to something else. Then think "
+        "of the next call: who may still be reading your slot?",
         "Floating-point sums depend on their order. Let every rank begin with slot 0 and go on to slot 1, 2, …",
         "A second `room.meet()` at the end: nobody goes on before everyone has read.",
     ),
@@ -342,7 +343,7 @@ MEET_IN_TIME = Exercise(
     statement=(
         "As `meet(room)`, but wait for at most `seconds`. Then raise a `TimeoutError` whose message has the numbers of "
         "the ranks that have not come, such as `rank 2 has not come`. Return nothing where all have come. Send no "
-        "messages: a rank that is missing would not answer."
+        "messages: a rank that is missing would not answer. (In the picture rank 2 stays away from the second meeting.)"
     ),
     minutes=8,
     difficulty=2,

@@ -41,9 +41,10 @@ def draw(ax: Axes, title: str, reference: str, ratios: Mapping[str, Mapping[int,
     grid = panel(ax, LEFT, sizes, [0.5, 2.0, *values], _times, WIDTH)
     even = grid.y(1.0)
     ax.plot([LEFT, LEFT + WIDTH], [even, even], color=INK, linewidth=1.2, zorder=1)
-    write(ax, LEFT + 1.0, 1.3, f"{reference} is 1 ×", SMALL, align="left", mono=True)
+    even_is = f"{reference} is 1 ×, higher is faster"
+    write(ax, LEFT + 1.0, 1.3, even_is, SMALL, align="left", mono=True)
     ax.plot([LEFT, LEFT + 0.8], [1.3, 1.3], color=INK, linewidth=1.2)
-    x, y = LEFT + 1.6 + extent(f"{reference} is 1 ×", SMALL, mono=True), 1.3
+    x, y = LEFT + 1.6 + extent(even_is, SMALL, mono=True), 1.3
     for (name, mine), (paint, shape, style) in zip(ratios.items(), _looks(len(ratios)), strict=True):
         room = 1.2 + extent(name, SMALL, mono=True) + 0.4
         if x + room > WIDE:

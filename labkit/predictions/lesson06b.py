@@ -14,8 +14,8 @@ PREDICTIONS = (
         options=(
             Option(
                 "it takes ten times as long, or more",
-                "This would be true if Python touched each number. It runs a few lines a step. The sending and the "
-                "adding are C++ in both.",
+                "This would be true if Python touched each number. It runs a few lines in each step. The sending and "
+                "the adding are C++ in both.",
             ),
             Option("it takes about as long, give or take a factor of two"),
             Option(
@@ -65,15 +65,16 @@ PREDICTIONS = (
         lesson="06b",
         question=(
             "Now each rank adds up **its own chunk** only, a quarter of `x` on four ranks, and fetches the other three "
-            "sums. Each rank copies the chunks that others add up to its slot, adds three chunks to its own, puts "
-            "the sum into its slot, and copies the others' sums back. How much does it go through, in units of S?"
+            "sums. Each rank copies to its slot the chunks that others add up, adds three chunks to its own, puts the "
+            "sum into its slot, and copies the others' sums back. How many bytes does it copy and add in all, in units "
+            "of S?"
         ),
         answer=2.5,
         why=(
             "**2.5 S**: ¾ to the slot, ¾ added, ¼ sum to the slot, ¾ fetched. With N ranks it is (3 − 2/N) S, which is "
             "less than 3 S however many there are. When everyone reads every slot, it is (N + 1) S. On two ranks the "
-            "chunks take 2 S, and one can do without: copy all of `x` to the slot, add all of the other slot, 2 S as "
-            "well."
+            "chunks take 2 S. There you can do without them: copy all of `x` to your slot and add all of the other "
+            "slot, which is 2 S as well."
         ),
         within=0.02,
         unit="S",
@@ -83,12 +84,13 @@ PREDICTIONS = (
         lesson="06b",
         question=(
             "64 MiB. A slot could be as large as `x`: then the ranks meet twice. Or it is 2 MiB, and they go through "
-            "`x` in 32 pieces and meet 64 times. What is faster?"
+            "`x` in 32 pieces and meet 64 times. Which is faster, if nothing else runs on the cores?"
         ),
         options=(
             Option(
                 "one piece: two meetings instead of 64",
-                "This would be true if meetings took long. You have measured one: 64 of them are a small part of this.",
+                "This is true if meetings take long, as they do on a busy machine. Where each rank has its core, a "
+                "meeting takes microseconds, and 64 of them are a small part of this.",
             ),
             Option(
                 "no difference: the same bytes are copied",
@@ -100,8 +102,10 @@ PREDICTIONS = (
         why=(
             "**Many pieces.** A slot of 2 MiB stays in the cache: the other rank reads it there, and it is written "
             "over before it has gone to memory. A slot of 64 MiB goes to memory and comes back. NCCL has small buffers "
-            "as well: 4 MiB, cut into 8 steps (from its source and documentation; not run here). And many a container "
-            "has only 64 MiB of `/dev/shm`."
+            "as well: 4 MiB, cut into 8 steps (from its source and documentation; not run here). And many containers "
+            "have only 64 MiB of `/dev/shm`.\n\n"
+            "If other programs want the cores, your table may say the opposite. A rank that is not running comes late "
+            "to a meeting, and that can happen 64 times."
         ),
     ),
     Prediction(
@@ -116,28 +120,27 @@ PREDICTIONS = (
                 "hardly any in either: a rank that waits does nothing",
                 "This would be true if both slept. Which of the two could be woken up when the other rank comes?",
             ),
-            Option("most of the 0.3 s in yours, hardly any in Gloo's"),
+            Option("as much as it can get in yours, hardly any in Gloo's"),
             Option(
-                "most of the 0.3 s in both",
+                "as much as it can get in both",
                 "This would be true if Gloo asked again and again, too. It waits in a system call, and the operating "
                 "system wakes it up when data comes.",
             ),
         ),
-        answer="most of the 0.3 s in yours, hardly any in Gloo's",
+        answer="as much as it can get in yours, hardly any in Gloo's",
         why=(
-            "**Most of it in yours.** A rank that looks at a flag again and again keeps its core busy, even if it "
-            "offers it to others each time. That is why it is so fast when the flag comes at once. MPI's ranks do the "
-            "same, and so does NCCL, which keeps a part of the GPU busy while it waits. Gloo sleeps, and waking up "
-            "takes time."
+            "**As much as it can get in yours**: nearly 0.3 s if nobody else wants the core, and its share of them if "
+            "somebody does. A rank that looks at a flag again and again keeps its core busy, even if it offers it to "
+            "others each time. That is why it is so fast when the flag comes at once. MPI's ranks do the same, and so "
+            "does NCCL, which keeps a part of the GPU busy while it waits. Gloo sleeps, and waking up takes time."
         ),
     ),
     Prediction(
         name="never_yield",
         lesson="06b",
         question=(
-            "Four ranks on two cores (or as many as you have). One version calls `os.sched_yield()` while it waits, "
-            "the other one does nothing but look again. How do they compare at 4 bytes, if there are more ranks than "
-            "cores?"
+            "Four ranks share two cores. One version calls `os.sched_yield()` while it waits, the other one does "
+            "nothing but look again. How do they compare at 4 bytes?"
         ),
         options=(
             Option(
@@ -148,14 +151,15 @@ PREDICTIONS = (
                 "about the same: the operating system shares the cores out anyway",
                 "It does, but in slices of milliseconds. How many meetings fit into one?",
             ),
-            Option("the one that never yields takes several times as long"),
+            Option("the one that never yields is slower"),
         ),
-        answer="the one that never yields takes several times as long",
+        answer="the one that never yields is slower",
         why=(
-            "**Several times as long.** A rank that waits without yielding keeps its core until the operating system "
-            "takes it away, after some milliseconds. The rank that it waits for may be the one that cannot run. And "
-            "the version that yields may lose to Gloo here as well: a rank that yields stays in the queue for a core, "
-            "while one that sleeps leaves it."
+            "**It is slower.** A rank that waits without yielding keeps its core until the operating system takes it "
+            "away, after some milliseconds. The rank that it waits for may be the one that cannot run. If other "
+            "programs want the cores, too, even a rank that yields waits long for its next turn, and the two come "
+            "closer. And the version that yields may lose to Gloo here: a rank that yields stays in the queue for a "
+            "core, while one that sleeps leaves it."
         ),
     ),
 )

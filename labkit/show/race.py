@@ -68,11 +68,12 @@ class Race:
 
     def _repr_html_(self) -> str:
         def shown(text: str) -> str:
-            return cell(f"<b>{escape(text)}</b>" if text.startswith(FIRST) else escape(text), "time")
+            told = escape(_unbroken(text))
+            return cell(f"<b>{told}</b>" if text.startswith(FIRST) else told, "time")
 
-        rows = [row(nbytes(s), [shown(c) for c in self._cells(s)]) for s in self.sizes]
+        rows = [row(_unbroken(nbytes(s)), [shown(c) for c in self._cells(s)]) for s in self.sizes]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
-        columns = [self._columns[0], *(f"<code>{escape(c)}</code>" for c in self._columns[1:])]
+        columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in self._columns]
         drawn = svg.img(self.svg, self.alt) if self._ratios and len(self.sizes) > 1 else ""
         return drawn + table("race", escape(self._title), columns, rows) + notes
 
@@ -136,6 +137,11 @@ class Race:
         if self.right:
             notes.append("Every result was checked, outside the clock, and is right.")
         return notes
+
+
+def _unbroken(text: str) -> str:
+    """A time stays on the line of its unit, in a narrow column, too."""
+    return text.replace(" ", "\u00a0")
 
 
 def _short(ratio: float) -> str:
