@@ -42,6 +42,11 @@ class Peak(TorchDispatchMode):
         self._alive: dict[int, int] = {}  # a storage's address → its bytes
         self._given: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here. Else torch imports its compiler with the first operation, which takes seconds."""
+        return False
+
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, counted whenever it is called."""
 
