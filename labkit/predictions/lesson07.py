@@ -249,8 +249,8 @@ PREDICTIONS = (
         why=(
             "**Mostly too fast.** 1.0 would be right, and 0.5 means that the model promises half of the real time. "
             "Between 1 and 64 MiB, the median promise is little more than half of the real time. The model is best for "
-            "large messages. It is too slow mostly at small sizes on one cloud's network, whose plugin tells NCCL of more "
-            "latency than there is. The model was made to **compare** algorithms, not to tell the time."
+            "large messages. It is too slow mostly at small sizes on one cloud's network, whose plugin tells NCCL of "
+            "more latency than there is. The model was made to **compare** algorithms, not to tell the time."
         ),
     ),
     Prediction(
