@@ -232,7 +232,7 @@ BUSBW_OF_ALL_GATHER = Exercise(
         busbw("all_gather", len(xs), size("all_gather", len(xs), part.nbytes), max(t for _, t in xs)) for part, _ in xs
     ],
     inputs=_parts,
-    tolerance=1e-9,
+    tolerance=1e-6,  # the slowest time may travel in float32
     least=Least(rounds=lambda n: 1),
     picture=lambda: [(np.zeros(4, "float32"), 1e-9 * (r + 1)) for r in range(3)],
     solution='''

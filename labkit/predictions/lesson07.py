@@ -31,8 +31,8 @@ PREDICTIONS = (
         answer="some tenths of a millisecond",
         why=(
             "**Some tenths of a millisecond.** In the four tables above, an all-reduce of 8 KiB takes 32 to 169 µs on "
-            "16 to 64 GPUs in several servers, and five of them take five times as long. (Nobody published this size "
-            "for 64 H100s. More servers do not make it faster.)\n\n"
+            "16 to 64 GPUs in several servers, and five of them take five times as long. (No table here has this "
+            "size for 64 H100s. More servers do not make it faster.)\n\n"
             "The bytes alone would need about 2 µs. For the large model it is the other way round: its bytes need tens "
             "of milliseconds, and the price of a call is lost in them. All of this lesson lies between these two."
         ),
@@ -55,8 +55,9 @@ PREDICTIONS = (
         ),
         answer="less than ten times",
         why=(
-            "**Less than ten times.** In the left picture the dots are nearly level on the left: there a message costs "
-            "what it takes to get under way, whatever it carries. Further to the right its time rises with the bytes."
+            "**Less than ten times.** In the left picture the dots are nearly level on the left: there a message "
+            "costs what it takes to get under way, whatever it carries. Further to the right its time rises with the "
+            "bytes. (On a busy machine the dots jump about.)"
         ),
     ),
     Prediction(
@@ -138,16 +139,15 @@ PREDICTIONS = (
             Option(
                 "about twice the all-reduce's: it moves half of the bytes",
                 "This would be true if it moved them in a quarter of the time. By the definition half of the bytes "
-                "count, and the time is nearly the same.",
+                "count, and the time is at least the same.",
             ),
         ),
         answer="about half of the all-reduce's, or less",
         why=(
-            "**About half**, or even less. (On a busy machine one measurement can say anything: repeat it.) Gloo runs "
-            "an "
-            "all-reduce under its reduce-scatter, so the two take similar times, and then throws a part of the result "
-            "away. But the factor of a reduce-scatter is half of an all-reduce's. So busbw says that half of what the "
-            "links carried was of use. It measures what was *needed*, not what was *sent*."
+            "**About half**, or even less. (On a busy machine one measurement can say anything: repeat it.) Gloo "
+            "runs an all-reduce under its reduce-scatter, and then throws a part of the result away. So the "
+            "reduce-scatter is not faster. But the factor of a reduce-scatter is half of an all-reduce's. So busbw "
+            "says that half of what the links carried was of use. It measures what was *needed*, not what was *sent*."
         ),
     ),
     Prediction(
@@ -247,10 +247,10 @@ PREDICTIONS = (
         ),
         answer="mostly too fast, often by a factor of 2",
         why=(
-            "**Mostly too fast.** 1.0 would be right, and 0.5 is twice too fast. Between 1 and 64 MiB the model is "
-            "almost twice too fast at half of the times. It is best for large messages. It is too slow mostly at small "
-            "sizes on one cloud's network, whose plugin tells NCCL of more latency than there is. The model was made "
-            "to **compare** algorithms, not to tell the time."
+            "**Mostly too fast.** 1.0 would be right, and 0.5 means that the model promises half of the real time. "
+            "Between 1 and 64 MiB, the median promise is little more than half of the real time. The model is best for "
+            "large messages. It is too slow mostly at small sizes on one cloud's network, whose plugin tells NCCL of "
+            "more latency than there is. The model was made to **compare** algorithms, not to tell the time."
         ),
     ),
     Prediction(

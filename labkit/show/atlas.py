@@ -23,7 +23,8 @@ def sources(tables: Sequence[Table], fitting: int) -> str:
     more = fitting - len(tables)
     rest = f" {more} more fit: choose others of these, a number of GPUs or a generation." if more else ""
     heads = ("", "table, machine and source", "least time", "most busbw")
-    return table("atlas", f"Published by others; nothing was run here.{rest}", heads, rows) if rows else ""
+    caption = f'<span style="white-space: normal">Published by others; nothing was run here.{rest}</span>'
+    return table("atlas", caption, heads, rows) if rows else ""
 
 
 def figures(t: Table) -> tuple[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -68,5 +71,13 @@ def test_gradients_flow_through_a_function_that_is_counted():
     assert counted.bytes == 404
 
 
-def test_the_first_operation_does_not_import_torchs_compiler():
-    assert not hasattr(Peak.__torch_dispatch__, "__wrapped__"), "what torch puts around it imports torch._dynamo"
+def test_counting_does_not_make_torch_import_its_compiler():
+    code = (
+        "import sys, torch\n"
+        "from labkit.rank.memory import Peak\n"
+        "peak = Peak()\n"
+        "peak.around(lambda x: x + 1)(torch.ones(100))\n"
+        "print(peak.bytes, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["400", "False"]

@@ -7,7 +7,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.theory.costs import H100, choose, nccl
-from labkit.theory.costs.estimate import FITTED
+from labkit.theory.costs.estimate import FITTED, estimate
 from labkit.theory.published import LARGE, SMALL, TABLES, compare, find, judge, spread
 from labkit.theory.published.judge import chosen
 from labkit.theory.published.learn import GUESS, errors, learn, modelled
@@ -170,3 +170,15 @@ def test_machines_of_one_kind_differ_and_so_no_model_is_right_for_all():
 def test_the_largest_run_is_a_miss_that_is_known():
     off = [e.off for e in JUDGED.errors if e.table.n == 1440 and e.given == 0]
     assert min(off) > 0.3, "twenty racks: too fast by a factor of two to three"
+
+
+def test_most_runs_on_more_than_a_thousand_gpus_take_longer_than_estimated_as_lesson_07_says():
+    slower = []
+    for table in [t for t in TABLES if t.cluster and t.n > 1000]:
+        sizes, us = np.array(table.rows).T
+        slower.append(us / (estimate(table.op, sizes, table.n, table.cluster) * 1e6))
+    middle = [float(np.median(each)) for each in slower]
+    assert len(middle) == 10
+    assert sum(m > 1 for m in middle) == 9
+    assert sum(1.9 < m < 4.1 for m in middle) >= 6
+    assert max(each.max() for each in slower) == pytest.approx(16, rel=0.1)
