@@ -140,8 +140,8 @@ class Race:
 
 
 def _unbroken(text: str) -> str:
-    """A time stays on the line of its unit, in a narrow column, too."""
-    return text.replace(" ", "\u00a0")
+    """In a narrow column a number stays with its unit; only a ratio in brackets goes to the next line."""
+    return text.replace(" ", "\u00a0").replace("\u00a0(", " (")
 
 
 def _short(ratio: float) -> str:
