@@ -110,7 +110,8 @@ def errors(judged: Judgement) -> str:
     facts = {
         "method": "each publisher's tables are left out, all constants fitted again to the others', and the "
         "estimate is held against the tables left out: as it comes, with three of a table's rows given, with six; "
-        "errors are of rows not given, medians / 90th percentiles; the formula's form was chosen with all tables at hand",
+        "errors are of rows not given, medians / 90th percentiles; the formula's form was chosen with all tables at "
+        "hand",
         "tables": f"{len(known)} of {len(published.TABLES)}, {sum(len(t.rows) for t in known):,} rows by "
         f"{len({t.publisher for t in known})} publishers; no claim for RCCL, Slingshot, TCPX and tables marked odd",
         "NCCL's own model, as it is": f"{median(abs(r.ratio - 1) for r in own.rows):.0%} off in the median",
