@@ -327,7 +327,7 @@ def test_a_ring_all_reduce_steps_through_two_times_n_minus_one_rounds(lab):
         "after step 6: ranks 0–3: x = [60, 64, 68, 72]",
     ]
     for r in range(4):
-        left = steps.replay.contents(r, 0, 6)
+        left = steps.film.replay.contents(r, 0, 6)
         assert [sorted(e.origin.counts.values()) for e in left] == [[1, 1, 1, 1]] * 4
         assert [e.origin.ranks for e in left] == [[0, 1, 2, 3]] * 4
 
@@ -346,7 +346,7 @@ def test_a_gather_by_hand_fills_the_roots_list_step_by_step(lab):
     )
     steps = lab.last.steps()
     assert repr(steps).splitlines()[:3] == ["step 1: 1→0 [10, 11]", "step 2: 2→0 [20, 21]", "step 3: 3→0 [30, 31]"]
-    assert "out[1] = [10, 11], out[2] = [20, 21], out[3] = [30, 31]" in steps.told(3)
+    assert "out[1] = [10, 11], out[2] = [20, 21], out[3] = [30, 31]" in steps.film.told(3)
 
 
 def test_a_cell_without_messages_has_no_steps(lab):

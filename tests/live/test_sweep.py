@@ -52,7 +52,7 @@ def test_it_shows_itself_as_a_table_and_a_picture(swept):
     assert "busbw = algbw × 2(n-1)/n" in repr(swept)
     html = swept._repr_html_()
     assert html.startswith("<img alt=")
-    assert "1/β" in swept.alt or "β = 0" in swept.alt
+    assert "1/b" in swept.alt or "b = 0" in swept.alt
     assert html.count("<tr>") == 4
     assert swept.svg == swept.svg
     assert b"xlink" not in swept.svg  # its namespace is cut away
