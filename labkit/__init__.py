@@ -8,7 +8,7 @@
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
-      choose.py    a table of questions to choose an answer to each
+      choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict

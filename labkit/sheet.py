@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 BACKENDS = {"gloo": "Gloo", "nccl": "NCCL"}
 MOST = 4  # ranks whose pictures fit two pages
-KEEP = """
-_kept = {name: globals()[name] for name in ("x", "y", "left", "right", "ops", "work") if name in globals()}
+NAMES = ("x", "y", "left", "right", "ops", "work")  # that the entries' codes use
+KEEP = f"""
+_kept = {{name: globals()[name] for name in {NAMES} if name in globals()}}
 right, left = (rank + 1) % world_size, (rank - 1) % world_size
 """
-GIVE_BACK = """
-for name in ("x", "y", "left", "right", "ops", "work"):
+GIVE_BACK = f"""
+for name in {NAMES}:
     globals().pop(name, None)
 globals().update(_kept)
 del _kept, name

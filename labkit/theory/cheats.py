@@ -24,7 +24,7 @@ class Cheat:
         moves: whose bytes these are: "the busiest rank sends", "the root receives".
         sent: how many, in Python's words, of S and N; "" where the bytes cannot be known.
         steps: how many steps follow one another, likewise.
-        by: the algorithm, as `labkit.theory.formulas` calls it, and its primitive.
+        by: the primitive and the algorithm, as `labkit.theory.formulas` calls them.
         instead: what to say instead of bytes and steps.
         also: other names and forms.
         mistake: the one to avoid, in Markdown's `code`.
