@@ -120,7 +120,7 @@ def average_gradients(model):
     ),
     after=(
         "Every rank now takes the same step from the same weights, so the models stay equal without ever being "
-        "compared. The rounds are your calls of `all_reduce`, one for each parameter; one call would do if all "
+        "compared. The steps are your calls of `all_reduce`, one for each parameter; one call would do if all "
         "gradients stood in one tensor, and PyTorch's `DistributedDataParallel` puts many into one for that reason."
     ),
 )

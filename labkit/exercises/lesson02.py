@@ -161,7 +161,7 @@ RING_SHIFT = Exercise(
         "right-hand neighbour and return, in a tensor like `x`, what comes from the left. Rank r ends with the `x` of "
         "rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. It must work with **any** number of "
         "ranks, odd ones too, and each rank sends one message.\n\n"
-        "The score counts **rounds**: in one round, each rank can send one message and receive one."
+        "The score counts **steps**: in one step, each rank can send one message and receive one."
     ),
     minutes=8,
     difficulty=1,
@@ -272,7 +272,7 @@ def ring_shift(x):
         "when their number is odd: is there still a rank that can go ahead?",
     ),
     after=(
-        "With `send` and `recv`, a ring of N ranks takes N rounds if one rank receives first, and two or three if "
+        "With `send` and `recv`, a ring of N ranks takes N steps if one rank receives first, and two or three if "
         "every second rank does. The next section shows the calls that do it in one. Every ring algorithm is this "
         "step, repeated: lesson 06 repeats it 2(N - 1) times and has an all-reduce."
     ),
@@ -411,7 +411,7 @@ HALO = Exercise(
         "needs the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its "
         "length perhaps different from the others'. Return a tensor two longer: in front of `x` the **last** element "
         "of the rank before, behind it the **first** element of the next rank. Where the line ends, put a 0.\n\n"
-        "Send and receive only, one element per message, and in no more than four rounds, however long the line is."
+        "Send and receive only, one element per message, and in no more than four steps, however long the line is."
     ),
     minutes=15,
     difficulty=2,
@@ -516,7 +516,7 @@ def halo(x):
     ),
     after=(
         "Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split between "
-        "ranks, and attention over a window of a split sequence, exchange the same. Two rounds are enough if every "
+        "ranks, and attention over a window of a split sequence, exchange the same. Two steps are enough if every "
         "rank starts its message to the right first, then the one to the left."
     ),
 )
@@ -566,7 +566,7 @@ PIPELINE = Exercise(
         "\n"
         "Send activations forward and gradients back, and return on every rank the gradient of the loss by its "
         "`weight`. Send and receive only, between neighbours. The second micro-batch does not wait until the first "
-        "is back: 2N + 2 rounds are enough."
+        "is back: 2N + 2 steps are enough."
     ),
     minutes=25,
     difficulty=3,
@@ -698,11 +698,11 @@ def pipeline(first, second, weight):
 PREFIX_SUM = Exercise(
     name="prefix_sum",
     lesson="02",
-    title="A running total, in few rounds",
+    title="A running total, in few steps",
     statement=(
         "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum of the `x` of "
         "the ranks 0 to r, on rank r: rank 0 returns its own numbers, the last rank everyone's sum. `x` stays as it "
-        "is. Send and receive only, and in no more than **⌈log₂ N⌉ rounds**: two with four ranks, ten with a thousand. "
+        "is. Send and receive only, and in no more than **⌈log₂ N⌉ steps**: two with four ranks, ten with a thousand. "
         "A message down the whole line is too slow."
     ),
     minutes=20,
@@ -735,15 +735,15 @@ def prefix_sum(x):
 ''',
     mutants=(
         Mutant(
-            "passes its own numbers on in every round, not the total so far",
+            "passes its own numbers on in every step, not the total so far",
             replace=("dist.isend(total,", "dist.isend(x,"),
         ),
-        Mutant("stops one round early", replace=("while distance < world_size:", "while 2 * distance < world_size:")),
+        Mutant("stops one step early", replace=("while distance < world_size:", "while 2 * distance < world_size:")),
         Mutant(
-            "doubles the distance before the first round",
+            "doubles the distance before the first step",
             replace=("total, distance = x.clone(), 1", "total, distance = x.clone(), 2"),
         ),
-        Mutant("leaves out what came in the last round", replace=("return total", "return total - before")),
+        Mutant("leaves out what came in the last step", replace=("return total", "return total - before")),
         Mutant(
             "forgets that there is an end to the right",
             replace=("if rank + distance < world_size:", "if True:"),
@@ -798,15 +798,15 @@ def prefix_sum(x):
         ),
     ),
     hints=(
-        "After the first round a rank may know the sum of two neighbouring ranks, itself and the one before. Whose sum "
+        "After the first step a rank may know the sum of two neighbouring ranks, itself and the one before. Whose sum "
         "of two would complete it to a sum of four?",
-        "In round k = 0, 1, … each rank sends what it has so far to the rank 2ᵏ further on. The last 2ᵏ ranks have "
+        "In step k = 0, 1, … each rank sends what it has so far to the rank 2ᵏ further on. The last 2ᵏ ranks have "
         "nobody to send to, and the first 2ᵏ nobody to receive from.",
         "Do not add into the tensor that is still being sent: `total = total + before` makes a new one.",
     ),
     after=(
         "This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, and ends "
-        "sooner: for small messages, rounds are what costs. MPI's call for it is `MPI_Scan`."
+        "sooner: for small messages, steps are what costs. MPI's call for it is `MPI_Scan`."
     ),
 )
 

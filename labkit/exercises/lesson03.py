@@ -1058,11 +1058,11 @@ def broadcast_from_scatter_all_gather(x):
 TREE_BROADCAST = Exercise(
     name="tree_broadcast",
     lesson="03",
-    title="A broadcast in ⌈log2 N⌉ rounds",
+    title="A broadcast in ⌈log2 N⌉ steps",
     statement=(
         "Every rank brings a tensor `x` of the same shape and dtype. Return a tensor like it with the numbers of rank "
-        "**`root`**, on every rank, by send and receive only. In a round a rank sends one message at most, and all is "
-        "done in ⌈log2 N⌉ **rounds**: two with four ranks. So the root must not serve everybody itself. `x` stays as "
+        "**`root`**, on every rank, by send and receive only. In a step a rank sends one message at most, and all is "
+        "done in ⌈log2 N⌉ **steps**: two with four ranks. So the root must not serve everybody itself. `x` stays as "
         "it is."
     ),
     minutes=15,
@@ -1117,9 +1117,9 @@ def tree_broadcast(x, root):
             verdict="costly",
         ),
         Mutant("takes rank 0 for the root", replace=("(rank - root) % world_size", "rank")),
-        Mutant("stops before the last round", replace=("while have < world_size", "while 2 * have < world_size")),
+        Mutant("stops before the last step", replace=("while have < world_size", "while 2 * have < world_size")),
         Mutant(
-            "forgets that the last round may be incomplete",
+            "forgets that the last step may be incomplete",
             replace=(" and place + have < world_size", ""),
             verdict="deadlock",
         ),
@@ -1132,23 +1132,23 @@ def tree_broadcast(x, root):
         ),
     ),
     hints=(
-        "Take root 0 first. After the first round two ranks have it. How many can have it after the second one, if "
+        "Take root 0 first. After the first step two ranks have it. How many can have it after the second one, if "
         "both pass it on?",
-        "In the round in which the ranks below `have` have it, rank r serves rank r + `have`. Double `have` after each "
-        "round, and mind the ranks that do not exist.",
+        "In the step in which the ranks below `have` have it, rank r serves rank r + `have`. Double `have` after each "
+        "step, and mind the ranks that do not exist.",
         "For another root count the places from there: `place = (rank - root) % world_size`.",
     ),
-    after="Gloo broadcasts by such a tree. `lab.last.steps()` shows it round by round.",
+    after="Gloo broadcasts by such a tree. `lab.last.steps()` shows it step by step.",
 )
 
 TREE_SCATTER = Exercise(
     name="tree_scatter",
     lesson="03",
-    title="A scatter in ⌈log2 N⌉ rounds",
+    title="A scatter in ⌈log2 N⌉ steps",
     statement=(
         "Rank 0 has a tensor `x` with one row for each rank. The others bring a tensor of the same shape and dtype "
         "whose numbers do not count. Return row `rank` of **rank 0's** `x`, on every rank, by send and receive only "
-        "and in ⌈log2 N⌉ **rounds**, for any number of ranks. Rank 0 sends no row "
+        "and in ⌈log2 N⌉ **steps**, for any number of ranks. Rank 0 sends no row "
         "twice: S (N - 1) / N bytes at most, S being the bytes of `x`."
     ),
     minutes=20,
@@ -1206,7 +1206,7 @@ def tree_scatter(x):
             says="busiest rank sends",
         ),
         Mutant(
-            "keeps the smaller half, and needs a round more",
+            "keeps the smaller half, and needs a step more",
             replace=("(low + high + 1) // 2", "low + 1"),
             verdict="costly",
         ),
@@ -1237,8 +1237,8 @@ def tree_scatter(x):
         "Rank 0 sends the rows of half of the ranks to one of them. Who deals those out, and what does rank 0 do "
         "meanwhile?",
         "Every rank keeps track of the block of ranks that it belongs to, from `low` up to `high`; rank `low` has the "
-        "block's rows. Cut the block at `middle` in each round.",
-        "Round `middle` up: with three ranks the lower block then has two ranks, and two rounds are enough.",
+        "block's rows. Cut the block at `middle` in each step.",
+        "Round `middle` up: with three ranks the lower block then has two ranks, and two steps are enough.",
     ),
     after=(
         "The same bytes leave rank 0 as in a plain scatter, in ⌈log2 N⌉ messages instead of N - 1. For short messages "

@@ -520,8 +520,8 @@ BARRIER_BY_HAND = Exercise(
     title="A barrier from messages",
     statement=(
         "Write a barrier by send and receive only: no rank returns before **every** rank has called the function. It "
-        "takes nothing and returns nothing. Do it in ⌈log2 N⌉ rounds, in each of which a rank sends one message at "
-        "most and receives one at most; the rounds of a rank follow one another."
+        "takes nothing and returns nothing. Do it in ⌈log2 N⌉ steps, in each of which a rank sends one message at "
+        "most and receives one at most; the steps of a rank follow one another."
     ),
     minutes=15,
     difficulty=3,
@@ -548,7 +548,7 @@ def barrier_by_hand():
 ''',
     mutants=(
         Mutant(
-            "stops a round too early",
+            "stops a step too early",
             replace=("while distance < world_size", "while 2 * distance <= world_size - 1"),
             says="left before",
         ),
@@ -620,8 +620,8 @@ def barrier_by_hand():
     hints=(
         "To leave, a rank must have heard from everybody, if not directly then through others. What does a message "
         "prove?",
-        "Round 1: tell your right-hand neighbour. Whom do you tell in round 2, so that it learns of four ranks?",
-        "In round k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once. "
+        "Step 1: tell your right-hand neighbour. Whom do you tell in step 2, so that it learns of four ranks?",
+        "In step k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once. "
         "Wait for both.",
     ),
     after="No number was needed, only who heard from whom. This one is called a dissemination barrier.",

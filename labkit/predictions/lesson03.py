@@ -161,7 +161,7 @@ BROADCAST_BYTES = Prediction(
     answer="8 MiB",
     why=(
         "Rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to rank 3: a **binomial tree**. In each "
-        "round every rank that has the tensor sends it once, so the ranks that have it double: two rounds for four "
+        "step every rank that has the tensor sends it once, so the ranks that have it double: two steps for four "
         "ranks, ⌈log2 N⌉ in general, and the root sends in all of them."
     ),
 )

@@ -27,7 +27,7 @@ class Last:
         return Timeline(self.records)
 
     def steps(self) -> Steps:
-        """Step through the messages, round by round: who sends which chunk to whom.
+        """Step through the messages, step by step: who sends which chunk to whom.
 
         >>> lab.last.steps()
 

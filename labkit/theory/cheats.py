@@ -208,7 +208,7 @@ CHEATS = (
         x="",
         instead="No data: a few messages, in ⌈log₂ N⌉ steps at least.",
         also="`monitored_barrier` (Gloo) names the ranks that did not come.",
-        mistake="A barrier that only some ranks reach hangs: keep it out of `if rank == 0:`.",
+        mistake="A barrier that only some ranks reach hangs: keep it out of `if rank == 0` branches.",
     ),
     Cheat(
         name="all_gather_object",
