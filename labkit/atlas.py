@@ -11,6 +11,7 @@ import numpy as np
 from labkit.errors import LabError
 from labkit.plot import atlas, svg
 from labkit.show.atlas import figures, sources, told_of
+from labkit.show.box import Box
 from labkit.show.keys import DEAF
 from labkit.theory import likeness, nccl_tests, shapes, timing
 from labkit.theory.nccl_tests import Log
@@ -28,7 +29,7 @@ FEW = 8  # rows: tables of less come last
 MOST = len(atlas.LETTERS)
 
 
-class Atlas(ipywidgets.VBox):
+class Atlas(Box):
     """Published nccl-tests tables over sizes; paste your own log, see what it resembles and where it falls short.
 
     >>> a = Atlas("all_reduce", n=32, generation="ampere")

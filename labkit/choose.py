@@ -11,6 +11,7 @@ import ipywidgets
 from labkit import progress
 from labkit.errors import LabError
 from labkit.predictions import Series, every, find_series
+from labkit.show.box import Box
 from labkit.show.choices import Answers, Questions, asked
 from labkit.show.keys import DEAF
 from labkit.show.prediction import code, plain
@@ -18,7 +19,7 @@ from labkit.show.prediction import code, plain
 OPEN = "choose …"
 
 
-class Choose(ipywidgets.VBox):
+class Choose(Box):
     """Several questions at once: choose an answer to each, and lock them in, all together or some first.
 
     A lesson names one of the workbook's series: `Choose("twelve_situations")`. Without a mouse,

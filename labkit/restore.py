@@ -12,6 +12,7 @@ import ipywidgets
 from labkit import my_notebooks
 from labkit.errors import LabError
 from labkit.progress import HERE
+from labkit.show.box import Box
 from labkit.show.keys import DEAF
 
 SESSION = "JPY_SESSION_NAME"  # Jupyter's server tells a kernel in it which notebook it was started for
@@ -34,7 +35,7 @@ def put_back(notebook: str = "") -> PutBack:
     return PutBack(HERE, notebook)
 
 
-class PutBack(ipywidgets.VBox):
+class PutBack(Box):
     """A button, a question and what came of it; `confirm()` does what the second button does."""
 
     def __init__(self, folder: Path, which: str, open_here: str = "") -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from labkit import words
 from labkit.errors import LabError
 from labkit.plot import svg, whatif
+from labkit.show.box import Box
 from labkit.show.keys import DEAF
 from labkit.theory.costs import estimate, flat
 from labkit.theory.costs.estimate import times as ways
@@ -26,7 +27,7 @@ GIGABYTES = [m * 10.0**k for k in range(-2, 4) for m in (1, 2, 5)]
 OVER = [1.0, 1.5, 2.0, 3.0, 4.0, 8.0]
 
 
-class WhatIf(ipywidgets.VBox):
+class WhatIf(Box):
     """Move the number of ranks, the size, the links: curves of all algorithms, and a map of who is fastest where.
 
     >>> w = WhatIf("all_reduce", n=8, nbytes=2**20, alpha=1e-5, beta=1e-10)

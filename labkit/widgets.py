@@ -15,6 +15,7 @@ import ipywidgets
 from labkit import progress
 from labkit.errors import LabError
 from labkit.predictions import Prediction, every, find
+from labkit.show.box import Box
 from labkit.show.keys import DEAF, ENTER_GOES_ON
 from labkit.show.prediction import Answer, Question, asked, code, plain
 
@@ -75,7 +76,7 @@ class Strip(ipywidgets.HTML):
         return f"a live strip of {self._n} ranks"
 
 
-class Predict(ipywidgets.VBox):
+class Predict(Box):
     """A question to answer before the ranks do: choose, and lock it in.
 
     >>> asked = Predict(Prediction("pairs", "02", "How many messages?", 6, "Two for each of three pairs."))

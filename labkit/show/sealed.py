@@ -14,6 +14,7 @@ from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.sheet import color, on
 from labkit.plot.tiles import Tile
+from labkit.show.box import Box
 from labkit.show.flow import Flow, in_words
 from labkit.show.guess import HOW, Held, Nothing, Place, hold
 from labkit.show.keys import ENTER_GOES_ON
@@ -29,7 +30,7 @@ BOX += "text-align: center; vertical-align: middle; line-height: 1.25"
 SMALL = "font-size: 10px; font-weight: normal"
 
 
-class SealedFlow(ipywidgets.VBox):
+class SealedFlow(Box):
     """A flow before the learner knows how it ends: fill in what every rank holds, then compare it with the ranks.
 
     Without a mouse: `sealed.fill([[6, 10], [6, 10]])`, one row a rank; `...` leaves a tile, or a whole row, empty.

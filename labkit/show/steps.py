@@ -9,6 +9,7 @@ import ipywidgets
 
 from labkit.errors import LabError
 from labkit.plot import svg
+from labkit.show.box import Box
 from labkit.show.film import Film
 from labkit.theory.record import read
 
@@ -25,7 +26,7 @@ KEYS = """<style onload="
     }"></style>"""
 
 
-class Player(ipywidgets.VBox):
+class Player(Box):
     """Plays `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them."""
 
     def __init__(self, count: int) -> None:

@@ -1,0 +1,104 @@
+"""What a page tells the kernel of fields and buttons, as JupyterLab sends it: handled in the order of sending.
+
+JupyterLab sends all of it to a thread of the kernel, a subshell. A kernel without subshells has its one thread.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from tests.live.notebook import ENOUGH, Notebook
+
+pytestmark = pytest.mark.live
+
+CLICK = {"method": "custom", "content": {"event": "click"}}
+WATCHED = """
+import threading, ipywidgets
+from labkit import Atlas, Choose, Predict, WhatIf
+from labkit.show.box import Box
+
+handled = []
+handle = ipywidgets.Widget._handle_msg
+
+def watched(widget, message):
+    handled.append((type(widget).__name__, threading.current_thread().name))
+    handle(widget, message)
+
+ipywidgets.Widget._handle_msg = watched
+"""
+
+
+def update(**state: Any) -> dict[str, Any]:
+    """What a field's view says when somebody has written into it, or chosen."""
+    return {"method": "update", "state": state, "buffer_paths": []}
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    with Notebook() as nb:
+        assert nb.run(WATCHED).status == "ok"
+        yield nb
+
+
+@pytest.fixture(scope="module")
+def subshell(notebook) -> str | None:
+    """Where JupyterLab has widgets' messages handled."""
+    client = notebook.client
+    asked = client.kernel_info()
+    while (reply := client.get_shell_msg(timeout=ENOUGH))["parent_header"]["msg_id"] != asked:
+        pass
+    if "kernel subshells" not in reply["content"].get("supported_features", ()):
+        return None
+    client.control_channel.send(client.session.msg("create_subshell_request", {}))
+    return str(client.get_control_msg(timeout=ENOUGH)["content"]["subshell_id"])
+
+
+def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, Any]]) -> None:
+    """Send each widget its message, all before the first is answered, and wait until all are handled."""
+    client, waiting = notebook.client, set()
+    for model, data in said:
+        message = client.session.msg("comm_msg", {"comm_id": model, "data": data})
+        message["header"]["subshell_id"] = subshell
+        client.shell_channel.send(message)
+        waiting.add(message["header"]["msg_id"])
+    while waiting:
+        heard = client.get_iopub_msg(timeout=ENOUGH)
+        if heard["msg_type"] == "status" and heard["content"]["execution_state"] == "idle":
+            waiting.discard(heard["parent_header"].get("msg_id"))
+
+
+@pytest.mark.parametrize(
+    ("made", "first", "says", "second", "answers"),
+    [
+        ("Atlas()", "box._text", update(value="no log"), "box._button", CLICK),
+        ("Predict('tokens_that_hide_it')", "box._field", update(value="no number"), "box._button", CLICK),
+        ("Choose('twelve_situations')", "box._fields[0]", update(index=0), "box._button", CLICK),
+        ("WhatIf()", "box._n", update(index=3), "box._op", update(index=1)),
+        ("Box([ipywidgets.HBox([ipywidgets.Text(), ipywidgets.Button()])])", "box.children[0].children[0]",
+         update(value="deep"), "box.children[0].children[1]", CLICK),
+    ],
+)  # fmt: skip
+def test_what_is_done_in_a_widget_is_handled_on_one_thread(notebook, subshell, made, first, says, second, answers):
+    pair = ast.literal_eval(notebook.value(f"box = {made}; handled.clear(); ({first}.model_id, {second}.model_id)"))
+    for _ in range(3):
+        tell(notebook, subshell, (pair[0], says), (pair[1], answers))
+    handled = ast.literal_eval(notebook.value("handled"))
+    assert [kind for kind, _ in handled] == [handled[0][0], handled[1][0]] * 3
+    assert {thread for _, thread in handled} == {f"subshell-{subshell}" if subshell else "MainThread"}
+
+
+def test_what_was_typed_is_there_when_the_button_is_pressed(notebook, subshell):
+    code = """
+box = Predict("tokens_that_hide_it")
+field, seen = box._field, []
+box._button.on_click(lambda _: seen.append(field.value))
+(field.model_id, box._button.model_id)
+"""
+    field, button = ast.literal_eval(notebook.value(code))
+    typed = [f"attempt {i}" for i in range(20)]
+    for text in typed:
+        tell(notebook, subshell, (field, update(value=text)), (button, CLICK))
+    assert ast.literal_eval(notebook.value("seen")) == typed
