@@ -8,6 +8,7 @@ thread and never touches CUDA or ZeroMQ itself, because neither survives a fork.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -22,6 +23,8 @@ from typing import Any
 
 from labkit.cluster.rundir import TAG
 
+STACKS = signal.SIGUSR1  # asks an engine to write the stacks of its threads to its log
+STACKS_END = "in _run_module_as_main"  # what is written last: how the main thread of `python -m` began
 APPS = {
     "controller": ("labkit.cluster.controller", "Controller"),
     "engine": ("ipyparallel.engine.app", "IPEngine"),
@@ -142,6 +145,7 @@ class ForkServer:
                 os.dup2(null.fileno(), 0)
                 os.dup2(out.fileno(), 1)
                 os.dup2(out.fileno(), 2)
+                faulthandler.register(STACKS, file=os.dup(out.fileno()))  # ipykernel takes 1 and 2 away
             os.environ.update(env)
             sys.argv = [f"ip{kind}", *args]
             for drawing in {"numpy.random", "torch"} & sys.modules.keys():

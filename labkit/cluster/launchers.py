@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from traitlets import Any as AnyTrait
 from traitlets import Integer, List, Unicode
 
 from labkit.cluster.forkclient import ForkClient, start_server
+from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
 from labkit.cluster.rundir import TAG
 from labkit.errors import LabError
@@ -175,3 +177,16 @@ class ForkEngineSetLauncher(_Forked, EngineLauncher):
     def died(self) -> dict[int, str]:
         """The engines that have ended: pid → log."""
         return {p.pid: log for p, log in zip(self.held, self.logs, strict=True) if not p.runs()}
+
+    def stacks(self, but: set[int]) -> dict[int, str]:
+        """Where all engines but these are: pid → what each has logged, then the Python stacks of its threads."""
+        asked = {p: Path(log) for p, log in zip(self.held, self.logs, strict=True) if p.pid not in but and p.runs()}
+        for process in asked:
+            process.send(STACKS)
+        wrote = {}
+        deadline = time.monotonic() + 1
+        for process, log in asked.items():
+            while STACKS_END not in (text := log.read_text(errors="replace")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            wrote[process.pid] = text
+        return wrote

@@ -28,6 +28,7 @@ from labkit.errors import LabError
 STARTING = 60.0  # seconds in which everything must be up
 RESTORING = 10.0  # seconds in which engines must be known to a new controller
 HEARING = 3.0  # seconds in which an engine that is known must have connected all its sockets
+ASKING = 2.0  # seconds after which the hub is asked whom it knows: what it tells of itself can be lost
 CONTROLLER_ARGS = [
     "--IPController.enable_curve=True",  # other users of the host cannot listen in
     "--IPController.use_threads=True",  # one process instead of nine
@@ -215,6 +216,7 @@ class Processes:
         before = set(self.client.ids)
         launcher = self.cluster.engines[self.cluster.start_engines_sync(n)]
         deadline = time.monotonic() + STARTING
+        ask = time.monotonic() + ASKING
         while len(new := sorted(set(self.client.ids) - before)) < n:
             for pid, wrote in _died(launcher).items():
                 raise LabError(
@@ -223,12 +225,34 @@ class Processes:
                 )
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded? "
-                    "Run start() again, with fewer ranks."
+                    f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded?\n"
+                    f"{self._still_starting(launcher, new)}Run start() again, with fewer ranks."
                 )
+            if time.monotonic() > ask:
+                self._ask_the_hub()
+                ask = time.monotonic() + ASKING
             time.sleep(0.005)
         self.until_reached(new)
         return new
+
+    def _ask_the_hub(self) -> None:
+        """Learn of engines whose registration the client has not heard of."""
+        client = self.client
+        asked = client._send(client._query_stream, "connection_request", content={})
+        if asked.wait(1):
+            client._io_loop.add_callback(client._update_engines, asked.result()["content"]["engines"])
+
+    def _still_starting(self, launcher: Any, came: list[int]) -> str:
+        """Where the first process is that has not come up, as far as that can be told: lines for an error."""
+        if not hasattr(launcher, "stacks"):
+            return ""
+        answers = [self._called(engine) for engine in came]
+        for answer in answers:
+            answer.wait(1)
+        stacks = launcher.stacks({answer.get() for answer in answers if answer.done()})
+        for pid, stack in stacks.items():
+            return f"Should it happen again, report where process {pid} is:\n{_last_lines(stack, 40)}\n"
+        return ""
 
     def until_reached(self, engines: list[int]) -> None:
         """Wait until requests arrive by both channels, at most `HEARING` seconds: one sent too early is lost."""

@@ -102,6 +102,29 @@ def test_the_notebooks_kernel_never_imports_torch():
         assert notebook.value("import sys; [m for m in sys.modules if m.split('.')[0] == 'torch']") == "[]"
 
 
+def test_an_engine_whose_registration_was_not_heard_is_found_all_the_same(monkeypatch):
+    monkeypatch.setattr(processes, "STARTING", 20.0)
+    monkeypatch.setattr(processes, "ASKING", 0.1)
+    lab = labkit.start(1)
+    client = lab._engines.processes.client
+    monkeypatch.setitem(client._notification_handlers, "registration_notification", lambda _: None)
+    (new,) = lab._engines.processes.new_engines(1)
+    assert client[new].apply_sync(os.getpid) != lab.status()[0]["pid"]
+
+
+def test_where_an_engine_hangs_while_it_starts_is_told(monkeypatch):
+    hang = "--IPEngine.startup_command=import threading; threading.Event().wait()"
+    monkeypatch.setattr(processes, "ENGINE_ARGS", [*processes.ENGINE_ARGS, hang])
+    monkeypatch.setattr(processes, "STARTING", 3.0)
+    with pytest.raises(LabError) as caught:
+        labkit.start(2)
+    told = str(caught.value)
+    assert told.startswith("Only 0 of 2 engines came up in 3 s. Is this machine overloaded?\nShould it happen again, ")
+    assert 'threading.py", line' in told
+    assert told.count("_run_module_as_main") == 1
+    assert told.endswith("\nRun start() again, with fewer ranks.")
+
+
 # -- what it refuses ----------------------------------------------------------------------------------------------
 
 
