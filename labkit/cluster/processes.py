@@ -215,25 +215,33 @@ class Processes:
         """Start n engines and return their ids once all have registered."""
         before = set(self.client.ids)
         launcher = self.cluster.engines[self.cluster.start_engines_sync(n)]
-        deadline = time.monotonic() + STARTING
-        ask = time.monotonic() + ASKING
-        while len(new := sorted(set(self.client.ids) - before)) < n:
+        for known in self._known_within(STARTING):
+            if len(new := sorted(known - before)) >= n:
+                break
             for pid, wrote in _died(launcher).items():
                 raise LabError(
                     f"An engine ended while it started ({self.how_ended(pid)}):\n{_last_lines(wrote)}\n"
                     "Mend that, then run start() again."
                 )
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded?\n"
-                    f"{self._still_starting(launcher, new)}Run start() again, with fewer ranks."
-                )
+        else:
+            raise LabError(
+                f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded?\n"
+                f"{self._still_starting(launcher, new)}Run start() again, with fewer ranks."
+            )
+        self.until_reached(new)
+        return new
+
+    def _known_within(self, seconds: float) -> Iterator[set[int]]:
+        """The engines that the client knows, again and again: it hears of them, and asks the hub now and then."""
+        deadline = time.monotonic() + seconds
+        ask = time.monotonic() + ASKING
+        yield set(self.client.ids)
+        while time.monotonic() < deadline:
             if time.monotonic() > ask:
                 self._ask_the_hub()
                 ask = time.monotonic() + ASKING
             time.sleep(0.005)
-        self.until_reached(new)
-        return new
+            yield set(self.client.ids)
 
     def _ask_the_hub(self) -> None:
         """Learn of engines whose registration the client has not heard of."""
@@ -250,9 +258,10 @@ class Processes:
         for answer in answers:
             answer.wait(1)
         stacks = launcher.stacks({answer.get() for answer in answers if answer.done()})
-        for pid, stack in stacks.items():
-            return f"Should it happen again, report where process {pid} is:\n{_last_lines(stack, 40)}\n"
-        return ""
+        if not stacks:
+            return ""
+        pid, stack = next(iter(stacks.items()))
+        return f"Should it happen again, report where process {pid} is:\n{_last_lines(stack, 40)}\n"
 
     def until_reached(self, engines: list[int]) -> None:
         """Wait until requests arrive by both channels, at most `HEARING` seconds: one sent too early is lost."""
@@ -356,11 +365,8 @@ class Processes:
         self.cluster.controller_args = [*unused, *RESTORE_ARGS]
         self.cluster.start_controller_sync()
         self.client = self.cluster.connect_client_sync(timeout=STARTING)
-        deadline = time.monotonic() + RESTORING
-        while not set(engines) <= set(self.client.ids):
-            if time.monotonic() > deadline:
-                raise LabError("The ranks did not come back to the new controller. Call start() for new ones.")
-            time.sleep(0.01)
+        if not any(set(engines) <= known for known in self._known_within(RESTORING)):
+            raise LabError("The ranks did not come back to the new controller. Call start() for new ones.")
 
     def _count_on(self, engines: list[int]) -> None:
         """Let the next controller give new engines new ids: ipyparallel saves a count that it has not restored yet,
