@@ -5,6 +5,8 @@
     loss = tiny.loss(model, tiny.batch(step, rank, world_size))
     loss.backward()
 
+`tiny.Transformer()` takes the same batches and gives the same scores, with as many layers as you ask for.
+
 The text is what Python itself says about its topics (`help("topics")`), in 36 characters; a little of it differs
 between versions of Python, and so do the losses. Nothing here communicates: that is the learner's part.
 """
@@ -16,7 +18,7 @@ import functools
 import torch
 from torch import nn
 
-__all__ = ["CHARACTERS", "CONTEXT", "Batch", "Model", "batch", "loss", "sample", "validation"]
+__all__ = ["CHARACTERS", "CONTEXT", "Batch", "Block", "Model", "Transformer", "batch", "loss", "sample", "validation"]
 
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz.,:;'\"()_"  # a character's number is its place here
 CONTEXT = 8  # characters that the model sees
@@ -37,6 +39,45 @@ class Model(nn.Module):
     def forward(self, text):
         x = self.embedding(text).flatten(1)
         return self.output(torch.tanh(self.hidden(x)))
+
+
+class Block(nn.Module):
+    """One transformer layer: float32 [rows, positions, width] to the same shape, each position seeing those before."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)  # queries, keys and values, of all heads
+        self.project = nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(seen.transpose(1, 2).flatten(-2))
+        return x + self.narrow(nn.functional.gelu(self.widen(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """Scores for the next character, as `Model` gives them: int64 [rows, 8] to float32 [rows, 36].
+
+    With 2 layers of width 32 it has 28,068 parameters in 30 tensors; with 4 of width 256, 3,180,068 in 54.
+    """
+
+    def __init__(self, layers=2, width=32, heads=4):
+        super().__init__()
+        self.embedding = nn.Embedding(36, width)
+        self.position = nn.Embedding(CONTEXT, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, 36)
+
+    def forward(self, text):
+        x = self.embedding(text) + self.position.weight
+        for block in self.blocks:
+            x = block(x)
+        return self.output(self.norm(x[:, -1]))  # what the last position has seen
 
 
 def batch(step: int, rank: int = 0, world_size: int = 1, size: int = 240) -> Batch:

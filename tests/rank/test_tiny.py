@@ -127,3 +127,36 @@ def test_the_model_has_as_many_parameters_as_it_says_and_fits_on_a_page():
     assert len(list(model().parameters())) == 5
     assert len(inspect.getsource(tiny.Model).splitlines()) <= 15
     assert len(tiny.CHARACTERS) == len(set(tiny.CHARACTERS)) == 36
+
+
+@pytest.mark.parametrize(("layers", "width", "parameters", "tensors"), [(2, 32, 28_068, 30), (4, 256, 3_180_068, 54)])
+def test_a_transformer_takes_the_same_batches_and_is_as_large_as_it_says(
+    layers: int, width: int, parameters: int, tensors: int
+):
+    ours = tiny.Transformer(layers, width)
+    assert sum(p.numel() for p in ours.parameters()) == parameters
+    assert len(list(ours.parameters())) == tensors
+    assert ours(tiny.batch(0, size=5)[0]).shape == (5, 36)
+
+
+def test_a_transformer_learns():
+    torch.manual_seed(0)
+    ours = tiny.Transformer()
+    optimizer = torch.optim.Adam(ours.parameters(), lr=0.01)
+    before = tiny.loss(ours, tiny.validation()).item()
+    for step in range(60):
+        optimizer.zero_grad()
+        tiny.loss(ours, tiny.batch(step)).backward()
+        optimizer.step()
+    assert before > 3.4
+    assert tiny.loss(ours, tiny.validation()).item() < 2.6
+
+
+def test_a_position_sees_none_after_it():
+    torch.manual_seed(0)
+    block = tiny.Block(32, 4)
+    x = torch.randn(2, tiny.CONTEXT, 32)
+    later = x.clone()
+    later[:, 5:] += 1
+    assert torch.allclose(block(x)[:, :5], block(later)[:, :5])
+    assert not torch.allclose(block(x)[:, 5:], block(later)[:, 5:])
