@@ -187,8 +187,8 @@ def save_whole(state, path):
             says="rank 0 alone",
         ),
         Mutant(
-            "lets rank 0 alone come to the barrier",
-            replace=("    dist.barrier()\n", "        dist.barrier()\n"),
+            "lets all but rank 0 come to the barrier",
+            replace=("    dist.barrier()\n", "    else:\n        dist.barrier()\n"),
             verdict="deadlock",
         ),
     ),
@@ -601,8 +601,8 @@ def compressed_average(grad, error):
     ),
     after=(
         "What rounding loses now is sent later, so the losses do not add up over the steps: this is error feedback, "
-        "and PowerSGD would not train without it. A library that reduces bfloat16 rounds at every addition, and the more "
-        "ranks there are, the more it loses."
+        "and PowerSGD would not train without it. A library that reduces bfloat16 rounds at every addition, and loses "
+        "the more, the more ranks there are."
     ),
 )
 
