@@ -80,9 +80,7 @@ class Curves:
         room = BESIDE * (max(reached) - min(reached))
 
         def near(one: int, other: int) -> bool:
-            return _near(lines[one], lines[other]) and bool(
-                np.allclose(places[one], places[other], rtol=0, atol=room)
-            )
+            return _near(lines[one], lines[other]) and bool(np.allclose(places[one], places[other], rtol=0, atol=room))
 
         return {r: next(q for q in lines if near(q, r)) for r in lines}
 
