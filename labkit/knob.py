@@ -65,7 +65,7 @@ class Knob(Box):
         self._labels, self._units = {**(labels or {})}, {**(units or {})}
         begin = {name: self._choice(name, value) for name, value in (start or {}).items()}
         self._controls = {name: self._control(name, begin.get(name, v[0])) for name, v in self._choices.items()}
-        self._said = ipywidgets.HTML(layout={"min_height": "1.8em"})
+        self._said = ipywidgets.HTML(layout={"min_height": "1.6em", "margin": "0 0 0 4px"})
         self._picture = ipywidgets.HTML()
         self._moved = False  # since `show` was called last
         self._busy = threading.Lock()

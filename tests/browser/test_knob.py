@@ -57,6 +57,10 @@ def test_a_slider_runs_code_on_the_ranks_and_shows_another_picture(opened, lab_s
     nb.reload()
     expect(picture(nb.cells.nth(1), "2 different curves")).to_be_visible()
     assert nb.errors() == []
+    nb.close()
+    lab_server.end_kernels()
+    again = opened("knob.ipynb")
+    expect(picture(again.cells.nth(1), "2 different curves")).to_be_visible()  # the new kernel knows of no knob
 
 
 def test_what_goes_wrong_is_said_in_the_knob_and_the_next_move_goes_well(opened, lab_server, shots):
