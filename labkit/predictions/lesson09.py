@@ -15,7 +15,7 @@ DRIFT_THEN_AVERAGE = Prediction(
     options=(
         Option(
             "they come together within a few training steps",
-            "This would be true if the **weights** were averaged. An averaged gradient is the same number for everybody, "
+            "This would be true if the **weights** were averaged. The average gradient is one number for everybody, "
             "and two weights from which you subtract the same number keep their difference.",
         ),
         Option(
@@ -111,8 +111,8 @@ SIX = Series(
             "surprise_unused",
             "One layer of the model takes no part in the forward pass. DDP as it is, without options:",
             "the first training step seems to work, and the second one raises an error",
-            "The second forward pass raises. In the first backward pass the bucket waits for gradients that never come, "
-            "so it never leaves, and `backward()` returns all the same: **nothing** has been averaged.",
+            "The second forward pass raises. In the first backward pass the bucket waits for gradients that do not "
+            "come, so it never leaves, and `backward()` returns all the same: **nothing** has been averaged.",
             Option(
                 "nothing special: this layer has no gradient, as in one process",
                 "One process needs no agreement. Here a bucket waits for the gradients of that layer.",
@@ -130,7 +130,7 @@ SIX = Series(
         ),
         _asked(
             "surprise_join",
-            "The last rank has one batch more than the others. Inside `with ddp.join():` the others, when they are done, "
+            "The last rank has one batch more than the others. Inside `with ddp.join():` ranks that are done "
             "still answer its calls. The last rank's gradient in its extra training step is:",
             "its own, divided by the number of ranks",
             "Its own gradient, divided by N. The ranks that have no batch bring zeros, and the sum is divided by the "
