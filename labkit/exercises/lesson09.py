@@ -114,6 +114,7 @@ def data_parallel(model):
     # end
 
     def average(p):
+        """Autograd calls this as soon as p.grad is complete."""
         # yours
         dist.all_reduce(p.grad)
         p.grad /= world_size
@@ -464,30 +465,32 @@ OVERLAPPED = Exercise(
     solution='''
 def overlapped(buckets):
     """Let each bucket leave as soon as it may; return finish(), which waits for all of them."""
-    bucket_of = {p: k for k, bucket in enumerate(buckets) for p in bucket}
-    missing = [len(bucket) for bucket in buckets]  # gradients that are still to come
-    left = []  # of each bucket that has left: its gradients in one tensor, and the handle
+    there, left = set(), []  # parameters whose gradients are there; buckets that have left: (flat, handle)
 
     def ready(p):
+        """Take note of p, and let the buckets leave whose turn it is."""
         # yours
-        missing[bucket_of[p]] -= 1
-        while len(left) < len(buckets) and missing[len(left)] == 0:
+        there.add(p)
+        while len(left) < len(buckets) and there.issuperset(buckets[len(left)]):
             flat = torch.cat([q.grad.flatten() for q in buckets[len(left)]])
             left.append((flat, dist.all_reduce(flat, async_op=True)))
         # end
 
     def finish():
+        """Wait for the buckets, leave the means in the gradients, and begin anew."""
         # yours
         for bucket, (flat, work) in zip(buckets, left):
             work.wait()
             for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
                 p.grad.copy_(part.view_as(p) / world_size)
-        missing[:] = [len(bucket) for bucket in buckets]
+        there.clear()
         left.clear()
         # end
 
-    for p in bucket_of:
+    # yours
+    for p in sum(buckets, []):
         p.register_post_accumulate_grad_hook(ready)
+    # end
     return finish
 ''',
     mutants=(
@@ -560,23 +563,23 @@ def overlapped(buckets):
         ),
         Mutant(
             "does not begin anew for the next pass",
-            replace=("        missing[:] = [len(bucket) for bucket in buckets]\n        left.clear()\n", ""),
+            replace=("        there.clear()\n        left.clear()\n", ""),
         ),
         Mutant("keeps the sums to itself", replace=("p.grad.copy_(", "torch.clone(")),
         Mutant(
-            "does not count, and takes the first gradient for the whole bucket",
-            replace=("missing[len(left)] == 0", "missing[len(left)] < len(buckets[len(left)])"),
+            "takes the first gradient for the whole bucket",
+            replace=("there.issuperset(buckets[len(left)])", "there.intersection(buckets[len(left)])"),
             verdict="raises",
             says="NoneType",
         ),
     ),
     hints=(
-        "Count: a gradient that is ready makes its bucket lack one less. Then look at the bucket whose turn it is, "
-        "which is number `len(left)`: is it full? And the one after it?",
+        "In `ready`, add `p` to `there`. Then look at the bucket whose turn it is, which is number `len(left)`: are "
+        "all of its parameters there? And those of the next bucket? Register `ready` as the hook of every parameter.",
         "A full bucket becomes one flat tensor, and `dist.all_reduce(flat, async_op=True)` gives you its handle. Keep "
         "both in `left`.",
         "In `finish`: `work.wait()`, split the tensor, copy the parts divided by `world_size` into the gradients. Then "
-        "set `missing` back and clear `left`.",
+        "clear `there` and `left`.",
     ),
     after=(
         "DDP does the same in C++, and for the same reason it lets its buckets leave in the order of their numbers. "

@@ -76,16 +76,21 @@ def harness(fn, x):
     finally:
         torch.save, os.replace, os.rename, os.fsync = save, replace, rename, fsync
     got = torch.load(path)
-    open(os.path.join(box[0], str(rank)), "w").close()  # has loaded
+    said = "".join(faults[:1])
+    with open(os.path.join(box[0], str(rank)), "w") as file:  # it has loaded
+        file.write(said)
     if rank == 0:
         until = time.monotonic() + 2
         while len(os.listdir(box[0])) < world_size + 2 and time.monotonic() < until:
             time.sleep(0.01)
         left, whole = sorted(os.listdir(folder)), is_old(twin)
+        for r in reversed(range(world_size)):  # who should not save at all is told first
+            with contextlib.suppress(OSError), open(os.path.join(box[0], str(r))) as file:
+                said = said if r == 0 and said else file.read() or said
         shutil.rmtree(box[0], ignore_errors=True)
         assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
         assert left == ["model.pt"], f"it leaves files behind: {left}"
-    assert not faults, faults[0]
+    assert not said, said
     assert got["step"] == 2, f"rank {rank} goes on before the new checkpoint is there: it loads the old one"
     return got["weights"]
 """
