@@ -23,6 +23,7 @@ from labkit.rank import anysource, comms, describe, ended, frames, given, group,
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.names import add_newest
+from labkit.rank.spans import span
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
@@ -94,7 +95,7 @@ def stay() -> None:
 
 
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
-    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed, tiny`."""
+    """Join the group and give the learner's namespace what every rank has ready: `torch`, `dist`, … (see below)."""
     attach()
     add_newest()
     anysource.install()
@@ -114,6 +115,7 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
             "comms": comms,
             "timed": timed,
             "tiny": tiny,
+            "span": span,
         },
     )
     return {**facts, **memory()}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from labkit.theory.definitions import Reader, bound
 
-GIVEN = {"torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny"}  # what every rank has ready
+GIVEN = {"torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "span"}  # what every rank has ready
 SPELT = 2000  # characters that a value's spelling may have
 
 

@@ -1,7 +1,7 @@
 """The learner's cells as one program that torchrun runs: their code, and what has to stand before and behind it.
 
 What the ranks of a lab have ready is made in plain torch here; labkit is imported only where a cell uses `comms`,
-`timed` or `tiny`. Pure: cells in, text out; no file is written (`labkit/script.py` does).
+`timed`, `tiny` or `span`. Pure: cells in, text out; no file is written (`labkit/script.py` does).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ AGAIN = {  # what a cell may bind, and the next cell finds as it was
 WORKBOOKS = {
     "comms": "from labkit.rank import comms",
     "tiny": "from labkit.rank import tiny",
+    "span": "from labkit.rank.spans import span",
     "timed": "from labkit.rank.clock import timed",
 }
 SHOW = '''\
