@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from labkit.theory.record import Op, Record
 
@@ -129,17 +130,8 @@ def without(xs: Sequence[Interval], ys: Sequence[Interval]) -> list[Interval]:
     >>> without([(0, 4), (6, 9)], [(2, 7)])
     [(0, 2), (7, 9)]
     """
-    found = []
-    for a, b in xs:
-        for c, d in ys:
-            if d <= a or c >= b:
-                continue
-            if c > a:
-                found.append((a, c))
-            a = d
-        if a < b:
-            found.append((a, b))
-    return found
+    edges = [-inf, *(moment for interval in ys for moment in interval), inf]
+    return common(xs, list(zip(edges[::2], edges[1::2], strict=True)))
 
 
 def length(intervals: Iterable[Interval]) -> float:

@@ -304,7 +304,8 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
     if several:
         notes.append("times of different hosts are compared by the hosts' own clocks, which may be milliseconds apart")
     shift = [log.wall if several else 0.0 for log in kept]
-    begun = (each.entered + shift[r] for r, log in enumerate(kept) for each in (*log.ops, *log.spans))
+    begun = [op.entered + shift[r] for r, log in enumerate(kept) for op in log.ops]
+    begun += [span.entered + shift[r] for r, log in enumerate(kept) for span in log.spans]
     start = min(begun, default=0.0)
     for log, since in zip(kept, shift, strict=True):
         _shift(log, since - start)
