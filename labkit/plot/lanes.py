@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
 from labkit.plot.rows import (
+    BAR,
     BOX,
     LEAST,
     LEFT,
     LETTERS,
     RIGHT,
     STRIP,
-    TRACKS,
     WIDE,
     Bar,
     Row,
@@ -74,7 +74,7 @@ def plan(record: Record) -> Plan:
         tops.append(tops[-1] + row.height + GAP)
     notes = list(record.notes)
     if left_out := sum(row.left_out for row in found):
-        notes.append(f"there is no room for {left_out:,} more: the text has all of it")
+        notes.append(f"not drawn, for want of room: {left_out:,} of the spans and operations; the text has all of them")
     return Plan(record, x, found, tops, legend, notes)
 
 
@@ -98,8 +98,8 @@ def draw(ax: Axes, plan: Plan) -> Axes:
             _strip(ax, a, b, plan.lane(r) - 1.5 * STRIP)
         for bar in row.bars:
             _bar(ax, bar, plan.y(bar), row.thick, plan.lane(r))
-            if row.tracks <= TRACKS:
-                _label(ax, bar, plan.y(bar), row.last)
+            if row.thick == BAR:
+                _label(ax, bar, plan.y(bar))
     _messages(ax, plan)
     for i, note in enumerate(plan.notes):
         write(ax, MARGIN, plan.bottom + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
@@ -112,7 +112,7 @@ def _head(ax: Axes, plan: Plan, rank: int) -> None:
     chip(ax, 0.55, top + BOX / 2, rank)
     write(ax, 0.82, top + BOX / 2, f"rank {rank}", 9, align="left")
     if found.communicating:
-        for i, line in enumerate((f"{found.share:.0%} of {seconds(found.communicating)}", "is hidden")):
+        for i, line in enumerate((f"{100 * found.share:.0f} % of {seconds(found.communicating)}", "is hidden")):
             write(ax, MARGIN, top + BOX + 0.22 + 0.28 * i, line, LETTERS, FAINT, "left")
     if rank:
         ax.plot([MARGIN, WIDE - RIGHT], [top - GAP / 2] * 2, color=GRID, linewidth=0.8, zorder=0)
@@ -155,7 +155,7 @@ def _rectangle(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], of: s
 
 def _strip(ax: Axes, a: float, b: float, y: float) -> None:
     """Where the rank itself stands."""
-    ax.add_artist(Rectangle((a, y), max(b - a, 0.03), STRIP, facecolor=INK, edgecolor="none", zorder=5))
+    ax.add_artist(Rectangle((a, y), max(b - a, 0.02), STRIP, facecolor=INK, edgecolor="none", zorder=5))
 
 
 def _bar(ax: Axes, bar: Bar, y: float, thick: float, lane: float) -> None:
@@ -169,7 +169,7 @@ def _bar(ax: Axes, bar: Bar, y: float, thick: float, lane: float) -> None:
         _piece(ax, (a, b), (low, high), look)
     edge, width = (WRONG, 1.6) if bar.op.error else (INK, 0.5)
     where = ((bar.start, low), bar.end - bar.start, high - low)
-    ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=edge, linewidth=width, zorder=6))
+    ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=edge, linewidth=width, zorder=10))
 
 
 def _piece(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], look: str) -> None:
@@ -181,12 +181,13 @@ def _piece(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], look: str
     ax.add_artist(Rectangle(*where, facecolor=PAGE, edgecolor=EXPOSED, hatch=WAITS[look], linewidth=0.6, zorder=5))
 
 
-def _label(ax: Axes, bar: Bar, y: float, last: float) -> None:
+def _label(ax: Axes, bar: Bar, y: float) -> None:
     """What it is: on it, or beside it."""
     words, x, look = bar.label
-    label = write(ax, x, y, words, LETTERS, ON.get(look, INK), "left", zorder=9)
-    if look in WAITS:
-        label.set_bbox({"boxstyle": "round,pad=0.05", "facecolor": PAGE, "edgecolor": "none"})
+    if words:
+        label = write(ax, x, y, words, LETTERS, ON.get(look, INK), "left", zorder=9)
+        if look in WAITS:
+            label.set_bbox({"boxstyle": "round,pad=0.05", "facecolor": PAGE, "edgecolor": "none"})
 
 
 def _open(ax: Axes, a: float, b: float, low: float, high: float) -> None:
@@ -237,7 +238,7 @@ def _legend(record: Record, found: Sequence[Row]) -> list[list[Entry]]:
         "never": "waits for a rank that never comes" if "never" in looks else "",
         "number": f"the same {name} on every rank" if name else "the same collective on every rank",
     }
-    if not any(bar.op.kind == "collective" for bar in bars):
+    if not any(bar.op.kind == "collective" and row.thick == BAR for row in found for bar in row.bars):
         words["number"] = ""
     if "exposed" in looks and "hidden" not in looks:
         words["exposed"] = "communication, not hidden behind computing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -35,16 +35,17 @@ class Bar:
     pieces: Sequence[tuple[float, float, str]]
     words: Sequence[str]
     track: int = 0
+    beside: bool = True  # whether there is room for a label beside it
 
     @cached_property
     def label(self) -> tuple[str, float, str]:
-        """What is written on it, where it begins, and on which look; beside it where nothing has room on it."""
+        """What is written on it, where it begins, and on which look; beside it where nothing has room on it, or ""."""
         best = sorted(self.pieces, key=lambda p: p[2] not in ("hidden", "exposed"))  # then as they come
         for words in self.words:
             for a, b, look in best:
                 if extent(words, LETTERS) + 0.12 <= b - a:
                     return words, a + 0.06, look
-        return self.words[-1], self.end + 0.06, ""
+        return self.words[-1] if self.beside else "", self.end + 0.06, ""
 
     @property
     def taken(self) -> Interval:
@@ -63,6 +64,7 @@ class Row:
     overlap: Overlap
     last: float  # the last moment that is known of it
     left_out: int  # boxes and bars for which there is no room
+    thick: float = BAR  # a track's height
 
     @property
     def levels(self) -> int:
@@ -73,11 +75,6 @@ class Row:
     def tracks(self) -> int:
         """Of operations."""
         return 1 + max((bar.track for bar in self.bars), default=0)
-
-    @property
-    def thick(self) -> float:
-        """A track's height."""
-        return BAR if self.tracks <= TRACKS else THIN
 
     @property
     def height(self) -> float:
@@ -97,7 +94,7 @@ class Scale:
 
 def scale(record: Record) -> Scale:
     """One that all moments of a record have room on."""
-    return Scale(1.01 * max([1e-6, *(end(record, r) for r in range(record.n) if record.ops[r] or record.spans[r])]))
+    return Scale(1.03 * max([1e-6, *(end(record, r) for r in range(record.n) if record.ops[r] or record.spans[r])]))
 
 
 def rows(record: Record, x: Scale) -> list[Row]:
@@ -116,9 +113,10 @@ def rows(record: Record, x: Scale) -> list[Row]:
         ops = sorted(record.ops[r], key=lambda o: o.entered)
         bars = [_bar(op, last, work, waits.get(id(op), []), x, _words(op, numbers, short)) for op in ops]
         shown = _tracked(bars)
-        stands = _merged([(x(a), x(b)) for a, b in standing(record, r)]) if spans else []
+        stands = [(x(a), x(b)) for a, b in standing(record, r)]
         found.append(Row(boxes, shown, stands, overlap, last, len(spans) - len(boxes) + len(bars) - len(shown)))
-    return found
+    thin = any(row.tracks > TRACKS for row in found)
+    return [replace(row, thick=THIN) for row in found] if thin else found
 
 
 def one_name(record: Record) -> str:
@@ -134,9 +132,9 @@ def _until(span: Span, last: float) -> float:
 def _tracked(bars: Sequence[Bar]) -> list[Bar]:
     """Each on the first track that is free for it, and for its label as long as there are few enough."""
     tracks = _stacked([bar.taken for bar in bars]) if len(bars) <= NAMED else [TRACKS]
-    if max(tracks, default=0) >= TRACKS:
+    if tight := max(tracks, default=0) >= TRACKS:
         tracks = _stacked([(bar.start, bar.end) for bar in bars])
-    found = [Bar(b.op, b.start, b.end, b.pieces, b.words, track) for b, track in zip(bars, tracks, strict=True)]
+    found = [replace(bar, track=track, beside=not tight) for bar, track in zip(bars, tracks, strict=True)]
     return [bar for bar in found if bar.track < THREADS]
 
 

@@ -53,7 +53,9 @@ class Timeline:
         if self._spans:
             ends += [t for mine in self.record.spans for s in mine for t in (s.entered, s.left) if t is not None]
             lines = [f"{seconds(max(ends))} from the first span's or operation's start to the last one's end"]
-            lines += [told(r, o) for r, o in enumerate(self.overlap) if self.record.spans[r] or self.record.ops[r]]
+            lines += [
+                told(r, o, bool(self.record.spans[r])) for r, o in enumerate(self.overlap) if self.record.logs[r].host
+            ]
         waits = self._notable()
         lines += [_waited(same) for same in waits]
         return "\n".join(lines if waits else [*lines, "no rank waited for another for long"])
@@ -120,15 +122,14 @@ def computed(spans: Sequence[Span]) -> list[str]:
     return lines
 
 
-def told(rank: int, found: Overlap) -> str:
+def told(rank: int, found: Overlap, spans: bool) -> str:
     """How much of one rank's communication was hidden, in a sentence."""
-    said = f"rank {rank} computed for {seconds(found.computing)}"
-    if not found.communicating:
+    said = f"rank {rank} computed for {seconds(found.computing)}" if spans else f"rank {rank} had no spans"
+    if found.communicating:
+        part = f"{seconds(found.hidden)} of it ({100 * found.share:.0f} %)" if found.hidden else "none of it"
+        said += f"; communication was under way for {seconds(found.communicating)}, {part} hidden behind computing"
+    elif not found.open:
         said += " and communicated nothing"
-    else:
-        said += f"; communication was under way for {seconds(found.communicating)}, "
-        said += f"{seconds(found.hidden)} of it ({found.share:.0%}) hidden behind computing" if found.hidden else "none"
-        said += "" if found.hidden else " of it hidden behind computing"
     if found.open:
         said += f" (not counted: {count(found.open, 'operation')} of which nobody noted when the data was there)"
     if found.late:
@@ -149,7 +150,8 @@ def described(op: Op, n: int) -> str:
     batch = "in a batch" if op.batch else ""
     wait = ""
     if op.asynchronous:
-        wait = f"waited for in line {op.waited[2]}" if op.waited else "never waited for"
+        never = "never waited for" if op.there is None else "without a .wait()"
+        wait = f"waited for in line {op.waited[2]}" if op.waited else never
     seen = "seen by the process group" if op.witnessed else ""
     error = f"ended with {op.error}" if op.error else "" if op.left is not None else "has not ended"
     return ", ".join(filter(None, [f"{what} {size}".strip(), group, op.place, batch, wait, seen, error]))

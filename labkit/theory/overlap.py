@@ -53,7 +53,7 @@ def overlaps(record: Record) -> tuple[Overlap, ...]:
     for r, ops in enumerate(record.ops):
         known = [(op, way) for op in ops if (way := under_way(op, end(record, r)))]
         work, ways = computing(record, r), union(way for _, way in known)
-        late = sum(op.asynchronous and op.there is None and op.waited is not None for op, _ in known)
+        late = sum(op.asynchronous and op.there is None and not op.error for op, _ in known)
         shared = common(work, ways)
         found.append(Overlap(length(work), length(ways), length(shared), len(ops) - len(known), late))
     return tuple(found)
