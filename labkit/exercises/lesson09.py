@@ -465,7 +465,9 @@ OVERLAPPED = Exercise(
     solution='''
 def overlapped(buckets):
     """Let each bucket leave as soon as it may; return finish(), which waits for all of them."""
+    # yours
     there, left = set(), []  # parameters whose gradients are there; buckets that have left: (flat, handle)
+    # end
 
     def ready(p):
         """Take note of p, and let the buckets leave whose turn it is."""
@@ -574,8 +576,9 @@ def overlapped(buckets):
         ),
     ),
     hints=(
-        "In `ready`, add `p` to `there`. Then look at the bucket whose turn it is, which is number `len(left)`: are "
-        "all of its parameters there? And those of the next bucket? Register `ready` as the hook of every parameter.",
+        "Keep a set `there` of parameters whose gradients are there, and a list `left` of buckets that have left. In "
+        "`ready`, look at the bucket whose turn it is, number `len(left)`: are all of its parameters there? And those "
+        "of the next one? Register `ready` as the hook of every parameter.",
         "A full bucket becomes one flat tensor, and `dist.all_reduce(flat, async_op=True)` gives you its handle. Keep "
         "both in `left`.",
         "In `finish`: `work.wait()`, split the tensor, copy the parts divided by `world_size` into the gradients. Then "
@@ -615,6 +618,7 @@ def _micro_batches(n: int) -> list[Case]:
 IN_DDP = """
 def harness(fn, weight, batches):
     from labkit.rank import recorder
+    from labkit.theory.record import Log
 
     class Line(torch.nn.Module):
         def __init__(self):
@@ -629,7 +633,7 @@ def harness(fn, weight, batches):
     fn(ddp, batches, lambda model, rows: (model(rows) ** 2).mean() / 2)
     grad = ddp.module.weight.grad
     assert grad is not None, "there is no gradient"
-    calls = len([op for op in recorder.records()["ops"] if "broadcast" not in op["op"]])  # DDP's own, for new buckets
+    calls = sum("broadcast" not in op.op for op in Log.of(recorder.records()).ops)  # DDP's own, for new buckets
     of = f"for {len(batches)} micro-batch{'es' * (len(batches) != 1)}"
     assert calls < 2, f"it communicates {calls} times {of}, and once is enough"
     return grad
