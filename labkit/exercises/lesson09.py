@@ -490,8 +490,9 @@ def overlapped(buckets):
         # end
 
     # yours
-    for p in sum(buckets, []):
-        p.register_post_accumulate_grad_hook(ready)
+    for bucket in buckets:
+        for p in bucket:
+            p.register_post_accumulate_grad_hook(ready)
     # end
     return finish
 ''',
