@@ -26,6 +26,7 @@ OURS = "labkit"  # marks a node of the graph that belongs to a layer
 def layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers of a model by their names: what a list of modules holds, else the outermost ones without such a list.
 
+    >>> from labkit.rank import tiny
     >>> list(layers(tiny.Transformer(layers=2)))
     ['embedding', 'position', 'blocks.0', 'blocks.1', 'norm', 'output']
 
