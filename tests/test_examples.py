@@ -18,6 +18,8 @@ ON_RANKS = (
     "labkit.rank.comms",
     "labkit.rank.p2p",
     "labkit.rank.shared",
+    "labkit.rank.spans",
+    "labkit.show.timeline",
 )  # tested in tests/live
 
 

@@ -26,6 +26,7 @@ OURS = "labkit"  # marks a node of the graph that belongs to a layer
 def layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers of a model by their names: what a list of modules holds, else the outermost ones without such a list.
 
+    >>> from labkit.rank import tiny
     >>> list(layers(tiny.Transformer(layers=2)))
     ['embedding', 'position', 'blocks.0', 'blocks.1', 'norm', 'output']
 
@@ -110,8 +111,11 @@ class _Layer:
         span, came_from = self.running.pop()
         if span is not None:
             span.left = time.perf_counter()
-        if torch.is_grad_enabled():
-            self._follow({t.grad_fn for t in _tensors(out) if t.grad_fn is not None}, came_from)
+        if (
+            torch.is_grad_enabled()
+        ):  # a graph of a kind that nobody knew here costs its span, and not the learner's cell
+            with contextlib.suppress(AttributeError, RuntimeError):
+                self._follow({t.grad_fn for t in _tensors(out) if t.grad_fn is not None}, came_from)
 
     def _follow(self, outputs: set[Any], inputs: set[Any]) -> None:
         """Hook the layer's part of the graph: what makes its outputs, and what leads out of it."""

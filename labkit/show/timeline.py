@@ -19,6 +19,9 @@ NOTABLE = 0.02  # of the whole time; shorter waits are not told
 class Timeline:
     """The recorded operations of a cell, a line for each rank; it displays itself as a space–time diagram.
 
+    Where the cell has spans (`with span("backward"): …`), each rank has two lanes: what it computed, and below that its
+    operations, from the call until the data was there; `overlap` says how much of them was hidden behind computing.
+
     Its text says first what is the same in every run (which operations, in which order, between whom), then the times.
     `record` has all of it: `record.ops[r]`, `record.messages`, `record.meetings`, `record.waits` (seconds).
     """

@@ -165,6 +165,26 @@ def test_works_in_place_behind_a_layer_and_a_layer_called_twice(lab):
     assert named(record, "backward") == ["second", "first", "first"]
 
 
+def test_a_learners_own_autograd_function_and_a_collective_within_a_layer_are_watched(lab):
+    record = recorded(
+        lab,
+        "def added(x):\n    y = x.clone()\n    dist.all_reduce(y)\n    return y\n"
+        "class Sum(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x): return added(x)\n"
+        "    @staticmethod\n    def backward(ctx, g): return added(g)\n"
+        "class Row(torch.nn.Linear):\n    def forward(self, x):\n        return Sum.apply(super().forward(x))\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(4, 4), Row(4, 4))\n"
+        "with span.layers(net):\n    net(torch.ones(2, 4)).sum().backward()",
+    )
+    for r in (0, 1):
+        assert named(record, "forward", r) == ["0", "1"]
+        assert named(record, "backward", r) == ["1", "0"]
+        one = [s for s in record.spans[r] if s.name == "1"]
+        inside = [s.entered <= op.entered <= op.left <= s.left for s, op in zip(one, record.ops[r], strict=True)]
+        assert inside == [True, True]
+        assert overlaps(record)[r].hidden == 0
+
+
 def test_an_error_in_a_layer_ends_its_span(lab):
     with pytest.raises(CellError, match="RuntimeError"):
         lab.run(MODEL + "with span.layers(model): model.blocks[1](torch.ones(3, 8, 5))")
@@ -177,11 +197,10 @@ def test_activation_checkpointing_computes_a_layer_again_in_the_backward_pass(la
         "from torch.utils.checkpoint import checkpoint\nlayer = torch.nn.Sequential(torch.nn.Linear(4, 4))\n"
         "with span.layers(layer):\n    checkpoint(layer, torch.ones(2, 4), use_reentrant=False).sum().backward()"
     )
-    assert [(s.of, s.name) for s in recorded(lab, code).spans[1]] == [
-        ("forward", "Linear"),
-        ("backward", "Linear"),
-        ("forward", "Linear"),
-    ] or named(lab.last.timeline().record, "forward", 1) == ["Linear", "Linear"]
+    record = recorded(lab, code)
+    assert named(record, "forward", 1) == ["Linear", "Linear"]
+    assert named(record, "backward", 1) == ["Linear"]
+    assert all(span.left is not None for span in record.spans[1])
 
 
 # -- when data was there --------------------------------------------------------------------------------------------
@@ -189,14 +208,12 @@ def test_activation_checkpointing_computes_a_layer_again_in_the_backward_pass(la
 
 def test_a_handle_knows_when_its_data_was_there_long_before_its_wait(lab):
     code = (
-        "import time\nx = torch.ones(1000)\ndist.barrier()\nwith span('computing'):\n"
-        "    handle = dist.all_reduce(x, async_op=True)\n    until = time.perf_counter() + 0.3\n"
-        "    while time.perf_counter() < until and not handle.is_completed(): pass\n"
-        "    a = torch.ones(300, 300)\n    for _ in range(40): a @ a\nhandle.wait()"
+        "x = torch.ones(1000)\nwith span('computing'):\n    handle = dist.all_reduce(x, async_op=True)\n"
+        "    while not handle.is_completed(): pass\ndist.barrier()\nhandle.wait()"
     )
     record = recorded(lab, code)
     for mine in record.ops:
-        op = mine[-1]
+        op = mine[0]
         assert op.asynchronous
         assert op.entered < op.there < op.waited[0]
         assert op.arrived == op.there

@@ -116,13 +116,16 @@ def test_memory_that_torch_alone_knows_when_a_block_begins_is_none_of_the_blocks
 
 
 def test_an_address_that_becomes_free_within_a_block_counts_again():
-    x = torch.ones(100_000)
-    with memory.peak() as counted:
-        place = x.untyped_storage()._cdata
-        del x
-        kept = [torch.ones(100_000) for _ in range(4)]
-    assert counted.bytes == 4 * 400_000
-    assert place in [y.untyped_storage()._cdata for y in kept], "or this shows nothing"
+    again = 0
+    for _ in range(20):  # which of the free addresses comes next is malloc's affair
+        x = torch.ones(10)
+        with memory.peak() as counted:
+            place = x.untyped_storage()._cdata
+            del x
+            kept = [torch.ones(10) for _ in range(100)]
+        assert counted.bytes == 100 * 40
+        again += place in [y.untyped_storage()._cdata for y in kept]
+    assert again, "or this shows nothing"
 
 
 def test_a_storage_that_shrinks_and_grows_counts_by_what_it_has_grown():
