@@ -19,71 +19,58 @@ def numbers(n: int, seed: int) -> np.random.Generator:
 # -- equal copies, and a hook that keeps them equal -----------------------------------------------------------------
 
 
-def _trained(xs: Sequence[Any]) -> list[Any]:
-    """Rank 0's model everywhere, and what one process with all rows finds: y = (rows · weight) · scale - shift."""
-    first, _, frozen = xs[0]
-    weight, scale, shift = (first[name].astype("float64") for name in ("weight", "scale", "shift"))
-    gradients = []
-    for batches in zip(*(batches for _, batches, _ in xs), strict=True):
-        rows = np.concatenate(batches).astype("float64")
-        y = (rows @ weight) * scale - shift
-        both = [rows.T @ (y * scale) / len(rows), np.array([(y * (rows @ weight)).mean()])]
-        gradients.append([(g / 1.0).astype(first["weight"].dtype) for g in both[: 2 - frozen]])
-    return [{**first, "gradients": gradients} for _ in xs]
+def averages(each: Sequence[Sequence[Any]]) -> list[Any]:
+    """The mean over the ranks of each of their arrays, `each[r]`, in the dtype of these."""
+    means = [sum(same[1:], same[0]) / len(each) for same in zip(*each, strict=True)]
+    return [m.astype(x.dtype) if x.dtype.kind == "f" else m for m, x in zip(means, each[0], strict=True)]
+
+
+def _kept_equal(xs: Sequence[Any], steps: int = 1, frozen: bool = False) -> list[Any]:
+    """Rank 0's parameters and buffers, then each step's averaged gradients, of which the k-th are k times as large."""
+    params, buffers, _ = xs[0]
+    means = averages([grads for *_, grads in xs])
+    return [[*params, *buffers, *means, *(k * m for k in range(2, steps + 1) for m in means)] for _ in xs]
 
 
 def _copies(n: int) -> list[Case]:
-    def state(r: int, dtype: str = "float32", buffers: int = 1) -> dict[str, Any]:
-        held = {"weight": [1.0 + r, 2.0 - r], "scale": [1.0 + 2 * r], "shift": [3.0 * r]}
-        arrays = {name: np.array(value, dtype=dtype) for name, value in held.items()}
-        return arrays | ({"num_batches_tracked": np.array(7 + r)} if buffers > 1 else {})
-
-    def case(about: str, seed: int, rows: int = 2, steps: int = 2, frozen: bool = False, **kind: Any) -> Case:
+    def case(about: str, seed: int, sizes: Sequence[int], dtype: str = "float32", **options: Any) -> Case:
         rng = numbers(n, seed)
-        dtype = kind.get("dtype", "float32")
-        batches = rng.integers(-2, 3, (n, steps, rows, 2)).astype(dtype)
-        return Case([(state(r, **kind), list(batches[r]), frozen) for r in range(n)], about)
+        trained = sizes[: len(sizes) - options.get("frozen", False)]
 
+        def drawn(lengths: Sequence[int]) -> list[np.ndarray]:
+            return [rng.integers(-50, 51, length).astype(dtype) for length in lengths]
+
+        return Case([(drawn(sizes), drawn((1,)), drawn(trained)) for _ in range(n)], about, options)
+
+    counted = [([np.array([0.5 + r, -r])], [np.array([7 + r])], [np.array([1.0, 2.0 * r])]) for r in range(n)]
     return [
-        case("one training step", 0, steps=1),
-        case("two training steps", 1),
-        case("`scale` is frozen: it has no gradient", 2, frozen=True),
-        case("a buffer of integers", 3, buffers=2),
-        case("40 rows, float64", 4, rows=40, dtype="float64"),
+        Case([([x[:2]], [x[2:3]], [x[3:]]) for x in counting(n, 5)], "one parameter, one buffer"),
+        case("two parameters", 1, (2, 3)),
+        case("two steps", 2, (2, 1), steps=2),
+        case("the second parameter is frozen", 3, (2, 2), frozen=True),
+        Case(counted, "a buffer of integers"),
+        case("float64", 4, (40, 3, 7), "float64", steps=2),
     ]
 
 
-# A model of two parameters and a buffer; what it holds after `data_parallel`, and its gradients after each backward.
+# A model of these parameters and buffers, whose gradients are known; what it holds after `data_parallel`, and the
+# gradients after each backward pass.
 AS_A_MODEL = """
-def harness(fn, state, batches, frozen):
+def harness(fn, params, buffers, grads, steps=1, frozen=False):
     model = torch.nn.Module()
-    model.weight = torch.nn.Parameter(state["weight"])
-    model.scale = torch.nn.Parameter(state["scale"], requires_grad=not frozen)
-    for name in [name for name in state if name not in ("weight", "scale")]:
-        model.register_buffer(name, state[name], persistent=name != "shift")
+    model.params = torch.nn.ParameterList([torch.nn.Parameter(p) for p in params])
+    if frozen:
+        model.params[-1].requires_grad = False
+    for i, buffer in enumerate(buffers):
+        model.register_buffer(f"buffer{i}", buffer, persistent=False)
     fn(model)
-    gradients = []
-    for rows in batches:
-        y = (rows @ model.weight) * model.scale - model.shift
-        (y**2).mean().div(2).backward()
-        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
+    out = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    for k in range(1, steps + 1):
+        sum((k * p * grad).sum() for p, grad in zip(model.params, grads)).backward()
+        out += [p.grad for p in model.params if p.requires_grad]
         model.zero_grad()
-    held = [*model.named_parameters(), *model.named_buffers()]
-    return {name: tensor.detach() for name, tensor in held} | {"gradients": gradients}
+    return out
 """
-
-
-def _two_steps() -> list[Any]:
-    rows = [[[1, 0]], [[0, 1]], [[1, 1]]]
-    return [
-        (
-            {name: np.array(value, dtype="float32") for name, value in (("weight", [1 + r, 2 - r]), ("scale", [1]))}
-            | {"shift": np.array([3.0 * r], dtype="float32")},
-            [np.array(rows[r], dtype="float32")],
-            False,
-        )
-        for r in range(3)
-    ]
 
 
 DATA_PARALLEL = Exercise(
@@ -96,15 +83,14 @@ DATA_PARALLEL = Exercise(
         "leaves in each `p.grad` the **mean over the ranks**, without any further call: what you pass to "
         "`p.register_post_accumulate_grad_hook(...)` is called with `p` as soon as the gradient of `p` is complete. A "
         "parameter that is frozen (`p.requires_grad` is false) never gets a gradient, and torch refuses a hook on it. "
-        "Return nothing."
+        "Return nothing. The picture shows a parameter, a buffer and a gradient of each rank."
     ),
-    means=_trained,
+    means=_kept_equal,
     inputs=_copies,
     minutes=7,
     difficulty=1,
     harness=AS_A_MODEL,
-    tolerance=1e-5,
-    picture=_two_steps,
+    picture=lambda: [([x[:2]], [x[2:3]], [x[3:]]) for x in counting(3, 5)],
     solution='''
 def data_parallel(model):
     """Give all ranks rank 0's model, and let every backward() average the gradients."""
@@ -133,12 +119,12 @@ def data_parallel(model):
         Mutant(
             "does not broadcast the buffers",
             replace=("(*model.parameters(), *model.buffers())", "model.parameters()"),
-            says="shift",
+            says="one buffer",
         ),
         Mutant(
             "broadcasts what the state_dict has, and not every buffer is in it",
             replace=("(*model.parameters(), *model.buffers())", "model.state_dict().values()"),
-            says="shift",
+            says="one buffer",
         ),
         Mutant(
             "leaves the models as they began",
@@ -147,7 +133,7 @@ def data_parallel(model):
                 "        dist.broadcast(tensor.detach(), src=0)\n",
                 "",
             ),
-            says="weight",
+            says="one parameter",
         ),
         Mutant(
             "averages the last parameter in every hook",
@@ -207,10 +193,9 @@ def _filled(sizes: Sequence[int], cap: int) -> list[list[int]]:
 
 def _bucketed(xs: Sequence[Any], cap: int) -> list[Any]:
     each = [grads for (grads,) in xs]
-    sizes = [g.nbytes for g in each[0]]
+    sizes = [g.size * (8 if g.dtype == "float64" else 4) for g in each[0]]
     bytes_ = [sum(sizes[k] for k in bucket) for bucket in _filled(sizes, cap)]
-    means = [(sum(same[1:], same[0]) / len(xs)).astype(same[0].dtype) for same in zip(*each, strict=True)]
-    return [{"sizes": bytes_, "gradients": means} for _ in xs]
+    return [{"gradients": averages(each), "sizes": bytes_} for _ in xs]
 
 
 SHAPES = ((36,), (36, 32), (32,), (32, 128), (128, 32), (128,), (32,), (32, 32), (32,), (96, 32), (96,), (32, 8))
@@ -243,7 +228,7 @@ def harness(fn, grads, cap):
     calls = len(recorder.records()["ops"])
     assert isinstance(sizes, list), "it returns no list: return the bytes of each bucket"
     assert calls == len(sizes), f"it communicates {calls} times for {len(sizes)} bucket{'s' * (len(sizes) != 1)}"
-    return {"sizes": sizes, "gradients": grads}
+    return {"gradients": grads, "sizes": sizes}
 """
 
 IN_BUCKETS = Exercise(
@@ -356,51 +341,30 @@ def average_in_buckets(grads, cap):
 # -- overlap --------------------------------------------------------------------------------------------------------
 
 
-def _overlapped(xs: Sequence[Any]) -> list[Any]:
-    each = [grads for grads, *_ in xs]
-    means = [sum(same[1:], same[0]) / len(xs) for same in zip(*each, strict=True)]
-    dtype = each[0][0].dtype
-    return [[[(k * mean).astype(dtype) for mean in means] for k in (1, 2)] for _ in xs]
+def _overlapped(xs: Sequence[Any], passes: int = 1, **_: Any) -> list[Any]:
+    means = averages([grads for (grads,) in xs])
+    return [[*means, *(k * m for k in range(2, passes + 1) for m in means)] for _ in xs]
 
 
 def _backward_passes(n: int) -> list[Case]:
-    def case(
-        sizes: Sequence[int], layout: Sequence[Sequence[int]], about: str, seed: int, orders: Any = None, late: int = -1
-    ) -> Case:
+    def case(sizes: Sequence[int], layout: Sequence[Sequence[int]], about: str, seed: int, **options: Any) -> Case:
         rng = numbers(n, seed)
-        order = list(range(len(sizes)))
-        return Case(
-            [
-                (
-                    [rng.integers(-50, 51, s).astype("float32") for s in sizes],
-                    [list(bucket) for bucket in layout],
-                    list(orders(r)) if orders else order,
-                    late,
-                )
-                for r in range(n)
-            ],
-            about,
-        )
-
-    def turned(r: int) -> Sequence[int]:
-        return (0, 1, 2, 3) if r % 2 == 0 else (2, 3, 0, 1)
+        drawn = [([rng.integers(-50, 51, s).astype("float32") for s in sizes],) for _ in range(n)]
+        return Case(drawn, about, {"layout": [list(bucket) for bucket in layout], "passes": 2, **options})
 
     return [
-        Case(
-            [([x[:1], x[1:2] + 1, x[2:] + 2], [[0, 1], [2]], [0, 1, 2], -1) for x in counting(n, 3)],
-            "three gradients, two buckets",
-        ),
-        case((3, 1, 2, 4), ((0, 1), (2, 3)), "two buckets of two gradients", 1),
-        case((2, 2, 2, 2), ((0, 1), (2, 3)), "gradients become ready in a different order on odd ranks", 2, turned),
+        Case([([x[:1], x[1:2], x[2:]],) for x in counting(n, 4)], "three gradients, two buckets"),
+        case((3, 1, 2, 4), ((0, 1), (2, 3)), "two passes", 1),
+        case((2,) * 4, ((0, 1), (2, 3)), "gradients become ready in a different order on odd ranks", 2, turned=True),
         case((3, 2, 5), ((0,), (1,), (2,)), f"rank {n - 1} begins its backward pass late", 3, late=n - 1),
         case((40, 300, 7, 90, 1), ((0, 1), (2, 3), (4,)), "five gradients in three buckets", 4),
     ]
 
 
-# Each parameter's gradient is known beforehand, and becomes ready when `order` says. The late rank begins when it sees
-# the files that the others leave behind them as they come out of their backward pass.
+# Each parameter's gradient is known beforehand. They come in their order, or on odd ranks the second half first.
+# The late rank begins when it sees the files that the others leave behind them as they come out of their backward pass.
 IN_THIS_ORDER = """
-def harness(fn, xs, layout, order, late):
+def harness(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
     import contextlib, os, shutil, tempfile, time
     from labkit.rank import recorder
 
@@ -411,12 +375,17 @@ def harness(fn, xs, layout, order, late):
     def out_of_backward(r):
         return os.path.join(box[0], str(r))
 
+    def many():
+        return len(recorder.records()["ops"])
+
+    half = len(xs) // 2
+    order = [*range(half, len(xs)), *range(half)] if turned and rank % 2 else list(range(len(xs)))
     ps = [torch.nn.Parameter(torch.zeros_like(x)) for x in xs]
     finish = fn([[ps[i] for i in bucket] for bucket in layout])
     assert callable(finish), "it returns no function: return `finish` itself, and do not call it"
-    before, left, passes, stuck = [0], [], [], []
-    ps[order[-1]].register_hook(lambda _: left.append(len(recorder.records()["ops"]) - before[0]))
-    for k in (1, 2):
+    before, left, out, stuck = [0], [], [], []
+    ps[order[-1]].register_hook(lambda _: left.append(many() - before[0]))
+    for k in range(1, passes + 1):
         terms = {i: (ps[i] * xs[i] * k).sum() for i in reversed(order)}  # the last one made comes back first
         total = sum(terms.values())
         if rank == late and k == 1:
@@ -430,17 +399,17 @@ def harness(fn, xs, layout, order, late):
         with contextlib.suppress(OSError):  # the folder may be gone
             open(out_of_backward(rank), "w").close()
         finish()
-        before[0] = len(recorder.records()["ops"])
-        passes.append([p.grad for p in ps])
+        before[0] = many()
+        out += [p.grad for p in ps]
         for p in ps:
             p.grad = None
     if rank == 0:
         shutil.rmtree(box[0], ignore_errors=True)
     assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
-    full = next((k for k, bucket in enumerate(layout) if order[-1] in bucket), len(layout))
+    full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
-    assert order != sorted(order) or all(n >= full for n in left), f"{said}, and {min(left)} had left"
-    return passes
+    assert all(n >= full for n in left), f"{said}, and {min(left)} had left"
+    return out
 """
 
 OVERLAPPED = Exercise(
@@ -461,7 +430,6 @@ OVERLAPPED = Exercise(
     minutes=15,
     difficulty=3,
     harness=IN_THIS_ORDER,
-    picture=lambda: [([x[:1], x[1:2], x[2:]], [[0, 1], [2]], [0, 1, 2], -1) for x in counting(3, 3)],
     solution='''
 def overlapped(buckets):
     """Let each bucket leave as soon as it may; return finish(), which waits for all of them."""
@@ -597,19 +565,18 @@ def overlapped(buckets):
 
 
 def _accumulated(xs: Sequence[Any]) -> list[Any]:
-    weight = xs[0][0].astype("float64")
-    rows = np.concatenate([np.concatenate(batches) for _, batches in xs]).astype("float64")
-    gradient = rows.T @ (rows @ weight) / len(rows)
-    return [gradient.astype(xs[0][0].dtype) for _ in xs]
+    rows = [row for batches in xs for batch in batches for row in batch]
+    mean = sum(rows[1:], rows[0]) / len(rows)
+    return [mean.astype(rows[0].dtype) if rows[0].dtype.kind == "f" else mean for _ in xs]
 
 
 def _micro_batches(n: int) -> list[Case]:
     def case(many: int, about: str, seed: int, rows: int = 2, dtype: str = "float32") -> Case:
-        drawn = numbers(n, seed).integers(-2, 3, (n, many, rows, 2)).astype(dtype)
-        return Case([(np.array([1.0, -2.0], dtype=dtype), list(drawn[r])) for r in range(n)], about)
+        drawn = numbers(n, seed).integers(-20, 21, (n, many, rows, 2)).astype(dtype)
+        return Case([tuple(drawn[r]) for r in range(n)], about)
 
     return [
-        case(2, "two micro-batches", 1),
+        Case([(x[None, :2], x[None, 2:]) for x in counting(n, 4)], "two micro-batches of one row"),
         case(3, "three micro-batches", 2),
         case(1, "one micro-batch", 3),
         case(4, "float64", 4, 5, "float64"),
@@ -617,21 +584,21 @@ def _micro_batches(n: int) -> list[Case]:
 
 
 IN_DDP = """
-def harness(fn, weight, batches):
+def harness(fn, *batches):
     from labkit.rank import recorder
     from labkit.theory.record import Log
 
     class Line(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = torch.nn.Parameter(weight)
+            self.weight = torch.nn.Parameter(torch.ones(2, dtype=batches[0].dtype))
 
         def forward(self, rows):
             return rows @ self.weight
 
     with recorder.paused():
         ddp = torch.nn.parallel.DistributedDataParallel(Line())
-    fn(ddp, batches, lambda model, rows: (model(rows) ** 2).mean() / 2)
+    fn(ddp, list(batches), lambda model, rows: model(rows).mean())
     grad = ddp.module.weight.grad
     assert grad is not None, "there is no gradient"
     calls = sum("broadcast" not in op.op for op in Log.of(recorder.records()).ops)  # DDP's own, for new buckets
@@ -649,7 +616,8 @@ ACCUMULATE = Exercise(
         "list of micro-batches, all of one size and equally many on each rank. `loss_of(ddp, batch)` is the mean loss "
         "of one of them: it calls `ddp`. Leave in the gradients the gradient of the mean loss over **all** "
         "micro-batches of **all** ranks, and communicate **once**: inside `with ddp.no_sync():` nothing is sent. It "
-        "has to surround the forward pass, too. Take no step, and return nothing."
+        "has to surround the forward pass, too. Change no weights, and return nothing. (In the picture each "
+        "micro-batch has one row, and the row is its gradient.)"
     ),
     means=_accumulated,
     inputs=_micro_batches,

@@ -493,7 +493,10 @@ def _with_errors(n: int) -> list[Case]:
 
     large = [np.array([256.0 if r == 0 else 1.0] * n, dtype="float32") for r in range(n)]
     return [
-        Case([(np.full(n, 2.0 * r, "float32"), np.zeros(n, "float32")) for r in range(n)], "whole numbers"),
+        Case(
+            [(np.array([256 + r, *[2 * r] * (n - 1)], "float32"), np.full(n, 0.5, "float32")) for r in range(n)],
+            "whole numbers, and errors of 0.5",
+        ),
         Case([(x, np.zeros(n, "float32")) for x in large], "256 from one rank, 1 from the others"),
         Case(
             [(np.full(n, 256.0, "float32"), np.full(n, 0.75 + r / 4, "float32")) for r in range(n)],
@@ -561,7 +564,9 @@ def compressed_average(grad, error):
 """,
             says="256 from one rank",
         ),
-        Mutant("forgets what was left", replace=("wanted = grad + error", "wanted = grad.clone()"), says="left from"),
+        Mutant(
+            "forgets what was left", replace=("wanted = grad + error", "wanted = grad.clone()"), says="errors of 0.5"
+        ),
         Mutant("does not keep what is lost", replace=("    error.copy_(wanted - sent)\n", "    error.zero_()\n")),
         Mutant(
             "keeps the error in a tensor of its own",
@@ -605,9 +610,9 @@ def compressed_average(grad, error):
         "`dist.all_gather_single` it.",
     ),
     after=(
-        "What rounding loses now is sent later, so the losses do not add up over the steps: this is error feedback, "
-        "and PowerSGD would not train without it. A library that reduces bfloat16 rounds at every addition, and loses "
-        "the more, the more ranks there are."
+        "What rounding loses now is sent later, so the losses do not add up over the steps: this is error feedback. "
+        "The more a compression leaves out, the more depends on it. A library that reduces bfloat16 rounds at every "
+        "addition, and loses the more, the more ranks there are."
     ),
 )
 
