@@ -87,7 +87,7 @@ DATA_PARALLEL = Exercise(
     ),
     means=_kept_equal,
     inputs=_copies,
-    minutes=7,
+    minutes=6,
     difficulty=1,
     harness=AS_A_MODEL,
     picture=lambda: [([x[:2]], [x[2:3]], [x[3:]]) for x in counting(3, 5)],
@@ -244,7 +244,7 @@ IN_BUCKETS = Exercise(
     ),
     means=_bucketed,
     inputs=_ready,
-    minutes=8,
+    minutes=7,
     difficulty=2,
     harness=COUNTED,
     least=Least(
@@ -554,9 +554,8 @@ def overlapped(buckets):
         "clear `there` and `left`.",
     ),
     after=(
-        "DDP does the same in C++, and for the same reason it lets its buckets leave in the order of their numbers. "
-        "The bucket that is full first should therefore be number 0: after the first training step DDP fills its "
-        "buckets anew, in the order in which the gradients have come."
+        "DDP does the same in C++, and for the same reason it lets its buckets leave in the order of their numbers. So "
+        "the bucket that is full first should be number 0. How does DDP know beforehand which one that will be?"
     ),
 )
 
@@ -621,7 +620,7 @@ ACCUMULATE = Exercise(
     ),
     means=_accumulated,
     inputs=_micro_batches,
-    minutes=5,
+    minutes=4,
     difficulty=1,
     harness=IN_DDP,
     tolerance=1e-5,

@@ -238,8 +238,9 @@ def test_a_run_that_is_killed_in_the_middle_of_a_checkpoint_ends_as_the_undistur
     ranks.push(folder=str(tmp_path))
     ranks.run('undisturbed = train(f"{folder}/undisturbed.pt", save_plainly)')
     for name, save in (("plain", "save_plainly"), ("whole", "save_whole")):
+        ranks.run("torch.save = crash", ranks=0)
         with pytest.raises(CellError, match="rank 0 died"):
-            ranks.run(f'torch.save = crash\ntrain(f"{{folder}}/{name}.pt", {save})')
+            ranks.run(f'train(f"{{folder}}/{name}.pt", {save})')
         ranks.push(folder=str(tmp_path))
     with pytest.raises(CellError):
         ranks.run('torch.load(f"{folder}/plain.pt", weights_only=True)')
