@@ -681,8 +681,8 @@ PRICE = Exercise(
         "a gradient, and 12 in the optimizer: a float32 copy and two moments. Stage 0 shards nothing, 1 the "
         "optimizer's states, 2 the gradients too, 3 everything.\n\n"
         "Return `[memory, sent]`: the bytes that **one** GPU holds, and the bytes that it sends in a training step "
-        "with collectives that send the least. Stage 0 all-reduces the gradients; 1 and 2 reduce-scatter the gradients and "
-        "all-gather the weights; 3 gathers the weights in the forward **and** in the backward pass. Communicate "
+        "with collectives that send the least. Stage 0 all-reduces the gradients; 1 and 2 reduce-scatter the gradients "
+        "and all-gather the weights; 3 gathers the weights in the forward **and** in the backward pass. Communicate "
         "nothing."
     ),
     minutes=6,
