@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from labkit.plot import flow, late, svg, sweep, wire
 from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
+from labkit.show.bars import Bars
 from labkit.show.beside import Beside
 from labkit.show.card import Card
 from labkit.show.curves import Curves
+from labkit.show.histogram import Histogram
+from labkit.show.overlay import Overlay
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
@@ -84,6 +88,18 @@ def curves_of(n: int, panels: int) -> Curves:
     return Curves(dict.fromkeys(names[-panels:], lines), every=2500)
 
 
+def over_of(kind: type[Curves], n: int, scale: float, unit: str) -> Curves:
+    """Ways of training against time or samples, a rank a little slower than the one before; names as lessons have."""
+    names = ["sync", "async_", "local_sgd", "[loss for loss in everything['history'] if loss is not None]"]
+    lines = {name: {r: [k + 3 / (i + 1) + r / 9 for i in range(30)] for r in range(n)} for k, name in enumerate(names)}
+    times = {r: [scale * (i + 1) * (1 + r / 9) for i in range(30)] for r in range(n)}
+    return kind(lines, over={name: (f"{name}_seconds", times) for name in names}, unit=unit)
+
+
+def _svg(*how: Any) -> bytes:
+    return over_of(*how).svg
+
+
 def shift(n: int, k: int) -> Steps:
     """Each rank sends its numbers to the next one but one, and then to the next."""
     ranks = []
@@ -127,6 +143,20 @@ def measured(n: int, warm: int, many: int = 20) -> Times:
     kept = [[(1.5 + 0.1 * r + 0.8 * math.sin(7 * i + r) ** 4) * 1e-4 for i in range(many)] for r in range(n)]
     kept = [[s * (1 + 40 * (i < warm) / (i + 1)) for i, s in enumerate(mine)] for mine in kept]
     return Times({"readings": kept}, warm)
+
+
+def held(n: int, many: int) -> Bars:
+    """Bytes of many kinds, some of them none, beside a formula that is not far off."""
+    kinds = ["weights", "gradients", "optimizer", "buffers", "activations", "full_precision_master_copies", "b", "c"]
+    names = ["ddp", "[footprint_of_the_last_step for footprint_of_the_last_step in everything['history']]"]
+    bars = [{kind: (i + r) % 5 * 300e3 for i, kind in enumerate(kinds[:many])} for r in range(n)]
+    return Bars(dict.fromkeys(names, bars), {name: [0.98 * sum(b.values()) for b in bars] for name in names})
+
+
+def counted(n: int, largest: int) -> Histogram:
+    """Staleness that differs between ranks; one rank has none."""
+    lists = {r: [(i * i + 3 * r) % (largest + 1) for i in range(40 * r)] for r in range(n)}
+    return Histogram({"staleness": lists, "a_longer_name_for_it['with an index', " * 4: lists})
 
 
 def verdict() -> bytes:
@@ -192,11 +222,18 @@ def _makers() -> dict[str, Callable[[], bytes]]:
             makers[f"{plan.name} on {hosts} hosts"] = lambda plan=plan, hosts=hosts: draw(plan, hosts=hosts).svg
     for n, panels in ((1, 1), (4, 2), (16, 3)):
         makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
+    for n, scale, unit in ((1, 0.0004, "s"), (4, 0.07, "s"), (4, 43210.0, ""), (8, 987654321.0, "")):
+        for kind in (Curves, Overlay):
+            makers[f"{kind.__name__} over {n} {scale:g}"] = partial(_svg, kind, n, scale, unit)
     makers["timeline"] = lambda: crossing().svg
     makers["timeline of a wait"] = waiting
     makers["verdict"] = verdict
     for n, warm in ((1, 0), (4, 3), (8, 0)):
         makers[f"times {n} {warm}"] = lambda n=n, warm=warm: measured(n, warm).svg
+    for n, many in ((1, 1), (4, 3), (8, 8)):
+        makers[f"bars {n} {many}"] = lambda n=n, many=many: held(n, many).svg
+    for n, largest in ((2, 1), (4, 12), (8, 5000)):
+        makers[f"histogram {n} {largest}"] = lambda n=n, largest=largest: counted(n, largest).svg
     for n in (1, 2, 3, 5, 8, 16):
         makers[f"waits {n}"] = lambda n=n: ring(n).svg
     makers["waits for a rank that never comes"] = lambda: lacking().svg
