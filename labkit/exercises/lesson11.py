@@ -23,128 +23,6 @@ def shard(flat: np.ndarray, n: int, place: int) -> np.ndarray:
     return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
 
 
-# -- which part is mine -----------------------------------------------------------------------------------------------
-
-
-def _parts(xs: Sequence[Any], members: Sequence[int] | None = None) -> list[Any]:
-    ranks = list(range(len(xs)) if members is None else members)
-    return [shard(x, len(ranks), ranks.index(r)) if r in ranks else None for r, x in enumerate(xs)]
-
-
-def _buffers(n: int) -> list[Case]:
-    rng = normal(n, 1)
-
-    def same(size: int, about: str, dtype: str = "float32", members: list[int] | None = None) -> Case:
-        flat = rng.integers(1, 90, size).astype(dtype)
-        return Case([flat.copy() for _ in range(n)], about, {"members": members} if members else {})
-
-    team = [r for r in range(n) if r % 2] or [0]
-    return [
-        Case([np.arange(1.0, 2 * n + 1, dtype="float32")] * n),
-        same(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide"),
-        same(1, "one number"),
-        same(7, f"a group of ranks {team}", members=team),
-        same(6, "a group of the last rank alone", members=[n - 1]),
-        same(50 * n - 1, "float64", "float64"),
-        same(3 * n + 2, "integers", "int64"),
-    ]
-
-
-MY_SHARD = Exercise(
-    name="my_shard",
-    lesson="11",
-    title="Which part is mine?",
-    statement=(
-        "Every rank of a group holds the same flat tensor `flat`. Cut it into as many parts as the group has ranks, "
-        "all **equally long** and as short as possible: where the numbers do not suffice, fill up with zeros at the "
-        "end. Return this rank's part: the first part to the first rank **of the group**. The part must have memory "
-        "of its own, so that `flat` can be freed. `group=None` means all ranks."
-    ),
-    minutes=5,
-    difficulty=1,
-    means=_parts,
-    inputs=_buffers,
-    tolerance=0.0,
-    promises=(Calls(0),),
-    least=Least(memory=lambda n, S: S / n),
-    harness="""
-def harness(my_shard, flat, members=None):
-    group = None if members is None else dist.new_group(members)
-    if members is not None and rank not in members:
-        return None
-    mine = my_shard(flat) if group is None else my_shard(flat, group)
-    if isinstance(mine, torch.Tensor):
-        whole = mine.untyped_storage().nbytes()
-        assert whole == mine.nbytes, (
-            f"The part has {mine.nbytes} bytes, and keeps a buffer of {whole} bytes alive: it is a view of it. "
-            "Return a clone."
-        )
-    return mine
-""",
-    solution='''
-def my_shard(flat, group=None):
-    """Return this rank's part of flat, one of equal parts for the ranks of the group."""
-    size = dist.get_world_size(group)
-    length = -(-len(flat) // size)
-    start = length * dist.get_rank(group)
-    mine = flat[start : start + length]
-    return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
-''',
-    mutants=(
-        Mutant(
-            "takes the part of its rank in the world",
-            replace=("length * dist.get_rank(group)", "length * dist.get_rank()"),
-            says="a group of",
-        ),
-        Mutant(
-            "cuts for all ranks of the world",
-            replace=("size = dist.get_world_size(group)", "size = dist.get_world_size()"),
-            says="a group of",
-        ),
-        Mutant("drops the rest", replace=("-(-len(flat) // size)", "len(flat) // size"), says="does not divide"),
-        Mutant(
-            "adds a whole row of zeros where nothing is missing",
-            replace=("-(-len(flat) // size)", "len(flat) // size + 1"),
-        ),
-        Mutant("fills up at the front", replace=("(0, length - len(mine))", "(length - len(mine), 0)")),
-        Mutant(
-            "fills up with what is no zero",
-            replace=("(0, length - len(mine)))", "(0, length - len(mine)), value=1)"),
-        ),
-        Mutant(
-            "returns a view of the whole where nothing is missing",
-            replace=("    return torch", "    if len(mine) == length:\n        return mine\n    return torch"),
-            says="Return a clone",
-        ),
-        Mutant(
-            "gives the first ranks more",
-            source="""
-def my_shard(flat, group=None):
-    return flat.tensor_split(dist.get_world_size(group))[dist.get_rank(group)].clone()
-""",
-            says="does not divide",
-        ),
-        Mutant(
-            "asks the other ranks for what it holds",
-            replace=("    size =", "    dist.broadcast(flat, src=0) if group is None else None\n    size ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
-    hints=(
-        "Seven numbers for four ranks: two each, and one zero for the last rank. Which formula gives 2?",
-        "Division rounded up is `-(-a // b)`. `dist.get_rank(group)` is this rank's number within the group.",
-        "A slice may be shorter than asked for, or empty: `torch.nn.functional.pad(mine, (0, missing))` fills up at "
-        "the end. A slice is a view and keeps the whole buffer alive; what `pad` returns, or `.clone()`, is a copy.",
-    ),
-    after=(
-        "The rest of the lesson counts on three things: equal lengths, as Gloo and NCCL want them; zeros at the end, "
-        "which change no sum; and the rank within the group, which is what you need as soon as a model is sharded in "
-        "groups."
-    ),
-)
-
-
 # -- stage 1 ----------------------------------------------------------------------------------------------------------
 
 BETAS, EPS, LR, TRAINED = (0.9, 0.999), 1e-8, 0.1, 3
@@ -224,16 +102,15 @@ class Adam:
 
 def harness(zero1_step, *targets):
     first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
-    parts = first.split([t.numel() for t in targets])
-    params = [torch.nn.Parameter(part.clone().view_as(t)) for part, t in zip(parts, targets)]
-    length = -(-len(first) // world_size)
-    padded = torch.nn.functional.pad(first, (0, length * world_size - len(first)))
-    shard = torch.nn.Parameter(padded.chunk(world_size)[rank].clone())
+    weights = torch.nn.functional.pad(first, (0, -len(first) % world_size))
+    params = [torch.nn.Parameter(torch.empty_like(t)) for t in targets]
+    torch.nn.utils.vector_to_parameters(weights, params)
+    shard = torch.nn.Parameter(weights.chunk(world_size)[rank])
     optimizer = Adam([shard], lr=0.1)
     for step in range(3):
         loss = sum(((p - t) ** 2).sum() for p, t in zip(params, targets)) / 2
         loss.backward()
-        zero1_step(params, shard, optimizer)
+        zero1_step(params, weights, shard, optimizer)
         seen = optimizer.gradients
         assert len(seen) == step + 1, f"`optimizer.step()` ran {len(seen)} times in {step + 1} training steps."
         assert seen[-1] is not None, "`shard.grad` is None when the optimizer steps, so it leaves the shard as it is."
@@ -246,7 +123,8 @@ ZERO1 = Exercise(
     title="Stage 1: each rank updates its shard",
     statement=(
         "`params` are all parameters of the model, equal on all ranks, and `p.grad` is the gradient of **this rank's** "
-        "loss. `shard` is this rank's part of the weights, and `optimizer` is an Adam that knows `shard` alone.\n\n"
+        "loss. They are views of one flat buffer, `weights`, and so is `shard`, this rank's part of it. `optimizer` is "
+        "an Adam that knows `shard` alone.\n\n"
         "Take the training step that one process would take with the **mean** gradient: bring this rank's part of it "
         "into `shard.grad`, let the optimizer step, and bring everyone's new part into `weights`. Afterwards `params` "
         "must be ready for the next `backward()`, which **adds** to what is in `p.grad`. Return nothing. No rank needs "
@@ -262,20 +140,16 @@ ZERO1 = Exercise(
     least=Least(sent=lambda n, S: TRAINED * 2 * (n - 1) / n * S, rounds=lambda n: 2 * TRAINED),
     harness=TRAINING,
     solution='''
-def zero1_step(params, shard, optimizer):
+def zero1_step(params, weights, shard, optimizer):
     """Take a training step with the ranks' mean gradient, in which this rank updates its shard alone."""
     gradient = torch.cat([p.grad.flatten() for p in params])
-    gradient = torch.nn.functional.pad(gradient, (0, len(shard) * world_size - len(gradient)))
-    weights = torch.empty_like(gradient)
+    gradient = torch.nn.functional.pad(gradient, (0, len(weights) - len(gradient)))
     # yours
     shard.grad = torch.empty_like(shard)
     dist.reduce_scatter_single(shard.grad, gradient)
     shard.grad /= world_size
     optimizer.step()
     dist.all_gather_single(weights, shard.detach())
-    # end
-    torch.nn.utils.vector_to_parameters(weights, params)
-    # yours
     for p in params:
         p.grad = None
     # end
@@ -328,8 +202,8 @@ def zero1_step(params, shard, optimizer):
         Mutant(
             "fills the gradient up with ones, and the shard's padding moves",
             replace=(
-                "(0, len(shard) * world_size - len(gradient)))",
-                "(0, len(shard) * world_size - len(gradient)), value=1.0)",
+                "(0, len(weights) - len(gradient)))",
+                "(0, len(weights) - len(gradient)), value=1.0)",
             ),
             says="numbers in two parameters",
         ),
@@ -549,6 +423,128 @@ def shed_gradients(params, shard):
     after=(
         "At no time were the whole gradients of two layers there. PyTorch's `zero_grad()` has set gradients to `None` "
         "by default since version 2.0, for this reason; zeroed gradients still take their memory."
+    ),
+)
+
+
+# -- which part is mine -----------------------------------------------------------------------------------------------
+
+
+def _parts(xs: Sequence[Any], members: Sequence[int] | None = None) -> list[Any]:
+    ranks = list(range(len(xs)) if members is None else members)
+    return [shard(x, len(ranks), ranks.index(r)) if r in ranks else None for r, x in enumerate(xs)]
+
+
+def _buffers(n: int) -> list[Case]:
+    rng = normal(n, 1)
+
+    def same(size: int, about: str, dtype: str = "float32", members: list[int] | None = None) -> Case:
+        flat = rng.integers(1, 90, size).astype(dtype)
+        return Case([flat.copy() for _ in range(n)], about, {"members": members} if members else {})
+
+    team = [r for r in range(n) if r % 2] or [0]
+    return [
+        Case([np.arange(1.0, 2 * n + 1, dtype="float32")] * n),
+        same(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide"),
+        same(1, "one number"),
+        same(7, f"a group of ranks {team}", members=team),
+        same(6, "a group of the last rank alone", members=[n - 1]),
+        same(50 * n - 1, "float64", "float64"),
+        same(3 * n + 2, "integers", "int64"),
+    ]
+
+
+MY_SHARD = Exercise(
+    name="my_shard",
+    lesson="11",
+    title="Which part is mine?",
+    statement=(
+        "Every rank of a group holds the same flat tensor `flat`. Cut it into as many parts as the group has ranks, "
+        "all **equally long** and as short as possible: where the numbers do not suffice, fill up with zeros at the "
+        "end. Return this rank's part: the first part to the first rank **of the group**. The part must have memory "
+        "of its own, so that `flat` can be freed. `group=None` means all ranks."
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_parts,
+    inputs=_buffers,
+    tolerance=0.0,
+    promises=(Calls(0),),
+    least=Least(memory=lambda n, S: S / n),
+    harness="""
+def harness(my_shard, flat, members=None):
+    group = None if members is None else dist.new_group(members)
+    if members is not None and rank not in members:
+        return None
+    mine = my_shard(flat) if group is None else my_shard(flat, group)
+    if isinstance(mine, torch.Tensor):
+        whole = mine.untyped_storage().nbytes()
+        assert whole == mine.nbytes, (
+            f"The part has {mine.nbytes} bytes, and keeps a buffer of {whole} bytes alive: it is a view of it. "
+            "Return a clone."
+        )
+    return mine
+""",
+    solution='''
+def my_shard(flat, group=None):
+    """Return this rank's part of flat, one of equal parts for the ranks of the group."""
+    size = dist.get_world_size(group)
+    length = -(-len(flat) // size)
+    start = length * dist.get_rank(group)
+    mine = flat[start : start + length]
+    return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
+''',
+    mutants=(
+        Mutant(
+            "takes the part of its rank in the world",
+            replace=("length * dist.get_rank(group)", "length * dist.get_rank()"),
+            says="a group of",
+        ),
+        Mutant(
+            "cuts for all ranks of the world",
+            replace=("size = dist.get_world_size(group)", "size = dist.get_world_size()"),
+            says="a group of",
+        ),
+        Mutant("drops the rest", replace=("-(-len(flat) // size)", "len(flat) // size"), says="does not divide"),
+        Mutant(
+            "adds a whole row of zeros where nothing is missing",
+            replace=("-(-len(flat) // size)", "len(flat) // size + 1"),
+        ),
+        Mutant("fills up at the front", replace=("(0, length - len(mine))", "(length - len(mine), 0)")),
+        Mutant(
+            "fills up with what is no zero",
+            replace=("(0, length - len(mine)))", "(0, length - len(mine)), value=1)"),
+        ),
+        Mutant(
+            "returns a view of the whole where nothing is missing",
+            replace=("    return torch", "    if len(mine) == length:\n        return mine\n    return torch"),
+            says="Return a clone",
+        ),
+        Mutant(
+            "gives the first ranks more",
+            source="""
+def my_shard(flat, group=None):
+    return flat.tensor_split(dist.get_world_size(group))[dist.get_rank(group)].clone()
+""",
+            says="does not divide",
+        ),
+        Mutant(
+            "asks the other ranks for what it holds",
+            replace=("    size =", "    dist.broadcast(flat, src=0) if group is None else None\n    size ="),
+            verdict="not as asked",
+            says="0 is enough",
+        ),
+    ),
+    hints=(
+        "Seven numbers for four ranks: two each, and one zero for the last rank. Which formula gives 2?",
+        "Division rounded up is `-(-a // b)`. `dist.get_rank(group)` is this rank's number within the group.",
+        "A slice may be shorter than asked for, or empty: `torch.nn.functional.pad(mine, (0, missing))` fills up at "
+        "the end. A slice is a view and keeps the whole buffer alive; what `pad` returns, or `.clone()`, is a copy.",
+    ),
+    after=(
+        "Stage 3 counts on three things: equal lengths, as Gloo and NCCL want them; zeros at the end, "
+        "which change no sum; and the rank within the group, which is what you need as soon as a model is sharded in "
+        "groups."
     ),
 )
 
@@ -794,4 +790,4 @@ def zero3_layer(compute, shard, x):
 )
 
 
-EXERCISES = (MY_SHARD, ZERO1, SHED, ZERO3)
+EXERCISES = (ZERO1, SHED, MY_SHARD, ZERO3)
