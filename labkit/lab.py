@@ -267,12 +267,7 @@ class Lab:
             raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
         against = _against(expressions, every, over, unit)
         only = _ranks(rank, self.n)
-        lists = {}
-        for name in dict.fromkeys([*expressions, *against]):
-            answers = self._console.call("labkit.rank.agent.pull", name)
-            lists[name] = {r: value for r, (error, value) in enumerate(answers) if not error and r in only}
-            if not lists[name]:
-                _all_have(name, {r: error for r, (error, _) in enumerate(answers) if error and r in only})
+        lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
         pulled = {name: lists[name] for name in expressions}
         of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
         return (Overlay if overlay else Curves)(pulled, every, of, unit)
@@ -564,13 +559,14 @@ class Lab:
             raise LabError("This lab was stopped. Call lab = start() for a new one.")
         return self._engines
 
-    def _held(self, expression: str) -> dict[int, Any]:
-        """What each rank has under an expression, without the ranks that lack it."""
+    def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        """What each of these ranks has under an expression, without those that lack it."""
         self._live()
-        answers = self._console.call("labkit.rank.agent.pull", expression)
-        held = {r: value for r, (error, value) in enumerate(answers) if not error}
+        answers = dict(enumerate(self._console.call("labkit.rank.agent.pull", expression)))
+        asked = {r: answers[r] for r in (answers if ranks is None else ranks)}
+        held = {r: value for r, (error, value) in asked.items() if not error}
         if not held:
-            _all_have(expression, {r: error for r, (error, _) in enumerate(answers)})
+            _all_have(expression, {r: error for r, (error, _) in asked.items()})
         return held
 
     def _records(self) -> list[dict[str, Any] | None]:
