@@ -7,8 +7,8 @@ WHERE_SUMS = Prediction(
     lesson="11b",
     question=(
         "Rank 0's gradient is 256, and every other rank's is 1. `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` "
-        "says nothing about sums. The weights and their gradients are float32 afterwards. With four ranks the true mean is "
-        "64.75. What does FSDP find?"
+        "says nothing about sums. The weights and their gradients are float32 afterwards. With four ranks the true "
+        "mean is 64.75. What does FSDP find?"
     ),
     options=(
         Option(
@@ -63,8 +63,8 @@ RANK_OF_GROUP = Prediction(
     lesson="11b",
     question=(
         "Four ranks in a 2 × 2 mesh: ranks 0 and 1 share one copy of the model, ranks 2 and 3 the other. The code "
-        "takes the shard `weights.chunk(2)[rank % 2]`, with the rank of the **world**. It works. Then the mesh is laid out "
-        "the other way: ranks 0 and 2 share a copy, and ranks 1 and 3. What happens?"
+        "takes the shard `weights.chunk(2)[rank % 2]`, with the rank of the **world**. It works. Then the mesh is "
+        "laid out the other way: ranks 0 and 2 share a copy, and ranks 1 and 3. What happens?"
     ),
     options=(
         Option(
