@@ -23,6 +23,8 @@ class Last:
         """Draw who called what and when, messages, and who waited for whom. See `labkit.show.timeline.Timeline`.
 
         >>> lab.last.timeline()
+
+        What the cell computes in spans (`with span("backward"): …`) is drawn above what it communicates.
         """
         return Timeline(self.records)
 

@@ -120,6 +120,8 @@ def test_a_program_is_plain_torch_and_imports_the_workbook_only_for_its_tools():
         "from labkit.rank import comms",
         "from labkit.rank.clock import timed",
     ]
+    spans = written("with span.layers(model):\n    model(x)").text
+    assert [line for line in spans.splitlines() if "labkit" in line] == ["from labkit.rank.spans import span"]
 
 
 def test_a_gpu_is_used_where_the_lab_used_it():
