@@ -328,6 +328,7 @@ def shed_gradients(params, shard):
     """From now on, a backward pass leaves the mean gradient of this layer in shard.grad, and no p.grad."""
 
     def arrived(_):
+        """Note that one of the gradients has come."""
         # yours
         if any(p.grad is None for p in params):
             return
@@ -630,7 +631,8 @@ ZERO3 = Exercise(
     statement=(
         "The flat weights of a layer lie in shards on the ranks, and `shard` is this rank's. `compute(weights, x)` is "
         "what the layer makes of `x` with **all** its weights (zeros at the end do no harm). Each rank has its own "
-        "`x`. Return `compute` of the gathered weights, and write the backward pass.\n\n"
+        "`x`. Return `compute` of the gathered weights, with a backward pass of your own: a "
+        "`torch.autograd.Function`.\n\n"
         "In the forward pass gather the weights, compute, and keep **neither the weights nor anything computed from "
         "them**: save `shard` and `x` only. In the backward pass, which gets the gradient `dy` of the result, gather "
         "again, compute again, and return the gradient of `shard`, which is its part of the **mean** over the ranks, "
@@ -652,16 +654,13 @@ def zero3_layer(compute, shard, x):
     class Sharded(torch.autograd.Function):
         @staticmethod
         def forward(ctx, shard, x):
-            # yours
             ctx.save_for_backward(shard, x)
             weights = shard.new_empty(world_size * len(shard))
             dist.all_gather_single(weights, shard)
             return compute(weights, x)
-            # end
 
         @staticmethod
         def backward(ctx, dy):
-            # yours
             shard, x = (t.detach() for t in ctx.saved_tensors)
             weights = shard.new_empty(world_size * len(shard))
             dist.all_gather_single(weights, shard)
@@ -673,7 +672,6 @@ def zero3_layer(compute, shard, x):
             mine = torch.empty_like(shard)
             dist.reduce_scatter_single(mine, weights.grad)
             return mine / world_size, x.grad
-            # end
 
     return Sharded.apply(shard, x)
 ''',
@@ -775,8 +773,9 @@ def zero3_layer(compute, shard, x):
         ),
     ),
     hints=(
-        "Inside a `Function` autograd records nothing: what `compute` leaves behind in `forward` is gone when it "
-        "returns. `ctx.save_for_backward(shard, x)` is all that stays.",
+        "A class inside the function, with two static methods, `forward(ctx, shard, x)` and `backward(ctx, dy)`; its "
+        "`apply(shard, x)` calls them. Inside a `Function` autograd records nothing: what `compute` "
+        "leaves behind in `forward` is gone when it returns. `ctx.save_for_backward(shard, x)` is all that stays.",
         "In `backward`, make leaves of the gathered weights and of a detached `x`, compute under "
         "`torch.enable_grad()`, and call `y.backward(dy)`: then `weights.grad` and `x.grad` are there.",
         "`weights.grad` is the gradient of this rank's loss by all weights. A reduce-scatter and a division make this "

@@ -45,9 +45,9 @@ AHEAD = Exercise(
     lesson="11b",
     title="Gather the next layer while this one computes",
     statement=(
-        "`layers` are functions: `layers[i](weights, x)` computes layer i. `gather(i)` **begins** the all-gather of "
-        "layer i's weights and returns `(work, weights)` at once; the numbers are in `weights` when `work.wait()` has "
-        "returned. Pass `x` through all layers in their order and return what comes out.\n\n"
+        "`layers` is a list of functions, and `layer(weights, x)` computes one of them. `gather(i)` **begins** the "
+        "all-gather of layer i's weights and returns `(work, weights)` at once; the numbers are in `weights` when "
+        "`work.wait()` has returned. Pass `x` through all layers in their order and return what comes out.\n\n"
         "While layer i computes, the all-gather of layer i + 1 must be under way, and that of layer i + 2 must not "
         "have begun. The weights of layers that have computed must be gone: never more than two layers' are in memory."
     ),
@@ -216,8 +216,9 @@ def _meshes(n: int) -> list[Case]:
     rng = normal(n, 6)
     sizes = [k for k in (2, n) if n % k == 0]
     cases = []
-    for i, (inner, columns) in enumerate((k, c) for k in dict.fromkeys(sizes) for c in (False, True)):
-        length, dtype = (2, 3, 40)[i % 3] * n, ("float32", "float64")[i % 2]
+    layouts = [(k, columns) for k in dict.fromkeys(sizes) for columns in (False, True)]
+    for i, (inner, columns) in enumerate([*layouts, layouts[0]]):
+        length, dtype = (2, 3, 40, 5, 30)[i] * n, ("float32", "float64")[i % 2]
         xs = [rng.integers(-9, 10, length).astype(dtype) for _ in range(n)]
         if i == 0:
             xs = [np.arange(length, dtype="float32") + 10 * r for r in range(n)]

@@ -9,8 +9,8 @@ REPLICA = Prediction(
     lesson="11",
     question=(
         "The model has 205,220 parameters in float32. Each rank trains a copy of it with Adam, which keeps two numbers "
-        "for every parameter. How many MB of weights, gradients and optimizer states does **one** rank hold, once it "
-        "has taken a training step? (1 MB is a million bytes.)"
+        "for every parameter. How many MB (millions of bytes) of weights, gradients and optimizer states does **one** "
+        "rank hold, once it has taken a training step?"
     ),
     answer=16 * PARAMETERS / 1e6,
     unit="MB",
@@ -93,8 +93,8 @@ ZERO_GRAD = Prediction(
     name="zero_grad_of_a_shard",
     lesson="11",
     question=(
-        "The optimizer knows this rank's shard alone. The training loop ends in `optimizer.zero_grad()`, as it always "
-        "did, and nothing else clears a gradient. What does the second training step use as its gradient?"
+        "The optimizer knows this rank's shard alone. Every training step begins with `optimizer.zero_grad()`, as it "
+        "always did, and nothing else clears a gradient. What does the second training step use as its gradient?"
     ),
     options=(
         Option(
