@@ -242,21 +242,38 @@ def cells(lesson: str) -> list[nbformat.NotebookNode]:
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
+def run_cells(lab, lesson: str) -> list[str]:
+    """What the last rank prints in each %%px cell, the workbook's own functions in place of the stubs."""
+    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
+    sources = [cell.source for cell in cells(lesson) if cell.source.startswith("%%px")]
+    assert set(solutions) < set(sources)
+    return [(lab.run(solutions.get(source, source).removeprefix("%%px\n")) or [""])[-1] for source in sources]
+
+
 @pytest.mark.slow
-def test_the_lessons_cells_print_the_losses_that_the_script_prints(lab, script):
-    """Every %%px cell of the lesson in its order, the workbook's own functions in place of the stubs."""
+def test_the_cells_of_lesson_11_print_the_losses_that_the_script_prints(lab, script):
     right, _ = script["one process"]
-    seen = []
-    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == "11"}
-    for cell in cells("11"):
-        if cell.source.startswith("%%px"):
-            out = lab.run(solutions.get(cell.source, cell.source).removeprefix("%%px\n"))
-            seen += re.findall(r"^losses: \[(.*)\]$", out[0] if out else "", re.MULTILINE)
+    seen = re.findall(r"^losses: \[(.*)\]$", "\n".join(run_cells(lab, "11")), re.MULTILINE)
     assert len(seen) == 6, "replicas, three stages, ZeroRedundancyOptimizer, fully_shard"
     for losses in seen:
         assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-4)
     held = [sum(lab.pull(name)[0].values()) for name in ("replica", "zero1", "zero2", "zero3")]
     assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.slow
+def test_the_cells_of_lesson_11b_print_them_too_and_what_was_saved_is_loaded(lab, script):
+    right, _ = script["one process"]
+    printed = "\n".join(run_cells(lab, "11b"))
+    assert [float(loss) for loss in re.findall(r"^loss ([\d.]+)$", printed, re.MULTILINE)] == pytest.approx(
+        right, abs=2e-4
+    )
+    (by_hand, by_fsdp, alone) = re.findall(r"^(?:by hand|by FSDP|in one process) +\[(.*)\]$", printed, re.MULTILINE)
+    for found in (by_hand, by_fsdp):
+        assert [float(x) for x in found.split(",")] == pytest.approx([float(x) for x in alone.split(",")], abs=2e-6)
+    norms = [float(norm) for norm in re.findall(r"(?:full_tensor\(\) is|in one process:) +([\d.]+)$", printed, re.M)]
+    assert norms[0] == pytest.approx(norms[1], abs=2e-4)
+    assert "largest difference: 0.0" in printed
 
 
 @pytest.mark.slow
