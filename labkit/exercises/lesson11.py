@@ -605,7 +605,7 @@ def harness(zero3_layer, whole, x, slope):
         return torch.tanh(x @ matrix.T + bias)
 
     def alive():
-        late = time.monotonic() + 0.25  # Gloo's threads let go of a tensor a little later
+        late = time.monotonic() + 1  # Gloo's threads let go of a tensor a little later
         while any(ref() is not None for ref in held) and time.monotonic() < late:
             time.sleep(0.002)
         return any(ref() is not None for ref in held)

@@ -86,8 +86,8 @@ def harness(sharded_pass, whole, x, slope):
                 return
             held[self.i] = weakref.ref(weights.untyped_storage())
             others = [ref for i, ref in held.items() if i != self.i]
-            late = time.monotonic() + 0.25  # Gloo's threads let go of a tensor a little later
-            while any(ref() is not None for ref in others) and time.monotonic() < late:
+            late = time.monotonic() + 1  # Gloo's threads let go of a tensor a little later
+            while not wrong and any(ref() is not None for ref in others) and time.monotonic() < late:
                 time.sleep(0.002)
             kept = [i for i, ref in held.items() if i != self.i and ref() is not None]
             if kept:

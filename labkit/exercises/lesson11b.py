@@ -86,7 +86,7 @@ def harness(forward_ahead, whole, x):
         return works[i], room
 
     def gone(before):
-        late = time.monotonic() + 0.25  # Gloo's threads let go of a tensor a little later
+        late = time.monotonic() + 1  # Gloo's threads let go of a tensor a little later
         while any(ref() is not None for ref in rooms[:before]) and time.monotonic() < late:
             works[before - 1].work = None
             time.sleep(0.002)
@@ -97,7 +97,7 @@ def harness(forward_ahead, whole, x):
         ahead = min(i + 2, len(whole))
         hold(len(works) >= ahead, f"While layer {i} computes, the all-gather of layer {i + 1} is not under way.")
         hold(len(works) <= ahead, f"While layer {i} computes, that of layer {i + 2} has begun already.")
-        hold(gone(i), f"While layer {i} computes, the weights of a layer before it are still in memory.")
+        hold(wrong or gone(i), f"While layer {i} computes, the weights of a layer before it are still in memory.")
         return torch.tanh(x * weights[: len(x)] + weights[len(x) :])
 
     y = forward_ahead([lambda w, x, i=i: layer(i, w, x) for i in range(len(whole))], gather, x)
