@@ -1,4 +1,4 @@
-"""What holds of every exercise: the laws of test_exercises.py and test_training_exercises.py, which run side by side."""
+"""What holds of every exercise: the laws of test_exercises.py and test_training_exercises.py, side by side."""
 
 from __future__ import annotations
 
