@@ -51,6 +51,19 @@ def pushed(nb: nbformat.NotebookNode) -> set[str]:
     return names
 
 
+def used(nb: nbformat.NotebookNode) -> set[str]:
+    """The names of functions that `lab.use("…")` puts on the ranks."""
+    names: set[str] = set()
+    for cell in code_cells(nb):
+        if not cell.on_ranks and "lab.use(" in cell.source:
+            try:
+                found = calls(kernel_tree(cell), "use")
+            except SyntaxError:
+                continue  # ruff reports it
+            names |= {name.value for call in found for name in call.args if isinstance(name, ast.Constant)}
+    return names
+
+
 def reading(nb: nbformat.NotebookNode, on_ranks: bool) -> nbformat.NotebookNode:
     """The notebook as the ranks see it (%%px and %%flow bodies, %px lines), or as its own process does."""
     seen = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell() for _ in nb.cells])
@@ -77,7 +90,7 @@ def ruff(command: str, file: Path, *arguments: str) -> str:
 def lint(nb: nbformat.NotebookNode, on_ranks: bool) -> Iterator[tuple[Code, str, str]]:
     """What ruff finds in one reading of the notebook: cell, rule, message with its line."""
     by_index = {cell.index: cell for cell in code_cells(nb)}
-    known = sorted(GIVEN | pushed(nb)) if on_ranks else []
+    known = sorted(GIVEN | pushed(nb) | used(nb)) if on_ranks else []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "reading.ipynb")
         nbformat.write(reading(nb, on_ranks), file)

@@ -1,0 +1,716 @@
+"""Exercises of lesson 09, in their places: gradients averaged as they become ready, in buckets, once a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.inputs import counting
+
+
+def numbers(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, others for every n and every case."""
+    return np.random.default_rng([9, seed, n])
+
+
+# -- equal copies, and a hook that keeps them equal -----------------------------------------------------------------
+
+
+def averages(each: Sequence[Sequence[Any]]) -> list[Any]:
+    """The mean over the ranks of each of their arrays, `each[r]`, in the dtype of these."""
+    means = [sum(same[1:], same[0]) / len(each) for same in zip(*each, strict=True)]
+    return [m.astype(x.dtype) if x.dtype.kind == "f" else m for m, x in zip(means, each[0], strict=True)]
+
+
+def _kept_equal(xs: Sequence[Any], steps: int = 1, frozen: bool = False) -> list[Any]:
+    """Rank 0's parameters and buffers, then each step's averaged gradients, of which the k-th are k times as large."""
+    params, buffers, _ = xs[0]
+    means = averages([grads for *_, grads in xs])
+    return [[*params, *buffers, *means, *(k * m for k in range(2, steps + 1) for m in means)] for _ in xs]
+
+
+def _copies(n: int) -> list[Case]:
+    def case(about: str, seed: int, sizes: Sequence[int], dtype: str = "float32", **options: Any) -> Case:
+        rng = numbers(n, seed)
+        trained = sizes[: len(sizes) - options.get("frozen", False)]
+
+        def drawn(lengths: Sequence[int]) -> list[np.ndarray]:
+            return [rng.integers(-50, 51, length).astype(dtype) for length in lengths]
+
+        return Case([(drawn(sizes), drawn((1,)), drawn(trained)) for _ in range(n)], about, options)
+
+    counted = [([np.array([0.5 + r, -r])], [np.array([7 + r])], [np.array([1.0, 2.0 * r])]) for r in range(n)]
+    return [
+        Case([([x[:2]], [x[2:3]], [x[3:]]) for x in counting(n, 5)], "one parameter, one buffer"),
+        case("two parameters", 1, (2, 3)),
+        case("two steps", 2, (2, 1), steps=2),
+        case("the second parameter is frozen", 3, (2, 2), frozen=True),
+        Case(counted, "a buffer of integers"),
+        case("float64", 4, (40, 3, 7), "float64", steps=2),
+    ]
+
+
+# A model of these parameters and buffers, whose gradients are known; what it holds after `data_parallel`, and the
+# gradients after each backward pass.
+AS_A_MODEL = """
+def harness(fn, params, buffers, grads, steps=1, frozen=False):
+    model = torch.nn.Module()
+    model.params = torch.nn.ParameterList([torch.nn.Parameter(p) for p in params])
+    if frozen:
+        model.params[-1].requires_grad = False
+    for i, buffer in enumerate(buffers):
+        model.register_buffer(f"buffer{i}", buffer, persistent=False)
+    fn(model)
+    out = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    for k in range(1, steps + 1):
+        sum((k * p * grad).sum() for p, grad in zip(model.params, grads)).backward()
+        out += [p.grad for p in model.params if p.requires_grad]
+        model.zero_grad()
+    return out
+"""
+
+
+DATA_PARALLEL = Exercise(
+    name="data_parallel",
+    lesson="09",
+    title="Equal copies that stay equal",
+    statement=(
+        "Every rank calls `data_parallel(model)` once, before it trains. Ranks may have begun with different models: "
+        "give all of them rank 0's **parameters and buffers**. And see to it that from then on every `backward()` "
+        "leaves in each `p.grad` the **mean over the ranks**, without any further call: what you pass to "
+        "`p.register_post_accumulate_grad_hook(...)` is called with `p` as soon as the gradient of `p` is complete. A "
+        "parameter that is frozen (`p.requires_grad` is false) never gets a gradient, and torch refuses a hook on it. "
+        "Return nothing. The picture shows a parameter, a buffer and a gradient of each rank."
+    ),
+    means=_kept_equal,
+    inputs=_copies,
+    minutes=6,
+    difficulty=1,
+    harness=AS_A_MODEL,
+    picture=lambda: [([x[:2]], [x[2:3]], [x[3:]]) for x in counting(3, 5)],
+    solution='''
+def data_parallel(model):
+    """Give all ranks rank 0's model, and let every backward() average the gradients."""
+    # yours
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+    # end
+
+    def average(p):
+        """Autograd calls this as soon as p.grad is complete."""
+        # yours
+        dist.all_reduce(p.grad)
+        p.grad /= world_size
+        # end
+
+    for p in model.parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(average)
+''',
+    mutants=(
+        Mutant("forgets to divide", replace=("        p.grad /= world_size\n", "")),
+        Mutant(
+            "averages twice",
+            replace=("dist.all_reduce(p.grad)", "dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)"),
+        ),
+        Mutant(
+            "does not broadcast the buffers",
+            replace=("(*model.parameters(), *model.buffers())", "model.parameters()"),
+            says="one buffer",
+        ),
+        Mutant(
+            "broadcasts what the state_dict has, and not every buffer is in it",
+            replace=("(*model.parameters(), *model.buffers())", "model.state_dict().values()"),
+            says="one buffer",
+        ),
+        Mutant(
+            "leaves the models as they began",
+            replace=(
+                "    for tensor in (*model.parameters(), *model.buffers()):\n"
+                "        dist.broadcast(tensor.detach(), src=0)\n",
+                "",
+            ),
+            says="one parameter",
+        ),
+        Mutant(
+            "averages the last parameter in every hook",
+            replace=(
+                "register_post_accumulate_grad_hook(average)",
+                "register_post_accumulate_grad_hook(lambda _: average(p))",
+            ),
+        ),
+        Mutant(
+            "asks a frozen parameter for a hook",
+            replace=("        if p.requires_grad:\n            p.", "        p."),
+            verdict="raises",
+            says="frozen",
+        ),
+        Mutant(
+            "lets rank 0 alone broadcast",
+            replace=(
+                "        dist.broadcast(tensor.detach(), src=0)",
+                "        if rank == 0:\n            dist.broadcast(tensor.detach(), src=0)",
+            ),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "averages the copy that a hook on the tensor gets",
+            replace=(
+                "            p.register_post_accumulate_grad_hook(average)",
+                "            p.register_hook(lambda grad: dist.all_reduce(grad.clone()))",
+            ),
+        ),
+    ),
+    hints=(
+        "First all copies have to be equal. A model is its parameters **and** its buffers: which call gives every rank "
+        "what one of them has?",
+        "`dist.broadcast(tensor.detach(), src=0)` for each tensor of `model.parameters()` and `model.buffers()`. Not "
+        "every buffer is in the `state_dict`.",
+        "In the hook `p.grad` is there: all-reduce it in place, then divide it by `world_size`.",
+    ),
+    after=(
+        "This is data-parallel training in ten lines, and it is right. It is not fast: each tensor travels alone, and "
+        "while it travels the backward pass stands still."
+    ),
+)
+
+
+# -- buckets --------------------------------------------------------------------------------------------------------
+
+
+def _filled(sizes: Sequence[int], cap: int) -> list[list[int]]:
+    """Which gradients go into one bucket: in their order, until it holds cap bytes or more."""
+    buckets: list[list[int]] = [[]]
+    for i in range(len(sizes)):
+        if sum(sizes[k] for k in buckets[-1]) >= cap:
+            buckets.append([])
+        buckets[-1].append(i)
+    return buckets
+
+
+def _bucketed(xs: Sequence[Any], cap: int) -> list[Any]:
+    each = [grads for (grads,) in xs]
+    sizes = [g.size * (8 if g.dtype == "float64" else 4) for g in each[0]]
+    bytes_ = [sum(sizes[k] for k in bucket) for bucket in _filled(sizes, cap)]
+    return [{"gradients": averages(each), "sizes": bytes_} for _ in xs]
+
+
+SHAPES = ((36,), (36, 32), (32,), (32, 128), (128, 32), (128,), (32,), (32, 32), (32,), (96, 32), (96,), (32, 8))
+LARGE_CAP = 16384
+
+
+def _ready(n: int) -> list[Case]:
+    def case(shapes: Sequence[tuple[int, ...]], cap: int, about: str, seed: int, dtype: str = "float32") -> Case:
+        rng = numbers(n, seed)
+        grads = [([rng.integers(-50, 51, s).astype(dtype) for s in shapes],) for _ in range(n)]
+        return Case(grads, about, {"cap": cap})
+
+    readable = [([x[:2], x[2:3], x[3:]],) for x in counting(n, 6)]
+    return [
+        Case(readable, "three gradients, two buckets of 12 bytes", {"cap": 12}),
+        case([(2,), (2,), (2,), (2,)], 16, "four gradients of 8 bytes, 16 a bucket", 1),
+        case([(1,), (5,), (2, 2), (1,)], 16, "a gradient that overshoots", 2),
+        case([(3,), (2,)], 1, "every gradient fills a bucket", 3),
+        case([(3,), (2, 2), (1,)], 10**6, "one bucket for all", 4, "float64"),
+        case([(7,)], 8, "one gradient", 5),
+        case(SHAPES, LARGE_CAP, f"a transformer's layer, {LARGE_CAP:,} bytes a bucket", 6),
+    ]
+
+
+COUNTED = """
+def harness(fn, grads, cap):
+    from labkit.rank import recorder
+
+    sizes = fn(grads, cap)
+    calls = len(recorder.records()["ops"])
+    assert isinstance(sizes, list), "it returns no list: return the bytes of each bucket"
+    assert calls == len(sizes), f"it communicates {calls} times for {len(sizes)} bucket{'s' * (len(sizes) != 1)}"
+    return {"gradients": grads, "sizes": sizes}
+"""
+
+IN_BUCKETS = Exercise(
+    name="average_in_buckets",
+    lesson="09",
+    title="One all-reduce a bucket",
+    statement=(
+        "`grads` are the gradients of this rank, in the order in which they became ready; shapes, order and dtype are "
+        "the same on all ranks. Put them into buckets in this order: a bucket takes gradients until it holds `cap` "
+        "bytes **or more**, then it is closed and the next one begins. Replace each gradient by its **mean over the "
+        "ranks**, in place, with **one** all-reduce a bucket. Return the bytes of each bucket, a list of integers. "
+        "`grad.nbytes` are the bytes of a gradient."
+    ),
+    means=_bucketed,
+    inputs=_ready,
+    minutes=7,
+    difficulty=2,
+    harness=COUNTED,
+    least=Least(
+        sent=lambda n, S: 2 * (n - 1) / n * S,
+        rounds=lambda n: len(_filled([4 * int(np.prod(s)) for s in SHAPES], LARGE_CAP)),
+    ),
+    solution='''
+def average_in_buckets(grads, cap):
+    """Replace each gradient by its mean over the ranks, a bucket at a time; return the buckets' bytes."""
+    buckets = [[]]
+    for grad in grads:
+        if sum(g.nbytes for g in buckets[-1]) >= cap:
+            buckets.append([])
+        buckets[-1].append(grad)
+    for bucket in buckets:
+        # yours
+        flat = torch.cat([grad.flatten() for grad in bucket])
+        dist.all_reduce(flat)
+        flat /= world_size
+        for grad, part in zip(bucket, flat.split([grad.numel() for grad in bucket])):
+            grad.copy_(part.view_as(grad))
+        # end
+    return [sum(grad.nbytes for grad in bucket) for bucket in buckets]
+''',
+    mutants=(
+        Mutant("forgets to divide", replace=("        flat /= world_size\n", "")),
+        Mutant(
+            "averages twice",
+            replace=("dist.all_reduce(flat)", "dist.all_reduce(flat, op=dist.ReduceOp.AVG)"),
+        ),
+        Mutant(
+            "fills the last rank's buckets from the other end",
+            replace=(
+                "    for bucket in buckets:",
+                "    for bucket in buckets if rank < world_size - 1 else buckets[::-1]:",
+            ),
+            says="two buckets of 12 bytes",
+        ),
+        Mutant(
+            "puts the parts back in another order",
+            replace=("in zip(bucket,", "in zip(bucket[::-1],"),
+            verdict="raises",
+            says="shape",
+        ),
+        Mutant(
+            "averages a copy",
+            replace=("            grad.copy_(part.view_as(grad))\n", "            grad = part.view_as(grad)\n"),
+        ),
+        Mutant(
+            "makes a call for each gradient",
+            replace=(
+                "        flat = torch.cat([grad.flatten() for grad in bucket])\n        dist.all_reduce(flat)\n",
+                "        for grad in bucket:\n            dist.all_reduce(grad)\n"
+                "        flat = torch.cat([grad.flatten() for grad in bucket])\n",
+            ),
+            says="communicates 3 times for 2 buckets",
+        ),
+        Mutant(
+            "closes a bucket before it is full",
+            replace=(
+                "if sum(g.nbytes for g in buckets[-1]) >= cap:",
+                "if buckets[-1] and sum(g.nbytes for g in buckets[-1]) + grad.nbytes > cap:",
+            ),
+            says="sizes",
+        ),
+        Mutant(
+            "leaves the last bucket, which is not full, where it is",
+            replace=("    for bucket in buckets:", "    for bucket in buckets[:-1]:"),
+        ),
+        Mutant(
+            "counts elements for bytes",
+            replace=("sum(g.nbytes for g in buckets[-1])", "sum(g.numel() for g in buckets[-1])"),
+            says="sizes",
+        ),
+        Mutant(
+            "lets rank 0 alone communicate",
+            replace=("        dist.all_reduce(flat)\n", "        if rank == 0:\n            dist.all_reduce(flat)\n"),
+            says="communicates 0 times",
+        ),
+    ),
+    hints=(
+        "The buckets are made for you. Several gradients in **one** call: what do you have to make of them first?",
+        "`torch.cat` of the flattened gradients is one tensor. After the all-reduce it has to be taken apart again: "
+        "`flat.split([…])` takes the lengths.",
+        "`grad.copy_(part.view_as(grad))` brings a part back into the shape and the place of its gradient.",
+    ),
+    after=(
+        "The bytes are the same, and there are far fewer messages. The price is a copy into the bucket and one back; "
+        "DDP saves the second with `gradient_as_bucket_view=True`, where `p.grad` **is** a piece of the bucket."
+    ),
+)
+
+
+# -- overlap --------------------------------------------------------------------------------------------------------
+
+
+def _overlapped(xs: Sequence[Any], passes: int = 1, **_: Any) -> list[Any]:
+    means = averages([grads for (grads,) in xs])
+    return [[*means, *(k * m for k in range(2, passes + 1) for m in means)] for _ in xs]
+
+
+def _backward_passes(n: int) -> list[Case]:
+    def case(sizes: Sequence[int], layout: Sequence[Sequence[int]], about: str, seed: int, **options: Any) -> Case:
+        rng = numbers(n, seed)
+        drawn = [([rng.integers(-50, 51, s).astype("float32") for s in sizes],) for _ in range(n)]
+        return Case(drawn, about, {"layout": [list(bucket) for bucket in layout], "passes": 2, **options})
+
+    return [
+        Case([([x[:1], x[1:2], x[2:]],) for x in counting(n, 4)], "three gradients, two buckets"),
+        case((3, 1, 2, 4), ((0, 1), (2, 3)), "two passes", 1),
+        case((2,) * 4, ((0, 1), (2, 3)), "gradients become ready in a different order on odd ranks", 2, turned=True),
+        case((3, 2, 5), ((0,), (1,), (2,)), f"rank {n - 1} begins its backward pass late", 3, late=n - 1),
+        case((40, 300, 7, 90, 1), ((0, 1), (2, 3), (4,)), "five gradients in three buckets", 4),
+    ]
+
+
+# Each parameter's gradient is known beforehand. They come in their order, or on odd ranks the second half first.
+# The late rank begins when it sees the files that the others leave behind them as they come out of their backward pass.
+IN_THIS_ORDER = """
+def harness(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
+    import contextlib, os, shutil, tempfile, time
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        box = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+
+    def out_of_backward(r):
+        return os.path.join(box[0], str(r))
+
+    def many():
+        return len(recorder.records()["ops"])
+
+    half = len(xs) // 2
+    order = [*range(half, len(xs)), *range(half)] if turned and rank % 2 else list(range(len(xs)))
+    ps = [torch.nn.Parameter(torch.zeros_like(x)) for x in xs]
+    finish = fn([[ps[i] for i in bucket] for bucket in layout])
+    assert callable(finish), "it returns no function: return `finish` itself, and do not call it"
+    before, left, out, stuck = [0], [], [], []
+    ps[order[-1]].register_hook(lambda _: left.append(many() - before[0]))
+    for k in range(1, passes + 1):
+        terms = {i: (ps[i] * xs[i] * k).sum() for i in reversed(order)}  # the last one made comes back first
+        total = sum(terms.values())
+        if rank == late and k == 1:
+            until = time.monotonic() + 2
+            while missing := [r for r in range(world_size) if r != rank and not os.path.exists(out_of_backward(r))]:
+                if time.monotonic() > until:
+                    stuck = missing
+                    break
+                time.sleep(0.01)
+        total.backward()
+        with contextlib.suppress(OSError):  # the folder may be gone
+            open(out_of_backward(rank), "w").close()
+        finish()
+        before[0] = many()
+        out += [p.grad for p in ps]
+        for p in ps:
+            p.grad = None
+    if rank == 0:
+        shutil.rmtree(box[0], ignore_errors=True)
+    assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
+    full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
+    said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
+    assert all(n >= full for n in left), f"{said}, and {min(left)} had left"
+    return out
+"""
+
+OVERLAPPED = Exercise(
+    name="overlapped",
+    lesson="09",
+    title="A bucket leaves while you compute",
+    statement=(
+        "`buckets` is a list of lists of parameters, the same on all ranks. During a backward pass, all-reduce a "
+        "bucket **as soon as** the gradients of all of its parameters are there, and do not wait: with `async_op=True` "
+        "the call returns a handle at once. Return a function `finish()`: it is called after each `backward()`, waits "
+        "for all buckets and leaves in each `p.grad` the **mean over the ranks**. Then the next pass may begin.\n\n"
+        "On another rank gradients may become ready in a different order. Collectives meet in the order in which "
+        "they are called, so on **every** rank bucket 0 leaves first, then bucket 1, and so on, even where bucket 1 is "
+        "full first."
+    ),
+    means=_overlapped,
+    inputs=_backward_passes,
+    minutes=15,
+    difficulty=3,
+    harness=IN_THIS_ORDER,
+    solution='''
+def overlapped(buckets):
+    """Let each bucket leave as soon as it may; return finish(), which waits for all of them."""
+    # yours
+    there, left = set(), []  # parameters whose gradients are there; buckets that have left: (flat, handle)
+    # end
+
+    def ready(p):
+        """Take note of p, and let the buckets leave whose turn it is."""
+        # yours
+        there.add(p)
+        while len(left) < len(buckets) and there.issuperset(buckets[len(left)]):
+            flat = torch.cat([q.grad.flatten() for q in buckets[len(left)]])
+            left.append((flat, dist.all_reduce(flat, async_op=True)))
+        # end
+
+    def finish():
+        """Wait for the buckets, leave the means in the gradients, and begin anew."""
+        # yours
+        for bucket, (flat, work) in zip(buckets, left):
+            work.wait()
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p) / world_size)
+        there.clear()
+        left.clear()
+        # end
+
+    # yours
+    for bucket in buckets:
+        for p in bucket:
+            p.register_post_accumulate_grad_hook(ready)
+    # end
+    return finish
+''',
+    mutants=(
+        Mutant(
+            "lets a bucket leave when it is full, whatever its number",
+            source="""
+def overlapped(buckets):
+    bucket_of = {p: bucket for bucket in buckets for p in bucket}
+    missing, left = {id(bucket): len(bucket) for bucket in buckets}, []
+
+    def ready(p):
+        bucket = bucket_of[p]
+        missing[id(bucket)] -= 1
+        if missing[id(bucket)] == 0:
+            flat = torch.cat([q.grad.flatten() for q in bucket])
+            left.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish():
+        for bucket, flat, work in left:
+            work.wait()
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p) / world_size)
+            missing[id(bucket)] = len(bucket)
+        left.clear()
+
+    for p in bucket_of:
+        p.register_post_accumulate_grad_hook(ready)
+    return finish
+""",
+            says="different order on odd ranks",
+        ),
+        Mutant("forgets to divide", replace=("part.view_as(p) / world_size", "part.view_as(p)")),
+        Mutant(
+            "averages twice",
+            replace=("async_op=True", "op=dist.ReduceOp.AVG, async_op=True"),
+        ),
+        Mutant(
+            "waits for each bucket where it leaves",
+            replace=(
+                "dist.all_reduce(flat, async_op=True)))",
+                "dist.all_reduce(flat, async_op=True)))\n            left[-1][1].wait()",
+            ),
+            says="inside its backward pass",
+        ),
+        Mutant(
+            "lets all buckets leave in finish",
+            source="""
+def overlapped(buckets):
+    def finish():
+        left = []
+        for bucket in buckets:
+            flat = torch.cat([p.grad.flatten() for p in bucket])
+            left.append((flat, dist.all_reduce(flat, async_op=True)))
+        for bucket, (flat, work) in zip(buckets, left):
+            work.wait()
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p) / world_size)
+
+    return finish
+""",
+            says="1 bucket was full before the last gradient came, and 0 had left",
+        ),
+        Mutant(
+            "does not wait at the end",
+            replace=(
+                "        for bucket, (flat, work) in zip(buckets, left):\n            work.wait()\n",
+                "        for bucket, (flat, work) in zip(buckets, left):\n",
+            ),
+            says="never waited for it",
+        ),
+        Mutant(
+            "does not begin anew for the next pass",
+            replace=("        there.clear()\n        left.clear()\n", ""),
+        ),
+        Mutant("keeps the sums to itself", replace=("p.grad.copy_(", "torch.clone(")),
+        Mutant(
+            "takes the first gradient for the whole bucket",
+            replace=("there.issuperset(buckets[len(left)])", "there.intersection(buckets[len(left)])"),
+            verdict="raises",
+            says="NoneType",
+        ),
+    ),
+    hints=(
+        "Keep a set `there` of parameters whose gradients are there, and a list `left` of buckets that have left. In "
+        "`ready`, look at the bucket whose turn it is, number `len(left)`: are all of its parameters there? And those "
+        "of the next one? Register `ready` as the hook of every parameter.",
+        "A full bucket becomes one flat tensor, and `dist.all_reduce(flat, async_op=True)` gives you its handle. Keep "
+        "both in `left`.",
+        "In `finish`: `work.wait()`, split the tensor, copy the parts divided by `world_size` into the gradients. Then "
+        "clear `there` and `left`.",
+    ),
+    after=(
+        "DDP does the same in C++, and for the same reason it lets its buckets leave in the order of their numbers. So "
+        "the bucket that is full first should be number 0. How does DDP know beforehand which one that will be?"
+    ),
+)
+
+
+# -- several micro-batches, one exchange ----------------------------------------------------------------------------
+
+
+def _accumulated(xs: Sequence[Any]) -> list[Any]:
+    rows = [row for batches in xs for batch in batches for row in batch]
+    mean = sum(rows[1:], rows[0]) / len(rows)
+    return [mean.astype(rows[0].dtype) if rows[0].dtype.kind == "f" else mean for _ in xs]
+
+
+def _micro_batches(n: int) -> list[Case]:
+    def case(many: int, about: str, seed: int, rows: int = 2, dtype: str = "float32") -> Case:
+        drawn = numbers(n, seed).integers(-20, 21, (n, many, rows, 2)).astype(dtype)
+        return Case([tuple(drawn[r]) for r in range(n)], about)
+
+    return [
+        Case([(x[None, :2], x[None, 2:]) for x in counting(n, 4)], "two micro-batches of one row"),
+        case(3, "three micro-batches", 2),
+        case(1, "one micro-batch", 3),
+        case(4, "float64", 4, 5, "float64"),
+    ]
+
+
+IN_DDP = """
+def harness(fn, *batches):
+    from labkit.rank import recorder
+    from labkit.theory.record import Log
+
+    class Line(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2, dtype=batches[0].dtype))
+
+        def forward(self, rows):
+            return rows @ self.weight
+
+    with recorder.paused():
+        ddp = torch.nn.parallel.DistributedDataParallel(Line())
+    fn(ddp, list(batches), lambda model, rows: model(rows).mean())
+    grad = ddp.module.weight.grad
+    assert grad is not None, "there is no gradient"
+    calls = sum("broadcast" not in op.op for op in Log.of(recorder.records()).ops)  # DDP's own, for new buckets
+    of = f"for {len(batches)} micro-batch{'es' * (len(batches) != 1)}"
+    assert calls < 2, f"it communicates {calls} times {of}, and once is enough"
+    return grad
+"""
+
+ACCUMULATE = Exercise(
+    name="accumulate",
+    lesson="09",
+    title="Four micro-batches, one exchange",
+    statement=(
+        "`ddp` is a model wrapped in `DistributedDataParallel`, with no gradients yet, and `batches` is this rank's "
+        "list of micro-batches, all of one size and equally many on each rank. `loss_of(ddp, batch)` is the mean loss "
+        "of one of them: it calls `ddp`. Leave in the gradients the gradient of the mean loss over **all** "
+        "micro-batches of **all** ranks, and communicate **once**: inside `with ddp.no_sync():` nothing is sent. It "
+        "has to surround the forward pass, too. Change no weights, and return nothing. (In the picture each "
+        "micro-batch has one row, and the row is its gradient.)"
+    ),
+    means=_accumulated,
+    inputs=_micro_batches,
+    minutes=4,
+    difficulty=1,
+    harness=IN_DDP,
+    tolerance=1e-5,
+    solution='''
+def accumulate(ddp, batches, loss_of):
+    """Leave the mean gradient of all micro-batches of all ranks, after one exchange."""
+    with ddp.no_sync():
+        for batch in batches[:-1]:
+            (loss_of(ddp, batch) / len(batches)).backward()
+    (loss_of(ddp, batches[-1]) / len(batches)).backward()
+''',
+    mutants=(
+        Mutant(
+            "exchanges after every micro-batch",
+            source="""
+def accumulate(ddp, batches, loss_of):
+    for batch in batches:
+        (loss_of(ddp, batch) / len(batches)).backward()
+""",
+            says="once is enough",
+        ),
+        Mutant(
+            "never exchanges",
+            source="""
+def accumulate(ddp, batches, loss_of):
+    with ddp.no_sync():
+        for batch in batches:
+            (loss_of(ddp, batch) / len(batches)).backward()
+""",
+        ),
+        Mutant(
+            "adds the micro-batches up and does not divide",
+            source="""
+def accumulate(ddp, batches, loss_of):
+    with ddp.no_sync():
+        for batch in batches[:-1]:
+            loss_of(ddp, batch).backward()
+    loss_of(ddp, batches[-1]).backward()
+""",
+            says="two micro-batches",
+        ),
+        Mutant(
+            "runs the forward pass outside",
+            source="""
+def accumulate(ddp, batches, loss_of):
+    for i, batch in enumerate(batches):
+        loss = loss_of(ddp, batch) / len(batches)
+        if i < len(batches) - 1:
+            with ddp.no_sync():
+                loss.backward()
+        else:
+            loss.backward()
+""",
+            says="once is enough",
+        ),
+        Mutant(
+            "averages twice: what DDP has averaged is divided once more",
+            replace=(
+                "    (loss_of(ddp, batches[-1]) / len(batches)).backward()",
+                "    (loss_of(ddp, batches[-1]) / len(batches)).backward()\n"
+                "    for p in ddp.parameters():\n        p.grad /= world_size",
+            ),
+        ),
+        Mutant(
+            "keeps the last micro-batch only",
+            replace=("    (loss_of(ddp, batches[-1])", "    ddp.zero_grad()\n    (loss_of(ddp, batches[-1])"),
+        ),
+        Mutant(
+            "exchanges on rank 0 only",
+            source="""
+def accumulate(ddp, batches, loss_of):
+    with ddp.no_sync():
+        for batch in batches[:-1] if rank == 0 else batches:
+            (loss_of(ddp, batch) / len(batches)).backward()
+    if rank == 0:
+        (loss_of(ddp, batches[-1]) / len(batches)).backward()
+""",
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "`backward()` adds to what is in `p.grad` already. DDP averages whatever stands there when it communicates.",
+        "All micro-batches but the last one go inside `with ddp.no_sync():`, forward and backward.",
+        "A mean over k micro-batches is the sum of their means, divided by k. Divide each loss before its backward "
+        "pass.",
+    ),
+    after=(
+        "With k micro-batches, a k-th of the bytes: the cheapest compression that there is, and it is exact. It pays "
+        "wherever a batch does not fit into memory anyway."
+    ),
+)
+
+EXERCISES = (DATA_PARALLEL, IN_BUCKETS, OVERLAPPED, ACCUMULATE)

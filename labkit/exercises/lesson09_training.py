@@ -1,0 +1,619 @@
+"""Exercises of lesson 09 as training needs them: a checkpoint, uneven batches, a loss over all ranks, fewer bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson09 import numbers
+from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.grading.inputs import counting, draws
+from labkit.grading.promises import Calls
+
+# -- a checkpoint that is whole at every moment ---------------------------------------------------------------------
+
+
+def _weights(n: int) -> list[Case]:
+    return [
+        Case(counting(n, 3)),
+        Case(draws(n, 1000, seed=1), "1,000 weights"),
+        Case(draws(n, 5, "float64", 2), "float64"),
+    ]
+
+
+# What a crash would leave behind is what lies in the folder at that moment. The old checkpoint is there under a second
+# name, so that whoever writes over its bytes is seen; and rank 0 is slow, so that whoever does not wait for it is seen.
+IN_A_FOLDER = """
+def harness(fn, x):
+    import contextlib, os, shutil, tempfile, time
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        box = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+    folder = os.path.join(box[0], "checkpoints")
+    path, twin = os.path.join(folder, "model.pt"), os.path.join(box[0], "twin.pt")
+    if rank == 0:
+        os.mkdir(folder)
+        torch.save({"step": 1, "weights": -torch.ones(3)}, path)
+        os.link(path, twin)
+    with recorder.paused():
+        dist.barrier()
+    save, replace, rename, fsync, faults, synced = torch.save, os.replace, os.rename, os.fsync, [], []
+
+    def is_old(file):
+        with contextlib.suppress(Exception):
+            return torch.load(file)["step"] == 1
+        return False
+
+    def slow_save(obj, file, *args, **kwargs):
+        time.sleep(0.15)
+        if rank != 0:
+            faults.append(f"rank {rank} saves, and rank 0 alone should")
+        save(obj, file, *args, **kwargs)
+        if not is_old(path):
+            faults.append("while it saves, the old checkpoint is not whole: a crash would leave none")
+
+    def watched_fsync(file):
+        synced.append(file)
+        return fsync(file)
+
+    def watched(move):
+        def moved(source, target, *args, **kwargs):
+            if not is_old(path):
+                faults.append("the old checkpoint is gone before the new one has its name: a crash would leave none")
+            if not synced:
+                faults.append("the file gets its name before its bytes are on the disk: call os.fsync first")
+            return move(source, target, *args, **kwargs)
+
+        return moved
+
+    torch.save, os.replace, os.rename, os.fsync = slow_save, watched(replace), watched(rename), watched_fsync
+    try:
+        fn({"step": 2, "weights": x}, path)
+    finally:
+        torch.save, os.replace, os.rename, os.fsync = save, replace, rename, fsync
+    got = torch.load(path)
+    said = "".join(faults[:1])
+    os.symlink(said or "loaded", os.path.join(box[0], str(rank)))  # a note for rank 0, made in one stroke
+    if rank == 0:
+        until = time.monotonic() + 2
+        while len(os.listdir(box[0])) < world_size + 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        left, whole = sorted(os.listdir(folder)), is_old(twin)
+        for r in range(1, world_size):  # who should not save at all is told first
+            with contextlib.suppress(OSError):
+                note = os.readlink(os.path.join(box[0], str(r)))
+                said = said if note == "loaded" else note
+        shutil.rmtree(box[0], ignore_errors=True)
+        assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
+        assert left == ["model.pt"], f"it leaves files behind: {left}"
+    assert not said, said
+    assert got["step"] == 2, f"rank {rank} goes on before the new checkpoint is there: it loads the old one"
+    return got["weights"]
+"""
+
+SAVE_WHOLE = Exercise(
+    name="save_whole",
+    lesson="09",
+    title="A checkpoint that survives its own crash",
+    statement=(
+        "Rank 0 saves `state` under `path`, where an older checkpoint lies. At **every** moment a whole checkpoint has "
+        "to lie there, the old one or the new one: any process may be killed at any line. When the function returns on "
+        "a rank, the new one is there. Leave no other file in the folder, and let nobody but rank 0 save. Return "
+        "nothing.\n\n"
+        "The specimen has the barrier that it needs. But `torch.save(state, path)` first empties the old file, then it "
+        "writes. `os.replace(a, b)` gives file `a` the name `b` in one stroke, as long as both are in one folder; "
+        "`os.fsync(file.fileno())` returns when the bytes of an open file are on the disk."
+    ),
+    means=lambda xs: [xs[0] for _ in xs],
+    inputs=_weights,
+    minutes=8,
+    difficulty=2,
+    harness=IN_A_FOLDER,
+    least=Least(rounds=lambda n: 1),
+    given="import os\n\n\n",
+    specimen='''
+def save_whole(state, path):
+    """Let rank 0 save the state under path, and all ranks wait until it is there."""
+    if rank == 0:
+        torch.save(state, path)
+    dist.barrier()
+''',
+    solution='''
+def save_whole(state, path):
+    """Let rank 0 save the state under path, and all ranks wait until it is there."""
+    if rank == 0:
+        with open(path + ".new", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+    dist.barrier()
+''',
+    mutants=(
+        Mutant(
+            "writes over the old checkpoint",
+            source="""
+def save_whole(state, path):
+    if rank == 0:
+        torch.save(state, path)
+    dist.barrier()
+""",
+            says="writes over the bytes",
+        ),
+        Mutant(
+            "writes over the old checkpoint, byte by byte",
+            source="""
+def save_whole(state, path):
+    import io
+
+    if rank == 0:
+        box = io.BytesIO()
+        torch.save(state, box)
+        with open(path, "wb") as file:
+            file.write(box.getvalue())
+    dist.barrier()
+""",
+            says="writes over the bytes",
+        ),
+        Mutant(
+            "removes the old one first",
+            replace=("        os.replace(", "        os.remove(path)\n        os.replace("),
+            says="gone before the new one",
+        ),
+        Mutant("does not wait for rank 0", replace=("    dist.barrier()\n", ""), says="loads the old one"),
+        Mutant(
+            "leaves the bytes to the operating system",
+            replace=("            os.fsync(file.fileno())\n", ""),
+            says="os.fsync first",
+        ),
+        Mutant(
+            "copies the new file over the old one",
+            replace=(
+                '        os.replace(path + ".new", path)\n',
+                '        import shutil\n\n        shutil.copy(path + ".new", path)\n        os.remove(path + ".new")\n',
+            ),
+            says="writes over the bytes",
+        ),
+        Mutant(
+            "lets every rank save",
+            source="""
+def save_whole(state, path):
+    with open(f"{path}.{rank}", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.{rank}", path)
+    dist.barrier()
+""",
+            says="rank 0 alone",
+        ),
+        Mutant(
+            "lets all but rank 0 come to the barrier",
+            replace=("    dist.barrier()\n", "    else:\n        dist.barrier()\n"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "While the new checkpoint is written, it must not be called `path` yet. What is it called in the meantime?",
+        'Open `path + ".new"`, save into the open file, `file.flush()`, `os.fsync(file.fileno())`, and close it.',
+        'Then `os.replace(path + ".new", path)` on rank 0, and the barrier for all.',
+    ),
+    after=(
+        "Now a crash costs the steps since the last checkpoint, and never the checkpoint itself. `os.fsync` is for the "
+        "crash of the whole machine: a killed process alone loses nothing that it has handed to the operating system."
+    ),
+)
+
+
+# -- batches of different lengths -----------------------------------------------------------------------------------
+
+
+def _by_rows(xs: Sequence[Any]) -> list[Any]:
+    total = sum(rows for _, rows in xs)
+    sums = [sum(g[i] * rows for g, rows in xs if rows) / total for i in range(len(xs[0][0]))]
+    return [[s.astype(x.dtype) for s, x in zip(sums, xs[0][0], strict=True)] for _ in xs]
+
+
+def _shares(n: int) -> list[Case]:
+    def case(sizes: Sequence[int], about: str, seed: int, dtype: str = "float32") -> Case:
+        rng = numbers(n, seed)
+        grads = [[rng.integers(-20, 21, s).astype(dtype) for s in ((2,), (2, 2))] for _ in sizes]
+        return Case([(g, rows) for g, rows in zip(grads, sizes, strict=True)], about)
+
+    return [
+        Case(
+            [([np.array([4.0 * r, 12.0 - 4 * r], dtype="float32")], r + 1) for r in range(n)],
+            "rank r has r + 1 rows",
+        ),
+        case([3] * n, "equal shares", 1),
+        case([2] * (n - 1) + [7], "the last rank has most rows", 2),
+        case([0, *[r + 1 for r in range(1, n)]], "rank 0 has no row", 3),
+        case([0] * (n - 1) + [5], "the last rank has all rows", 4, "float64"),
+    ]
+
+
+# A rank without rows has run no backward pass: its gradients are None.
+NONE_FOR_NOTHING = """
+def harness(fn, grads, rows):
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
+    if rows:
+        for p, grad in zip(model, grads):
+            p.grad = grad.clone()
+    fn(model, rows)
+    return [p.grad for p in model]
+"""
+
+BY_ROWS = Exercise(
+    name="average_by_rows",
+    lesson="09",
+    title="The gradient of uneven shares",
+    statement=(
+        "The last batch of an epoch is short, and the ranks get different numbers of its rows. `p.grad` is the "
+        "gradient of the mean loss of **this rank's** `rows` rows. Replace it by the gradient of the mean loss of "
+        "**all** ranks' rows, on every rank. A rank without rows has computed nothing: its `p.grad` is `None` before "
+        "and must not be so afterwards. **One** call that communicates. Return nothing."
+    ),
+    means=_by_rows,
+    inputs=_shares,
+    minutes=8,
+    difficulty=2,
+    harness=NONE_FOR_NOTHING,
+    promises=(Calls(1),),
+    tolerance=1e-5,
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def average_by_rows(model, rows):
+    """Replace each gradient by that of the mean loss over all ranks' rows."""
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
+    flat = torch.cat([*(grad.flatten() for grad in grads), grads[0].new_tensor([rows])])
+    dist.all_reduce(flat)
+    flat = flat[:-1] / flat[-1]
+    for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
+        p.grad = part.view_as(p)
+''',
+    mutants=(
+        Mutant(
+            "averages the means",
+            replace=("flat[:-1] / flat[-1]", "flat[:-1] / world_size"),
+        ),
+        Mutant(
+            "forgets to weigh",
+            replace=("p.grad * rows", "p.grad"),
+        ),
+        Mutant("divides by its own rows", replace=("flat[:-1] / flat[-1]", "flat[:-1] / max(rows, 1)")),
+        Mutant(
+            "averages twice",
+            replace=("flat[:-1] / flat[-1]", "flat[:-1] / flat[-1] / world_size"),
+        ),
+        Mutant(
+            "stays away without rows",
+            replace=("    grads = ", "    if rows == 0:\n        return\n    grads = "),
+            verdict="deadlock",
+            says="rank 0 has no row",
+        ),
+        Mutant(
+            "takes it that everyone has a gradient",
+            replace=("torch.zeros_like(p) if p.grad is None else p.grad * rows", "p.grad * rows"),
+            verdict="raises",
+            says="NoneType",
+        ),
+        Mutant(
+            "counts the rows in a call of their own",
+            source="""
+def average_by_rows(model, rows):
+    total = torch.tensor([float(rows)])
+    dist.all_reduce(total)
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
+        p.grad = part.view_as(p) / total.item()
+""",
+            verdict="not as asked",
+            says="2 calls",
+        ),
+    ),
+    hints=(
+        "Means do not add up. What does, and what has to travel with it? Lesson 08 has met this.",
+        "Each rank brings its gradient **times** its rows, and its rows. A rank without rows brings zeros and 0.",
+        "One flat tensor: all gradients times `rows`, and `rows` behind them. All-reduce it, and divide by its last "
+        "number.",
+    ),
+    after=(
+        "In DDP, where the average over the ranks is built in, the same is done before the backward pass: multiply the "
+        "loss by rows × N / all rows. For language models the rows are tokens, and padding does not count."
+    ),
+)
+
+
+# -- a loss over all ranks ------------------------------------------------------------------------------------------
+
+
+def _contrast(xs: Sequence[Any]) -> list[Any]:
+    everyone = np.concatenate([b for _, b in xs]).astype("float64")
+    losses, first = [], 0
+    for a, b in xs:
+        logits = a.astype("float64") @ everyone.T
+        right = logits[np.arange(len(a)), first + np.arange(len(a))]
+        top = logits.max(1)
+        losses.append(float((np.log(np.exp(logits - top[:, None]).sum(1)) + top - right).mean()))
+        first += len(b)
+    return losses
+
+
+def _pairs(n: int) -> list[Case]:
+    def case(rows: int, about: str, seed: int, scale: float = 1.0) -> Case:
+        rng = numbers(n, seed)
+        drawn = rng.integers(-2, 3, (n, 2, rows, 2)) * scale
+        return Case([(a.astype("float64"), b.astype("float64")) for a, b in drawn], about)
+
+    return [case(1, "one pair a rank", 1), case(2, "two pairs a rank", 2), case(3, "long vectors", 3, 4.0)]
+
+
+CONTRAST = Exercise(
+    name="contrast",
+    lesson="09",
+    title="Every rank's loss depends on everybody",
+    statement=(
+        "As in CLIP, rank r has pairs: row i of `a` belongs to row i of `b`, and all ranks have equally many. For each "
+        "row of `a`, its own partner has to be told from **all** ranks' rows of `b`: the loss is the cross-entropy of "
+        "the logits `a @ b.T`, with the partner's place as the target. Return the mean loss of this rank's rows. The "
+        "specimen is found in many programs, and its value is right.\n\n"
+        "Every rank calls `backward()` on its own loss, and what is wanted is the gradient of the **sum of all ranks' "
+        "losses**: every rank's loss depends on every rank's `b`. (DDP then divides by the number of ranks.)"
+    ),
+    means=_contrast,
+    inputs=_pairs,
+    minutes=10,
+    difficulty=2,
+    gradients=True,
+    tolerance=1e-5,
+    specimen='''
+def contrast(a, b):
+    """Return the mean loss of this rank's rows, among all ranks' partners."""
+    everyone = [torch.empty_like(b) for _ in range(world_size)]
+    dist.all_gather(everyone, b.detach())
+    everyone[rank] = b  # so that my own rows keep their gradient
+    target = torch.arange(len(a), device=device) + rank * len(a)
+    return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
+''',
+    solution='''
+class AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, b):
+        everyone = [torch.empty_like(b) for _ in range(world_size)]
+        dist.all_gather(everyone, b.contiguous())
+        return torch.cat(everyone)
+
+    @staticmethod
+    def backward(ctx, slope):
+        slope = slope.contiguous()
+        dist.all_reduce(slope)  # what all ranks' losses say about all rows
+        return slope.chunk(world_size)[rank]
+
+
+def contrast(a, b):
+    """Return the mean loss of this rank's rows, among all ranks' partners."""
+    target = torch.arange(len(a), device=device) + rank * len(a)
+    return torch.nn.functional.cross_entropy(a @ AllGather.apply(b).T, target)
+''',
+    mutants=(
+        Mutant(
+            "keeps the gradient of its own rows only",
+            source="""
+def contrast(a, b):
+    everyone = [torch.empty_like(b) for _ in range(world_size)]
+    dist.all_gather(everyone, b.detach())
+    everyone[rank] = b
+    target = torch.arange(len(a), device=device) + rank * len(a)
+    return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "gathers without any gradient",
+            source="""
+def contrast(a, b):
+    everyone = [torch.empty_like(b) for _ in range(world_size)]
+    dist.all_gather(everyone, b.detach())
+    target = torch.arange(len(a), device=device) + rank * len(a)
+    return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "takes its own slope for everybody's",
+            replace=("        dist.all_reduce(slope)  # what all ranks' losses say about all rows\n", ""),
+            says="gradient",
+        ),
+        Mutant(
+            "averages where it should add up",
+            replace=("return slope.chunk(world_size)[rank]", "return slope.chunk(world_size)[rank] / world_size"),
+            says="gradient",
+        ),
+        Mutant("takes the first rank's part", replace=("slope.chunk(world_size)[rank]", "slope.chunk(world_size)[0]")),
+        Mutant("looks for its partners at the beginning", replace=(" + rank * len(a)", "")),
+        Mutant(
+            "looks among its own rows only",
+            replace=("a @ AllGather.apply(b).T, target)", "a @ b.T, target - rank * len(a))"),
+        ),
+        Mutant(
+            "lets rank 0 alone reduce on the way back",
+            replace=(
+                "        dist.all_reduce(slope)",
+                "        if rank == 0:\n            dist.all_reduce(slope)",
+            ),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "The gradients of `a` are right. Whose losses depend on a row of my `b`, and how do they tell me?",
+        "On the way back every rank knows the slope of its own loss for **all** rows of `b`. The sum over the ranks is "
+        "what is wanted, and my part of it: a reduce-scatter.",
+        "A `torch.autograd.Function`: forward an all-gather, backward an all-reduce of the slope, of which you return "
+        "your rows. Or use `comms.all_gather(b)`, which knows its own way back.",
+    ),
+    after=(
+        "What an all-gather has spread, a reduce-scatter brings home. Without it the model trains, only worse: each "
+        "row of `b` learns from the loss of one rank, and the others' are noise to it."
+    ),
+)
+
+
+# -- half the bytes -------------------------------------------------------------------------------------------------
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers that bfloat16 has, ties to even, as float32.
+
+    >>> bfloat16(np.array([257.0, 259.0])).tolist()
+    [256.0, 260.0]
+    """
+    bits = x.astype("float32").view("uint32").astype("uint64")
+    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    return rounded.astype("uint32").view("float32")
+
+
+def _compressed(xs: Sequence[Any]) -> list[Any]:
+    wanted = [grad + error for grad, error in xs]
+    sent = [bfloat16(x) for x in wanted]
+    mean = bfloat16(sum(sent[1:], sent[0]) / np.float32(len(xs)))
+    return [[mean, x - s] for x, s in zip(wanted, sent, strict=True)]
+
+
+def _with_errors(n: int) -> list[Case]:
+    def case(size: int, about: str, seed: int) -> Case:
+        rng = numbers(n, seed)
+        drawn = [(rng.normal(size=size).astype("float32"), np.zeros(size, "float32")) for _ in range(n)]
+        return Case(drawn, about)
+
+    large = [np.array([256.0 if r == 0 else 1.0] * n, dtype="float32") for r in range(n)]
+    return [
+        Case(
+            [(np.array([256 + r, *[2 * r] * (n - 1)], "float32"), np.full(n, 0.5, "float32")) for r in range(n)],
+            "whole numbers, and errors of 0.5",
+        ),
+        Case([(x, np.zeros(n, "float32")) for x in large], "256 from one rank, 1 from the others"),
+        Case(
+            [(np.full(n, 256.0, "float32"), np.full(n, 0.75 + r / 4, "float32")) for r in range(n)],
+            "errors that were left from the last step",
+        ),
+        Case([(np.full(n, 1e30, "float32"), np.zeros(n, "float32")) for _ in range(n)], "numbers near 10³⁰"),
+        case(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide", 1),
+        case(512 * n, f"{512 * n} numbers", 2),
+    ]
+
+
+COMPRESSED = Exercise(
+    name="compressed_average",
+    lesson="09",
+    title="Half the bytes, and nothing is lost for good",
+    statement=(
+        "`grad` and `error` are flat float32 tensors of equal length, the same length on all ranks. Return the mean "
+        "over the ranks of `grad + error` as float32, and send **bfloat16** only. Do it in this way: round "
+        "`grad + error` to bfloat16, and keep what the rounding has lost in `error`, in place, for the next step. Send "
+        "the rounded numbers so that they are **added up in float32**: rank r gets everybody's r-th part, adds up, "
+        "divides by the number of ranks and rounds the mean of its part to bfloat16; then everybody gets all parts.\n\n"
+        "The length need not be a multiple of the number of ranks: pad with zeros. No rank may send more than a ring "
+        "all-reduce of bfloat16 would. Gloo's all-to-all and all-gather take bfloat16."
+    ),
+    means=_compressed,
+    inputs=_with_errors,
+    minutes=20,
+    difficulty=3,
+    harness="""
+def harness(fn, grad, error):
+    mean = fn(grad, error)
+    assert isinstance(mean, torch.Tensor), "it returns no tensor"
+    assert mean.dtype == torch.float32, f"it returns {mean.dtype}, and float32 is asked for"
+    return [mean, error]
+""",
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S / 2 + 8.0 * n),
+    least=Least(sent=lambda n, S: (n - 1) / n * S / 2, rounds=lambda n: 2),
+    tolerance=1e-6,
+    solution='''
+def compressed_average(grad, error):
+    """Return the mean of all ranks' grad + error, sent as bfloat16; keep in error what rounding has lost."""
+    wanted = grad + error
+    sent = wanted.bfloat16()
+    error.copy_(wanted - sent)
+
+    padded = torch.nn.functional.pad(sent, (0, -len(sent) % world_size))
+    parts = torch.empty_like(padded)
+    dist.all_to_all_single(parts, padded)  # everybody's part number `rank`
+    mine = parts.view(world_size, -1).float().sum(0) / world_size
+
+    means = torch.empty_like(padded)
+    dist.all_gather_single(means, mine.bfloat16())
+    return means[: len(grad)].float()
+''',
+    mutants=(
+        Mutant(
+            "adds up in bfloat16",
+            source="""
+def compressed_average(grad, error):
+    wanted = grad + error
+    sent = wanted.bfloat16()
+    error.copy_(wanted - sent)
+    dist.all_reduce(sent)
+    return (sent.float() / world_size).bfloat16().float()
+""",
+            says="256 from one rank",
+        ),
+        Mutant(
+            "forgets what was left", replace=("wanted = grad + error", "wanted = grad.clone()"), says="errors of 0.5"
+        ),
+        Mutant("does not keep what is lost", replace=("    error.copy_(wanted - sent)\n", "    error.zero_()\n")),
+        Mutant(
+            "keeps the error in a tensor of its own",
+            replace=("error.copy_(wanted - sent)", "error = wanted - sent"),
+        ),
+        Mutant("keeps it with the wrong sign", replace=("wanted - sent)", "sent - wanted)")),
+        Mutant("forgets to divide", replace=(".sum(0) / world_size", ".sum(0)")),
+        Mutant("averages twice", replace=(".float().sum(0) / world_size", ".float().mean(0) / world_size")),
+        Mutant(
+            "takes float16 for bfloat16",
+            replace=("sent = wanted.bfloat16()", "sent = wanted.half()"),
+            verdict="raises",
+        ),
+        Mutant(
+            "forgets to pad",
+            replace=("torch.nn.functional.pad(sent, (0, -len(sent) % world_size))", "sent"),
+            verdict="raises",
+            says="which 2 does not divide",
+        ),
+        Mutant(
+            "sends float32",
+            source="""
+def compressed_average(grad, error):
+    wanted = grad + error
+    sent = wanted.bfloat16()
+    error.copy_(wanted - sent)
+    total = sent.float()
+    dist.all_reduce(total)
+    return (total / world_size).bfloat16().float()
+""",
+            verdict="costly",
+            says="is possible",
+        ),
+    ),
+    hints=(
+        "Three things: what to send, what to keep, and how to add up without a sum in bfloat16. For the last one, an "
+        "all-reduce cut in two: who adds up which part?",
+        "`wanted = grad + error`, `sent = wanted.bfloat16()`, `error.copy_(wanted - sent)`. Then "
+        "`dist.all_to_all_single(parts, padded)` brings everybody's r-th part to rank r.",
+        "`parts.view(world_size, -1).float().sum(0) / world_size` is the mean of this rank's part; round it and "
+        "`dist.all_gather_single` it.",
+    ),
+    after=(
+        "What rounding loses now is sent later, so the losses do not add up over the steps: this is error feedback. "
+        "The more a compression leaves out, the more depends on it. A library that reduces bfloat16 rounds at every "
+        "addition, and loses the more, the more ranks there are."
+    ),
+)
+
+EXERCISES = (SAVE_WHOLE, BY_ROWS, CONTRAST, COMPRESSED)

@@ -1,0 +1,285 @@
+"""Lesson 09 on live ranks: its checks take other right ways, and what its text says of DDP, of drift and of a crash."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import labkit
+from labkit.errors import CellError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NOTEBOOK = ROOT / "notebooks" / "09-ddp-by-hand.ipynb"
+SCRIPT = ROOT / "notebooks" / "scripts" / "ddp_by_hand.py"
+PLACE = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+
+OTHER_WAYS = {
+    "data_parallel": [
+        """
+def data_parallel(model):
+    for tensor in list(model.parameters()) + list(model.buffers()):
+        tensor.data.copy_(comms.broadcast(tensor.detach(), src=0))
+    for p in filter(lambda p: p.requires_grad, model.parameters()):
+        p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad, op=dist.ReduceOp.AVG))
+""",
+        """
+def data_parallel(model):
+    def averaged(grad):
+        return comms.all_reduce(grad, "mean")
+
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+    for p in model.parameters():
+        if p.requires_grad:
+            p.register_hook(averaged)
+""",
+    ],
+    "average_in_buckets": [
+        """
+def average_in_buckets(grads, cap):
+    sizes, bucket = [], []
+    for i, grad in enumerate(grads):
+        bucket.append(grad)
+        held = sum(g.nbytes for g in bucket)
+        if held >= cap or i == len(grads) - 1:
+            dist.all_reduce_coalesced(bucket)
+            for g in bucket:
+                g /= world_size
+            sizes.append(held)
+            bucket = []
+    return sizes
+""",
+    ],
+    "overlapped": [
+        """
+def overlapped(buckets):
+    number = {p: k for k, bucket in enumerate(buckets) for p in bucket}
+    missing, left = [len(bucket) for bucket in buckets], []
+
+    def ready(p):
+        missing[number[p]] -= 1
+        while len(left) < len(buckets) and not missing[len(left)]:
+            left.append([dist.all_reduce(q.grad, async_op=True) for q in buckets[len(left)]])
+
+    def finish():
+        for k, (bucket, works) in enumerate(zip(buckets, left)):
+            missing[k] = len(bucket)
+            for p, work in zip(bucket, works):
+                work.wait()
+                p.grad /= world_size
+        left.clear()
+
+    for p in number:
+        p.register_post_accumulate_grad_hook(ready)
+    return finish
+""",
+    ],
+    "accumulate": [
+        """
+def accumulate(ddp, batches, loss_of):
+    import contextlib
+
+    for i, batch in enumerate(batches):
+        with contextlib.nullcontext() if i == len(batches) - 1 else ddp.no_sync():
+            loss_of(ddp, batch).backward()
+    for p in ddp.parameters():
+        p.grad /= len(batches)
+""",
+    ],
+    "save_whole": [
+        """
+def save_whole(state, path):
+    import os
+    from pathlib import Path
+
+    if rank == 0:
+        with open(f"{path}.tmp", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file)
+        Path(f"{path}.tmp").replace(path)
+    comms.barrier()
+""",
+    ],
+    "average_by_rows": [
+        """
+def average_by_rows(model, rows):
+    none = [torch.zeros_like(p) for p in model.parameters()]
+    mine = [p.grad if rows else zero for p, zero in zip(model.parameters(), none)]
+    everyone = comms.all_gather((rows, mine))
+    total = sum(count for count, _ in everyone)
+    for i, p in enumerate(model.parameters()):
+        p.grad = sum(count * grads[i] for count, grads in everyone) / total
+""",
+    ],
+    "contrast": [
+        """
+def contrast(a, b):
+    logits = a @ torch.cat(comms.all_gather(b)).T
+    target = torch.arange(len(a)) + rank * len(a)
+    return (logits.logsumexp(1) - logits.gather(1, target[:, None])[:, 0]).mean()
+""",
+    ],
+    "compressed_average": [
+        """
+def compressed_average(grad, error):
+    error += grad
+    sent = error.bfloat16()
+    error -= sent.float()
+    parts = [part.contiguous() for part in sent.tensor_split(world_size)]
+    got = comms.all_to_all(parts)
+    mean = (torch.stack([part.float() for part in got]).sum(0) / world_size).bfloat16()
+    return torch.cat(comms.all_gather(mean)).float()
+""",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "source"), [(n, s) for n, sources in OTHER_WAYS.items() for s in sources])
+def test_another_right_way_is_right(lab, name, source):
+    lab.run(source)
+    verdict = lab.check(name)
+    assert verdict.state == "right", repr(verdict)
+
+
+def cells(*beginnings: str) -> list[str]:
+    """The lesson's cells on ranks that begin so, in the lesson's order."""
+    found = [c.source.removeprefix("%%px\n") for c in nbformat.read(NOTEBOOK, as_version=4).cells]
+    chosen = [source for source in found if source.startswith(beginnings)]
+    assert len(chosen) == len(beginnings)
+    return chosen
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request, tmp_path_factory):
+    """A lab of fewer ranks than the lesson was written for, with the workbook's functions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
+        with labkit.start(request.param) as lab:
+            lab.use("data_parallel", "average_in_buckets", "overlapped", "save_whole", "distributed_mean")
+            for cell in cells("import warnings\n", "class Noisy", "import io\n", "def train(path", "def save_plainly"):
+                lab.run(cell)
+            yield lab
+
+
+def test_averaged_gradients_keep_different_copies_exactly_as_far_apart(ranks):
+    ranks.use("average_gradients", "broadcast_model")
+    (drift,) = cells("torch.manual_seed(0)\nmodel, one_weight")
+    ranks.run(drift)
+    first, *others = ranks.pull("one_weight")
+    for other in others:
+        apart = [a - b for a, b in zip(first, other, strict=True)]
+        assert apart[19] != 0
+        assert apart[20:40] == pytest.approx([apart[19]] * 20, abs=1e-6)
+        assert apart[40:] == [0] * 20
+
+
+BOTH_WAYS = """
+torch.manual_seed(0)
+alone = tiny.Transformer().double()
+torch.manual_seed(rank)
+hooked = tiny.Transformer().double()
+data_parallel(hooked)
+torch.manual_seed(0)
+copy, packed = tiny.Transformer().double(), tiny.Transformer().double()
+packed.load_state_dict(copy.state_dict())
+layers = [copy.output, copy.norm, *reversed(copy.blocks), copy.position, copy.embedding]
+finish = overlapped([list(layer.parameters()) for layer in layers])
+ddp = DistributedDataParallel(tiny.Transformer().double())
+ddp.module.load_state_dict(alone.state_dict())
+off = []
+for step in range(6):
+    _, wanted = backward(alone, tiny.batch(step))
+    share = tiny.batch(step, rank, world_size)
+    _, a = backward(hooked, share)
+    backward(copy, share)
+    finish()
+    b = torch.cat([p.grad.flatten() for p in copy.parameters()])
+    backward(packed, share)
+    average_in_buckets([p.grad for p in packed.parameters()], 2**14)
+    c = torch.cat([p.grad.flatten() for p in packed.parameters()])
+    _, d = backward(ddp, share)
+    off += [((got - wanted).norm() / wanted.norm()).item() for got in (a, b, c, d)]
+    for model in (alone, hooked, copy, packed, ddp):
+        for p in model.parameters():
+            p.data -= 0.5 * p.grad
+"""
+
+
+def test_by_hand_in_buckets_overlapped_and_by_ddp_the_gradients_are_those_of_one_process(ranks):
+    ranks.run(BOTH_WAYS)
+    assert all(max(off) < 1e-10 for off in ranks.pull("off"))
+
+
+def test_ddp_has_one_bucket_first_and_from_the_second_step_on_a_small_one_in_front(ranks):
+    ranks.run(
+        "sizes = []\n"
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook\n"
+        "def noting(sizes, bucket):\n"
+        "    sizes.append(bucket.buffer().nbytes)\n"
+        "    return allreduce_hook(None, bucket)\n"
+        "ddp = DistributedDataParallel(tiny.Transformer(4, 256))\n"
+        "ddp.register_comm_hook(sizes, noting)\n"
+        "for step in range(2):\n"
+        "    tiny.loss(ddp, tiny.batch(0, rank, world_size, size=4)).backward()"
+    )
+    total, first, rest = ranks.pull("sizes")[0]
+    assert first + rest == total
+    assert 2**20 <= first < 2 * 2**20 < rest
+
+
+def test_a_run_that_is_killed_in_the_middle_of_a_checkpoint_ends_as_the_undisturbed_one(ranks, tmp_path):
+    ranks.push(folder=str(tmp_path))
+    ranks.run('undisturbed = train(f"{folder}/undisturbed.pt", save_plainly)')
+    for name, save in (("plain", "save_plainly"), ("whole", "save_whole")):
+        ranks.run("torch.save = crash", ranks=0)
+        with pytest.raises(CellError, match="rank 0 died"):
+            ranks.run(f'train(f"{{folder}}/{name}.pt", {save})')
+        ranks.push(folder=str(tmp_path))
+    with pytest.raises(CellError):
+        ranks.run('torch.load(f"{folder}/plain.pt", weights_only=True)')
+    ranks.run('resumed = train(f"{folder}/whole.pt", save_whole)')
+    whole = ranks.pull("undisturbed if rank else resumed")[1]
+    for resumed in ranks.pull("resumed"):
+        assert resumed == pytest.approx(whole[10:], abs=1e-6)
+
+
+def printed(n: int, folder: Path) -> list[str]:
+    """What the script prints on n ranks that meet in a file, which rank 0 alone does."""
+    kept = {key: value for key, value in os.environ.items() if key not in PLACE}
+    kept |= {"WORLD_SIZE": str(n), "INIT_METHOD": f"file://{folder}/meet", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    kept["PYTHONPATH"] = str(ROOT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(n):
+            started.append(subprocess.Popen([sys.executable, SCRIPT], env={**kept, "RANK": str(rank)}, **pipes))
+        said = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [0] * n, said
+    assert [out for out, _ in said[1:]] == [""] * (n - 1)
+    return said[0][0].splitlines()
+
+
+def test_the_script_prints_the_losses_of_the_lessons_cells(ranks, tmp_path):
+    (compare,) = cells("for dtype, tolerance in")
+    lines = ranks.run(compare)[0].splitlines()
+    losses = [re.search(r"\d\.\d{6}", line)[0] for line in lines]
+    assert len(losses) == 6, "one process, hooks and DDP, in two dtypes"
+    assert sum(line.endswith("True") for line in lines) == 4
+    by_script = printed(ranks.n, tmp_path)
+    ways = [line.split("  ")[0] for line in by_script]
+    assert ways[:4] == ["one process", "hooks", "buckets, overlapped", "DDP"]
+    each = [re.findall(r"\d\.\d{6}", line) for line in by_script[:4]]
+    assert all(len(line) == 4 for line in each)
+    assert [float(line[-1]) for line in each] == pytest.approx([float(losses[3])] * 4, abs=2e-6)
+    assert [float(loss) for loss in losses] == pytest.approx([float(losses[0])] * 6, abs=2e-6)
