@@ -8,6 +8,7 @@
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
+      knob.py      sliders that call a function and show what it returns; turns.py: when it runs, beside no cell
       choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
       no_ranks.py  what %%px says before start()
@@ -47,6 +48,7 @@ from labkit.errors import CellError, LabError, StoppedError, StuckError
 if TYPE_CHECKING:
     from labkit.atlas import Atlas
     from labkit.choose import Choose
+    from labkit.knob import Knob
     from labkit.lab import Lab, start
     from labkit.restore import put_back
     from labkit.show.schedule import draw
@@ -57,6 +59,7 @@ __all__ = [
     "Atlas",
     "CellError",
     "Choose",
+    "Knob",
     "Lab",
     "LabError",
     "Predict",
@@ -72,6 +75,7 @@ __all__ = [
 _WHERE = {
     "Atlas": "labkit.atlas",
     "Choose": "labkit.choose",
+    "Knob": "labkit.knob",
     "Lab": "labkit.lab",
     "Predict": "labkit.widgets",
     "WhatIf": "labkit.whatif",

@@ -237,27 +237,43 @@ class Lab:
         _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
         return [value for _, value in pulled]
 
-    def curves(self, *expressions: str, every: int = 1) -> Curves:
+    def curves(
+        self, *expressions: str, every: int = 1, over: str | Sequence[str] | None = None, unit: str = "",
+        overlay: bool = False, rank: int | None = None,
+    ) -> Curves:  # fmt: skip
         """Draw lists of numbers that ranks recorded, such as losses: a line a rank, a panel an expression, one scale.
 
         >>> lab.curves("losses")
         >>> lab.curves("alone", "together", every=5)     # a value was kept after every fifth step
+        >>> lab.curves("losses", over="seconds", unit="s")
+        >>> lab.curves("sync", "async_", overlay=True, over=["sync_s", "async_s"], unit="s")
+
+        Args:
+            every: how many steps lie between two values.
+            over: the name of a list on the ranks to draw against instead of steps, or one name for each expression; as
+                long as the values, never going back. `unit` is what its numbers are in.
+            overlay: draw one line an expression, all in one panel: the ranks' mean where they differ, with a shade from
+                the lowest rank to the highest.
+            rank: draw this rank alone.
 
         Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
         """
         from labkit.show.curves import Curves
+        from labkit.show.overlay import Overlay
 
         if not expressions:
             raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
-        self._live()
-        pulled = {}
-        for expression in expressions:
-            answers = self._console.call("labkit.rank.agent.pull", expression)
-            held = {r: value for r, (error, value) in enumerate(answers) if not error}
-            if not held:
-                _all_have(expression, {r: error for r, (error, _) in enumerate(answers)})
-            pulled[expression] = held
-        return Curves(pulled, every)
+        against = _against(expressions, every, over, unit)
+        only = _ranks(rank, self.n)
+        lists = {}
+        for name in dict.fromkeys([*expressions, *against]):
+            answers = self._console.call("labkit.rank.agent.pull", name)
+            lists[name] = {r: value for r, (error, value) in enumerate(answers) if not error and r in only}
+            if not lists[name]:
+                _all_have(name, {r: error for r, (error, _) in enumerate(answers) if error and r in only})
+        pulled = {name: lists[name] for name in expressions}
+        of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
+        return (Overlay if overlay else Curves)(pulled, every, of, unit)
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
@@ -542,6 +558,25 @@ def _ranks(ranks: int | Sequence[int] | None, n: int) -> list[int]:
     if not chosen or not all(isinstance(r, int) and 0 <= r < n for r in chosen):
         raise LabError(f"ranks={ranks!r}: this lab has the ranks 0 to {n - 1}. Choose among them.")
     return chosen
+
+
+def _against(expressions: Sequence[str], every: int, over: str | Sequence[str] | None, unit: str) -> list[str]:
+    """For each expression the name of the list to draw it against; none where that is steps."""
+    if over is None:
+        if unit:
+            raise LabError(f'unit={unit!r} is that of a list to draw against. Name it: over="seconds", unit="s".')
+        return []
+    names = [over] * len(expressions) if isinstance(over, str) else list(over) if isinstance(over, Sequence) else [over]
+    if not all(isinstance(name, str) for name in names):
+        raise LabError('over= takes the name of a list on the ranks in quotes, such as over="seconds".')
+    if len(names) != len(expressions):
+        raise LabError(
+            f"over= names {words.count(len(names), 'list')} for {words.count(len(expressions), 'expression')}. "
+            "Give one name for all of them, or one for each."
+        )
+    if every != 1:
+        raise LabError(f"every={every} counts steps, and over= draws against something else. Leave one of them out.")
+    return names
 
 
 def _crosses(name: str, value: Any) -> None:

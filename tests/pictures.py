@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from labkit.plot.tiles import Tile
 from labkit.show.beside import Beside
 from labkit.show.card import Card
 from labkit.show.curves import Curves
+from labkit.show.overlay import Overlay
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
@@ -82,6 +84,18 @@ def curves_of(n: int, panels: int) -> Curves:
     names = ["losses", "validation", "[loss_of_the_last_step for loss_of_the_last_step in everything['history']]"]
     lines = {r: [12345.678 / (i + 1) + r for i in range(30)] for r in range(n)}
     return Curves(dict.fromkeys(names[-panels:], lines), every=2500)
+
+
+def over_of(kind: type[Curves], n: int, scale: float, unit: str) -> Curves:
+    """Ways of training against time or samples, a rank a little slower than the one before; names as lessons have."""
+    names = ["sync", "async_", "local_sgd", "[loss for loss in everything['history'] if loss is not None]"]
+    lines = {name: {r: [k + 3 / (i + 1) + r / 9 for i in range(30)] for r in range(n)} for k, name in enumerate(names)}
+    times = {r: [scale * (i + 1) * (1 + r / 9) for i in range(30)] for r in range(n)}
+    return kind(lines, over={name: (f"{name}_seconds", times) for name in names}, unit=unit)
+
+
+def _svg(*how: Any) -> bytes:
+    return over_of(*how).svg
 
 
 def shift(n: int, k: int) -> Steps:
@@ -192,6 +206,9 @@ def _makers() -> dict[str, Callable[[], bytes]]:
             makers[f"{plan.name} on {hosts} hosts"] = lambda plan=plan, hosts=hosts: draw(plan, hosts=hosts).svg
     for n, panels in ((1, 1), (4, 2), (16, 3)):
         makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
+    for n, scale, unit in ((1, 0.0004, "s"), (4, 0.07, "s"), (4, 43210.0, ""), (8, 987654321.0, "")):
+        for kind in (Curves, Overlay):
+            makers[f"{kind.__name__} over {n} {scale:g}"] = partial(_svg, kind, n, scale, unit)
     makers["timeline"] = lambda: crossing().svg
     makers["timeline of a wait"] = waiting
     makers["verdict"] = verdict

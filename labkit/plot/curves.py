@@ -1,4 +1,4 @@
-"""Values over steps, a line a rank, panels side by side on one scale: what ranks recorded while they trained.
+"""Values over steps, or over time, a line a rank, panels side by side on one scale: what ranks recorded in training.
 
 A line has its rank's colour and mark. Where lines lie upon one another their marks take turns, so all can be seen.
 """
@@ -6,7 +6,7 @@ A line has its rank's colour and mark. Where lines lie upon one another their ma
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 
@@ -21,6 +21,7 @@ MARKED = 20  # places of a panel at most that bear a mark
 MARKS = ("o", "s", "^", "D", "v", "p", "P", "X")
 
 Panel = tuple[str, Mapping[int, Sequence[float]], str]  # its heading, each rank's values, and a note
+Against = tuple[str, Mapping[int, Sequence[float]]]  # what an axis says, and where each rank's values lie on it
 
 
 def axes(panels: Sequence[Panel]) -> Axes:
@@ -28,17 +29,30 @@ def axes(panels: Sequence[Panel]) -> Axes:
     return sheet(WIDE * min(ACROSS, len(panels)) + 0.3, LEGEND + HIGH * math.ceil(len(panels) / ACROSS))
 
 
-def draw(ax: Axes, panels: Sequence[Panel], every: int = 1) -> Axes:
-    """Draw on axes as `axes` makes them; value i of a line belongs to step `every · (i + 1)`."""
+def draw(ax: Axes, panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = ()) -> Axes:
+    """Draw on axes as `axes` makes them; value i of a line belongs to step `every · (i + 1)`.
+
+    With `against`, a panel's values lie where it says instead.
+    """
     _legend(ax, sorted({r for _, lines, _ in panels for r in lines}), WIDE * min(ACROSS, len(panels)))
     finite = [v for _, lines, _ in panels for line in lines.values() for v in line if math.isfinite(v)]
-    longest = max((len(line) for _, lines, _ in panels for line in lines.values()), default=1)
-    across = ticks(every, every * max(2, longest))
+    if against:
+        reached = [x for _, lines in against for line in lines.values() for x in line]
+        across = ticks(min(reached), max(reached))
+    else:
+        longest = max((len(line) for _, lines, _ in panels for line in lines.values()), default=1)
+        across = ticks(every, every * max(2, longest))
+        against = [("step", {r: steps(len(line), every) for r, line in lines.items()}) for _, lines, _ in panels]
     up = ticks(min(finite, default=0.0), max(finite, default=1.0))
-    for i, panel in enumerate(panels):
+    for i, (panel, where) in enumerate(zip(panels, against, strict=True)):
         row, column = divmod(i, ACROSS)
-        _panel(ax, WIDE * column, LEGEND + HIGH * row, panel, every, across, up)
+        _panel(ax, WIDE * column, LEGEND + HIGH * row, panel, where, across, up)
     return ax
+
+
+def steps(count: int, every: int = 1) -> list[float]:
+    """The steps that so many values belong to, one kept after each `every` of them."""
+    return [float(every * (i + 1)) for i in range(count)]
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -68,30 +82,59 @@ def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
             return
 
 
-def _panel(
-    ax: Axes, x: float, y: float, panel: Panel, every: int, across: Sequence[float], up: Sequence[float]
-) -> None:
-    heading, lines, note = panel
-    left, right, top, bottom = x + LEFT, x + WIDE - RIGHT, y + TOP, y + BOTTOM
+def frame(
+    ax: Axes, box: tuple[float, float, float, float], across: Sequence[float], up: Sequence[float], what: str
+) -> Callable[[float, float], tuple[float, float]]:
+    """Draw a grid with its figures in a box (left, right, top, bottom); returns where a point lies in it."""
+    left, right, top, bottom = box
 
-    def place(step: float, value: float) -> tuple[float, float]:
+    def place(along: float, value: float) -> tuple[float, float]:
         return (
-            left + (right - left) * (step - across[0]) / (across[-1] - across[0]),
+            left + (right - left) * (along - across[0]) / (across[-1] - across[0]),
             bottom - (bottom - top) * (value - up[0]) / (up[-1] - up[0]),
         )
 
-    write(ax, left, y + 0.25, shortened(heading, right - left, 9, mono=True), 9, align="left", mono=True)
-    write(ax, left, y + 0.62, shortened(note, right - left, 7.5), 7.5, FAINT, "left")
     for value in up:
         _, level = place(0, value)
         ax.plot([left, right], [level, level], color=GRID, linewidth=0.7, zorder=0)
         write(ax, left - 0.15, level, f"{value:.6g}", 7.5, FAINT, "right")
-    for step in across:
-        upright, _ = place(step, up[0])
-        write(ax, upright, bottom + 0.28, f"{step:.6g}", 7.5, FAINT)
-    write(ax, (left + right) / 2, bottom + 0.68, "step", 8, FAINT)
+    figures = [figure(along) for along in across]
+    widest = max(extent(said, 7.5) for said in figures)
+    some = math.ceil((widest + 0.25) * (len(across) - 1) / (right - left))  # where all do not fit, every second one …
+    for along, said in list(zip(across, figures, strict=True))[::some]:
+        upright, _ = place(along, up[0])
+        end = right + RIGHT + 0.2  # where the sheet ends, or the next panel's figures begin
+        if upright + extent(said, 7.5) / 2 > end:
+            write(ax, end, bottom + 0.28, said, 7.5, FAINT, "right")
+        else:
+            write(ax, upright, bottom + 0.28, said, 7.5, FAINT)
+    write(ax, (left + right) / 2, bottom + 0.68, shortened(what, right - left, 8), 8, FAINT)
+    return place
+
+
+def figure(along: float) -> str:
+    """A number on an axis: seconds, steps, samples.
+
+    >>> figure(0.013), figure(60), figure(24000), figure(2.5e12)
+    ('0.013', '60', '24,000', '2.5e+12')
+    """
+    return f"{along:,.10g}" if 1000 <= abs(along) < 1e10 else f"{along:.6g}"
+
+
+def _panel(
+    ax: Axes, x: float, y: float, panel: Panel, against: Against, across: Sequence[float], up: Sequence[float]
+) -> None:
+    heading, lines, note = panel
+    what, where = against
+    left, right = x + LEFT, x + WIDE - RIGHT
+    write(ax, left, y + 0.25, shortened(heading, right - left, 9, mono=True), 9, align="left", mono=True)
+    write(ax, left, y + 0.62, shortened(note, right - left, 7.5), 7.5, FAINT, "left")
+    place = frame(ax, (left, right, y + TOP, y + BOTTOM), across, up, what)
     for nth, (r, line) in enumerate(sorted(lines.items())):
-        places = [place(every * (i + 1), v) if math.isfinite(v) else (math.nan, math.nan) for i, v in enumerate(line)]
+        places = [
+            place(along, v) if math.isfinite(v) else (math.nan, math.nan)
+            for along, v in zip(where[r], line, strict=True)
+        ]
         ax.plot(*zip(*places, strict=True), color=stroke(r), linewidth=1.6, zorder=2)
         gap = math.ceil(len(places) / MARKED)
         for i, (across_, level) in enumerate(places[gap - 1 :: gap]):

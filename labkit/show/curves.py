@@ -14,21 +14,38 @@ from labkit.plot import svg
 from labkit.words import alike, count, ranks
 
 NEAR = 1e-3  # lines that differ by less than this part of a value are drawn as one, and called one
+BESIDE = 1e-2  # and so are lines whose values lie apart by less than this part of the axis: a line's width
+
+Over = Mapping[str, tuple[str, Mapping[int, Any]]]  # for each expression the list to draw it against, and the ranks'
 
 
 class Curves:
-    """Lists of numbers from the ranks; `values[expression][r]` is rank r's."""
+    """Lists of numbers from the ranks; `values[expression][r]` is rank r's, and `places[expression][r]` where they lie.
 
-    def __init__(self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1) -> None:
+    They lie over steps, or over other lists of the ranks: `over[expression]` is such a list's name, with the ranks'.
+    """
+
+    def __init__(
+        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = ""
+    ) -> None:
         self.values = {name: {r: _numbers(name, r, v) for r, v in held.items()} for name, held in pulled.items()}
         self.every = every
+        self.unit = unit
+        self.over = {name: of for name, (of, _) in over.items()} if over is not None else {}
+        self.places = {
+            name: {
+                r: picture.steps(len(line), every) if over is None else _ascending(name, r, line, *over[name])
+                for r, line in lines.items()
+            }
+            for name, lines in self.values.items()
+        }
 
     def __repr__(self) -> str:
         width = max(len(f"rank {r}") for lines in self.values.values() for r in lines)
         told = []
-        for name, lines in self.values.items():
-            told.append(f"{name} · {self._note(lines)}")
-            told += [f"{f'rank {r}':<{width}} │ {_ends(line)}" for r, line in lines.items()]
+        for name in self.values:
+            told.append(" · ".join([name, *[f"over {self.axis(name)}"] * bool(self.over), self._note(name)]))
+            told += [f"{f'rank {r}':<{width}} │ {self._ends(name, r)}" for r in self.values[name]]
         return "\n".join(told)
 
     def _repr_html_(self) -> str:
@@ -37,46 +54,105 @@ class Curves:
     @property
     def svg(self) -> bytes:
         """The picture."""
-        panels = [(name, lines, self._note(lines)) for name, lines in self.values.items()]
-        return svg.svg(picture.draw(picture.axes(panels), panels, self.every))
+        panels = [(name, lines, self._note(name)) for name, lines in self.values.items()]
+        against = [(self.axis(name), self.places[name]) for name in self.values] if self.over else []
+        return svg.svg(picture.draw(picture.axes(panels), panels, self.every, against))
 
     @property
     def alt(self) -> str:
         """The picture in words."""
         told = [
-            f"{name}, {self._note(lines)}: " + "; ".join(f"rank {r} {_ends(line)}" for r, line in lines.items())
+            f"{name}, {self._note(name)}: " + "; ".join(f"rank {r} {self._ends(name, r)}" for r in lines)
             for name, lines in self.values.items()
         ]
-        return f"Values over steps, a line a rank. {'. '.join(told)}."
+        return f"Values over {self.axis(*self.values)}, a line a rank. {'. '.join(told)}."
 
-    def _note(self, lines: Mapping[int, Sequence[float]]) -> str:
+    def axis(self, *names: str) -> str:
+        """What the axis of these expressions says: "steps", or "seconds (s)"."""
+        if not self.over:
+            return "steps"
+        return ", ".join(dict.fromkeys(self.over[name] for name in names)) + f" ({self.unit})" * bool(self.unit)
+
+    def alike(self, name: str) -> dict[int, int]:
+        """For each rank the first one whose line cannot be told apart from its own."""
+        lines, places = self.values[name], self.places[name]
+        reached = [x for of in self.places.values() for xs in of.values() for x in xs]
+        room = BESIDE * (max(reached) - min(reached))
+
+        def near(one: int, other: int) -> bool:
+            return _near(lines[one], lines[other]) and bool(np.allclose(places[one], places[other], rtol=0, atol=room))
+
+        return {r: next(q for q in lines if near(q, r)) for r in lines}
+
+    def _note(self, name: str) -> str:
         """How many different lines there are, and where one stops being a number."""
-        first = {r: next(q for q in lines if _near(lines[q], line)) for r, line in lines.items()}
-        groups = list(alike({r: str(q) for r, q in first.items()}).values())
-        lost = [r for r, line in lines.items() if not all(map(math.isfinite, line))]
+        lines = self.values[name]
+        groups = list(alike({r: str(q) for r, q in self.alike(name).items()}).values())
         if len(groups) == 1:
             said = f"{ranks(lines)}: one curve" if len(lines) > 1 else ranks(lines)
         else:
             together = [f"{ranks(group)} alike" for group in groups if len(group) > 1]
             said = ", ".join([count(len(groups), "different curve"), *together])
-        return said + f"; {ranks(lost)}: not all of it finite" * bool(lost)
+        return said + self._lost(name)
+
+    def _lost(self, name: str) -> str:
+        lost = [r for r, line in self.values[name].items() if not all(map(math.isfinite, line))]
+        return f"; {ranks(lost)}: not all of it finite" * bool(lost)
+
+    def _ends(self, name: str, rank: int) -> str:
+        line, places = self.values[name][rank], self.places[name][rank]
+        where = f", {self.reach(places)}" if self.over else ""
+        return f"{line[0]:.2f} → {line[-1]:.2f} ({count(len(line), 'value')}{where})"
+
+    def reach(self, places: Sequence[float]) -> str:
+        """Where values lie on the axis: "0.013 to 2.5 s"."""
+        said = [picture.figure(x if abs(x) >= 1000 else float(f"{x:.3g}")) for x in (places[0], places[-1])]
+        return " to ".join(said) + f" {self.unit}" * bool(self.unit)
 
 
 def _numbers(name: str, rank: int, value: Any) -> list[float]:
-    try:
-        numbers = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        numbers = np.empty(())
-    if numbers.ndim != 1 or not numbers.size:
+    numbers = _floats(value)
+    if not numbers:
         raise LabError(
             f"{name!r} on rank {rank} is no list of numbers to draw. Append one number a step, such as loss.item()."
         )
-    return [float(number) for number in numbers]
+    return numbers
+
+
+def _floats(value: Any) -> list[float]:
+    """A list of numbers as such; an empty one for what is none."""
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        return []
+    return [float(number) for number in numbers] if numbers.ndim == 1 else []
+
+
+def _ascending(name: str, rank: int, line: Sequence[float], of: str, held: Mapping[int, Any]) -> list[float]:
+    """Where a rank's values lie: its list of that name, which must be as long and may not go back."""
+    if rank not in held:
+        raise LabError(
+            f"Rank {rank} has {name!r} and lacks {of!r}. Append to both in the same step, then draw them again."
+        )
+    places = _floats(held[rank])
+    if not places or not all(map(math.isfinite, places)):
+        raise LabError(
+            f"{of!r} on rank {rank} is no list of numbers to draw {name!r} against. Append one number for each "
+            f"of its values, such as time.perf_counter() - began."
+        )
+    if len(places) != len(line):
+        raise LabError(
+            f"{name!r} on rank {rank} has {count(len(line), 'value')} and {of!r} has {len(places):,}. Append one to "
+            "each of them in the same step, and empty both before a new run."
+        )
+    back = next((i for i in range(1, len(places)) if places[i] < places[i - 1]), None)
+    if back is not None:
+        raise LabError(
+            f"{of!r} on rank {rank} goes back, from {places[back - 1]:.6g} to {places[back]:.6g}. Measure all of it "
+            "from one beginning, and empty the list before a new run."
+        )
+    return places
 
 
 def _near(one: Sequence[float], other: Sequence[float]) -> bool:
     return len(one) == len(other) and bool(np.allclose(one, other, rtol=NEAR, atol=0, equal_nan=True))
-
-
-def _ends(line: Sequence[float]) -> str:
-    return f"{line[0]:.2f} → {line[-1]:.2f} ({count(len(line), 'value')})"

@@ -1,0 +1,85 @@
+"""What `lab.curves(…, overlay=True)` returns: several expressions in one panel, as a picture and as text. No torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.plot import overlay as picture
+from labkit.plot import svg
+from labkit.show.curves import Curves, Over
+from labkit.words import count, ranks
+
+FINE = 400  # points of a mean at most: more than that a picture does not show
+
+
+class Overlay(Curves):
+    """Lists of numbers from the ranks, one line an expression: where ranks differ their mean, with what lies between.
+
+    The mean is over the same place on the axis, where a rank's line lies between two of its values. It begins where all
+    ranks have begun; a rank that has no more values counts with its last one.
+    """
+
+    def __init__(
+        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = ""
+    ) -> None:
+        if len(pulled) > picture.MOST:
+            raise LabError(
+                f"{len(pulled)} lines cannot be told apart in one panel. Give {picture.MOST} expressions at most, "
+                "or leave overlay=True out."
+            )
+        super().__init__(pulled, every, over, unit)
+        self.lines = {name: self._line(name) for name in self.values}
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.values))
+        return "\n".join([f"over {self._axis}", *(f"{n:<{width}} │ {self._told(n)}" for n in self.values)])
+
+    @property
+    def svg(self) -> bytes:
+        """The picture."""
+        lines = list(self.lines.values())
+        return svg.svg(picture.draw(picture.axes(lines), lines, "step" if not self.over else self._axis))
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        told = [f"{name}: {self._told(name)}" for name in self.values]
+        return f"Values over {self._axis}, a line an expression. {'. '.join(told)}."
+
+    @property
+    def _axis(self) -> str:
+        return self.axis(*self.values)
+
+    def _line(self, name: str) -> picture.Line:
+        lines, places = self.values[name], self.places[name]
+        first = next(iter(lines))
+        if len(lines) == 1:
+            return picture.Line(name, places[first], lines[first], None, ranks(lines) + self._lost(name))
+        if set(self.alike(name).values()) == {first}:
+            return picture.Line(name, places[first], lines[first], None, f"{ranks(lines)} alike{self._lost(name)}")
+        begin, end = max(xs[0] for xs in places.values()), max(xs[-1] for xs in places.values())
+        grid = np.unique(np.clip(np.concatenate([*places.values()]), begin, end))
+        if len(grid) > FINE:
+            grid = np.linspace(begin, end, FINE)
+        held = np.array([np.interp(grid, places[r], lines[r]) for r in lines])
+        with warnings.catch_warnings():  # a loss that is infinite on one rank and not on another
+            warnings.simplefilter("ignore", RuntimeWarning)
+            mean = held.mean(0).tolist()
+        note = f"mean of {ranks(lines)}, shaded from the lowest to the highest{self._lost(name)}"
+        return picture.Line(name, grid.tolist(), mean, (held.min(0).tolist(), held.max(0).tolist()), note)
+
+    def _told(self, name: str) -> str:
+        line, lines = self.lines[name], self.values[name]
+        said = f"{line.ys[0]:.2f} → {line.ys[-1]:.2f}"
+        if line.band is not None:
+            low, high = (ends[-1] for ends in line.band)
+            said += f" on average, at last {low:.2f} to {high:.2f}"
+        lengths = sorted({len(own) for own in lines.values()})
+        many = count(lengths[0], "value") if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,} values"
+        where = f", {self.reach(line.xs)}" if self.over else ""
+        return f"{said} ({many}{where}) · {line.note}"
