@@ -1,4 +1,4 @@
-"""Exercises for lesson 10: what the slowest rank costs, who is slow and why, a parameter server and its replay."""
+"""Exercises for lesson 10, on the way: what the slowest costs, a parameter server, its replay, and local SGD."""
 
 from __future__ import annotations
 
@@ -99,153 +99,6 @@ def expected_slowest(seconds, ranks):
     after=(
         "With one rank this is the mean. The more ranks, the more weight have the longest times, and in the end only "
         "the longest that was ever measured: of what is rarer than that, the measurement knows nothing."
-    ),
-)
-
-# -- who, and why ------------------------------------------------------------------------------------------------------
-
-CAUSES = ("throttling", "uneven shards", "bad cable", "logging")
-
-
-def _run(n: int, cause: str, rank: int, steps: int = 8, faint: float = 0.0) -> Case:
-    """What each rank measures: rows, compute, send and rest. `faint` is harmless and large beside what is usual."""
-    rng = np.random.default_rng([n, rank, CAUSES.index(cause)])
-    xs = []
-    for r in range(n):
-        rows = np.full(steps, 60.0)
-        pace = 1 + rng.random(steps) / 50
-        send, rest = 2 + rng.random(steps), 0.5 + rng.random(steps) / 10
-        if r == (rank + 1) % n:
-            rest = rest + faint
-        if r == rank:
-            if cause == "throttling":
-                pace[steps // 4 :] *= 2
-                rows += 1
-            elif cause == "uneven shards":
-                rows *= 2
-            elif cause == "bad cable":
-                send += 40
-            else:
-                rest[3::4] += 200
-        xs.append((rows, rows * pace, send, rest))
-    return Case(xs, f"{cause} on rank {rank}")
-
-
-def _runs(n: int) -> list[Case]:
-    last = n - 1
-    return [
-        _run(n, "uneven shards", last),
-        _run(n, "throttling", 0),
-        _run(n, "bad cable", last, faint=2.0),
-        _run(n, "logging", 0),
-        _run(n, "throttling", last, steps=12, faint=2.0),
-        _run(n, "uneven shards", 1 % n, steps=1),
-    ]
-
-
-def _cause(xs: Sequence[Any]) -> list[Any]:
-    table = np.array([[column.mean() for column in x] for x in xs])
-    lost = table[:, 1:] - np.sort(table[:, 1:], axis=0)[(len(xs) - 1) // 2]
-    rank, what = np.unravel_index(lost.argmax(), lost.shape)
-    rows, pace = table[:, 0], table[:, 1] / table[:, 0]
-    slow = pace[rank] / pace.min() > rows[rank] / rows.min()
-    cause = (CAUSES[0] if slow else CAUSES[1], *CAUSES[2:])[what]
-    return [[int(rank), cause]] * len(xs)
-
-
-NAME = Exercise(
-    name="name_the_cause",
-    lesson="10",
-    title="Who holds the others up, and why?",
-    statement=(
-        "Every rank has measured some training steps, one number a step, in float64: the `rows` of its shares, and the "
-        "milliseconds that its forward and backward pass took (`compute`), its sends (`send`) and all else that it did "
-        "(`rest`). On **one** rank **one** thing is wrong. Return a list of two, the same on every rank: that rank and "
-        'the cause. A row takes longer than on the others: `"throttling"`. It has more rows: `"uneven shards"`. Its '
-        'sends take long: `"bad cable"`. It does something besides, perhaps only now and then: `"logging"`. What loses '
-        "the **most time** counts; a little more of a small thing is harmless. One call that communicates."
-    ),
-    minutes=15,
-    difficulty=2,
-    means=_cause,
-    inputs=_runs,
-    picture=lambda: _run(3, "uneven shards", 2, steps=2).xs,
-    promises=(Calls(1),),
-    least=Least(rounds=lambda n: 1),
-    solution='''
-def name_the_cause(rows, compute, send, rest):
-    """Return [rank, cause] of what loses the most time."""
-    mine = torch.stack([rows, compute, send, rest]).mean(1)
-    everyone = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(everyone, mine)
-    table = torch.stack(everyone)  # a row a rank
-
-    lost = (table - table.median(0).values)[:, 1:]
-    culprit, what = divmod(lost.argmax().item(), 3)
-    if what > 0:
-        return [culprit, ("bad cable", "logging")[what - 1]]
-    more = table[culprit, 0] / table[:, 0].min()
-    slower = (table[:, 1] / table[:, 0])[culprit] / (table[:, 1] / table[:, 0]).min()
-    return [culprit, "throttling" if slower > more else "uneven shards"]
-''',
-    mutants=(
-        Mutant(
-            "takes the median of the steps, and misses what is rare",
-            replace=("rest]).mean(1)", "rest]).median(1).values"),
-            says="logging",
-        ),
-        Mutant(
-            "takes who is many times slower in whatever is small",
-            replace=("(table - table.median(0).values)", "(table / table.median(0).values)"),
-        ),
-        Mutant(
-            "calls a full shard a slow device",
-            replace=('"throttling" if slower > more else "uneven shards"', '"throttling"'),
-            says="uneven shards",
-        ),
-        Mutant(
-            "calls a slow device with one row more a full shard",
-            replace=("slower > more", "more == 1"),
-            says="throttling",
-        ),
-        Mutant("names the fastest", replace=("lost.argmax()", "lost.argmin()")),
-        Mutant(
-            "looks at its own times only",
-            replace=(
-                "    table = torch.stack(everyone)",
-                "    everyone = [mine] * world_size\n    table = torch.stack(everyone)",
-            ),
-        ),
-        Mutant(
-            "gathers column by column",
-            replace=(
-                "    everyone = [torch.empty_like(mine) for _ in range(world_size)]\n"
-                "    dist.all_gather(everyone, mine)\n    table = torch.stack(everyone)",
-                "    table = torch.stack([torch.cat(comms.all_gather(column.reshape(1))) for column in mine], 1)",
-            ),
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-        Mutant(
-            "gathers on rank 0 alone",
-            replace=(
-                "    dist.all_gather(everyone, mine)",
-                "    if rank == 0:\n        dist.all_gather(everyone, mine)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
-    hints=(
-        "Four numbers a rank are enough, in one tensor: its means over the steps. A median would not see what happens "
-        "in every fourth step.",
-        "All-gather them into a table with a row a rank. What a healthy rank takes, the median of a column tells. Time "
-        "lost is the difference from that, not the quotient.",
-        "Where it is `compute` that loses most: which is larger beside the healthiest rank, this rank's rows or its "
-        "time for a row?",
-    ),
-    after=(
-        "Monitoring of large jobs does this for thousands of ranks: a few numbers a rank and step, gathered now and "
-        "then, held against the median of all."
     ),
 )
 
@@ -452,7 +305,10 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
 
 def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
     start, slope = xs[0]
-    weights, pulled, steps, version, stale = start, {}, {}, {}, []
+    weights, stale = start, []
+    pulled: dict[int, Any] = {}
+    steps: dict[int, int] = {}
+    version: dict[int, int] = {}
     for update, worker in enumerate(order):
         step = steps.get(worker, 0)
         weights = weights - lr * (slope * pulled.get(worker, start) - worker - 10 * step)
@@ -557,4 +413,130 @@ def replay_arrivals(order, weights, gradient, lr):
     ),
 )
 
-EXERCISES = (SLOWEST, NAME, SERVE, REPLAY)
+# -- local SGD ---------------------------------------------------------------------------------------------------------
+
+
+def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:
+    weights = [goal * 0 for goal in xs]
+    for step in range(steps):
+        slopes = [(r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs, strict=True))]
+        weights = [w - lr * slope for w, slope in zip(weights, slopes, strict=True)]
+        if (step + 1) % every == 0 or step == steps - 1:
+            mean = sum(weights) / len(xs)
+            weights = [mean.copy() for _ in xs]
+    return weights
+
+
+def _goals(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 5])
+
+    def case(steps: int, every: int, about: str, dtype: str = "float64", size: int = 2) -> Case:
+        goals = [rng.integers(-8, 9, size).astype(dtype) for _ in range(n)]
+        return Case(goals, about, {"steps": steps, "every": every, "lr": 0.125})
+
+    return [
+        Case([np.array([8.0 * r]) for r in range(n)], "", {"steps": 2, "every": 2, "lr": 0.25}),
+        case(2, 1, "a mean after every step"),
+        case(6, 3, "six steps, a mean after every third"),
+        case(5, 3, "five steps, a mean after every third"),
+        case(4, 9, "four steps, fewer than from mean to mean"),
+        case(6, 3, "float32", "float32", 5),
+    ]
+
+
+LOCAL = Exercise(
+    name="local_sgd",
+    lesson="10",
+    title="Train alone, average now and then",
+    statement=(
+        "All ranks start from the same flat `weights`. Each takes so many `steps` of gradient descent by itself, "
+        "`weights -= lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. "
+        "After each step whose count `every` divides, all ranks replace their **weights** by the mean over the ranks. "
+        "After the last step they do so as well, once, whatever its count. Change `weights` in place and return them. "
+        "No other communication. The picture shows where each rank is drawn to."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=_locally,
+    inputs=_goals,
+    promises=(Calls(2),),
+    least=Least(sent=lambda n, S: 4 * (n - 1) / n * S, rounds=lambda n: 2),
+    harness="""
+def harness(fn, goal, steps, every, lr):
+    seen = []
+
+    def gradient(weights, step):
+        seen.append(step)
+        return (rank + 1) * (weights - goal * (step + 1))
+
+    result = fn(torch.zeros_like(goal), gradient, steps, every, lr)
+    assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
+    return result
+""",
+    solution='''
+def local_sgd(weights, gradient, steps, every, lr):
+    """Return the weights after so many steps; the ranks average them after every so many."""
+    for step in range(steps):
+        weights -= lr * gradient(weights, step)
+        # yours
+        if (step + 1) % every == 0 or step == steps - 1:
+            dist.all_reduce(weights)
+            weights /= world_size
+        # end
+    return weights
+''',
+    mutants=(
+        Mutant(
+            "averages the gradients in place of the weights",
+            source="""
+def local_sgd(weights, gradient, steps, every, lr):
+    for step in range(steps):
+        push = gradient(weights, step)
+        if (step + 1) % every == 0 or step == steps - 1:
+            dist.all_reduce(push)
+            push /= world_size
+        weights -= lr * push
+    return weights
+""",
+        ),
+        Mutant("forgets the division", replace=("            weights /= world_size\n", "")),
+        Mutant(
+            "averages after every step",
+            replace=("(step + 1) % every == 0 or step == steps - 1", "step >= 0"),
+        ),
+        Mutant("averages after step 0 already", replace=("(step + 1) % every", "step % every")),
+        Mutant("leaves the last steps alone", replace=(" or step == steps - 1", ""), says="five steps"),
+        Mutant(
+            "takes rank 0's weights",
+            replace=("dist.all_reduce(weights)\n            weights /= world_size", "dist.broadcast(weights, src=0)"),
+        ),
+        Mutant(
+            "averages twice at the end",
+            replace=(
+                "    return weights",
+                "    dist.all_reduce(weights)\n    weights /= world_size\n    return weights",
+            ),
+            verdict="not as asked",
+            says="2 is enough",
+        ),
+        Mutant(
+            "lets rank 0 alone make the call",
+            replace=(
+                "            dist.all_reduce(weights)",
+                "            if rank == 0:\n                dist.all_reduce(weights)",
+            ),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "The two lines of lesson 00, on the weights, and only now and then.",
+        "Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.",
+        "`if (step + 1) % every == 0 or step == steps - 1:`, then `dist.all_reduce(weights)` and the division.",
+    ),
+    after=(
+        "With `every=1` this is synchronous SGD: the mean of equal weights minus the ranks' steps is those weights "
+        "minus the mean step. With `every=H` there are H times fewer meetings, and the ranks drift apart in between."
+    ),
+)
+
+EXERCISES = (SLOWEST, SERVE, REPLAY, LOCAL)

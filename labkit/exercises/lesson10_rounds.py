@@ -1,4 +1,4 @@
-"""Exercises for lesson 10: ranks that train on their own for a while, then meet: local SGD and DiLoCo."""
+"""Exercises for lesson 10: DiLoCo, where ranks train on their own for a while and then take one step together."""
 
 from __future__ import annotations
 
@@ -7,134 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
-from labkit.grading.promises import Calls
-
-# -- local SGD ---------------------------------------------------------------------------------------------------------
-
-
-def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:
-    weights = [goal * 0 for goal in xs]
-    for step in range(steps):
-        slopes = [(r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs, strict=True))]
-        weights = [w - lr * slope for w, slope in zip(weights, slopes, strict=True)]
-        if (step + 1) % every == 0 or step == steps - 1:
-            mean = sum(weights) / len(xs)
-            weights = [mean.copy() for _ in xs]
-    return weights
-
-
-def _goals(n: int) -> list[Case]:
-    rng = np.random.default_rng([n, 5])
-
-    def case(steps: int, every: int, about: str, dtype: str = "float64", size: int = 2) -> Case:
-        goals = [rng.integers(-8, 9, size).astype(dtype) for _ in range(n)]
-        return Case(goals, about, {"steps": steps, "every": every, "lr": 0.125})
-
-    return [
-        Case([np.array([8.0 * r]) for r in range(n)], "", {"steps": 2, "every": 2, "lr": 0.25}),
-        case(2, 1, "a mean after every step"),
-        case(6, 3, "six steps, a mean after every third"),
-        case(5, 3, "five steps, a mean after every third"),
-        case(4, 9, "four steps, fewer than from mean to mean"),
-        case(6, 3, "float32", "float32", 5),
-    ]
-
-
-LOCAL = Exercise(
-    name="local_sgd",
-    lesson="10",
-    title="Train alone, average now and then",
-    statement=(
-        "All ranks start from the same flat `weights`. Each takes so many `steps` of gradient descent by itself, "
-        "`weights -= lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. "
-        "After each step whose count `every` divides, all ranks replace their **weights** by the mean over the ranks. "
-        "After the last step they do so as well, once, whatever its count. Change `weights` in place and return them. "
-        "No other communication. The picture shows where each rank is drawn to."
-    ),
-    minutes=6,
-    difficulty=1,
-    means=_locally,
-    inputs=_goals,
-    promises=(Calls(2),),
-    least=Least(sent=lambda n, S: 4 * (n - 1) / n * S, rounds=lambda n: 2),
-    harness="""
-def harness(fn, goal, steps, every, lr):
-    seen = []
-
-    def gradient(weights, step):
-        seen.append(step)
-        return (rank + 1) * (weights - goal * (step + 1))
-
-    result = fn(torch.zeros_like(goal), gradient, steps, every, lr)
-    assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
-    return result
-""",
-    solution='''
-def local_sgd(weights, gradient, steps, every, lr):
-    """Return the weights after so many steps; the ranks average them after every so many."""
-    for step in range(steps):
-        weights -= lr * gradient(weights, step)
-        # yours
-        if (step + 1) % every == 0 or step == steps - 1:
-            dist.all_reduce(weights)
-            weights /= world_size
-        # end
-    return weights
-''',
-    mutants=(
-        Mutant(
-            "averages the gradients in place of the weights",
-            source="""
-def local_sgd(weights, gradient, steps, every, lr):
-    for step in range(steps):
-        push = gradient(weights, step)
-        if (step + 1) % every == 0 or step == steps - 1:
-            dist.all_reduce(push)
-            push /= world_size
-        weights -= lr * push
-    return weights
-""",
-        ),
-        Mutant("forgets the division", replace=("            weights /= world_size\n", "")),
-        Mutant(
-            "averages after every step",
-            replace=("(step + 1) % every == 0 or step == steps - 1", "step >= 0"),
-        ),
-        Mutant("averages after step 0 already", replace=("(step + 1) % every", "step % every")),
-        Mutant("leaves the last steps alone", replace=(" or step == steps - 1", ""), says="five steps"),
-        Mutant(
-            "takes rank 0's weights",
-            replace=("dist.all_reduce(weights)\n            weights /= world_size", "dist.broadcast(weights, src=0)"),
-        ),
-        Mutant(
-            "averages twice at the end",
-            replace=(
-                "    return weights",
-                "    dist.all_reduce(weights)\n    weights /= world_size\n    return weights",
-            ),
-            verdict="not as asked",
-            says="2 is enough",
-        ),
-        Mutant(
-            "lets rank 0 alone make the call",
-            replace=(
-                "            dist.all_reduce(weights)",
-                "            if rank == 0:\n                dist.all_reduce(weights)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
-    hints=(
-        "The two lines of lesson 00, on the weights, and only now and then.",
-        "Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.",
-        "`if (step + 1) % every == 0 or step == steps - 1:`, then `dist.all_reduce(weights)` and the division.",
-    ),
-    after=(
-        "With `every=1` this is synchronous SGD: the mean of equal weights minus the ranks' steps is those weights "
-        "minus the mean step. With `every=H` there are H times fewer meetings, and the ranks drift apart in between."
-    ),
-)
+from labkit.grading.exercise import Case, Exercise, Mutant
 
 # -- DiLoCo ------------------------------------------------------------------------------------------------------------
 
@@ -309,4 +182,4 @@ def diloco_round(model, inner, losses, anchor, velocity, lr=0.7, momentum=0.9):
     ),
 )
 
-EXERCISES = (LOCAL, DILOCO)
+EXERCISES = (DILOCO,)

@@ -13,6 +13,7 @@ Whoever reads on knows the answers.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -98,7 +99,9 @@ def _ring(flat: torch.Tensor, pause: float) -> float:
     rank, n = dist.get_rank(), dist.get_world_size()
     chunks = list(flat.tensor_split(n))
     rooms = [torch.empty_like(chunks[(rank - step - 1) % n]) for step in range(2 * (n - 1))]
-    coming = [[dist.irecv(piece, src=(rank - 1) % n) for piece in room.tensor_split(PIECES)] for room in rooms]
+    coming: list[list[Any]] = [
+        [dist.irecv(piece, src=(rank - 1) % n) for piece in room.tensor_split(PIECES)] for room in rooms
+    ]
     sending = 0.0
     for step, (room, works) in enumerate(zip(rooms, coming, strict=True)):
         began = time.perf_counter()
@@ -118,4 +121,4 @@ def _update(model: torch.nn.Module, flat: torch.Tensor) -> None:
     """A step of gradient descent with learning rate 1."""
     parameters = list(model.parameters())
     for p, grad in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        p -= grad.view_as(p)
+        p.sub_(grad.view_as(p))
