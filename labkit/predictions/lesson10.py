@@ -255,4 +255,12 @@ LOCAL = Prediction(
     ),
 )
 
-PREDICTIONS = (SLOWEST_OF_EIGHT, FOUR, STALE, SAME_BITS, THIRTY_TWO, BOUND, LOCAL)
+NOBODY_WAITS = Series(
+    name="nobody_waits", lesson="10", question="Before you run it: what will you find?", parts=(STALE, SAME_BITS)
+)
+
+WHAT_HELPS = Series(
+    name="what_helps", lesson="10", question="Two remedies. Before you try them: what helps whom?", parts=(BOUND, LOCAL)
+)
+
+PREDICTIONS = (SLOWEST_OF_EIGHT, FOUR, NOBODY_WAITS, THIRTY_TWO, WHAT_HELPS)
