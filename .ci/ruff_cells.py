@@ -18,7 +18,7 @@ from cells import ROOT, Code, code_cells
 from IPython.core.inputtransformer2 import TransformerManager
 
 # What labkit puts into every rank before the first cell runs.
-ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny")
+ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak")
 # These hold for a file, not for a lesson: a cell ends in a bare name, a name is imported where it is first
 # needed, a function is shown and then improved, the text cells document it, the formatter sets blank lines, a loop's
 # body is left to the learner.

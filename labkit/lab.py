@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
@@ -23,9 +23,11 @@ from labkit.theory.cells import assignment
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.sheet import CheatSheet
+    from labkit.show.bars import Bars
     from labkit.show.card import Note
     from labkit.show.curves import Curves
     from labkit.show.flow import Flow
+    from labkit.show.histogram import Histogram
     from labkit.show.last import Last
     from labkit.show.late import Late
     from labkit.show.progress import ProgressTable
@@ -265,12 +267,7 @@ class Lab:
             raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
         against = _against(expressions, every, over, unit)
         only = _ranks(rank, self.n)
-        lists = {}
-        for name in dict.fromkeys([*expressions, *against]):
-            answers = self._console.call("labkit.rank.agent.pull", name)
-            lists[name] = {r: value for r, (error, value) in enumerate(answers) if not error and r in only}
-            if not lists[name]:
-                _all_have(name, {r: error for r, (error, _) in enumerate(answers) if error and r in only})
+        lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
         pulled = {name: lists[name] for name in expressions}
         of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
         return (Overlay if overlay else Curves)(pulled, every, of, unit)
@@ -390,6 +387,39 @@ class Lab:
             _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
             kept[expression] = [seconds for _, seconds in pulled]
         return Times(kept, warmup)
+
+    def bars(self, *expressions: str, formula: Mapping[str, Any] | None = None) -> Bars:
+        """Draw bytes by kind that every rank has in a dict: a stacked bar a rank, all expressions on one scale.
+
+        >>> lab.bars("ddp", "zero1")                         # %%px: ddp = footprint(model, optimizer)
+        >>> lab.bars("ddp", formula={"ddp": 16 * 12_444})    # bytes a rank, drawn as a dashed mark
+
+        A formula's value is one number for all ranks, or a list with one for each. Raises `LabError` where a rank
+        lacks the dict, or where it holds anything but numbers, 0 or more.
+        """
+        from labkit.show.bars import Bars
+
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer).'
+            )
+        return Bars({expression: self.pull(expression) for expression in expressions}, formula)
+
+    def histogram(self, *expressions: str) -> Histogram:
+        """Draw how many times each whole number occurs in the ranks' lists: a panel an expression, a bar a rank.
+
+        >>> lab.histogram("staleness")
+        >>> lab.histogram("free", "bounded")     # on one scale
+
+        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of whole numbers.
+        """
+        from labkit.show.histogram import Histogram
+
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes which numbers to count: lab.histogram("staleness"), where a rank has a list of them.'
+            )
+        return Histogram({expression: self._held(expression) for expression in expressions})
 
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
@@ -528,6 +558,16 @@ class Lab:
         if not self.running or self._engines is None:
             raise LabError("This lab was stopped. Call lab = start() for a new one.")
         return self._engines
+
+    def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        """What each of these ranks has under an expression, without those that lack it."""
+        self._live()
+        answers = dict(enumerate(self._console.call("labkit.rank.agent.pull", expression)))
+        asked = {r: answers[r] for r in (answers if ranks is None else ranks)}
+        held = {r: value for r, (error, value) in asked.items() if not error}
+        if not held:
+            _all_have(expression, {r: error for r, (error, _) in asked.items()})
+        return held
 
     def _records(self) -> list[dict[str, Any] | None]:
         """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""

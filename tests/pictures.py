@@ -21,9 +21,11 @@ from labkit.plot import flow, late, svg, sweep, wire
 from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
+from labkit.show.bars import Bars
 from labkit.show.beside import Beside
 from labkit.show.card import Card
 from labkit.show.curves import Curves
+from labkit.show.histogram import Histogram
 from labkit.show.overlay import Overlay
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
@@ -143,6 +145,20 @@ def measured(n: int, warm: int, many: int = 20) -> Times:
     return Times({"readings": kept}, warm)
 
 
+def held(n: int, many: int) -> Bars:
+    """Bytes of many kinds, some of them none, beside a formula that is not far off."""
+    kinds = ["weights", "gradients", "optimizer", "buffers", "activations", "full_precision_master_copies", "b", "c"]
+    names = ["ddp", "[footprint_of_the_last_step for footprint_of_the_last_step in everything['history']]"]
+    bars = [{kind: (i + r) % 5 * 300e3 for i, kind in enumerate(kinds[:many])} for r in range(n)]
+    return Bars(dict.fromkeys(names, bars), {name: [0.98 * sum(b.values()) for b in bars] for name in names})
+
+
+def counted(n: int, largest: int) -> Histogram:
+    """Staleness that differs between ranks; one rank has none."""
+    lists = {r: [(i * i + 3 * r) % (largest + 1) for i in range(40 * r)] for r in range(n)}
+    return Histogram({"staleness": lists, "a_longer_name_for_it['with an index', " * 4: lists})
+
+
 def verdict() -> bytes:
     """What came of an exercise where nothing was done, beside what should have."""
     exercise = exercises.find("ring_shift")
@@ -214,6 +230,10 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     makers["verdict"] = verdict
     for n, warm in ((1, 0), (4, 3), (8, 0)):
         makers[f"times {n} {warm}"] = lambda n=n, warm=warm: measured(n, warm).svg
+    for n, many in ((1, 1), (4, 3), (8, 8)):
+        makers[f"bars {n} {many}"] = lambda n=n, many=many: held(n, many).svg
+    for n, largest in ((2, 1), (4, 12), (8, 5000)):
+        makers[f"histogram {n} {largest}"] = lambda n=n, largest=largest: counted(n, largest).svg
     for n in (1, 2, 3, 5, 8, 16):
         makers[f"waits {n}"] = lambda n=n: ring(n).svg
     makers["waits for a rank that never comes"] = lambda: lacking().svg

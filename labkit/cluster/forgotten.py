@@ -9,7 +9,7 @@ from labkit.cluster.engines import Engines
 PATIENCE = 10.0  # seconds that the ranks may take to say whether they have a name
 
 # What `agent.prepare` puts there.
-ON_RANKS = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny")
+ON_RANKS = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak")
 
 
 def watch(shell: Any, engines: Engines) -> None:

@@ -22,6 +22,8 @@ from labkit.errors import LabError
 from labkit.rank import anysource, comms, describe, ended, frames, given, group, importing, recorder, tiny
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
+from labkit.rank.footprint import footprint
+from labkit.rank.memory import peak
 from labkit.rank.names import add_newest
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
@@ -94,7 +96,7 @@ def stay() -> None:
 
 
 def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
-    """Join the group and give the learner's namespace `torch, dist, rank, world_size, device, comms, timed, tiny`."""
+    """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     attach()
     add_newest()
     anysource.install()
@@ -114,6 +116,8 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
             "comms": comms,
             "timed": timed,
             "tiny": tiny,
+            "footprint": footprint,
+            "peak": peak,
         },
     )
     return {**facts, **memory()}

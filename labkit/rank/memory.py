@@ -1,12 +1,14 @@
-"""How many bytes of tensors a function has alive at once, beside its arguments: counted operation by operation."""
+"""How many bytes of tensors a function or a block has alive at once: counted operation by operation."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -16,11 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.rank import anysource, objects, recorder
 from labkit.theory.record import is_cell
+from labkit.words import nbytes
 
 SETTLE = 0.002  # seconds: Gloo's threads want Python's lock to let go of a tensor that the function has let go
 CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # from where torch's own C++ is called
 # Where comms makes what its ranks tell one another before a call: no tensor of the learner's, and no bytes of theirs.
 HEADERS = {objects.exchange.__code__, objects.to_tensor.__code__}
+ROWS, COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+SPARSE = {  # what a tensor of this layout is made of
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ROWS),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), COLUMNS),
+}
 
 
 class Peak(TorchDispatchMode):
@@ -38,8 +47,14 @@ class Peak(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
-        self._alive: dict[int, int] = {}  # a storage's address → its bytes
-        self._given: set[int] = set()
+        self._alive: dict[int, int] = {}  # a storage's address → its bytes, less what it had when it was given
+        self._given: dict[int, int] = {}  # a storage's address → its bytes when it was given
+        self._held: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # every storage of these two
+        self._finds_given = False  # whether what an operation is handed, and nobody knows, was there before
+        self._communicates = False
+
+    def __repr__(self) -> str:
+        return f"at most {nbytes(self.bytes)} at once"
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -51,26 +66,93 @@ class Peak(TorchDispatchMode):
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self._given = {storage._cdata for storage in _storages([args, kwargs])}
-            self._alive.clear()
+            self._begin([args, kwargs])
             with self:
                 return function(*args, **kwargs)
 
         return counted
 
+    def since_now(self) -> Peak:
+        """Begin at zero: whatever exists by now counts only by what it grows."""
+        self._begin([o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)])
+        self._finds_given = True  # C++ may hold others: the buckets of DistributedDataParallel
+        return self
+
+    def _begin(self, given: Any) -> None:
+        for table in (self._alive, self._given, self._held):
+            table.clear()
+        for storage in storages(given):
+            self._hold(storage, self._given)
+
+    def _hold(self, storage: torch.UntypedStorage, table: dict[int, int]) -> None:
+        """Enter a storage into a table, until it is gone: its address is another's then."""
+        place = storage._cdata
+        if place not in self._held:
+            table[place] = storage.nbytes()
+            self._held[place] = weakref.ref(storage, functools.partial(self._forget, place))
+
+    def _forget(self, place: int, _: Any) -> None:
+        for table in (self._alive, self._given, self._held):
+            table.pop(place, None)
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation, then look at what it has made or made longer."""
+        """Run one operation, then look at what it has made, and what was made longer."""
+        if any(hasattr(t, "__tensor_flatten__") for t in types):
+            return NotImplemented  # a DTensor first says which operations it is on its own part
+        touched = list(storages([args, kwargs], gradients=False))
+        if self._finds_given:
+            for storage in touched:
+                self._hold(storage, self._given)
         out = function(*args, **(kwargs or {}))
-        for storage in () if _inside_a_call() else _storages(out):
-            place = storage._cdata
-            if place not in self._given:
-                if place not in self._alive:
-                    weakref.finalize(storage, self._alive.pop, place, None)
-                self._alive[place] = storage.nbytes()
-        if sum(self._alive.values()) > self.bytes:
-            time.sleep(SETTLE)
-            self.bytes = max(self.bytes, sum(self._alive.values()))
+        self._communicates |= getattr(function, "namespace", "") in ("c10d", "_c10d_functional")
+        if not _inside_a_call():
+            made = list(storages(out, gradients=False))
+            for storage in made:
+                self._hold(storage, self._alive)
+            self._measure(storage._cdata for storage in [*touched, *made])
+            if sum(self._alive.values()) > self.bytes:
+                self._settle()
         return out
+
+    def _measure(self, places: Iterable[int]) -> None:
+        """Note how long these storages are now: `resize_` on a storage is no operation, and FSDP lives on it."""
+        for place in places:
+            storage = held() if (held := self._held.get(place)) else None
+            if storage is not None:
+                grown = max(0, storage.nbytes() - self._given.get(place, 0))
+                if grown or place in self._alive:
+                    self._alive[place] = grown
+
+    def _settle(self) -> None:
+        """Count again, before it is the most so far: what has been let go or shrunk by now is not."""
+        if self._communicates:
+            time.sleep(SETTLE)
+        self._measure(list(self._alive))
+        self.bytes = max(self.bytes, sum(self._alive.values()))
+
+
+@contextmanager
+def peak() -> Iterator[Peak]:
+    """Count the most bytes of tensors alive at once that a block has made; what was there before does not count.
+
+    >>> x = torch.ones(100)
+    >>> with peak() as p:
+    ...     y = x.clone() + 1
+    >>> p.bytes  # the clone and the sum, of 400 bytes each, at one time
+    800
+
+    In a training step these are the activations that the forward pass keeps, the gradients, the optimizer's state in
+    its first step, what the computing itself needs for a moment, and the buffers that `DistributedDataParallel` and
+    `fully_shard` make. A storage that was there before counts by what it has grown: `fully_shard` empties the whole
+    weights after their use and fills them again.
+
+    Does not count: what torch or Gloo allocates inside an operation, what `torch.distributed` needs within one of its
+    calls, what other threads make, memory that came about without an operation (`torch.from_numpy`), and what the
+    allocator of a GPU keeps in reserve. Every operation takes some microseconds more: do not time such a block.
+    """
+    counted = Peak().since_now()
+    with counted:
+        yield counted
 
 
 def _inside_a_call() -> bool:
@@ -85,15 +167,27 @@ def _inside_a_call() -> bool:
     return False
 
 
-def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    """The memory of all tensors in a value."""
+def storages(value: Any, gradients: bool = True) -> Iterator[torch.UntypedStorage]:
+    """The memory of all tensors in a value, and of their gradients; of a DTensor, that of this rank's part."""
     if isinstance(value, torch.Tensor):
-        yield value.untyped_storage()
-        if value.is_leaf and value.grad is not None:
-            yield value.grad.untyped_storage()
+        yield from _storages(value)
+        if gradients and value.is_leaf and value.grad is not None:
+            yield from _storages(value.grad)
     elif isinstance(value, torch.nn.Module):
-        yield from (s for v in (*value.parameters(), *value.buffers()) for s in _storages(v))
+        yield from (s for v in (*value.parameters(), *value.buffers()) for s in storages(v, gradients))
     elif isinstance(value, dict):
-        yield from (s for v in value.values() for s in _storages(v))
+        yield from (s for v in value.values() for s in storages(v, gradients))
     elif isinstance(value, (list, tuple)):
-        yield from (s for v in value for s in _storages(v))
+        yield from (s for v in value for s in storages(v, gradients))
+
+
+def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    """The memory of one tensor: none on the device "meta", several pieces of a sparse one."""
+    if hasattr(tensor, "__tensor_flatten__"):  # a DTensor, or another that is made of tensors
+        names, _ = tensor.__tensor_flatten__()
+        yield from storages([getattr(tensor, name) for name in names], gradients=False)
+    elif tensor.layout is not torch.strided:
+        for name in SPARSE.get(tensor.layout, ()):
+            yield from _storages(getattr(tensor, name)())
+    elif not tensor.is_meta:
+        yield tensor.untyped_storage()

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from labkit.theory.definitions import Reader, bound
 
-GIVEN = {"torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny"}  # what every rank has ready
+# What every rank has ready.
+GIVEN = {"torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak"}
 SPELT = 2000  # characters that a value's spelling may have
 
 

@@ -119,12 +119,14 @@ def _serve(rank: int, n: int, meeting: str, pipe: Connection) -> None:
 
     from labkit.rank import comms, tiny
     from labkit.rank.clock import timed
+    from labkit.rank.footprint import footprint
+    from labkit.rank.memory import peak
 
     torch.set_num_threads(1)
     limit = timedelta(seconds=LIMIT / 2)
     dist.init_process_group("gloo", store=dist.FileStore(meeting, n), rank=rank, world_size=n, timeout=limit)
     space = {"torch": torch, "dist": dist, "comms": comms, "timed": timed, "tiny": tiny}
-    space |= {"rank": rank, "world_size": n}
+    space |= {"rank": rank, "world_size": n, "footprint": footprint, "peak": peak}
     warnings.simplefilter("error")  # a deprecation is a failure
     while True:
         try:

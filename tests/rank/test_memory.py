@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import accumulate
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from labkit.rank import objects
+from labkit.rank import memory, objects, tiny
 from labkit.rank.memory import Peak
 
 
@@ -81,3 +83,122 @@ def test_counting_does_not_make_torch_import_its_compiler():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["400", "False"]
+
+
+def held_for_a_moment():
+    x = torch.ones(100)
+    del x
+    return [torch.ones(100), torch.ones(100)]
+
+
+def test_a_block_counts_what_it_makes():
+    with memory.peak() as counted:
+        kept = held_for_a_moment()
+    assert counted.bytes == 800
+    assert repr(counted) == "at most 800 B at once"
+    assert kept
+
+
+def test_a_block_does_not_count_what_was_there_before_it_though_it_writes_there():
+    x, flat = torch.ones(100), torch.zeros(300)
+    with memory.peak() as counted:
+        x.add_(1)
+        torch.mul(x, 2, out=flat[:100])
+        flat.view(3, 100)[1].copy_(x)
+    assert counted.bytes == 0
+
+
+def test_memory_that_torch_alone_knows_when_a_block_begins_is_none_of_the_blocks():
+    parts = torch.ones(100).split(50)  # the tensor that they are parts of is gone, its storage is not
+    with memory.peak() as counted:
+        parts[0].add_(1)
+    assert counted.bytes == 0
+
+
+def test_an_address_that_becomes_free_within_a_block_counts_again():
+    x = torch.ones(100_000)
+    with memory.peak() as counted:
+        place = x.untyped_storage()._cdata
+        del x
+        kept = [torch.ones(100_000) for _ in range(4)]
+    assert counted.bytes == 4 * 400_000
+    assert place in [y.untyped_storage()._cdata for y in kept], "or this shows nothing"
+
+
+def test_a_storage_that_shrinks_and_grows_counts_by_what_it_has_grown():
+    """As fully_shard does it: no operation of torch resizes a storage."""
+    whole = torch.ones(1000)
+    storage = whole.untyped_storage()
+    storage.resize_(0)
+    with memory.peak() as counted:
+        for _ in range(3):
+            storage.resize_(4000)
+            whole.fill_(1)
+            storage.resize_(0)
+        other = torch.ones(500)
+    assert counted.bytes == 4000, "not 6000: the storage was empty when the other was made"
+    storage.resize_(4000)
+    with memory.peak() as counted:
+        whole.fill_(1)
+        storage.resize_(0)
+        storage.resize_(4000)
+        whole.fill_(1)
+    assert counted.bytes == 0, "it is no longer than it was at first"
+    assert other.sum() == 500
+
+
+def trained(model, steps=1) -> torch.optim.Optimizer:
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(steps):
+        train(model, optimizer, step)
+    return optimizer
+
+
+def train(model, optimizer, step=0) -> None:
+    tiny.loss(model, tiny.batch(step, size=24)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_training_step_has_the_peak_that_torchs_own_profiler_finds(steps, capfd):
+    torch.manual_seed(0)
+    model = tiny.Transformer(layers=1)
+    optimizer = trained(model, steps)
+    with memory.peak() as counted:
+        train(model, optimizer)
+    torch.manual_seed(0)
+    model = tiny.Transformer(layers=1)
+    optimizer = trained(model, steps)
+    found = profiled(lambda: train(model, optimizer))
+    capfd.readouterr()  # kineto says when it starts
+    assert counted.bytes == found > 50_000
+
+
+def profiled(function) -> int:
+    """The most bytes that the allocator of the CPU had given away at once since the function began."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
+        function()
+    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
+def test_the_parts_of_a_sparse_tensor_count():
+    with memory.peak() as counted:
+        x = torch.eye(100).to_sparse()
+    assert counted.bytes >= 40_000
+    assert sum(s.nbytes() for s in memory.storages(x)) == 100 * (2 * 8 + 4)
+    assert list(memory.storages(torch.ones(3, device="meta"))) == []
+
+
+def test_counting_a_block_does_not_make_torch_import_its_compiler():
+    code = (
+        "import sys, torch\n"
+        "from labkit.rank.memory import peak\n"
+        "with peak() as p:\n"
+        "    x = torch.ones(100, requires_grad=True)\n"
+        "    (x * 2).sum().backward()\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False"]

@@ -1,0 +1,211 @@
+"""Stacked bars of bytes: a block an expression, a bar a rank, a look a kind, all on one scale.
+
+Colours mean ranks and stand at the foot of a bar; what lies in it is told apart by greys and hatches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from labkit.plot.sheet import chip, extent, sheet, shortened, write
+from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
+from labkit.words import nbytes
+
+WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.15, 1.9, 0.4
+TOP, LINE, HEAD, ROW, BAR, GAP, BOTTOM = 0.55, 0.5, 0.8, 0.6, 0.42, 0.3, 1.05
+SWATCH = 0.6
+# A kind's ground, hatch, and the ink on it: no colours, for these mean ranks.
+LOOKS = (
+    (FAINT, "", PAGE),
+    (PAGE, "////", INK),
+    (PLAIN, "", INK),
+    (PAGE, "..", INK),
+    (PLAIN, "\\\\\\\\", INK),
+    (PAGE, "xx", INK),
+    (EDGE, "", INK),
+    (PAGE, "---", INK),
+)
+MARK = (0, (4, 2.5))  # the dashes of a formula
+
+
+@dataclass(frozen=True)
+class Held:
+    """`bars[r]` are the bytes of rank r by kind; `formula[r]` is what they should be in all, None without one."""
+
+    title: str
+    bars: Sequence[Mapping[str, float]]
+    formula: Sequence[float] | None = None
+
+    @property
+    def height(self) -> float:
+        """Of its title and its bars."""
+        return HEAD + ROW * len(self.bars) + GAP
+
+
+def kinds(blocks: Sequence[Held]) -> list[str]:
+    """Every kind, in the order in which they come first."""
+    return list(dict.fromkeys(kind for block in blocks for bar in block.bars for kind in bar))
+
+
+def look(i: int) -> tuple[str, str, str]:
+    """Ground, hatch and ink of the i-th kind; beyond the last look they come again, and the text tells them apart."""
+    return LOOKS[i % len(LOOKS)]
+
+
+def axes(blocks: Sequence[Held]) -> Axes:
+    """Axes that are large enough."""
+    return sheet(WIDE, _top(blocks) + sum(block.height for block in blocks) + BOTTOM)
+
+
+def draw(ax: Axes, blocks: Sequence[Held]) -> Axes:
+    """Draw on axes as `axes` makes them, y downwards."""
+    names = kinds(blocks)
+    for left, line, kind in _legend(blocks):
+        _swatch(ax, left, TOP + LINE * line, names.index(kind) if kind else -1)
+        write(ax, left + _swatch_width(kind) + 0.15, TOP + LINE * line, _said(kind), 8, align="left")
+    top = _top(blocks)
+    bottom = top + sum(block.height for block in blocks)
+    x = _scale(ax, blocks, top, bottom)
+    for block in blocks:
+        _block(ax, block, top, x, names)
+        top += block.height
+    return ax
+
+
+def _block(ax: Axes, block: Held, top: float, x: Callable[[float], float], names: Sequence[str]) -> None:
+    """One expression: its title, a bar a rank, and the formula across them."""
+    title = shortened(block.title, 0.55 * WIDE, 9.5, mono=True)
+    write(ax, MARGIN, top + HEAD / 2, title, 9.5, align="left", mono=True)
+    for r, bar in enumerate(block.bars):
+        y = top + HEAD + ROW * (r + 0.5)
+        chip(ax, 0.6, y, r)
+        write(ax, 0.87, y, f"rank {r}", 9, align="left")
+        before = 0.0
+        for kind, size in bar.items():
+            if size > 0:
+                _part(ax, x(before), x(before + size), y, names.index(kind), size)
+                before += size
+        write(ax, max(x(before), _mark(block, r, x, before)) + 0.16, y, nbytes(before), 8.5, align="left", bold=True)
+    if block.formula is not None:
+        _formula(ax, block, top, x, MARGIN + extent(title, 9.5, mono=True))
+
+
+def _mark(block: Held, r: int, x: Callable[[float], float], end: float) -> float:
+    """Where the formula's mark stands, if the total would lie upon it; 0 where it does not."""
+    if block.formula is None:
+        return 0.0
+    mark = x(block.formula[r])
+    reach = extent(nbytes(end), 8.5, bold=True) + 0.3
+    return mark if x(end) <= mark <= x(end) + reach else 0.0
+
+
+def _part(ax: Axes, left: float, right: float, y: float, i: int, size: float) -> None:
+    ground, hatch, ink = look(i)
+    corner = (left, y - BAR / 2)
+    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor=ground, edgecolor="none", zorder=3))
+    if hatch:
+        ax.add_artist(
+            Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
+        )
+    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
+    said = nbytes(size)
+    if right - left > extent(said, 7.5) + 0.3:
+        if hatch:  # ends beside the figure
+            room = extent(said, 7.5) + 0.14
+            corner = ((left + right - room) / 2, y - BAR / 2)
+            ax.add_artist(Rectangle(corner, room, BAR, facecolor=ground, edgecolor="none", zorder=3.5))
+        write(ax, (left + right) / 2, y, said, 7.5, ink)
+
+
+def _formula(ax: Axes, block: Held, top: float, x: Callable[[float], float], title: float) -> None:
+    """A dashed line where each bar should end, and its figure above."""
+    assert block.formula is not None
+    first = top + HEAD
+    for size, run in groupby(enumerate(block.formula), key=lambda rank_and_size: rank_and_size[1]):
+        ranks = [r for r, _ in run]
+        ends = [first + ROW * ranks[0], first + ROW * (ranks[-1] + 1)]
+        ax.plot([x(size)] * 2, ends, color=PAGE, linewidth=2.4, zorder=5)  # or it is lost on the end of a bar
+        ax.plot([x(size)] * 2, ends, color=INK, linewidth=1.5, linestyle=MARK, zorder=6)
+    least, most = min(block.formula), max(block.formula)
+    said = nbytes(most) if nbytes(least) == nbytes(most) else f"{nbytes(least)} to {nbytes(most)}"
+    words = f"formula: {said}"
+    room = extent(words, 8) / 2
+    middle = min(max(x(most), title + 0.5 + room), WIDE - MARGIN - room)
+    write(ax, middle, top + HEAD - 0.2, words, 8, FAINT)
+
+
+def _scale(ax: Axes, blocks: Sequence[Held], top: float, bottom: float) -> Callable[[float], float]:
+    """The axis, from 0; where a number of bytes lies on it."""
+    ends = [sum(bar.values()) for block in blocks for bar in block.bars]
+    ends += [size for block in blocks for size in block.formula or ()]
+    marks = ticks(max(ends, default=0.0))
+    end = max(marks[-1], max(ends, default=0.0))
+
+    def x(size: float) -> float:
+        return LEFT + size / end * (WIDE - LEFT - RIGHT)
+
+    for mark in marks:
+        ax.plot([x(mark)] * 2, [top, bottom], color=GRID, linewidth=0.7, zorder=0)
+        write(ax, x(mark), bottom + 0.28, nbytes(mark) if mark else "0", 7.5, FAINT)
+    write(ax, (x(0) + x(end)) / 2, bottom + 0.7, "bytes that a rank holds", 8, FAINT)
+    return x
+
+
+def ticks(most: float) -> list[float]:
+    """Round numbers of bytes from 0, three to seven of them; the last one is not beyond `most`.
+
+    >>> ticks(100), [int(t) >> 10 for t in ticks(450 * 1024)]
+    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0, 100, 200, 300, 400])
+    """
+    most = most or 1.0
+    unit = 1024.0 ** max(0, min(3, math.floor(math.log(most, 1024))))
+    power = 10.0 ** math.floor(math.log10(most / unit / 6))
+    step = next(s for k in (1, 2, 5, 10) if most / unit / (s := k * power) <= 6 + 1e-9)
+    step = step if unit > 1 else max(1.0, step)  # no half bytes
+    return [k * step * unit for k in range(math.floor(most / unit / step + 1e-9) + 1)]
+
+
+def _legend(blocks: Sequence[Held]) -> list[tuple[float, int, str]]:
+    """Where each kind stands: x, its line, its name; the formula, if any, has none."""
+    found = []
+    x, line = MARGIN, 0
+    for kind in [*kinds(blocks), *[""] * any(block.formula is not None for block in blocks)]:
+        width = _swatch_width(kind) + 0.15 + extent(_said(kind), 8)
+        if x > MARGIN and x + width > WIDE - MARGIN:
+            x, line = MARGIN, line + 1
+        found.append((x, line, kind))
+        x += width + 0.55
+    return found
+
+
+def _said(kind: str) -> str:
+    return shortened(kind, 8, 8) if kind else "what the formula says"
+
+
+def _swatch_width(kind: str) -> float:
+    return SWATCH if kind else 0.15
+
+
+def _swatch(ax: Axes, x: float, y: float, i: int) -> None:
+    if i < 0:
+        ax.plot([x + 0.07] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.5, linestyle=MARK)
+        return
+    ground, hatch, _ = look(i)
+    corner = (x, y - 0.17)
+    ax.add_artist(Rectangle(corner, SWATCH, 0.34, facecolor=ground, edgecolor="none", zorder=3))
+    if hatch:
+        ax.add_artist(
+            Rectangle(corner, SWATCH, 0.34, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
+        )
+    ax.add_artist(Rectangle(corner, SWATCH, 0.34, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
+
+
+def _top(blocks: Sequence[Held]) -> float:
+    """Where the first block begins: under the legend."""
+    return TOP + LINE * max((line for _, line, _ in _legend(blocks)), default=0) + 0.4

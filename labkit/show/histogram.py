@@ -1,0 +1,95 @@
+"""What `lab.histogram` shows: how many times each whole number occurs in what ranks have kept. No torch, no cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.outcome.text import merge
+from labkit.plot import histogram, svg
+from labkit.words import count
+
+SAID = 12  # values whose counts are said one by one; of more, several are said together
+
+
+class Histogram:
+    """Each rank's whole numbers, counted: `counts[name][r][v]` is how many times rank r has the value v.
+
+    `means[name][r]` and `largest[name][r]` are those of rank r, and lack a rank without values.
+    """
+
+    def __init__(self, held: Mapping[str, Mapping[int, Any]]) -> None:
+        kept = {name: {r: _whole(name, r, v) for r, v in ranks.items()} for name, ranks in held.items()}
+        self.counts = {
+            name: {r: dict(sorted(Counter(v).items())) for r, v in ranks.items()} for name, ranks in kept.items()
+        }
+        self.means = {name: {r: sum(v) / len(v) for r, v in ranks.items() if v} for name, ranks in kept.items()}
+        self.largest = {name: {r: max(v) for r, v in ranks.items() if v} for name, ranks in kept.items()}
+
+    def _note(self, name: str, r: int) -> str:
+        """A rank's mean and largest value."""
+        if r not in self.means[name]:
+            return "no values"
+        mean = self.means[name][r]
+        return f"mean {f'{mean:.3g}' if abs(mean) < 999.5 else f'{mean:,.0f}'}, largest {self.largest[name][r]:,}"
+
+    def _said(self, name: str, r: int) -> str:
+        counts = self.counts[name][r]
+        if not counts:
+            return "no values"
+        each = ", ".join(f"{value}: {count(times, 'time')}" for value, times in self._together(counts))
+        return f"{self._note(name, r)}, {count(sum(counts.values()), 'value')} ({each})"
+
+    def _together(self, counts: Mapping[int, int]) -> Sequence[tuple[str, int]]:
+        """Each value with its count, as the picture's bars have them; long axes in the steps that SAID allows."""
+        axis = histogram.values(self._panels, SAID if len(counts) > SAID else None)
+        tall = axis.counted(counts)
+        return [(axis.said(i), times) for i, times in enumerate(tall) if times]
+
+    @property
+    def says(self) -> dict[str, dict[int, str]]:
+        """Each rank's numbers in words, by expression."""
+        return {name: {r: self._said(name, r) for r in ranks} for name, ranks in self.counts.items()}
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items())
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        each = " ".join(
+            f"{name}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
+            for name, said in self.says.items()
+        )
+        return f"How many times each value occurs, a bar for each rank. {each}"
+
+    @property
+    def _panels(self) -> list[histogram.Counts]:
+        return [
+            histogram.Counts(name, ranks, self.means[name], {r: self._note(name, r) for r in ranks})
+            for name, ranks in self.counts.items()
+        ]
+
+    @property
+    def svg(self) -> bytes:
+        """The picture; equal numbers give an equal picture."""
+        return svg.svg(histogram.draw(histogram.axes(self._panels), self._panels))
+
+
+def _whole(name: str, rank: int, value: Any) -> list[int]:
+    flat = getattr(value, "ndim", 1) == 1 and not isinstance(value, (str, bytes, dict))
+    try:
+        numbers = [(v, int(v)) for v in value] if flat else None
+    except (TypeError, ValueError, OverflowError):
+        numbers = None
+    if numbers is None or any(isinstance(v, (str, bytes)) or v != whole for v, whole in numbers):
+        raise LabError(
+            f"{name!r} on rank {rank} is no list of whole numbers. Append one at a time, such as "
+            f"{name if name.isidentifier() else 'staleness'}.append(version - read)."
+        )
+    return [whole for _, whole in numbers]
