@@ -351,7 +351,6 @@ REPLAY = Exercise(
     forbids=("collectives", "send", "recv"),
     keeps_input=True,
     tolerance=1e-9,
-    picture=lambda: [(np.array([1.0, 2.0]), np.array([1.0, 0.5]))] * 2,
     harness="""
 def harness(fn, start, slope, order, lr):
     def gradient(pulled, worker, step):
@@ -367,12 +366,10 @@ def replay_arrivals(order, weights, gradient, lr):
     pulled = dict.fromkeys(order, weights)
     version, steps, staleness = dict.fromkeys(order, 0), dict.fromkeys(order, 0), []
     for update, worker in enumerate(order):
-        # yours
         weights = weights - lr * gradient(pulled[worker], worker, steps[worker])
         staleness.append(update - version[worker])
         pulled[worker], version[worker] = weights, update + 1
         steps[worker] += 1
-        # end
     return weights, staleness
 ''',
     mutants=(

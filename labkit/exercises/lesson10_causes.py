@@ -227,9 +227,11 @@ BALANCED = Exercise(
     solution='''
 def balanced_gradient(gradient, rows, seconds):
     """Return the mean gradient of the batch; each rank computes as many rows as its speed allows."""
-    speeds = torch.tensor([0.0] + [1 / s for s in comms.all_gather(seconds)], dtype=torch.float64).cumsum(0)
-    bounds = (rows * speeds / speeds[-1]).round().long().tolist()
-    first, last = bounds[rank : rank + 2]
+    speed = torch.tensor([1 / seconds], dtype=torch.float64, device=device)
+    speeds = [torch.empty_like(speed) for _ in range(world_size)]
+    dist.all_gather(speeds, speed)
+    borders = torch.cat([torch.zeros_like(speed), *speeds]).cumsum(0)
+    first, last = (rows * borders / borders[-1]).round().long().tolist()[rank : rank + 2]
     total = gradient(first, last) * (last - first)
     dist.all_reduce(total)
     return total / rows
@@ -237,10 +239,10 @@ def balanced_gradient(gradient, rows, seconds):
     mutants=(
         Mutant(
             "gives all the same number of rows",
-            replace=("[1 / s for s in", "[1.0 for s in"),
+            replace=("[1 / seconds]", "[1.0]"),
             says="all could be done in",
         ),
-        Mutant("gives the slow ranks more", replace=("1 / s for s", "s for s"), says="all could be done in"),
+        Mutant("gives the slow ranks more", replace=("[1 / seconds]", "[seconds]"), says="all could be done in"),
         Mutant(
             "averages the ranks' means",
             replace=(
@@ -268,7 +270,7 @@ def balanced_gradient(gradient, rows, seconds):
         ),
         Mutant(
             "knows its own speed only",
-            replace=("comms.all_gather(seconds)", "[seconds] * world_size"),
+            replace=("    dist.all_gather(speeds, speed)\n", "    speeds = [speed] * world_size\n"),
             says="all could be done in",
         ),
         Mutant("keeps the gradient of its own rows", replace=("    dist.all_reduce(total)\n", "")),

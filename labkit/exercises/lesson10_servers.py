@@ -103,12 +103,12 @@ BOUND = Exercise(
     lesson="10",
     title="Ahead, but not too far",
     statement=(
-        "The parameter server with a **bound** on how far workers run ahead of one another. The server knows how many "
-        "`steps` each worker has finished, which is how many gradients have come from it. A worker may go on, and is "
-        "sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker; else it is held. It "
-        "is sent the weights of then, as soon as the slowest has caught up enough. All gradients are applied as they "
-        "come. Moving the weights and stopping the workers is written: the second takes those that are still `held` "
-        "at the end from your list. Return nothing."
+        "The parameter server of `asynchronous_sgd` with a **bound** on how far workers run ahead of one another. The "
+        "server knows how many steps each worker has finished: as many as gradients have come from it. A worker may go "
+        "on, and is sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker. Else it "
+        "is held, and sent the weights of then as soon as the slowest has caught up enough. Gradients are applied and "
+        "noted as they come, `updates` of them. After that, tell each worker to stop by sending it `nan`: those that "
+        "are held at once, the others as they send once more. Return nothing."
     ),
     minutes=20,
     difficulty=3,
@@ -121,21 +121,21 @@ BOUND = Exercise(
 def bounded_sgd(weights, gradient, updates, lr, bound, note):
     """Train on all ranks: as asynchronous_sgd, but no worker gets too far ahead."""
     if rank == 0:
+        # yours
         push, held, steps = torch.empty_like(weights), [], dict.fromkeys(range(1, world_size), 0)
         for _ in range(updates):
             worker = dist.recv(push)
             weights -= lr * push
             note(worker)
-            # yours
             steps[worker] += 1
             held.append(worker)
             free = [w for w in held if steps[w] - min(steps.values()) <= bound]
             held = [w for w in held if w not in free]
             for w in free:
                 dist.send(weights, dst=w)
-            # end
         for _ in range(1, world_size):  # those that are not held send once more; all are told to stop
             dist.send(torch.full_like(weights, torch.nan), dst=held.pop() if held else dist.recv(push))
+        # end
     else:
         pulled = weights.clone()
         while not pulled.isnan().any():

@@ -104,9 +104,9 @@ STALE = Prediction(
     name="how_stale",
     lesson="10",
     question=(
-        "With four ranks there are three workers. Two are equally fast, the last one takes four times as long for a "
-        "gradient. How many updates does the server make on average between a worker's pull and the arrival of its "
-        "gradient?"
+        "With four ranks there are three workers. Two are equally fast, the last one takes about four times as long "
+        "for a gradient. How many updates does the server make on average between a worker's pull and the arrival of "
+        "its gradient?"
     ),
     options=(
         Option(
@@ -122,14 +122,13 @@ STALE = Prediction(
             "about 8 for each worker: the slow one holds up all of them",
             "That would be true if the others waited for the slow worker. Nobody waits for it here.",
         ),
-        Option("between 1 and 2 for a fast worker, about 8 for the slow one"),
+        Option("between 1 and 2 for a fast worker, several times as many for the slow one"),
     ),
-    answer="between 1 and 2 for a fast worker, about 8 for the slow one",
+    answer="between 1 and 2 for a fast worker, several times as many for the slow one",
     why=(
-        "**Between 1 and 2 for a fast worker, about 8 for the slow one.** While the slow worker computes one gradient, "
-        "each of the two others sends about four. The slowest rank no longer costs time. It brings the *stalest* "
-        "gradients instead. Over all updates the average is just under 2: it is always about the number of *other* "
-        "workers."
+        "**Between 1 and 2 for a fast worker, several times as many for the slow one.** While the slow worker computes "
+        "one gradient, each of the two others sends three or four. The slowest rank no longer costs time. It brings "
+        "the *stalest* gradients instead. Over all updates the average is about 2, the number of *other* workers."
     ),
 )
 

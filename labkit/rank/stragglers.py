@@ -25,7 +25,7 @@ __all__ = ["NAMES", "QUANTITIES", "run"]
 
 NAMES = "ABCD"
 QUANTITIES = ("rows", "compute", "wait", "send", "rest")
-PIECES = 2  # that a chunk is sent in
+PAUSE = 0.006  # seconds that a bad cable loses with each message
 A_ROW = 1 / 6000  # seconds that a healthy device takes for a row: 10 ms for a quarter of the batch
 Step = dict[str, float]
 
@@ -59,7 +59,7 @@ def run(name: str, steps: int = 12) -> dict[str, list[float]]:
         met = time.perf_counter()
         flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]) * len(targets) / 240
         before_ring = time.perf_counter()
-        sending = _ring(flat, 0.003 if (name, rank) == ("B", n - 1) else 0.0)
+        sending = _ring(flat, PAUSE if (name, rank) == ("B", n - 1) else 0.0)
         summed = time.perf_counter()
         _update(model, flat)
         if (name, rank) == ("C", 0) and step % 4 == 3:
@@ -82,7 +82,7 @@ def _shares(name: str, rows: int, n: int) -> list[int]:
 
 def _throttled(name: str, rank: int, n: int, step: int, steps: int) -> float:
     """By what factor a device is slower than it should be: one gets hot after a while and clocks down."""
-    return 3.0 if (name, rank) == ("D", max(0, n - 2)) and step >= steps // 3 else 1.0
+    return 3.0 if (name, rank) == ("D", max(0, n - 2)) and step >= max(1, steps // 3) else 1.0
 
 
 def _until(moment: float) -> None:
@@ -94,23 +94,19 @@ def _ring(flat: torch.Tensor, pause: float) -> float:
     """Sum up over the ranks in place, chunk by chunk round a ring; the seconds that this rank's sends took.
 
     All receives stand ready from the beginning, so that no send waits for its receiver. A link with a bad cable takes
-    a `pause` for each piece of a chunk, as if it had to be sent again.
+    a `pause` before each message gets through, as if it had to be sent again and again.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
     chunks = list(flat.tensor_split(n))
     rooms = [torch.empty_like(chunks[(rank - step - 1) % n]) for step in range(2 * (n - 1))]
-    coming: list[list[Any]] = [
-        [dist.irecv(piece, src=(rank - 1) % n) for piece in room.tensor_split(PIECES)] for room in rooms
-    ]
+    coming: list[Any] = [dist.irecv(room, src=(rank - 1) % n) for room in rooms]
     sending = 0.0
-    for step, (room, works) in enumerate(zip(rooms, coming, strict=True)):
+    for step, (room, work) in enumerate(zip(rooms, coming, strict=True)):
         began = time.perf_counter()
-        for piece in chunks[(rank - step) % n].tensor_split(PIECES):
-            time.sleep(pause)
-            dist.send(piece, dst=(rank + 1) % n)
+        time.sleep(pause)
+        dist.send(chunks[(rank - step) % n], dst=(rank + 1) % n)
         sending += time.perf_counter() - began
-        for work in works:
-            work.wait()
+        work.wait()
         into = chunks[(rank - step - 1) % n]
         into.copy_(into + room if step < n - 1 else room)
     return sending
