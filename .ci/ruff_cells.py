@@ -17,8 +17,8 @@ import nbformat
 from cells import ROOT, Code, code_cells
 from IPython.core.inputtransformer2 import TransformerManager
 
-# What labkit puts into every rank before the first cell runs.
-ON_EVERY_RANK = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak")
+from labkit.theory.cells import GIVEN
+
 # These hold for a file, not for a lesson: a cell ends in a bare name, a name is imported where it is first
 # needed, a function is shown and then improved, the text cells document it, the formatter sets blank lines, a loop's
 # body is left to the learner.
@@ -77,7 +77,7 @@ def ruff(command: str, file: Path, *arguments: str) -> str:
 def lint(nb: nbformat.NotebookNode, on_ranks: bool) -> Iterator[tuple[Code, str, str]]:
     """What ruff finds in one reading of the notebook: cell, rule, message with its line."""
     by_index = {cell.index: cell for cell in code_cells(nb)}
-    known = [*ON_EVERY_RANK, *sorted(pushed(nb))] if on_ranks else []
+    known = sorted(GIVEN | pushed(nb)) if on_ranks else []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "reading.ipynb")
         nbformat.write(reading(nb, on_ranks), file)

@@ -138,6 +138,37 @@ def waiting() -> bytes:
     ).svg
 
 
+def training(n: int, layers: int = 4, buckets: int = 14) -> Timeline:
+    """A training step as DDP takes it, a bucket leaving every few ms; the last rank is the slowest."""
+    ranks = []
+    for r in range(n):
+        slow, rank = 1 + 0.3 * r / n, Told(n)
+        each = 200 / layers * slow
+        rank.span("forward", 0, 100 * slow, "forward").span("backward", 100 * slow, 340 * slow + 2, "backward")
+        for k in range(layers):
+            rank.span(f"blocks.{k}", k * each / 2 + 0.2, (k + 1) * each / 2 - 0.2, "forward")
+            rank.span(f"blocks.{layers - 1 - k}", 100 * slow + k * each, 100 * slow + (k + 1) * each - 0.2, "backward")
+        rank.span("embedding", 300.2 * slow, 300.9 * slow, "backward").stand(302 * slow, 340 * slow)
+        for k in range(buckets):
+            left = 110 * slow + 190 * slow * k / buckets
+            rank.start("all_reduce", left, max(left + 2 + 6 * r, 340 * k / buckets), (302 * slow, 340 * slow))
+        rank.span("step", 341 * slow, 345 * slow)
+        ranks.append(rank)
+    return Timeline(told(*ranks))
+
+
+def computing() -> Timeline:
+    """All that the two lanes can show: deep spans and long names, errors, messages, waits, ends that nobody knows."""
+    a = Told(3).span("the whole training step, with everything in it", 0, 400).span("forward", 1, 150, "forward")
+    a.span("encoder", 2, 140, "forward").span("encoder.layers.0", 3, 100, "forward").span("too deep", 4, 90)
+    a.span("backward", 151, 399, "backward", error="ZeroDivisionError").send(1, 20, 60).meet("all_reduce", 200, 300)
+    a.meet("broadcast", 380, 381, asynchronous=True, witnessed=True).meet("barrier", 390, 391, asynchronous=True)
+    b = Told(3).span("x", 0, 30).recv(0, 30, 62).span("y", 80, None).meet("all_reduce", 100, 300, error="RuntimeError")
+    b.start("broadcast", 310, None, (390, 395)).meet("barrier", 398, None)
+    c = Told(3).meet("all_reduce", 290, 300)
+    return Timeline(told(a, b, c))
+
+
 def measured(n: int, warm: int, many: int = 20) -> Times:
     """Times that spread, and the first ones of which are long."""
     kept = [[(1.5 + 0.1 * r + 0.8 * math.sin(7 * i + r) ** 4) * 1e-4 for i in range(many)] for r in range(n)]
@@ -227,6 +258,10 @@ def _makers() -> dict[str, Callable[[], bytes]]:
             makers[f"{kind.__name__} over {n} {scale:g}"] = partial(_svg, kind, n, scale, unit)
     makers["timeline"] = lambda: crossing().svg
     makers["timeline of a wait"] = waiting
+    for n, layers, buckets in ((1, 1, 1), (2, 4, 54), (8, 40, 100), (4, 4, 14)):
+        name = f"lanes {n} {layers} {buckets}"
+        makers[name] = lambda n=n, layers=layers, buckets=buckets: training(n, layers, buckets).svg
+    makers["lanes of everything"] = lambda: computing().svg
     makers["verdict"] = verdict
     for n, warm in ((1, 0), (4, 3), (8, 0)):
         makers[f"times {n} {warm}"] = lambda n=n, warm=warm: measured(n, warm).svg

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.theory.record import Buffer, Log, Op, View
+from labkit.theory.record import Buffer, Log, Op, Span, View
 
 
 class Told:
-    """One rank's log. Times are milliseconds; `send`, `recv` and `meet` add a call."""
+    """One rank's log. Times are milliseconds; `send`, `recv` and `meet` add a call, `span` what it computes."""
 
     def __init__(self, n: int = 4, host: str = "here") -> None:
         self.ranks = tuple(range(n))
@@ -32,6 +32,21 @@ class Told:
     def meet(self, op: str, start: float = 0, end: float | None = 1, **more: Any) -> Told:
         return self._call(op, "collective", start, end, **more)
 
+    def start(self, op: str, start: float, there: float | None, waits: tuple[float, float] | None = None) -> Told:
+        """An asynchronous collective: when its data was there, and the `.wait()` for it."""
+        waited = waits and (waits[0] / 1e3, waits[1] / 1e3, 9)
+        data = None if there is None else there / 1e3
+        return self.meet(op, start, start + 1, asynchronous=True, there=data, waited=waited)
+
+    def span(self, name: str, start: float, end: float | None, of: str = "", error: str = "") -> Told:
+        self.log.spans.append(Span(0, name, of, start / 1e3, None if end is None else end / 1e3, error))
+        return self
+
+    def stand(self, start: float, end: float) -> Told:
+        """What waits behind a backward pass."""
+        self.log.stood.append((start / 1e3, end / 1e3))
+        return self
+
     def _call(self, op: str, kind: str, start: float, end: float | None, **more: Any) -> Told:
         place, landed = more.pop("view", None), more.pop("landed", None)
         ranks = tuple(more.pop("ranks", self.ranks))
@@ -54,6 +69,8 @@ class Told:
     def __call__(self, rank: int = 0) -> dict[str, Any]:
         for op in self.log.ops:
             op.rank = rank
+        for span in self.log.spans:
+            span.rank = rank
         return self.log.plain()
 
 

@@ -49,7 +49,7 @@ def test_a_good_lesson_has_no_fault():
 
 
 def test_a_name_that_labkit_or_push_puts_on_the_ranks_is_known():
-    used = "%%px\nprint(torch, dist, rank, world_size, device, comms, timed, tiny, lr)"
+    used = "%%px\nprint(torch, dist, rank, world_size, device, comms, timed, tiny, footprint, peak, span, lr)"
     assert lint(lesson("lab.push(lr=0.1)", used)) == []
     assert lint(lesson(used)) == ["[2] line 2: F821 Undefined name `lr`"]
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.cluster.engines import Engines
+from labkit.theory.cells import GIVEN
 
 PATIENCE = 10.0  # seconds that the ranks may take to say whether they have a name
-
-# What `agent.prepare` puts there.
-ON_RANKS = ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak")
 
 
 def watch(shell: Any, engines: Engines) -> None:
@@ -18,7 +16,7 @@ def watch(shell: Any, engines: Engines) -> None:
     def remind(result: Any) -> None:
         if engines.stopped:
             shell.events.unregister("post_run_cell", remind)
-        elif (name := missing(result.error_in_exec, shell.user_ns)) and (name in ON_RANKS or _has(engines, name)):
+        elif (name := missing(result.error_in_exec, shell.user_ns)) and (name in GIVEN or _has(engines, name)):
             print(f"{name} lives on the ranks, and this cell ran in the notebook. Begin it with %%px.")
 
     shell.events.register("post_run_cell", remind)

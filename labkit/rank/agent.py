@@ -25,6 +25,7 @@ from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
 from labkit.rank.memory import peak
 from labkit.rank.names import add_newest
+from labkit.rank.spans import span
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
@@ -118,6 +119,7 @@ def prepare(rank: int, world_size: int, backend: str, store: str, limit: float) 
             "tiny": tiny,
             "footprint": footprint,
             "peak": peak,
+            "span": span,
         },
     )
     return {**facts, **memory()}

@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from labkit.outcome.text import merge
-from labkit.plot import svg, timeline
-from labkit.theory.record import Meeting, Op, Record, Wait, read
-from labkit.words import ranks, seconds
+from labkit.plot import lanes, svg, timeline
+from labkit.theory.overlap import Overlap, overlaps
+from labkit.theory.record import Meeting, Op, Record, Span, Wait, read
+from labkit.words import count, ranks, seconds
 
 TOLD = 8  # waits in words; the picture shows the others
 NOTABLE = 0.02  # of the whole time; shorter waits are not told
@@ -26,10 +27,20 @@ class Timeline:
         self.record: Record = read(logs)
 
     @cached_property
+    def overlap(self) -> tuple[Overlap, ...]:
+        """How long each rank computed, communicated, and did both at once: `overlap[r].hidden` seconds.
+
+        >>> [o.hidden / o.communicating for o in lab.last.timeline().overlap]
+
+        What rank r computes is what its spans say. See `labkit.theory.overlap.Overlap` for what counts as what.
+        """
+        return overlaps(self.record)
+
+    @cached_property
     def facts(self) -> str:
         """What each rank did, in its order: the same in every run."""
         each = {
-            r: "\n".join(described(op, self.record.n) for op in mine) or "nothing"
+            r: "\n".join([*computed(self.record.spans[r]), *(described(op, self.record.n) for op in mine)]) or "nothing"
             for r, mine in enumerate(self.record.ops)
         }
         return "\n".join([*merge(each).splitlines(), *self._oddities()])
@@ -39,9 +50,19 @@ class Timeline:
         """How long it took, and who waited for whom, the longest first."""
         ends = [t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None]
         lines = [f"{seconds(max(ends, default=0.0))} from the first operation's start to the last one's end"]
+        if self._spans:
+            ends += [t for mine in self.record.spans for s in mine for t in (s.entered, s.left) if t is not None]
+            lines = [f"{seconds(max(ends))} from the first span's or operation's start to the last one's end"]
+            lines += [
+                told(r, o, bool(self.record.spans[r])) for r, o in enumerate(self.overlap) if self.record.logs[r].host
+            ]
         waits = self._notable()
         lines += [_waited(same) for same in waits]
         return "\n".join(lines if waits else [*lines, "no rank waited for another for long"])
+
+    @property
+    def _spans(self) -> bool:
+        return any(self.record.spans)
 
     def _notable(self) -> list[list[Wait]]:
         """Waits worth telling, those in one collective for one rank together."""
@@ -79,6 +100,9 @@ class Timeline:
     @cached_property
     def svg(self) -> bytes:
         """The picture."""
+        if self._spans:
+            plan = lanes.plan(self.record)
+            return svg.svg(lanes.draw(lanes.axes(plan), plan))
         return svg.svg(timeline.draw(timeline.axes(self.record), self.record))
 
     def __repr__(self) -> str:
@@ -86,6 +110,31 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, self.alt)
+
+
+def computed(spans: Sequence[Span]) -> list[str]:
+    """A rank's spans in a line for each pass, in the order in which they began."""
+    lines = []
+    for of, what in (("", "spans"), ("forward", "forward spans"), ("backward", "backward spans")):
+        names = [f"{s.name} (ended with {s.error})" if s.error else s.name for s in spans if s.of == of]
+        if names:
+            lines.append(f"{what}: {', '.join(names)}")
+    return lines
+
+
+def told(rank: int, found: Overlap, spans: bool) -> str:
+    """How much of one rank's communication was hidden, in a sentence."""
+    said = f"rank {rank} computed for {seconds(found.computing)}" if spans else f"rank {rank} had no spans"
+    if found.communicating:
+        part = f"{seconds(found.hidden)} of it ({100 * found.share:.0f} %)" if found.hidden else "none of it"
+        said += f"; communication was under way for {seconds(found.communicating)}, {part} hidden behind computing"
+    elif not found.open:
+        said += " and communicated nothing"
+    if found.open:
+        said += f" (not counted: {count(found.open, 'operation')} of which nobody noted when the data was there)"
+    if found.late:
+        said += f" (at most: {count(found.late, 'operation')} counted until the .wait(), the data may have come before)"
+    return said
 
 
 def described(op: Op, n: int) -> str:
@@ -101,7 +150,8 @@ def described(op: Op, n: int) -> str:
     batch = "in a batch" if op.batch else ""
     wait = ""
     if op.asynchronous:
-        wait = f"waited for in line {op.waited[2]}" if op.waited else "never waited for"
+        never = "never waited for" if op.there is None else "without a .wait()"
+        wait = f"waited for in line {op.waited[2]}" if op.waited else never
     seen = "seen by the process group" if op.witnessed else ""
     error = f"ended with {op.error}" if op.error else "" if op.left is not None else "has not ended"
     return ", ".join(filter(None, [f"{what} {size}".strip(), group, op.place, batch, wait, seen, error]))

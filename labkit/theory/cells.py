@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from labkit.theory.definitions import Reader, bound
 
-# What every rank has ready.
-GIVEN = {"torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak"}
+# What every rank has ready: `labkit.rank.agent.prepare` puts it there.
+GIVEN = frozenset(
+    ("torch", "dist", "rank", "world_size", "device", "comms", "timed", "tiny", "footprint", "peak", "span")
+)
 SPELT = 2000  # characters that a value's spelling may have
 
 

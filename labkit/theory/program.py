@@ -1,7 +1,7 @@
 """The learner's cells as one program that torchrun runs: their code, and what has to stand before and behind it.
 
 What the ranks of a lab have ready is made in plain torch here; labkit is imported only where a cell uses `comms`,
-`timed`, `tiny`, `footprint` or `peak`. Pure: cells in, text out; no file is written (`labkit/script.py` does).
+`timed`, `tiny`, `footprint`, `peak` or `span`. Pure: cells in, text out; no file is written (`labkit/script.py` does).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ WORKBOOKS = {
     "footprint": "from labkit.rank.footprint import footprint",
     "peak": "from labkit.rank.memory import peak",
     "tiny": "from labkit.rank import tiny",
+    "span": "from labkit.rank.spans import span",
     "timed": "from labkit.rank.clock import timed",
 }
 SHOW = '''\

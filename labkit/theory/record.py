@@ -44,6 +44,7 @@ class Op:
     `issued` and `done` order the rank's own calls: positions in its program, `done` None where nobody waited.
     `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
     `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.
+    `there`: when the data of an asynchronous collective was there, where that was noted: only if spans are used.
     """
 
     rank: int
@@ -70,12 +71,18 @@ class Op:
     done: float | None = None
     error: str = ""
     shared: int = 0
+    there: float | None = None
     view: View | None = None
 
     @property
     def ended(self) -> float | None:
         """When its data was there: at the end of its `.wait()`, or of the call itself."""
         return self.waited[1] if self.waited else None if self.asynchronous else self.left
+
+    @property
+    def arrived(self) -> float | None:
+        """When its data was there, as exactly as anybody noted; `ended` where nobody noted more."""
+        return self.ended if self.there is None else min(self.there, self.ended or self.there)
 
     @property
     def name(self) -> str:
@@ -102,6 +109,21 @@ class Op:
 
 
 @dataclass(slots=True)
+class Span:
+    """A named piece of what a rank computes, from `entered` to `left`, which is None while it runs.
+
+    `of` is "forward" or "backward" where it is of such a pass, else "". `error` names the exception that left it.
+    """
+
+    rank: int
+    name: str
+    of: str
+    entered: float
+    left: float | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
 class Buffer:
     """A small piece of memory of a rank: its name, elements, and the first call (kind and line) that used it.
 
@@ -122,6 +144,8 @@ class Log:
     `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, `wall` what makes
     them seconds since 1970. `dropped` calls are too many to be kept; `unnamed` ones were counted by a process group
     and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody counts them.
+    `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
+    backward pass: from when its graph was computed until what waits for other ranks behind it was done.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -134,11 +158,15 @@ class Log:
     dropped: int = 0
     unnamed: int = 0
     sent: int | None = None
+    spans: list[Span] = field(default_factory=list)
+    cut: int = 0
+    stood: list[tuple[float, float]] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """As JSON carries it; `Log.of` reads it back."""
         rows = [[*_row(op)[:-1], op.view and _row(op.view)] for op in self.ops]
-        return {**vars(self), "ops": rows, "buffers": [_row(b) for b in self.buffers]}
+        rest = {"buffers": [_row(b) for b in self.buffers], "spans": [_row(s) for s in self.spans]}
+        return {**vars(self), "ops": rows, **rest}
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Log:
@@ -149,13 +177,15 @@ class Log:
             op.shape = None if op.shape is None else tuple(op.shape)
             op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
             op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
-        return cls(**{**plain, "ops": ops, "buffers": [Buffer(*row) for row in plain["buffers"]]})
+        spans, stood = [Span(*row) for row in plain["spans"]], [(a, b) for a, b in plain["stood"]]
+        buffers = [Buffer(*row) for row in plain["buffers"]]
+        return cls(**{**plain, "ops": ops, "buffers": buffers, "spans": spans, "stood": stood})
 
 
-_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer)}
+_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer, Span)}
 
 
-def _row(value: Op | View | Buffer) -> list[Any]:
+def _row(value: Op | View | Buffer | Span) -> list[Any]:
     return [getattr(value, name) for name in _NAMES[type(value)]]
 
 
@@ -230,6 +260,11 @@ class Record:
         return len(self.ops)
 
     @cached_property
+    def spans(self) -> tuple[tuple[Span, ...], ...]:
+        """What each rank computed, by the names that it gave, in the order in which it began: `spans[r]`."""
+        return tuple(tuple(sorted(log.spans, key=lambda s: s.entered)) for log in self.logs)
+
+    @cached_property
     def messages(self) -> tuple[Message, ...]:
         """Sends matched with receives: the k-th from a to b under a tag with the k-th that b takes from a."""
         return tuple(_messages(self.ops))
@@ -269,7 +304,9 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
     if several:
         notes.append("times of different hosts are compared by the hosts' own clocks, which may be milliseconds apart")
     shift = [log.wall if several else 0.0 for log in kept]
-    start = min((op.entered + shift[r] for r, log in enumerate(kept) for op in log.ops), default=0.0)
+    begun = [op.entered + shift[r] for r, log in enumerate(kept) for op in log.ops]
+    begun += [span.entered + shift[r] for r, log in enumerate(kept) for span in log.spans]
+    start = min(begun, default=0.0)
     for log, since in zip(kept, shift, strict=True):
         _shift(log, since - start)
     if any(op.enqueued for log in kept for op in log.ops):
@@ -278,6 +315,8 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
         notes.append(f"no record of {ranks(missing)}")
     if dropped := max((log.dropped for log in kept), default=0):
         notes.append(f"only the last operations are kept: up to {dropped} earlier ones a rank are not shown")
+    if cut := max((log.cut for log in kept), default=0):
+        notes.append(f"only the last spans are kept: up to {cut} earlier ones a rank are not shown")
     if unnamed := max((log.unnamed for log in kept), default=0):
         notes.append(f"a process group counted {count(unnamed, 'more call')} a rank, and nobody noted which")
     return Record(tuple(tuple(log.ops) for log in kept), tuple(kept), tuple(notes))
@@ -290,6 +329,11 @@ def _shift(log: Log, seconds: float) -> None:
         op.entered += seconds
         op.left = None if op.left is None else op.left + seconds
         op.waited = op.waited and (op.waited[0] + seconds, op.waited[1] + seconds, op.waited[2])
+        op.there = None if op.there is None else op.there + seconds
+    for span in log.spans:
+        span.entered += seconds
+        span.left = None if span.left is None else span.left + seconds
+    log.stood = [(a + seconds, b + seconds) for a, b in log.stood]
 
 
 def _messages(ops: Sequence[Sequence[Op]]) -> Iterable[Message]:

@@ -54,7 +54,7 @@ def test_it_says_what_it_did_and_the_ranks_have_what_the_lessons_use(capsys):
     with labkit.start(2, "gloo") as lab:
         assert capsys.readouterr().out == f"{lab.reason}\n"
         assert lab.reason.startswith("2 CPU ranks with Gloo: ")
-        lab.run("torch, dist, rank, world_size, device, comms, timed, tiny;")
+        lab.run("torch, dist, rank, world_size, device, comms, timed, tiny, footprint, peak, span;")
         first, second = lab.pull("torch.rand(4).tolist()")
         assert first != second
         lab.run("import numpy, random;")

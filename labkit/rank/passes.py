@@ -1,0 +1,71 @@
+"""When a backward pass has computed its graph, and when what waits for other ranks at its end is done.
+
+Autograd runs callbacks behind a graph, in the order in which they were queued. DDP queues one when its last bucket has
+left: it waits there, in C++, until all buckets are back. A callback queued earlier in the pass therefore runs at the
+moment at which all is computed, and one queued by that callback runs when DDP has what it waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+End = Callable[[float, float], None]  # is told when the graph was computed, and when what waited behind it was done
+
+_ends: dict[int, list[End]] = {}  # of each pass that runs
+
+
+def running() -> int:
+    """The number of the backward pass that this thread works for; -1 where it works for none."""
+    number: int = getattr(torch._C, "_current_graph_task_id", lambda: -1)()
+    return number
+
+
+def at_end(call: End) -> None:
+    """Call this when the backward pass that runs has ended; nothing comes of it outside of one."""
+    number = running()
+    if number in _ends:
+        _ends[number].append(call)
+    elif number >= 0:
+        try:
+            _queue(lambda: _computed(number))
+        except RuntimeError:  # not in a pass after all
+            return
+        _ends[number] = [call]
+
+
+def forget() -> None:
+    """Passes that an error ended run no callbacks."""
+    _ends.clear()
+
+
+def carries_a_bucket() -> bool:
+    """Whether the call two frames up was made by a hook for one of DDP's buckets, for which DDP will wait."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        code = frame.f_code
+        if any(isinstance(frame.f_locals.get(name), dist.GradBucket) for name in code.co_varnames[: code.co_argcount]):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _computed(number: int) -> None:
+    moment = time.perf_counter()
+    _queue(lambda: _done(number, moment))
+
+
+def _done(number: int, computed: float) -> None:
+    moment = time.perf_counter()
+    for call in _ends.pop(number, ()):
+        call(computed, moment)
+
+
+def _queue(callback: Callable[[], Any]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
