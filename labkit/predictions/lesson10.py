@@ -62,7 +62,7 @@ FOUR = Series(
             "run_b",
             "Run B:",
             "a bad cable",
-            "All compute equally long, and the last rank's **sends** take ten times as long as the others'. In a ring "
+            "All compute equally long, and the last rank's **sends** take many times as long as the others'. In a ring "
             "everything passes over every link, so a single slow link makes the whole all-reduce slow.",
             {
                 "throttling": "Then a rank would compute longer. Here all compute for the same time.",

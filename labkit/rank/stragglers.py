@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from labkit.errors import LabError
 from labkit.rank import tiny
+from labkit.rank.spans import span
 
 __all__ = ["NAMES", "QUANTITIES", "run"]
 
@@ -51,9 +52,10 @@ def run(name: str, steps: int = 12) -> dict[str, list[float]]:
         shares = _shares(name, len(targets), n)
         inputs, targets = inputs.split(shares)[rank], targets.split(shares)[rank]
         loaded = time.perf_counter()
-        model.zero_grad()
-        tiny.loss(model, (inputs, targets)).backward()
-        _until(loaded + A_ROW * len(targets) * _throttled(name, rank, n, step, steps))
+        with span("forward, backward"):
+            model.zero_grad()
+            tiny.loss(model, (inputs, targets)).backward()
+            _until(loaded + A_ROW * len(targets) * _throttled(name, rank, n, step, steps))
         computed = time.perf_counter()
         dist.barrier()
         met = time.perf_counter()
