@@ -189,7 +189,9 @@ SERVE = Exercise(
         "it gets is `nan`. The **server** takes so many `updates` in the order in which they **arrive**. For each, it "
         "moves its weights in place, `weights -= lr * push`, calls `note(worker)` with the sender's rank, and sends "
         "the new weights to this worker alone. Nobody waits for a slower worker. How workers are told to stop is "
-        "written already. Return nothing. The picture shows where the workers pull the weights to."
+        "written already. Return nothing.\n\n"
+        "In the picture each worker pulls towards a goal. Afterwards, rank 0 has its weights and whom it noted, and a "
+        "worker the weights that it computed its gradients with. `turns` is who sends when."
     ),
     minutes=10,
     difficulty=2,

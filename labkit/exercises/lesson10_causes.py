@@ -12,7 +12,7 @@ from labkit.grading.promises import Calls
 
 # -- who, and why ------------------------------------------------------------------------------------------------------
 
-CAUSES = ("throttling", "uneven shards", "bad cable", "logging")
+CAUSES = ("throttling", "shards", "cable", "logging")
 
 
 def _run(n: int, cause: str, rank: int, steps: int = 8, faint: float = 0.0) -> Case:
@@ -29,9 +29,9 @@ def _run(n: int, cause: str, rank: int, steps: int = 8, faint: float = 0.0) -> C
             if cause == "throttling":
                 pace[steps // 4 :] *= 2
                 rows += 1
-            elif cause == "uneven shards":
+            elif cause == "shards":
                 rows *= 2
-            elif cause == "bad cable":
+            elif cause == "cable":
                 send += 40
             else:
                 rest[3::4] += 200
@@ -42,12 +42,12 @@ def _run(n: int, cause: str, rank: int, steps: int = 8, faint: float = 0.0) -> C
 def _runs(n: int) -> list[Case]:
     last = n - 1
     return [
-        _run(n, "uneven shards", last),
+        _run(n, "shards", last),
         _run(n, "throttling", 0),
-        _run(n, "bad cable", last, faint=2.0),
+        _run(n, "cable", last, faint=2.0),
         _run(n, "logging", 0),
         _run(n, "throttling", last, steps=12, faint=2.0),
-        _run(n, "uneven shards", 1 % n, steps=1),
+        _run(n, "shards", 1 % n, steps=1),
     ]
 
 
@@ -69,15 +69,15 @@ NAME = Exercise(
         "Every rank has measured some training steps, one number a step, in float64: the `rows` of its shares, and the "
         "milliseconds that its forward and backward pass took (`compute`), its sends (`send`) and all else that it did "
         "(`rest`). On **one** rank **one** thing is wrong. Return a list of two, the same on every rank: that rank and "
-        'the cause. A row takes longer than on the others: `"throttling"`. It has more rows: `"uneven shards"`. Its '
-        'sends take long: `"bad cable"`. It does something besides, perhaps only now and then: `"logging"`. What loses '
+        'the cause. A row takes longer than on the others: `"throttling"`. It has more rows: `"shards"`. Its '
+        'sends take long: `"cable"`. It does something besides, perhaps only now and then: `"logging"`. What loses '
         "the **most time** counts; a little more of a small thing is harmless. One call that communicates."
     ),
     minutes=15,
     difficulty=2,
     means=_cause,
     inputs=_runs,
-    picture=lambda: _run(3, "uneven shards", 2, steps=2).xs,
+    picture=lambda: _run(3, "shards", 2, steps=2).xs,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
     solution='''
@@ -91,10 +91,10 @@ def name_the_cause(rows, compute, send, rest):
     lost = (table - table.median(0).values)[:, 1:]
     culprit, what = divmod(lost.argmax().item(), 3)
     if what > 0:
-        return [culprit, ("bad cable", "logging")[what - 1]]
+        return [culprit, ("cable", "logging")[what - 1]]
     more = table[culprit, 0] / table[:, 0].min()
     slower = (table[:, 1] / table[:, 0])[culprit] / (table[:, 1] / table[:, 0]).min()
-    return [culprit, "throttling" if slower > more else "uneven shards"]
+    return [culprit, "throttling" if slower > more else "shards"]
 ''',
     mutants=(
         Mutant(
@@ -108,8 +108,8 @@ def name_the_cause(rows, compute, send, rest):
         ),
         Mutant(
             "calls a full shard a slow device",
-            replace=('"throttling" if slower > more else "uneven shards"', '"throttling"'),
-            says="uneven shards",
+            replace=('"throttling" if slower > more else "shards"', '"throttling"'),
+            says="shards",
         ),
         Mutant(
             "calls a slow device with one row more a full shard",

@@ -108,7 +108,7 @@ BOUND = Exercise(
         "on, and is sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker. Else it "
         "is held, and sent the weights of then as soon as the slowest has caught up enough. Gradients are applied and "
         "noted as they come, `updates` of them. After that, tell each worker to stop by sending it `nan`: those that "
-        "are held at once, the others as they send once more. Return nothing."
+        "are held at once, the others as they send once more. Return nothing. The picture is as for `asynchronous_sgd`."
     ),
     minutes=20,
     difficulty=3,
@@ -277,7 +277,8 @@ BACKUP = Exercise(
         "comes, until `need` of them are there, and call `note(worker)` for each. Move the weights in place by the "
         "**mean** of these, `weights -= lr * mean`. Then answer those whose gradients counted, with the next step and "
         "the new weights. A gradient of a step that is over is **thrown away**, and its sender is answered at once, "
-        "with the present step and weights. After the last step, answer each of the others as it comes. Return nothing."
+        "with the present step and weights. After the last step, answer each of the others as it comes. Return "
+        "nothing. The picture is as for `asynchronous_sgd`."
     ),
     minutes=25,
     difficulty=3,
