@@ -126,9 +126,9 @@ STALE = Prediction(
     ),
     answer="between 1 and 2 for a fast worker, several times as many for the slow one",
     why=(
-        "**Between 1 and 2 for a fast worker, several times as many for the slow one.** While the slow worker computes "
-        "one gradient, each of the two others sends three or four. The slowest rank no longer costs time. It brings "
-        "the *stalest* gradients instead. Over all updates the average is about 2, the number of *other* workers."
+        "While the slow worker computes one gradient, each of the two others sends three or four. The slowest rank no "
+        "longer costs time. It brings the *stalest* gradients instead. Over all updates the average is about 2, the "
+        "number of *other* workers."
     ),
 )
 
@@ -159,7 +159,7 @@ SAME_BITS = Prediction(
     ),
     answer="it gets the same weights, to the last bit",
     why=(
-        "**To the last bit.** All that chance decides in such a run is the order of arrivals. Given the order, "
+        "All that chance decides in such a run is the order of arrivals. Given the order, "
         "everything else follows: which weights a worker pulled, which rows it read, what the server added to what."
     ),
 )
@@ -168,7 +168,7 @@ THIRTY_TWO = Prediction(
     name="thirty_two_workers",
     lesson="10",
     question=(
-        "With three workers and learning rate 0.5 the loss falls nearly as it does with synchronous SGD. Now take 32 "
+        "With three workers and learning rate 0.25 the loss falls steadily. Now take 32 "
         "workers, all equally fast, with everything else as it was and as many gradients in all. What becomes of the "
         "loss?"
     ),
@@ -218,7 +218,7 @@ BOUND = Prediction(
     ),
     answer="each worker at the pace of the slowest, once the head start is used up",
     why=(
-        "**At the pace of the slowest.** A bound lends the fast workers two steps, once. It helps against hiccups, "
+        "A bound lends the fast workers two steps, once. It helps against hiccups, "
         "where it is a different rank each time that falls behind and then catches up. It does not help against a rank "
         "that is always slow, and nothing can that bounds staleness."
     ),
@@ -248,7 +248,7 @@ LOCAL = Prediction(
     ),
     answer="where every rank hiccups",
     why=(
-        "**Where every rank hiccups.** Over ten steps long and short ones even out, and the slowest sum of ten is not "
+        "Over ten steps long and short ones even out, and the slowest sum of ten is not "
         "much above the average. A rank that is always slow is as slow over ten steps as over one. For that you have "
         "to give it less to do."
     ),
