@@ -115,7 +115,7 @@ def test_the_table_counts_what_is_solved_and_names_what_is_next(place: Path):
     assert (table.solved, table.next.name) == (1, NAMES[1])
     assert table.caption.startswith(f"1 of {len(NAMES)} exercises solved. Next: {NAMES[1]}")
     assert "←&nbsp;next" in table._repr_html_()
-    lesson = table.exercises[-1].lesson
+    lesson = next(e.lesson for e in reversed(table.exercises) if e.lesson.isdigit())
     assert {e.lesson for e in task.overview(int(lesson)).exercises} == {lesson}
     with pytest.raises(LabError, match="no exercises in lesson"):
         task.overview("99")

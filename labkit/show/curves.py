@@ -68,10 +68,13 @@ class Curves:
         return f"Values over {self.axis(*self.values)}, a line a rank. {'. '.join(told)}."
 
     def axis(self, *names: str) -> str:
-        """What the axis of these expressions says: "steps", or "seconds (s)"."""
+        """What the axis of these expressions says: "steps", or "seconds (s)", also for a.seconds and b.seconds."""
         if not self.over:
             return "steps"
-        return ", ".join(dict.fromkeys(self.over[name] for name in names)) + f" ({self.unit})" * bool(self.unit)
+        against = list(dict.fromkeys(self.over[name] for name in names))
+        last = {name.rpartition(".")[2] for name in against}
+        said = last if len(last) == 1 < len(against) else against
+        return ", ".join(said) + f" ({self.unit})" * bool(self.unit)
 
     def alike(self, name: str) -> dict[int, int]:
         """For each rank the first one whose line cannot be told apart from its own."""

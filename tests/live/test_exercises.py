@@ -1,16 +1,16 @@
-"""Every solution is right on live ranks, and every planted mistake is named for what it is."""
+"""Lessons 00 to 08: every solution is right on live ranks, and every planted mistake is named for what it is."""
 
 from __future__ import annotations
 
 import pytest
 
-import labkit
 from labkit import exercises
 from labkit.grading.exercise import Exercise, Mutant
+from tests.live import exercising
 from tests.live.versions import GLOO_ALL_TO_ALL
 
-ALL = list(exercises.every().values())
-MISTAKES = [(exercise, mutant) for exercise in ALL for mutant in exercise.mutants]
+EARLIER = [exercise for exercise in exercises.every().values() if exercise.lesson < "09"]
+lab = exercising.lab
 
 # Not as we solve them, and right all the same.
 OTHER_WAYS = [
@@ -407,38 +407,19 @@ def halving_doubling(x):  # next neighbours first
 ]
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """Four ranks for all of them: what one mistake leaves behind would be the next one's misfortune."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4, timeout=2) as lab:
-            yield lab
-
-
-@pytest.mark.parametrize("exercise", ALL, ids=[exercise.name for exercise in ALL])
+@exercising.each(EARLIER)
 def test_the_solution_is_right(lab, exercise: Exercise):
-    lab.run(exercise.answer.removeprefix("%%px\n"))
-    verdict = lab.check(exercise.name)
-    assert verdict.state == "right", repr(verdict)
-    assert verdict.right == sum(len(list(exercise.inputs(n))) for n in exercise.ranks)
+    exercising.solution_is_right(lab, exercise)
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=[exercise.name for exercise in ALL])
+@exercising.each(EARLIER)
 def test_the_stub_is_not_attempted_yet_and_a_specimen_is_broken(lab, exercise: Exercise):
-    lab.run(exercise.stub.removeprefix("%%px\n"))
-    state = lab.check(exercise.name).state
-    assert state != "right" if exercise.specimen else state == "not attempted"
+    exercising.stub_is_no_solution(lab, exercise)
 
 
-@pytest.mark.parametrize(
-    ("exercise", "mutant"), MISTAKES, ids=[f"{exercise.name}-{mutant.why}" for exercise, mutant in MISTAKES]
-)
+@exercising.each_mistake(EARLIER)
 def test_the_mistake_is_named_for_what_it_is(lab, exercise: Exercise, mutant: Mutant):
-    lab.run(mutant.of(exercise))
-    verdict = lab.check(exercise.name)
-    assert verdict.state == mutant.verdict, repr(verdict)
-    assert mutant.says in repr(verdict)
+    exercising.mistake_is_named(lab, exercise, mutant)
 
 
 @pytest.mark.parametrize(
@@ -455,6 +436,4 @@ def test_another_right_way_is_right(lab, name: str, source: str):
 
 
 def test_after_all_of_them_the_ranks_are_well(lab):
-    assert lab.run("y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, world_size, int(y))") == [
-        f"{r} 4 4\n" for r in range(4)
-    ]
+    exercising.ranks_are_well(lab)

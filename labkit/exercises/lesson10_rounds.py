@@ -1,0 +1,185 @@
+"""Exercises for lesson 10: DiLoCo, where ranks train on their own for a while and then take one step together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Mutant
+
+# -- DiLoCo ------------------------------------------------------------------------------------------------------------
+
+INNER, BETAS, EPSILON, DECAY = 0.25, (0.9, 0.999), 1e-8, 0.01  # AdamW as torch has it, but for the learning rate
+
+
+def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: float) -> list[Any]:
+    """One process that is all ranks: AdamW on each, and a step of SGD with Nesterov momentum for all."""
+    anchor = np.zeros_like(xs[0])
+    velocity = np.zeros_like(anchor)
+    first = [np.zeros_like(anchor) for _ in xs]
+    second = [np.zeros_like(anchor) for _ in xs]
+    count = 0
+    for _ in range(rounds):
+        weights = [anchor.copy() for _ in xs]
+        for _ in range(steps):
+            count += 1
+            for r, goal in enumerate(xs):
+                gradient = 2 * (weights[r] - goal * count)
+                weights[r] = weights[r] * (1 - INNER * DECAY)
+                first[r] = BETAS[0] * first[r] + (1 - BETAS[0]) * gradient
+                second[r] = BETAS[1] * second[r] + (1 - BETAS[1]) * gradient**2
+                scale = np.sqrt(second[r] / (1 - BETAS[1] ** count)) + EPSILON
+                weights[r] = weights[r] - INNER * first[r] / (1 - BETAS[0] ** count) / scale
+        outward = anchor - sum(weights) / len(xs)
+        velocity = momentum * velocity + outward
+        anchor = anchor - lr * (outward + momentum * velocity)
+    return [[anchor, anchor] for _ in xs]
+
+
+def _rounds(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 6])
+
+    def case(rounds: int, steps: int, about: str, lr: float = 0.7, momentum: float = 0.9) -> Case:
+        goals = [np.array([3.0, -2.0, 1.0]) * (r + 1) - [0, 0, 2.5] + rng.random(3) / 2 for r in range(n)]
+        return Case(goals, about, {"rounds": rounds, "steps": steps, "lr": lr, "momentum": momentum})
+
+    return [
+        case(1, 2, "one round of two steps"),
+        case(2, 3, "two rounds of three steps"),
+        case(3, 1, "three rounds of a single step, without momentum", 1.0, 0.0),
+        case(4, 2, "four rounds of two steps", 0.4, 0.5),
+    ]
+
+
+DILOCO = Exercise(
+    name="diloco_round",
+    lesson="10",
+    title="A round of DiLoCo",
+    statement=(
+        "One round of DiLoCo on every rank. The `model` starts equal on all, `inner` is its own AdamW. `anchor` and "
+        "`velocity` are lists with a tensor for each parameter: the weights with which this round began, and the outer "
+        "momentum, both equal on all ranks. The inner steps are written: one for each of `losses`, a function of the "
+        "model. Write the **outer step**, which all ranks take together. The **outer gradient** `outward` is the "
+        "anchor minus the ranks' mean weights. SGD with **Nesterov** momentum moves the anchor by it: `velocity = "
+        "momentum * velocity + outward`, then `anchor -= lr * (outward + momentum * velocity)`. In the end every model "
+        "is at the new anchor. Change anchor, velocity and model in place; the state of `inner` stays for the next "
+        "round. Return nothing."
+    ),
+    minutes=20,
+    difficulty=3,
+    means=_diloco,
+    inputs=_rounds,
+    tolerance=1e-9,
+    # torch's own AdamW imports for seconds in its first step, on one rank after the other as more of them take part.
+    harness="""
+class AdamW:
+    def __init__(self, params, lr, decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+        self.params, self.lr, self.decay, self.betas, self.eps, self.state = list(params), lr, decay, betas, eps, {}
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.params:
+            first, second, count = self.state.get(p, (torch.zeros_like(p), torch.zeros_like(p), 0))
+            first = self.betas[0] * first + (1 - self.betas[0]) * p.grad
+            second = self.betas[1] * second + (1 - self.betas[1]) * p.grad**2
+            self.state[p] = first, second, count + 1
+            scale = (second / (1 - self.betas[1] ** (count + 1))).sqrt() + self.eps
+            p.mul_(1 - self.lr * self.decay).sub_(self.lr * first / (1 - self.betas[0] ** (count + 1)) / scale)
+
+
+def harness(fn, goal, rounds, steps, lr, momentum):
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(part)) for part in (goal[:1], goal[1:])])
+    inner = AdamW(model.parameters(), lr=0.25)
+    anchor = [p.detach().clone() for p in model.parameters()]
+    velocity = [torch.zeros_like(a) for a in anchor]
+    count = [0]
+
+    def loss(model):
+        count[0] += 1
+        return ((torch.cat(list(model.parameters())) - goal * count[0]) ** 2).sum()
+
+    for number in range(rounds):
+        fn(model, inner, [loss] * steps, anchor, velocity, lr=lr, momentum=momentum)
+        assert count[0] == steps * (number + 1), f"{count[0]} losses in {number + 1} rounds of {steps} steps"
+    return [torch.cat([p.detach() for p in model.parameters()]), torch.cat(anchor)]
+""",
+    solution='''
+def diloco_round(model, inner, losses, anchor, velocity, lr=0.7, momentum=0.9):
+    """Take an inner step for each loss, then one outer step with all ranks."""
+    for loss in losses:
+        inner.zero_grad()
+        loss(model).backward()
+        inner.step()
+    # yours
+    for p, start, v in zip(model.parameters(), anchor, velocity):
+        outward = start - p.detach()
+        dist.all_reduce(outward)
+        outward /= world_size
+        v.mul_(momentum).add_(outward)
+        start -= lr * (outward + momentum * v)
+        p.data.copy_(start)
+    # end
+''',
+    mutants=(
+        Mutant("turns the outer gradient round", replace=("start - p.detach()", "p.detach() - start")),
+        Mutant("sums the outer gradients", replace=("        outward /= world_size\n", "")),
+        Mutant(
+            "leaves Nesterov out",
+            replace=("lr * (outward + momentum * v)", "lr * v"),
+        ),
+        Mutant("leaves the momentum out", replace=("        v.mul_(momentum).add_(outward)\n", "")),
+        Mutant(
+            "looks ahead before the momentum has moved",
+            replace=(
+                "        v.mul_(momentum).add_(outward)\n        start -= lr * (outward + momentum * v)\n",
+                "        start -= lr * (outward + momentum * v)\n        v.mul_(momentum).add_(outward)\n",
+            ),
+        ),
+        Mutant(
+            "begins each round with a new inner optimizer",
+            replace=("    for loss in losses:\n", "    inner.state.clear()\n    for loss in losses:\n"),
+            says="two rounds",
+        ),
+        Mutant("leaves the models where they are", replace=("        p.data.copy_(start)\n", "")),
+        Mutant(
+            "moves the anchor only for itself",
+            replace=("        dist.all_reduce(outward)\n", "        outward *= world_size\n"),
+        ),
+        Mutant(
+            "averages the gradients of the inner steps",
+            replace=(
+                "        inner.step()\n",
+                "        for p in model.parameters():\n            dist.all_reduce(p.grad)\n"
+                "            p.grad /= world_size\n        inner.step()\n",
+            ),
+        ),
+        Mutant(
+            "makes the model anew, and leaves the anchor behind",
+            replace=("start -= lr * (outward + momentum * v)", "start = start - lr * (outward + momentum * v)"),
+        ),
+        Mutant(
+            "lets rank 0 alone make the call",
+            replace=("        dist.all_reduce(outward)", "        if rank == 0:\n            dist.all_reduce(outward)"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "Think of the whole round as one gradient: it points from where the ranks have gone back to where they began.",
+        "For each parameter: `outward = start - p.detach()`, averaged over the ranks. Then the two formulas, in place: "
+        "`v.mul_(momentum).add_(outward)`.",
+        "`start -= lr * (outward + momentum * v)` uses the new `v`. Last, `p.data.copy_(start)`: the next round begins "
+        "there. Leave `inner` alone.",
+    ),
+    after=(
+        "With `lr=1` and `momentum=0` the anchor becomes the mean of the models: local SGD. DiLoCo puts an optimizer "
+        "of its own around it, and ranks meet once in hundreds of steps. An all-reduce of one flat tensor would do."
+    ),
+)
+
+EXERCISES = (DILOCO,)

@@ -1,0 +1,369 @@
+"""Exercises for lesson 10: a parameter server that bounds staleness, and one that does not wait for the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson10 import SERVED, scripted
+from labkit.grading.exercise import Case, Exercise, Mutant
+
+# -- bounded staleness -------------------------------------------------------------------------------------------------
+
+# As SERVED, and rank 0's own calls are watched: whom it lets go how far ahead, and whom it keeps waiting for nothing.
+BOUNDED = (
+    SERVED.replace("def harness(", "def in_turns(")
+    + """
+
+def harness(fn, x, turns, updates, bound, **options):
+    steps, held, real = dict.fromkeys(range(1, world_size), 0), set(), dist.recv
+
+    def ahead(worker):
+        return steps[worker] - min(steps.values())
+
+    def recv(*args, **kwargs):
+        if sum(steps.values()) == updates:
+            return real(*args, **kwargs)
+        free = [worker for worker in sorted(held) if ahead(worker) <= bound]
+        assert not free, f"worker {free[0]} is kept waiting, {ahead(free[0])} ahead of the slowest: bound {bound}"
+        worker = real(*args, **kwargs)
+        steps[worker] += 1
+        held.add(worker)
+        return worker
+
+    def watched(*args, **kwargs):
+        tell = dist.send
+
+        def send(tensor, dst, *more, **others):
+            stop = bool(tensor.isnan().any())
+            assert stop or ahead(dst) <= bound, f"worker {dst} goes on, {ahead(dst)} ahead of the last: bound {bound}"
+            held.discard(dst)
+            return tell(tensor, dst, *more, **others)
+
+        dist.recv, dist.send = recv, send
+        try:
+            fn(*args, **kwargs)
+        finally:
+            dist.recv = real
+
+    return in_turns(fn if rank else watched, x, turns, updates=updates, bound=bound, **options)
+"""
+)
+
+
+def _bounded(xs: Sequence[Any], turns: Sequence[int], updates: int, bound: int, lr: float) -> list[Any]:
+    """What rank 0 is left with, and whom it noted; what each worker computed its gradients with."""
+    weights = np.zeros_like(xs[0])
+    pulled = [[weights] for _ in xs]
+    steps = [0] * len(xs)
+    held: set[int] = set()
+    for worker in turns[:updates]:
+        assert worker not in held, "it waits"
+        weights = weights - lr * (pulled[worker][-1] - xs[worker])
+        steps[worker] += 1
+        held.add(worker)
+        for free in [w for w in sorted(held) if steps[w] - min(steps[1:]) <= bound]:
+            held.remove(free)
+            pulled[free].append(weights)
+    return [[weights, list(turns[:updates])], *pulled[1:]]
+
+
+def _within(n: int, bound: int, updates: int, eager: bool = False) -> list[int]:
+    """Whose turn it is, drawn among those who may send, the first of them where they are `eager`; at the end, those
+    who are not held send once more."""
+    rng = np.random.default_rng([n, bound, updates])
+    steps, turns = dict.fromkeys(range(1, n), 0), []
+    held: set[int] = set()
+    for _ in range(updates):
+        may = [w for w in steps if w not in held]
+        worker = may[0] if eager else int(rng.choice(may))
+        turns.append(worker)
+        steps[worker] += 1
+        held = {w for w in {*held, worker} if steps[w] - min(steps.values()) > bound}
+    return [*turns, *(w for w in steps if w not in held)]
+
+
+def _bounds(n: int) -> list[Case]:
+    def case(bound: int, updates: int, about: str, eager: bool = False) -> Case:
+        return scripted(n, _within(n, bound, updates, eager), about, updates=updates, bound=bound, lr=0.25)
+
+    return [
+        case(1, 2 * (n - 1) + 1, "bound 1, who may runs ahead", eager=True),
+        case(0, 2 * (n - 1), "bound 0: step by step"),
+        case(2, 9, "bound 2, nine updates"),
+        case(3, 4 * n, "bound 3, who may runs ahead", eager=True),
+        case(9, 5, "a bound that nobody reaches"),
+    ]
+
+
+BOUND = Exercise(
+    name="bounded_sgd",
+    lesson="10",
+    title="Ahead, but not too far",
+    statement=(
+        "The parameter server of `asynchronous_sgd` with a **bound** on how far workers run ahead of one another. The "
+        "server knows how many steps each worker has finished: as many as gradients have come from it. A worker may go "
+        "on, and is sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker. Else it "
+        "is held, and sent the weights of then as soon as the slowest has caught up enough. Gradients are applied and "
+        "noted as they come, `updates` of them. After that, tell each worker to stop by sending it `nan`: those that "
+        "are held at once, the others as they send once more. Return nothing. The picture is as for `asynchronous_sgd`."
+    ),
+    minutes=20,
+    difficulty=3,
+    means=_bounded,
+    inputs=_bounds,
+    harness=BOUNDED,
+    tolerance=1e-9,
+    forbids=("collectives",),
+    solution='''
+def bounded_sgd(weights, gradient, updates, lr, bound, note):
+    """Train on all ranks: as asynchronous_sgd, but no worker gets too far ahead."""
+    if rank == 0:
+        # yours
+        push, held, steps = torch.empty_like(weights), [], dict.fromkeys(range(1, world_size), 0)
+        for _ in range(updates):
+            worker = dist.recv(push)
+            weights -= lr * push
+            note(worker)
+            steps[worker] += 1
+            held.append(worker)
+            free = [w for w in held if steps[w] - min(steps.values()) <= bound]
+            held = [w for w in held if w not in free]
+            for w in free:
+                dist.send(weights, dst=w)
+        for _ in range(1, world_size):  # those that are not held send once more; all are told to stop
+            dist.send(torch.full_like(weights, torch.nan), dst=held.pop() if held else dist.recv(push))
+        # end
+    else:
+        pulled = weights.clone()
+        while not pulled.isnan().any():
+            dist.send(gradient(pulled), dst=0)
+            dist.recv(pulled, src=0)
+''',
+    mutants=(
+        Mutant(
+            "lets them go one step too far",
+            replace=("<= bound]", "<= bound + 1]"),
+            verdict="raises",
+            says="goes on, 2 ahead",
+        ),
+        Mutant(
+            "holds them one step too early", replace=("<= bound]", "< bound]"), verdict="raises", says="is kept waiting"
+        ),
+        Mutant(
+            "holds nobody",
+            replace=("if steps[w] - min(steps.values()) <= bound]", "]"),
+            verdict="raises",
+            says="goes on, 2 ahead",
+        ),
+        Mutant(
+            "looks only at the worker that has just come",
+            replace=("[w for w in held if steps[w]", "[w for w in held if w == worker and steps[w]"),
+            verdict="raises",
+            says="is kept waiting",
+        ),
+        Mutant(
+            "lets all go once one may",
+            replace=(
+                "            held = [w for w in held if w not in free]\n",
+                "            free = held if free else []\n            held = [w for w in held if w not in free]\n",
+            ),
+            verdict="raises",
+            says="goes on, 2 ahead",
+        ),
+        Mutant(
+            "holds whoever is ahead of the mean",
+            replace=("min(steps.values())", "sum(steps.values()) / len(steps)"),
+            verdict="raises",
+            says="goes on, 2 ahead",
+        ),
+        Mutant("applies a gradient twice", replace=("weights -= lr * push", "weights -= 2 * lr * push")),
+        Mutant(
+            "keeps those it has sent the weights on its list",
+            replace=("            held = [w for w in held if w not in free]\n", ""),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "waits for one gradient of each worker, in rank order",
+            replace=("worker = dist.recv(push)\n", "worker = dist.recv(push, src=1 + _ % (world_size - 1))\n"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "After each gradient one number has changed: this worker's steps. Who may go on now? Perhaps nobody, perhaps "
+        "others than this one: the slowest may have caught up.",
+        "Put the worker on the list `held` first. Then those of the list may go for whom "
+        "`steps[w] - min(steps.values()) <= bound`.",
+        "Take those that may go off the list, and send each of them the weights as they are now.",
+    ),
+    after=(
+        "With a bound of 0 the workers go step by step, as in synchronous training; without a bound it is the "
+        "asynchronous server. In between, a hiccup costs nobody anything, and a rank that is always slow holds "
+        "everybody up again: only `bound` steps later."
+    ),
+)
+
+# -- backup workers ----------------------------------------------------------------------------------------------------
+
+
+def _backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: float) -> list[Any]:
+    """What rank 0 is left with, and whose gradients counted; what each worker computed its gradients with."""
+    weights, step, pushes, counted = np.zeros_like(xs[0]), 0, [], []
+    pulled, at, held = [[weights] for _ in xs], [0] * len(xs), []
+    for worker in turns:
+        if step == steps:
+            break
+        if at[worker] < step:  # too late
+            pulled[worker].append(weights)
+            at[worker] = step
+            continue
+        pushes.append(pulled[worker][-1] - xs[worker])
+        held.append(worker)
+        counted.append(worker)
+        if len(pushes) == need:
+            weights, step, pushes = weights - lr * sum(pushes) / need, step + 1, []
+            for free in held:
+                at[free] = step
+                if step < steps:
+                    pulled[free].append(weights)
+            held = []
+    return [[weights, counted], *pulled[1:]]
+
+
+def _with_backups(n: int, steps: int, need: int, last: int = 0) -> list[int]:
+    """Whose turn it is, drawn among those who may send, worker `last` only where nobody else may."""
+    rng = np.random.default_rng([n, steps, need])
+    at, step, came, held, turns = dict.fromkeys(range(1, n), 0), 0, 0, set(), []
+    while step < steps:
+        may = [w for w in at if w not in held]
+        quick = [w for w in may if w != last]
+        worker = int(rng.choice(quick if quick and (last == 0 or rng.random() < 0.7) else may))
+        turns.append(worker)
+        if at[worker] < step:
+            at[worker] = step
+            continue
+        held.add(worker)
+        came += 1
+        if came == need:
+            step, came = step + 1, 0
+            at.update(dict.fromkeys(held, step))
+            last_held, held = held, set()
+    return [*turns, *(w for w in at if w not in last_held)]
+
+
+def _backups(n: int) -> list[Case]:
+    def case(steps: int, need: int, about: str, last: int = 0) -> Case:
+        return scripted(n, _with_backups(n, steps, need, last), about, steps=steps, need=need, lr=0.5)
+
+    one_less = max(1, n - 2)
+    return [
+        case(1, one_less, "one step"),
+        case(4, one_less, "four steps, the last worker comes late", n - 1),
+        case(3, n - 1, "three steps, all are needed"),
+        case(6, 1, "six steps, the first one is enough"),
+    ]
+
+
+BACKUP = Exercise(
+    name="backup_sgd",
+    lesson="10",
+    title="Do not wait for the last",
+    statement=(
+        "Synchronous SGD that does without the slowest. The workers are written: a worker sends `[step, *gradient]`, "
+        "with the step that it was told and the gradient of the weights that it was told, and is answered with "
+        "`[step, *weights]`. Write the server. For each of the `steps`: take gradients **of this step**, from whoever "
+        "comes, until `need` of them are there, and call `note(worker)` for each. Move the weights in place by the "
+        "**mean** of these, `weights -= lr * mean`. Then answer those whose gradients counted, with the next step and "
+        "the new weights. A gradient of a step that is over is **thrown away**, and its sender is answered at once, "
+        "with the present step and weights. After the last step, answer each of the others as it comes. Return "
+        "nothing. The picture is as for `asynchronous_sgd`."
+    ),
+    minutes=25,
+    difficulty=3,
+    means=_backup,
+    inputs=_backups,
+    harness=SERVED,
+    tolerance=1e-9,
+    forbids=("collectives",),
+    solution='''
+def backup_sgd(weights, gradient, steps, need, lr, note):
+    """Train on all ranks: rank 0 takes the first `need` gradients of a step, and drops those that come later."""
+    told = torch.cat([weights.new_zeros(1), weights])  # a step, and the weights for it
+    if rank == 0:
+        # yours
+        push, held = torch.empty_like(told), []
+        for step in range(steps):
+            total = torch.zeros_like(weights)
+            while len(held) < need:
+                worker = dist.recv(push)
+                if push[0] == step:
+                    total += push[1:]
+                    held.append(worker)
+                    note(worker)
+                else:
+                    dist.send(told, dst=worker)
+            weights -= lr * total / need
+            told = torch.cat([weights.new_tensor([step + 1]), weights])
+            while held:
+                dist.send(told, dst=held.pop())
+        for _ in range(world_size - 1 - need):
+            dist.send(told, dst=dist.recv(push))
+        # end
+    else:
+        while told[0] < steps:
+            dist.send(torch.cat([told[:1], gradient(told[1:])]), dst=0)
+            dist.recv(told, src=0)
+''',
+    mutants=(
+        Mutant(
+            "waits for all",
+            replace=("while len(held) < need:", "while len(held) < world_size - 1:"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "lets late gradients count",
+            replace=("if push[0] == step:", "if True:"),
+        ),
+        Mutant("divides by all workers", replace=("lr * total / need", "lr * total / (world_size - 1)")),
+        Mutant("takes the sum", replace=("lr * total / need", "lr * total")),
+        Mutant("takes the last gradient for all", replace=("total += push[1:]", "total = push[1:] * need")),
+        Mutant(
+            "tells the old step",
+            replace=("new_tensor([step + 1])", "new_tensor([step])"),
+            verdict="raises",
+            says="told to stop",
+        ),
+        Mutant(
+            "tells the old weights",
+            replace=(
+                "            weights -= lr * total / need\n"
+                "            told = torch.cat([weights.new_tensor([step + 1]), weights])\n",
+                "            told = torch.cat([weights.new_tensor([step + 1]), weights])\n"
+                "            weights -= lr * total / need\n",
+            ),
+        ),
+        Mutant(
+            "leaves the late ones without an answer",
+            replace=("                    dist.send(told, dst=worker)\n", "                    pass\n"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "The first number of a message says for which step it was computed. What do you do with one of this step, and "
+        "what with one of a step that is over?",
+        "Keep those whose gradients counted on a list, and answer them once the weights have moved. A late one can be "
+        "answered at once: nothing will come of waiting.",
+        "Keep the message `told = torch.cat([weights.new_tensor([step + 1]), weights])` of the last move: a late "
+        "worker gets it at once, the others after the next move. At the end `world_size - 1 - need` workers are still "
+        "on their way.",
+    ),
+    after=(
+        "Every gradient that counts is fresh, so this is synchronous SGD with a batch of `need` shares: no staleness, "
+        "and nobody waits for the last. The price is the work that is thrown away, and a bias: rows that always come "
+        "late are never learned."
+    ),
+)
+
+EXERCISES = (BOUND, BACKUP)

@@ -1,0 +1,792 @@
+"""Exercises of lesson 11, in their places: a shard, and the three stages of ZeRO by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.promises import Calls
+
+Layers = Sequence[Sequence[tuple[int, ...]]]  # the shapes of each layer's parameters
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([11, seed, n])
+
+
+def shard(flat: np.ndarray, n: int, place: int) -> np.ndarray:
+    """The part of a flat buffer at this place of n, the buffer filled up with zeros to n equal parts."""
+    return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
+
+
+# -- stage 1 ----------------------------------------------------------------------------------------------------------
+
+BETAS, EPS, LR, TRAINED = (0.9, 0.999), 1e-8, 0.1, 3
+
+
+def first_weights(shapes: Sequence[tuple[int, ...]], dtype: Any) -> np.ndarray:
+    """The flat weights that an exercise's model begins with, as its harness makes them."""
+    return np.linspace(-1, 1, sum(int(np.prod(shape)) for shape in shapes)).astype(dtype)
+
+
+def flat(tensors: Sequence[np.ndarray]) -> np.ndarray:
+    """All tensors in one row."""
+    return np.concatenate([t.ravel() for t in tensors])
+
+
+def adam(weights: np.ndarray, target: np.ndarray, steps: int = TRAINED) -> tuple[np.ndarray, np.ndarray]:
+    """Weights after some training steps towards a target in one process, and the last gradient."""
+    w, goal = weights.astype("float64"), target.astype("float64")
+    mean, square, gradient = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    for step in range(1, steps + 1):
+        gradient = w - goal
+        mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
+        square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
+        w = w - LR * mean / (1 - BETAS[0] ** step) / (np.sqrt(square / (1 - BETAS[1] ** step)) + EPS)
+    return w, gradient
+
+
+def _trained(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    first, shapes = xs[0][0], [t.shape for t in xs[0]]
+    target = np.mean([flat(x) for x in xs], axis=0)
+    weights, gradient = (a.astype(first.dtype) for a in adam(first_weights(shapes, first.dtype), target))
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    params = [part.reshape(shape) for part, shape in zip(np.split(weights, ends[:-1]), shapes, strict=True)]
+    return [
+        {"gradient of the shard": shard(gradient, n, r), "shard": shard(weights, n, r), "params": params}
+        for r in range(n)
+    ]
+
+
+def _targets(n: int) -> list[Case]:
+    rng = normal(n, 2)
+
+    def drawn(shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[Any]:
+        return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
+
+    return [
+        Case([(np.full(2 * n, 10.0 * r, dtype="float32"),) for r in range(n)], "one parameter"),
+        Case(drawn(((2, n), (3,))), f"{2 * n + 3} numbers in two parameters"),
+        Case(drawn(((1,),)), "one number"),
+        Case(drawn(((5, 3), (5,), (2, 5)), "float64"), "float64"),
+        Case(drawn(((40, 20), (40,))), "a layer"),
+    ]
+
+
+# An Adam of our own, as torch's does it: the first of torch.optim imports torch's compiler, for seconds.
+TRAINING = """
+class Adam:
+    def __init__(self, params, lr):
+        self.param_groups, self.state, self.gradients = [{"params": list(params), "lr": lr}], {}, []
+
+    def zero_grad(self, set_to_none=True):
+        for p in self.param_groups[0]["params"]:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        (p,), lr = self.param_groups[0]["params"], self.param_groups[0]["lr"]
+        self.gradients.append(None if p.grad is None else p.grad.clone())
+        if p.grad is None:
+            return
+        step, mean, square = self.state.get(p, (0, torch.zeros_like(p), torch.zeros_like(p)))
+        step, mean, square = step + 1, mean.lerp(p.grad, 0.1), square * 0.999 + 0.001 * p.grad**2
+        self.state[p] = step, mean, square
+        p -= lr * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+
+
+def harness(zero1_step, *targets):
+    first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
+    weights = torch.nn.functional.pad(first, (0, -len(first) % world_size))
+    params = [torch.nn.Parameter(torch.empty_like(t)) for t in targets]
+    torch.nn.utils.vector_to_parameters(weights, params)
+    shard = torch.nn.Parameter(weights.chunk(world_size)[rank])
+    optimizer = Adam([shard], lr=0.1)
+    for step in range(3):
+        loss = sum(((p - t) ** 2).sum() for p, t in zip(params, targets)) / 2
+        loss.backward()
+        zero1_step(params, weights, shard, optimizer)
+        seen = optimizer.gradients
+        assert len(seen) == step + 1, f"`optimizer.step()` ran {len(seen)} times in {step + 1} training steps."
+        assert seen[-1] is not None, "`shard.grad` is None when the optimizer steps, so it leaves the shard as it is."
+    return {"gradient of the shard": seen[-1], "shard": shard.detach(), "params": [p.detach() for p in params]}
+"""
+
+ZERO1 = Exercise(
+    name="zero1_step",
+    lesson="11",
+    title="Stage 1: each rank updates its shard",
+    statement=(
+        "`params` are all parameters of the model, equal on all ranks, and `p.grad` is the gradient of **this rank's** "
+        "loss. They are views of one flat buffer, `weights`, and so is `shard`, this rank's part of it. `optimizer` is "
+        "an Adam that knows `shard` alone.\n\n"
+        "Take the training step that one process would take with the **mean** gradient: bring this rank's part of it "
+        "into `shard.grad`, let the optimizer step, and bring everyone's new part into `weights`. Afterwards `params` "
+        "must be ready for the next `backward()`, which **adds** to what is in `p.grad`. Return nothing. No rank needs "
+        "the whole mean gradient, so an all-reduce is too much."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_trained,
+    inputs=_targets,
+    tolerance=1e-4,
+    forbids=("all_reduce", "all_to_all"),
+    promises=(Calls(6),),
+    least=Least(sent=lambda n, S: TRAINED * 2 * (n - 1) / n * S, rounds=lambda n: 2 * TRAINED),
+    harness=TRAINING,
+    solution='''
+def zero1_step(params, weights, shard, optimizer):
+    """Take a training step with the ranks' mean gradient, in which this rank updates its shard alone."""
+    gradient = torch.cat([p.grad.flatten() for p in params])
+    gradient = torch.nn.functional.pad(gradient, (0, len(weights) - len(gradient)))
+    # yours
+    shard.grad = torch.empty_like(shard)
+    dist.reduce_scatter_single(shard.grad, gradient)
+    shard.grad /= world_size
+    optimizer.step()
+    dist.all_gather_single(weights, shard.detach())
+    for p in params:
+        p.grad = None
+    # end
+''',
+    mutants=(
+        Mutant("forgets the division", replace=("    shard.grad /= world_size\n", "")),
+        Mutant(
+            "takes its own gradient for everyone's",
+            replace=(
+                "    dist.reduce_scatter_single(shard.grad, gradient)\n    shard.grad /= world_size\n",
+                "    shard.grad.copy_(gradient.chunk(world_size)[rank])\n",
+            ),
+        ),
+        Mutant(
+            "forgets the model's gradients",
+            replace=("    for p in params:\n        p.grad = None\n", ""),
+        ),
+        Mutant(
+            "clears the gradients of the shards instead of the model's",
+            replace=("    for p in params:\n        p.grad = None\n", "    optimizer.zero_grad()\n"),
+        ),
+        Mutant(
+            "hands the shards out in another order",
+            replace=(
+                "dist.reduce_scatter_single(shard.grad, gradient)",
+                "dist.reduce_scatter_single(shard.grad, "
+                "torch.cat(gradient.chunk(world_size)[1:] + gradient.chunk(world_size)[:1]))",
+            ),
+        ),
+        Mutant(
+            "gathers before the optimizer steps",
+            replace=(
+                "    optimizer.step()\n    dist.all_gather_single(weights, shard.detach())\n",
+                "    dist.all_gather_single(weights, shard.detach())\n    optimizer.step()\n",
+            ),
+        ),
+        Mutant("lets no optimizer step", replace=("    optimizer.step()\n", ""), says="ran 0 times"),
+        Mutant(
+            "gives the optimizer a gradient that it does not know",
+            replace=(
+                "    shard.grad = torch.empty_like(shard)\n"
+                "    dist.reduce_scatter_single(shard.grad, gradient)\n"
+                "    shard.grad /= world_size\n",
+                "    mine = torch.empty_like(shard)\n"
+                "    dist.reduce_scatter_single(mine, gradient)\n"
+                "    mine /= world_size\n",
+            ),
+            says="`shard.grad` is None",
+        ),
+        Mutant(
+            "fills the gradient up with ones, and the shard's padding moves",
+            replace=(
+                "(0, len(weights) - len(gradient)))",
+                "(0, len(weights) - len(gradient)), value=1.0)",
+            ),
+            says="numbers in two parameters",
+        ),
+        Mutant(
+            "averages the whole gradient on every rank",
+            replace=(
+                "    dist.reduce_scatter_single(shard.grad, gradient)\n",
+                "    dist.all_reduce(gradient)\n    shard.grad.copy_(gradient.chunk(world_size)[rank])\n",
+            ),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+        Mutant(
+            "gathers the weights twice",
+            replace=(
+                "    dist.all_gather_single(weights, shard.detach())\n",
+                "    dist.all_gather_single(weights, shard.detach())\n"
+                "    dist.all_gather_single(weights, shard.detach())\n",
+            ),
+            verdict="not as asked",
+            says="6 is enough",
+        ),
+    ),
+    hints=(
+        "Two collectives that you know from lesson 04: one leaves this rank's part of the sum, the other one brings "
+        "all parts together. The optimizer steps in between.",
+        "`shard.grad = torch.empty_like(shard)` makes room; `dist.reduce_scatter_single(shard.grad, gradient)` fills "
+        "it with a sum, not with a mean.",
+        "`dist.all_gather_single(weights, shard.detach())`. And `optimizer.zero_grad()` would clear `shard.grad`, "
+        "because the shard is all that this optimizer knows: set each `p.grad = None` yourself.",
+    ),
+    after=(
+        "The step is the one of a single process, and Adam's two moments take an N-th of their memory on each rank. "
+        "Note what zero_grad clears: the gradients of the tensors that the optimizer was given, and of no others."
+    ),
+)
+
+
+# -- stage 2 ----------------------------------------------------------------------------------------------------------
+
+PASSES = (1, 2)  # what each of the two backward passes weighs its loss with
+
+
+def _shed(xs: Sequence[Any]) -> list[Any]:
+    n, found = len(xs), []
+    for layers in zip(*[x[0] for x in xs], strict=True):
+        target = np.mean([flat(layer) for layer in layers], axis=0)
+        first = layers[0][0]
+        weights = first_weights([t.shape for t in layers[0]], first.dtype)
+        found.append(sum(PASSES) * (weights - target))
+    return [[shard(gradient.astype(xs[0][0][0][0].dtype), n, r) for gradient in found] for r in range(n)]
+
+
+def _three_layers(n: int) -> list[Case]:
+    rng = normal(n, 3)
+
+    def drawn(layers: Layers, dtype: str = "float32") -> list[Any]:
+        return [([[rng.normal(size=s).astype(dtype) for s in shapes] for shapes in layers],) for _ in range(n)]
+
+    same: Layers = [[(n,), (n,)]] * 3
+    readable = [([[np.full(s, 10.0 * r, dtype="float32") for s in shapes] for shapes in same],) for r in range(n)]
+    return [
+        Case(readable, "three layers of two parameters"),
+        Case(drawn([[(3, 2), (3,)], [(2, 3)], [(2,), (1,), (4, 2)]]), "three different layers"),
+        Case(drawn([[(1,)], [(7,)], [(2, 2)]], "float64"), "one parameter a layer, float64"),
+        Case(drawn([[(16, 8), (16,)], [(8, 16), (8,)], [(8,), (8,)]]), "larger layers"),
+    ]
+
+
+SHEDDING = """
+def harness(shed_gradients, layers):
+    models, shards = [], []
+    for targets in layers:
+        first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
+        parts = first.split([t.numel() for t in targets])
+        models.append([torch.nn.Parameter(part.clone().view_as(t)) for part, t in zip(parts, targets)])
+        shards.append(torch.nn.Parameter(first.new_zeros(-(-len(first) // world_size))))
+    every, most = [p for params in models for p in params], [0]
+    for params, shard in zip(models, shards):
+        shed_gradients(params, shard)
+    for p in every:
+        p.register_post_accumulate_grad_hook(
+            lambda _: most.append(sum(q.grad.numel() for q in every if q.grad is not None))
+        )
+    enough = max(sum(p.numel() for p in params) for params in models)
+    for weight in (1, 2):
+        parts = [((p - t) ** 2).sum() for params, ts in zip(models, layers) for p, t in zip(params, ts)]
+        (weight * sum(parts) / 2).backward()
+        left = sum(p.grad is not None for p in every)
+        assert not left, f"{left} of {len(every)} parameters still have a whole gradient after the backward pass."
+        assert max(most) <= enough, (
+            f"{max(most)} numbers of whole gradients are alive at once, and the largest layer has {enough}."
+        )
+    assert all(s.grad is not None for s in shards), "There is a `shard.grad` of None after the backward pass."
+    return [s.grad for s in shards]
+"""
+
+SHED = Exercise(
+    name="shed_gradients",
+    lesson="11",
+    title="Stage 2: let the gradients go as they come",
+    statement=(
+        "`shed_gradients(params, shard)` is called once for each layer, before training. From then on a backward pass "
+        "calls `arrived` whenever one of the layer's gradients has been computed. Write its body: as soon as **all** "
+        "gradients of the layer are there, this rank's part of their **mean over the ranks** goes into `shard.grad`, "
+        "in **one** collective for the layer, and every `p.grad` of the layer is set to `None`. If `shard.grad` holds "
+        "something already, from an earlier micro-batch, **add** to it.\n\n"
+        "`len(shard)` times `world_size` is at least as long as the layer's parameters together: fill up with zeros. "
+        "Return nothing."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_shed,
+    inputs=_three_layers,
+    tolerance=1e-4,
+    forbids=("all_reduce", "all_to_all"),
+    promises=(Calls(6),),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 6),
+    harness=SHEDDING,
+    solution='''
+def shed_gradients(params, shard):
+    """From now on, a backward pass leaves the mean gradient of this layer in shard.grad, and no p.grad."""
+
+    def arrived(_):
+        """Note that one of the gradients has come."""
+        # yours
+        if any(p.grad is None for p in params):
+            return
+        gradient = torch.cat([p.grad.flatten() for p in params])
+        gradient = torch.nn.functional.pad(gradient, (0, len(shard) * world_size - len(gradient)))
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter_single(mine, gradient)
+        shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
+        for p in params:
+            p.grad = None
+        # end
+
+    for p in params:
+        p.register_post_accumulate_grad_hook(arrived)
+''',
+    mutants=(
+        Mutant(
+            "forgets the division",
+            replace=(
+                "mine / world_size if shard.grad is None else shard.grad + mine / world_size",
+                "mine if shard.grad is None else shard.grad + mine",
+            ),
+        ),
+        Mutant(
+            "overwrites what an earlier micro-batch left",
+            replace=(
+                "mine / world_size if shard.grad is None else shard.grad + mine / world_size",
+                "mine / world_size",
+            ),
+        ),
+        Mutant(
+            "keeps the whole gradients",
+            replace=("        for p in params:\n            p.grad = None\n", ""),
+            says="still have a whole gradient",
+        ),
+        Mutant(
+            "sets them to zero, which frees nothing",
+            replace=("            p.grad = None\n", "            p.grad.zero_()\n"),
+            says="still have a whole gradient",
+        ),
+        Mutant(
+            "does not wait for the layer's other gradients",
+            replace=("        if any(p.grad is None for p in params):\n            return\n", ""),
+            verdict="raises",
+            says="flatten",
+        ),
+        Mutant(
+            "reduces each parameter by itself",
+            source="""
+def shed_gradients(params, shard):
+    def arrived(_):
+        if any(p.grad is None for p in params):
+            return
+        whole = torch.zeros(len(shard) * world_size, dtype=shard.dtype)
+        at = 0
+        for p in params:
+            alone = torch.zeros_like(whole)
+            alone[at : at + p.numel()] = p.grad.flatten()
+            at += p.numel()
+            mine = torch.empty_like(shard)
+            dist.reduce_scatter_single(mine, alone)
+            shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
+            p.grad = None
+    for p in params:
+        p.register_post_accumulate_grad_hook(arrived)
+""",
+            verdict="not as asked",
+            says="6 is enough",
+        ),
+        Mutant(
+            "keeps the part of the rank before it",
+            replace=(
+                "        mine = torch.empty_like(shard)\n",
+                "        mine = torch.empty_like(shard)\n        gradient = gradient.roll(len(shard))\n",
+            ),
+        ),
+        Mutant(
+            "leaves the sum to an all-reduce",
+            replace=(
+                "        dist.reduce_scatter_single(mine, gradient)\n",
+                "        dist.all_reduce(gradient)\n        mine.copy_(gradient.chunk(world_size)[rank])\n",
+            ),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "`arrived` runs once for each parameter, and the last time all of them have a gradient: "
+        "`any(p.grad is None for p in params)` says whether some are missing.",
+        "Then the same as in stage 1: one flat gradient with zeros at the end, a reduce-scatter, the division.",
+        "The memory of a gradient is freed when nothing refers to it: `p.grad = None`, not `p.grad.zero_()`.",
+    ),
+    after=(
+        "At no time were the whole gradients of two layers there. PyTorch's `zero_grad()` has set gradients to `None` "
+        "by default since version 2.0, for this reason; zeroed gradients still take their memory."
+    ),
+)
+
+
+# -- which part is mine -----------------------------------------------------------------------------------------------
+
+
+def _parts(xs: Sequence[Any], members: Sequence[int] | None = None) -> list[Any]:
+    ranks = list(range(len(xs)) if members is None else members)
+    return [shard(x, len(ranks), ranks.index(r)) if r in ranks else None for r, x in enumerate(xs)]
+
+
+def _buffers(n: int) -> list[Case]:
+    rng = normal(n, 1)
+
+    def same(size: int, about: str, dtype: str = "float32", members: list[int] | None = None) -> Case:
+        flat = rng.integers(1, 90, size).astype(dtype)
+        return Case([flat.copy() for _ in range(n)], about, {"members": members} if members else {})
+
+    team = [r for r in range(n) if r % 2] or [0]
+    return [
+        Case([np.arange(1.0, 2 * n + 1, dtype="float32")] * n),
+        same(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide"),
+        same(1, "one number"),
+        same(7, f"a group of ranks {team}", members=team),
+        same(6, "a group of the last rank alone", members=[n - 1]),
+        same(50 * n - 1, "float64", "float64"),
+        same(3 * n + 2, "integers", "int64"),
+    ]
+
+
+MY_SHARD = Exercise(
+    name="my_shard",
+    lesson="11",
+    title="Which part is mine?",
+    statement=(
+        "Every rank of a group holds the same flat tensor `flat`. Cut it into as many parts as the group has ranks, "
+        "all **equally long** and as short as possible: where the numbers do not suffice, fill up with zeros at the "
+        "end. Return this rank's part: the first part to the first rank **of the group**. The part must have memory "
+        "of its own, so that `flat` can be freed. `group=None` means all ranks."
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_parts,
+    inputs=_buffers,
+    tolerance=0.0,
+    promises=(Calls(0),),
+    least=Least(memory=lambda n, S: S / n),
+    harness="""
+def harness(my_shard, flat, members=None):
+    group = None if members is None else dist.new_group(members)
+    if members is not None and rank not in members:
+        return None
+    mine = my_shard(flat) if group is None else my_shard(flat, group)
+    if isinstance(mine, torch.Tensor):
+        whole = mine.untyped_storage().nbytes()
+        assert whole == mine.nbytes, (
+            f"The part has {mine.nbytes} bytes, and keeps a buffer of {whole} bytes alive: it is a view of it. "
+            "Return a clone."
+        )
+    return mine
+""",
+    solution='''
+def my_shard(flat, group=None):
+    """Return this rank's part of flat, one of equal parts for the ranks of the group."""
+    size = dist.get_world_size(group)
+    length = -(-len(flat) // size)
+    start = length * dist.get_rank(group)
+    mine = flat[start : start + length]
+    return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
+''',
+    mutants=(
+        Mutant(
+            "takes the part of its rank in the world",
+            replace=("length * dist.get_rank(group)", "length * dist.get_rank()"),
+            says="a group of",
+        ),
+        Mutant(
+            "cuts for all ranks of the world",
+            replace=("size = dist.get_world_size(group)", "size = dist.get_world_size()"),
+            says="a group of",
+        ),
+        Mutant("drops the rest", replace=("-(-len(flat) // size)", "len(flat) // size"), says="does not divide"),
+        Mutant(
+            "adds a whole row of zeros where nothing is missing",
+            replace=("-(-len(flat) // size)", "len(flat) // size + 1"),
+        ),
+        Mutant("fills up at the front", replace=("(0, length - len(mine))", "(length - len(mine), 0)")),
+        Mutant(
+            "fills up with what is no zero",
+            replace=("(0, length - len(mine)))", "(0, length - len(mine)), value=1)"),
+        ),
+        Mutant(
+            "returns a view of the whole where nothing is missing",
+            replace=("    return torch", "    if len(mine) == length:\n        return mine\n    return torch"),
+            says="Return a clone",
+        ),
+        Mutant(
+            "gives the first ranks more",
+            source="""
+def my_shard(flat, group=None):
+    return flat.tensor_split(dist.get_world_size(group))[dist.get_rank(group)].clone()
+""",
+            says="does not divide",
+        ),
+        Mutant(
+            "asks the other ranks for what it holds",
+            replace=("    size =", "    dist.broadcast(flat, src=0) if group is None else None\n    size ="),
+            verdict="not as asked",
+            says="0 is enough",
+        ),
+    ),
+    hints=(
+        "Seven numbers for four ranks: two each, and one zero for the last rank. Which formula gives 2?",
+        "Division rounded up is `-(-a // b)`. `dist.get_rank(group)` is this rank's number within the group.",
+        "A slice may be shorter than asked for, or empty: `torch.nn.functional.pad(mine, (0, missing))` fills up at "
+        "the end. A slice is a view and keeps the whole buffer alive; what `pad` returns, or `.clone()`, is a copy.",
+    ),
+    after=(
+        "Stage 3 counts on three things: equal lengths, as Gloo and NCCL want them; zeros at the end, "
+        "which change no sum; and the rank within the group, which is what you need as soon as a model is sharded in "
+        "groups."
+    ),
+)
+
+
+# -- stage 3 ----------------------------------------------------------------------------------------------------------
+
+
+def _through(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
+    for weights, x, slope in xs:
+        if x.dtype.kind == "i":
+            y = np.tanh(weights[x])
+            part = np.zeros_like(weights)
+            np.add.at(part, x, slope * (1 - y**2))
+            found.append((y, part, None))
+        else:
+            wide = x.shape[1]
+            matrix, bias = weights[:-wide].reshape(wide, wide), weights[-wide:]
+            y = np.tanh(x @ matrix.T + bias)
+            dz = slope * (1 - y**2)
+            found.append((y, np.concatenate([(dz.T @ x).ravel(), dz.sum(0)]), dz @ matrix))
+    mean = np.mean([part for _, part, _ in found], axis=0).astype(xs[0][0].dtype)
+    return [[y, shard(mean, n, r), dx] for r, (y, _, dx) in enumerate(found)]
+
+
+def _one_layer(n: int) -> list[Case]:
+    rng = normal(n, 4)
+
+    def layer(wide: int, rows: int, dtype: str = "float32") -> list[Any]:
+        weights = rng.normal(size=wide * wide + wide).astype(dtype)
+        return [(weights.copy(), *(rng.normal(size=(rows, wide)).astype(dtype) for _ in range(2))) for _ in range(n)]
+
+    table = rng.normal(size=2 * n + 1).astype("float32")
+    looked = [(table.copy(), rng.integers(0, len(table), 5), rng.normal(size=5).astype("float32")) for _ in range(n)]
+    return [
+        Case(layer(2, 1), "a layer of 6 weights"),
+        Case(layer(4, 3), "a layer of 20 weights, three rows"),
+        Case(layer(3, 2, "float64"), "a layer of 12 weights, float64"),
+        Case(looked, "x are integers"),
+        Case(layer(24, 8), "a layer of 600 weights"),
+    ]
+
+
+SHARDED_LAYER = """
+import time, weakref
+
+def harness(zero3_layer, whole, x, slope):
+    held = []
+
+    def compute(weights, x):
+        held.append(weakref.ref(weights.untyped_storage()))
+        if not x.is_floating_point():
+            return torch.tanh(weights[x])
+        wide = x.shape[1]
+        matrix, bias = weights[: wide * wide].view(wide, wide), weights[wide * wide : wide * wide + wide]
+        return torch.tanh(x @ matrix.T + bias)
+
+    def alive():
+        late = time.monotonic() + 1  # Gloo's threads let go of a tensor a little later
+        while any(ref() is not None for ref in held) and time.monotonic() < late:
+            time.sleep(0.002)
+        return any(ref() is not None for ref in held)
+
+    length = -(-len(whole) // world_size)
+    padded = torch.nn.functional.pad(whole, (0, length * world_size - len(whole)))
+    shard = torch.nn.Parameter(padded.chunk(world_size)[rank].clone())
+    del padded
+    x = x.requires_grad_() if x.is_floating_point() else x
+    y = zero3_layer(compute, shard, x)
+    assert not alive(), (
+        "The whole weights are still in memory after the forward pass: something keeps them for the backward pass."
+    )
+    y.backward(slope)
+    assert not alive(), "The whole weights are still in memory after the backward pass."
+    return [y.detach(), shard.grad, x.grad]
+"""
+
+ZERO3 = Exercise(
+    name="zero3_layer",
+    lesson="11",
+    title="Stage 3: a layer whose weights come and go",
+    statement=(
+        "The flat weights of a layer lie in shards on the ranks, and `shard` is this rank's. `compute(weights, x)` is "
+        "what the layer makes of `x` with **all** its weights (zeros at the end do no harm). Each rank has its own "
+        "`x`. Return `compute` of the gathered weights, with a backward pass of your own: a "
+        "`torch.autograd.Function`.\n\n"
+        "In the forward pass gather the weights, compute, and keep **neither the weights nor anything computed from "
+        "them**: save `shard` and `x` only. In the backward pass, which gets the gradient `dy` of the result, gather "
+        "again, compute again, and return the gradient of `shard`, which is its part of the **mean** over the ranks, "
+        "and the gradient of `x` (`None` where `x` holds integers). Three collectives in all, and no all-reduce."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_through,
+    inputs=_one_layer,
+    tolerance=1e-4,
+    forbids=("all_reduce", "all_to_all"),
+    promises=(Calls(3),),
+    least=Least(rounds=lambda n: 3),
+    harness=SHARDED_LAYER,
+    solution='''
+def zero3_layer(compute, shard, x):
+    """Return compute(weights, x) for the weights that lie in shards on the ranks; gradients flow back."""
+
+    class Sharded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard, x):
+            ctx.save_for_backward(shard, x)
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            return compute(weights, x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            shard, x = (t.detach() for t in ctx.saved_tensors)
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            for t in (weights, x):
+                t.requires_grad_(t.is_floating_point())
+            with torch.enable_grad():
+                y = compute(weights, x)
+            y.backward(dy)
+            mine = torch.empty_like(shard)
+            dist.reduce_scatter_single(mine, weights.grad)
+            return mine / world_size, x.grad
+
+    return Sharded.apply(shard, x)
+''',
+    mutants=(
+        Mutant("forgets the division", replace=("return mine / world_size, x.grad", "return mine, x.grad")),
+        Mutant(
+            "keeps the gathered weights for the backward pass",
+            source="""
+def zero3_layer(compute, shard, x):
+    class Sharded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard, x):
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            ctx.save_for_backward(weights, x)
+            return compute(weights, x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            weights, x = (t.detach() for t in ctx.saved_tensors)
+            for t in (weights, x):
+                t.requires_grad_(t.is_floating_point())
+            with torch.enable_grad():
+                compute(weights, x).backward(dy)
+            mine = weights.new_empty(len(weights) // world_size)
+            dist.reduce_scatter_single(mine, weights.grad)
+            return mine / world_size, x.grad
+
+    return Sharded.apply(shard, x)
+""",
+            says="still in memory after the forward pass",
+        ),
+        Mutant(
+            "lets autograd save the weights",
+            source="""
+def zero3_layer(compute, shard, x):
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard):
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            return weights
+
+        @staticmethod
+        def backward(ctx, slope):
+            mine = slope.new_empty(len(slope) // world_size)
+            dist.reduce_scatter_single(mine, slope.contiguous())
+            return mine / world_size
+
+    return compute(Gather.apply(shard), x)
+""",
+            says="still in memory after the forward pass",
+        ),
+        Mutant(
+            "gathers weights that it still has",
+            replace=(
+                "            y.backward(dy)\n",
+                "            dist.all_gather_single(torch.empty_like(weights), shard)\n            y.backward(dy)\n",
+            ),
+            verdict="not as asked",
+            says="makes 4 calls",
+        ),
+        Mutant(
+            "takes its own gradient for everyone's",
+            replace=(
+                "            dist.reduce_scatter_single(mine, weights.grad)\n"
+                "            return mine / world_size, x.grad",
+                "            return weights.grad.chunk(world_size)[rank], x.grad",
+            ),
+        ),
+        Mutant(
+            "keeps another rank's part of the gradient",
+            replace=("(mine, weights.grad)", "(mine, weights.grad.roll(len(shard)))"),
+        ),
+        Mutant("returns no gradient of x", replace=("mine / world_size, x.grad", "mine / world_size, None")),
+        Mutant(
+            "adds up the gradients of everyone's x",
+            replace=(
+                "            return mine / world_size, x.grad",
+                "            dist.all_reduce(x.grad) if x.grad is not None else None\n"
+                "            return mine / world_size, x.grad",
+            ),
+        ),
+        Mutant(
+            "averages the whole gradient on every rank",
+            replace=(
+                "            dist.reduce_scatter_single(mine, weights.grad)\n",
+                "            dist.all_reduce(weights.grad)\n"
+                "            mine.copy_(weights.grad.chunk(world_size)[rank])\n",
+            ),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+        Mutant(
+            "lets integers have a gradient",
+            replace=("t.requires_grad_(t.is_floating_point())", "t.requires_grad_()"),
+            verdict="raises",
+            says="x are integers",
+        ),
+    ),
+    hints=(
+        "A class inside the function, with two static methods, `forward(ctx, shard, x)` and `backward(ctx, dy)`; its "
+        "`apply(shard, x)` calls them. Inside a `Function` autograd records nothing: what `compute` "
+        "leaves behind in `forward` is gone when it returns. `ctx.save_for_backward(shard, x)` is all that stays.",
+        "In `backward`, make leaves of the gathered weights and of a detached `x`, compute under "
+        "`torch.enable_grad()`, and call `y.backward(dy)`: then `weights.grad` and `x.grad` are there.",
+        "`weights.grad` is the gradient of this rank's loss by all weights. A reduce-scatter and a division make this "
+        "rank's part of the mean of it. `x` is this rank's own, so its gradient needs no collective.",
+    ),
+    after=(
+        "Two all-gathers and a reduce-scatter: that is the price of stage 3. To compute the layer a second time, "
+        "instead of keeping what the first pass computed, is called activation checkpointing. FSDP keeps the "
+        "activations, unless you ask for checkpointing too, and brings back the weights alone."
+    ),
+)
+
+
+EXERCISES = (ZERO1, SHED, MY_SHARD, ZERO3)

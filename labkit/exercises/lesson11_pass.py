@@ -1,0 +1,296 @@
+"""Exercises of lesson 11, at its end: a whole pass through sharded layers, and what a stage costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson11 import normal, shard
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.promises import Calls
+from labkit.theory import sharding
+
+# -- a whole pass, forward and backward -------------------------------------------------------------------------------
+
+
+def _passed(xs: Sequence[Any]) -> list[Any]:
+    n, each = len(xs), []
+    for whole, x, slope in xs:
+        wide, values = x.shape[1], [x]
+        for w in whole:
+            values.append(np.tanh(values[-1] * w[:wide] + w[wide:]))
+        parts = []
+        for w, before, y in zip(whole[::-1], values[-2::-1], values[:0:-1], strict=True):
+            dz = slope * (1 - y**2)
+            parts.append(np.concatenate([(dz * before).sum(0), dz.sum(0)]))
+            slope = dz * w[:wide]
+        each.append(parts[::-1])
+    means = [np.mean(layer, axis=0).astype(xs[0][1].dtype) for layer in zip(*each, strict=True)]
+    return [[shard(mean, n, r) for mean in means] for r in range(n)]
+
+
+def _three(n: int) -> list[Case]:
+    rng = normal(n, 8)
+
+    def chain(wide: int, rows: int, dtype: str = "float32") -> list[Any]:
+        whole = [rng.normal(size=2 * wide).astype(dtype) for _ in range(3)]
+        return [
+            ([w.copy() for w in whole], *(rng.normal(size=(rows, wide)).astype(dtype) for _ in range(2)))
+            for _ in range(n)
+        ]
+
+    return [
+        Case(chain(2, 1), "layers of 4 weights"),
+        Case(chain(3, 2), "layers of 6 weights"),
+        Case(chain(5, 3, "float64"), "layers of 10 weights, float64"),
+        Case(chain(60, 4), "layers of 120 weights"),
+    ]
+
+
+PASS = Exercise(
+    name="sharded_pass",
+    lesson="11",
+    title="A whole pass through sharded layers",
+    statement=(
+        "There are three layers. `shards[i]` is this rank's part of layer i's flat weights (zeros at the end do no "
+        "harm). `layers[i].forward(weights, x)` returns `y`; `layers[i].backward(weights, x, dy)` takes the `x` that "
+        "the layer had in the forward pass, and returns the gradients `(d_weights, dx)`. Pass `x` forward through all "
+        "layers; then `dy`, the gradient of what came out, backward. Return the list of the gradients of this rank's "
+        "`shards`: its parts of the **mean** over the ranks.\n\n"
+        "While a layer computes, the whole weights of **no other** layer may be in memory. And gather no weights that "
+        "you still have: **eight** collectives are enough, without an all-reduce."
+    ),
+    minutes=20,
+    difficulty=3,
+    means=_passed,
+    inputs=_three,
+    tolerance=1e-4,
+    forbids=("all_reduce", "all_to_all"),
+    promises=(Calls(8),),
+    least=Least(rounds=lambda n: 8),
+    harness="""
+import time, weakref
+
+def harness(sharded_pass, whole, x, slope):
+    held, wrong = {}, []
+
+    class Layer:
+        def __init__(self, i):
+            self.i = i
+
+        def alone(self, weights):
+            if not torch.equal(weights[: len(whole[self.i])], whole[self.i]):
+                wrong.append(f"Layer {self.i} computes with weights that are not its own.")
+                return
+            held[self.i] = weakref.ref(weights.untyped_storage())
+            others = [ref for i, ref in held.items() if i != self.i]
+            late = time.monotonic() + 1  # Gloo's threads let go of a tensor a little later
+            while not wrong and any(ref() is not None for ref in others) and time.monotonic() < late:
+                time.sleep(0.002)
+            kept = [i for i, ref in held.items() if i != self.i and ref() is not None]
+            if kept:
+                wrong.append(f"While layer {self.i} computes, the whole weights of layer {kept[0]} are in memory.")
+
+        def forward(self, weights, x):
+            self.alone(weights)
+            return torch.tanh(x * weights[: x.shape[1]] + weights[x.shape[1] : 2 * x.shape[1]])
+
+        def backward(self, weights, x, dy):
+            self.alone(weights)
+            wide = x.shape[1]
+            y = torch.tanh(x * weights[:wide] + weights[wide : 2 * wide])
+            dz = dy * (1 - y**2)
+            parts = torch.cat([(dz * x).sum(0), dz.sum(0)])
+            return torch.nn.functional.pad(parts, (0, len(weights) - len(parts))), dz * weights[:wide]
+
+    length = -(-len(whole[0]) // world_size)
+    padded = [torch.nn.functional.pad(w, (0, length * world_size - len(w))) for w in whole]
+    shards = [p.chunk(world_size)[rank].clone() for p in padded]
+    gradients = sharded_pass([Layer(i) for i in range(3)], shards, x, slope)
+    assert not wrong, wrong[0]
+    return gradients
+""",
+    solution='''
+def sharded_pass(layers, shards, x, dy):
+    """Return the gradients of this rank's shards, for one pass forward and backward through all layers."""
+
+    def gathered(shard):
+        weights = shard.new_empty(world_size * len(shard))
+        dist.all_gather_single(weights, shard)
+        return weights
+
+    inputs = []
+    for layer, shard in zip(layers, shards):
+        weights = gathered(shard)
+        inputs.append(x)
+        x = layer.forward(weights, x)
+
+    gradients = [torch.empty_like(shard) for shard in shards]
+    for i in reversed(range(len(layers))):
+        if i < len(layers) - 1:
+            weights = gathered(shards[i])
+        d_weights, dy = layers[i].backward(weights, inputs[i], dy)
+        dist.reduce_scatter_single(gradients[i], d_weights)
+    return [gradient / world_size for gradient in gradients]
+''',
+    mutants=(
+        Mutant(
+            "gathers the last layer again, whose weights it still has",
+            replace=(
+                "        if i < len(layers) - 1:\n            weights = gathered(shards[i])\n",
+                "        weights = gathered(shards[i])\n",
+            ),
+            verdict="not as asked",
+            says="makes 9 calls",
+        ),
+        Mutant(
+            "keeps all weights for the backward pass",
+            source="""
+def sharded_pass(layers, shards, x, dy):
+    inputs, kept = [], []
+    for layer, shard in zip(layers, shards):
+        weights = shard.new_empty(world_size * len(shard))
+        dist.all_gather_single(weights, shard)
+        kept.append(weights)
+        inputs.append(x)
+        x = layer.forward(weights, x)
+    gradients = [torch.empty_like(shard) for shard in shards]
+    for i in reversed(range(len(layers))):
+        d_weights, dy = layers[i].backward(kept[i], inputs[i], dy)
+        dist.reduce_scatter_single(gradients[i], d_weights)
+    return [gradient / world_size for gradient in gradients]
+""",
+            says="the whole weights of layer 0 are in memory",
+        ),
+        Mutant(
+            "goes back with the last layer's weights only",
+            replace=("        if i < len(layers) - 1:\n            weights = gathered(shards[i])\n", ""),
+            says="Layer 1 computes with weights that are not its own",
+        ),
+        Mutant("forgets the division", replace=("[gradient / world_size for gradient in gradients]", "gradients")),
+        Mutant(
+            "takes its own gradient for everyone's",
+            replace=(
+                "        dist.reduce_scatter_single(gradients[i], d_weights)\n    return [gradient / world_size for",
+                "        gradients[i] = d_weights.chunk(world_size)[rank]\n    return [gradient for",
+            ),
+        ),
+        Mutant(
+            "gives each layer what came out of it, in place of what went in",
+            replace=(
+                "        inputs.append(x)\n        x = layer.forward(weights, x)\n",
+                "        x = layer.forward(weights, x)\n        inputs.append(x)\n",
+            ),
+        ),
+        Mutant(
+            "returns the gradients in the order in which they come",
+            replace=("for gradient in gradients]", "for gradient in gradients[::-1]]"),
+        ),
+        Mutant(
+            "keeps another rank's part of the gradient",
+            replace=("(gradients[i], d_weights)", "(gradients[i], d_weights.roll(len(shards[i])))"),
+        ),
+        Mutant(
+            "averages the whole gradient on every rank",
+            replace=(
+                "        dist.reduce_scatter_single(gradients[i], d_weights)\n",
+                "        dist.all_reduce(d_weights)\n        gradients[i].copy_(d_weights.chunk(world_size)[rank])\n",
+            ),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "Three all-gathers forward, and three reduce-scatters backward: that leaves two. Which layer comes first in "
+        "the backward pass, and what do you still have of it?",
+        "Keep the input of each layer in a list. Keep the weights in **one** variable, so that the next gather lets "
+        "the old ones go.",
+        "In the backward loop: gather unless it is the last layer; `layers[i].backward(…)`; a reduce-scatter of "
+        "`d_weights`. Divide by `world_size`.",
+    ),
+    after=(
+        "This is FSDP's schedule, without the overlap. Its documentation advises the same: do not reshard the layer "
+        "whose backward pass comes right after its forward pass. For the outermost module, `fully_shard` therefore "
+        "keeps the weights between the passes by default."
+    ),
+)
+
+
+# -- what a stage costs -----------------------------------------------------------------------------------------------
+
+
+def _price(xs: Sequence[Any], parameters: float, gpus: int, stage: int) -> list[Any]:
+    memory = sum(sharding.held(parameters, gpus, stage, sharding.MIXED).values())
+    return [[memory, sharding.sent(parameters, gpus, stage, sharding.MIXED)] for _ in xs]
+
+
+def _jobs(n: int) -> list[Case]:
+    jobs = [(7.5e9, 64, 0), (7.5e9, 64, 1), (7.5e9, 64, 2), (7.5e9, 64, 3), (1e12, 1024, 3), (1.5e9, 1, 2), (8e9, 2, 1)]
+    return [
+        Case([()] * n, f"{p / 1e9:g} billion, {g} GPUs, stage {s}", {"parameters": p, "gpus": g, "stage": s})
+        for p, g, s in jobs
+    ]
+
+
+PRICE = Exercise(
+    name="stage_price",
+    lesson="11",
+    title="What a stage costs",
+    statement=(
+        "A model is trained with Adam in mixed precision, on `gpus` GPUs. A parameter takes 2 bytes as a weight, 2 as "
+        "a gradient, and 12 in the optimizer: a float32 copy and two moments. Stage 0 shards nothing, 1 the "
+        "optimizer's states, 2 the gradients too, 3 everything.\n\n"
+        "Return `[memory, sent]`: the bytes that **one** GPU holds, and the bytes that it sends in a training step "
+        "with collectives that send the least. Stage 0 all-reduces the gradients; 1 and 2 reduce-scatter the gradients "
+        "and all-gather the weights; 3 gathers the weights in the forward **and** in the backward pass. Communicate "
+        "nothing."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=_price,
+    inputs=_jobs,
+    tolerance=1e-6,
+    promises=(Calls(0),),
+    solution='''
+def stage_price(parameters, gpus, stage):
+    """Return [memory, sent]: the bytes that one GPU holds, and those that it sends in a training step."""
+    states = 12 * parameters / (gpus if stage >= 1 else 1)
+    gradients = 2 * parameters / (gpus if stage >= 2 else 1)
+    weights = 2 * parameters / (gpus if stage >= 3 else 1)
+    passes = 3 if stage == 3 else 2
+    return [states + gradients + weights, passes * 2 * parameters * (gpus - 1) / gpus]
+''',
+    mutants=(
+        Mutant("shards the gradients in stage 1 already", replace=("stage >= 2", "stage >= 1"), says="stage 1"),
+        Mutant(
+            "forgets the float32 copy of the weights", replace=("12 * parameters", "8 * parameters"), says="stage 0"
+        ),
+        Mutant("gathers once in stage 3", replace=("3 if stage == 3 else 2", "2"), says="stage 3"),
+        Mutant("forgets that a rank keeps its own part", replace=(" * (gpus - 1) / gpus]", "]")),
+        Mutant(
+            "sends an N-th only, where only an N-th is kept",
+            replace=("passes * 2 * parameters * (gpus - 1) / gpus]", "passes * 2 * parameters / gpus]"),
+        ),
+        Mutant(
+            "asks the ranks what a formula says",
+            replace=("    states =", "    dist.barrier()\n    states ="),
+            verdict="not as asked",
+            says="0 is enough",
+        ),
+    ),
+    hints=(
+        "Three amounts of memory, each divided by the number of GPUs from one stage on.",
+        "With S bytes in the whole buffer, a reduce-scatter and an all-gather send S (N − 1) / N from each rank, and "
+        "an all-reduce both of these.",
+        "Gradients and weights have 2 bytes a parameter each, so every one of these transfers has S = 2 · parameters.",
+    ),
+    after=(
+        "7.5 billion parameters on 64 GPUs take 120, 31.4, 16.6 and 1.9 GB: figure 1 of the ZeRO paper. Activations "
+        "come on top."
+    ),
+)
+
+
+EXERCISES = (PASS, PRICE)

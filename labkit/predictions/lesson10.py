@@ -1,0 +1,265 @@
+"""The predictions of lesson 10: the slowest of eight, four slow runs, stale gradients, bounds, and local steps."""
+
+from labkit.predictions.prediction import Option, Prediction, Series
+
+SLOWEST_OF_EIGHT = Prediction(
+    name="slowest_of_eight",
+    lesson="10",
+    question=(
+        "In each step a rank computes for 10 ms and a bit more by chance, 10 ms on average: often less, now and then "
+        "much more. Alone it takes 20 ms a step. Now eight such ranks all-reduce one number after each step. How long "
+        "does a step take on average? (The all-reduce itself takes 1 or 2 ms.)"
+    ),
+    options=(
+        Option(
+            "about 20 ms: an average stays an average",
+            "That would be true of the sum of many steps of one rank, where long and short steps even out. Here they "
+            "meet after every step, and the short ones of seven ranks are no help to the long one of the eighth.",
+        ),
+        Option(
+            "about 25 ms: it gets a little worse",
+            "That is what two ranks take. With each further rank there is one more chance of a long step.",
+        ),
+        Option("nearly 40 ms"),
+        Option(
+            "about 160 ms: each waits for seven others",
+            "They wait for seven others at the same time, not one after the other: only the slowest of them counts.",
+        ),
+    ),
+    answer="nearly 40 ms",
+    why=(
+        "**Nearly 40 ms, almost twice as long.** Nobody is slow: all eight ranks draw from the same lot. But the step "
+        "ends when the *slowest* of them has come, and of eight draws one is usually long. You pay the maximum, in "
+        "every step anew."
+    ),
+)
+
+
+def _run(name: str, question: str, answer: str, why: str, replies: dict[str, str]) -> Prediction:
+    causes = ("throttling", "a bad cable", "uneven shards", "rank 0 writes its log")
+    options = tuple(Option(cause, replies.get(cause, "")) for cause in causes)
+    return Prediction(name=name, lesson="10", question=question, options=options, answer=answer, why=why)
+
+
+FOUR = Series(
+    name="four_slow_runs",
+    lesson="10",
+    question="What is wrong in each of the four runs?",
+    parts=(
+        _run(
+            "run_a",
+            "Run A:",
+            "uneven shards",
+            "Rank 1 computes three times as long as the others, in every step, and it has three times the **rows**. "
+            "The device is fine: it takes as long for a row as the others do.",
+            {
+                "throttling": "A throttled device needs longer for the *same* rows. This one has more rows.",
+                "a bad cable": "Then a rank's sends would take long. They take as long as everybody's.",
+                "rank 0 writes its log": "Then rank 0 would do something besides now and then, and the others wait.",
+            },
+        ),
+        _run(
+            "run_b",
+            "Run B:",
+            "a bad cable",
+            "All compute equally long, and the last rank's **sends** take many times as long as the others'. In a ring "
+            "everything passes over every link, so a single slow link makes the whole all-reduce slow.",
+            {
+                "throttling": "Then a rank would compute longer. Here all compute for the same time.",
+                "uneven shards": "The rows are the same everywhere, and so is the time that they take.",
+                "rank 0 writes its log": "Then it would show in what rank 0 does besides. It is the sends that are "
+                "slow, and another rank's.",
+            },
+        ),
+        _run(
+            "run_c",
+            "Run C:",
+            "rank 0 writes its log",
+            "Rank 0 is late in every fourth step only: in the time that is neither computing nor sending. Nobody else "
+            "writes anything, and all of them wait for it. A median over the steps would not show it at all.",
+            {
+                "throttling": "A hot device is slow in its forward and backward pass, and stays so. Here a rank does "
+                "something besides, every fourth step.",
+                "a bad cable": "The sends are as quick as in a healthy run.",
+                "uneven shards": "The rows are the same everywhere, and so is the time that they take.",
+            },
+        ),
+        _run(
+            "run_d",
+            "Run D:",
+            "throttling",
+            "One rank begins like the others and then takes three times as long for the **same rows**, and it stays "
+            "so. That is what a chip does that gets hot and lowers its clock.",
+            {
+                "a bad cable": "The sends are as quick as everybody's.",
+                "uneven shards": "That would show in the rows. They are the same everywhere, and in the first steps "
+                "the times are, too.",
+                "rank 0 writes its log": "It is not rank 0, and it is the forward and backward pass that takes long.",
+            },
+        ),
+    ),
+)
+
+STALE = Prediction(
+    name="how_stale",
+    lesson="10",
+    question=(
+        "With four ranks there are three workers. Two are equally fast, the last one takes about four times as long "
+        "for a gradient. How many updates does the server make on average between a worker's pull and the arrival of "
+        "its gradient?"
+    ),
+    options=(
+        Option(
+            "about 2 for each worker: there are two others",
+            "Two is the average over all updates. But the slow worker misses many more updates than a fast one does.",
+        ),
+        Option(
+            "0: a worker computes with the weights that the server has",
+            "That would be true if the server's weights stood still while a worker computes. The others go on moving "
+            "them.",
+        ),
+        Option(
+            "about 8 for each worker: the slow one holds up all of them",
+            "That would be true if the others waited for the slow worker. Nobody waits for it here.",
+        ),
+        Option("between 1 and 2 for a fast worker, several times as many for the slow one"),
+    ),
+    answer="between 1 and 2 for a fast worker, several times as many for the slow one",
+    why=(
+        "While the slow worker computes one gradient, each of the two others sends three or four. The slowest rank no "
+        "longer costs time. It brings the *stalest* gradients instead. Over all updates the average is about 2, the "
+        "number of *other* workers."
+    ),
+)
+
+SAME_BITS = Prediction(
+    name="replayed_bits",
+    lesson="10",
+    question=(
+        "No two asynchronous runs are alike. The server has written down from which worker each gradient came, and "
+        "nothing else: no times, no gradients. One process replays the run from this list. How near does it come to "
+        "the server's weights?"
+    ),
+    options=(
+        Option("it gets the same weights, to the last bit"),
+        Option(
+            "to about six digits: floats are added in another order",
+            "That would be true of an all-reduce, which adds up in an order of its own. The server adds one gradient "
+            "after the other, and the list says in which order.",
+        ),
+        Option(
+            "not near at all: without the times nobody knows which weights a gradient was computed with",
+            "The list knows: a worker pulls right after its own update, so its next gradient belongs to the weights "
+            "that it got then, however long it took.",
+        ),
+        Option(
+            "the losses agree, and the weights do not",
+            "That would be true of two different runs that both train well. This is the same run.",
+        ),
+    ),
+    answer="it gets the same weights, to the last bit",
+    why=(
+        "All that chance decides in such a run is the order of arrivals. Given the order, "
+        "everything else follows: which weights a worker pulled, which rows it read, what the server added to what."
+    ),
+)
+
+THIRTY_TWO = Prediction(
+    name="thirty_two_workers",
+    lesson="10",
+    question=(
+        "With three workers and learning rate 0.25 the loss falls steadily. Now take 32 "
+        "workers, all equally fast, with everything else as it was and as many gradients in all. What becomes of the "
+        "loss?"
+    ),
+    options=(
+        Option(
+            "it falls as before: the same gradients are applied",
+            "They are not the same: each is computed with weights that are 31 updates old.",
+        ),
+        Option("it explodes: it ends far above where it began"),
+        Option(
+            "it falls more slowly, and ends where the others do if you wait",
+            "That is what a smaller learning rate would do. With this one the old gradients push the weights beyond "
+            "the goal again and again, further each time.",
+        ),
+        Option(
+            "it falls faster: 32 workers do more",
+            "They take less time, but the number of gradients is the same here, and each is older.",
+        ),
+    ),
+    answer="it explodes: it ends far above where it began",
+    why=(
+        "**It explodes.** A gradient says which way is downhill *here*. Applied 31 steps further on it is wrong, and "
+        "by then 31 more like it are on their way. Training survives that only if each step is small: for each "
+        "doubling of the workers, about half the learning rate. And with half the learning rate you need about twice "
+        "the steps."
+    ),
+)
+
+BOUND = Prediction(
+    name="bound_of_two",
+    lesson="10",
+    question=(
+        "The last worker is **always** four times slower. Now a worker may be at most two steps ahead of the slowest "
+        "one. How fast do updates come, compared with the server that holds nobody?"
+    ),
+    options=(
+        Option(
+            "as fast: two steps of head start are enough",
+            "That would be true if the slow worker caught up now and then. It never does: after two steps the head "
+            "start is used up.",
+        ),
+        Option("each worker at the pace of the slowest, once the head start is used up"),
+        Option(
+            "more slowly than with synchronous SGD: there is the server in between as well",
+            "The server costs little. In the long run both go at the pace of the slowest.",
+        ),
+    ),
+    answer="each worker at the pace of the slowest, once the head start is used up",
+    why=(
+        "A bound lends the fast workers two steps, once. It helps against hiccups, "
+        "where it is a different rank each time that falls behind and then catches up. It does not help against a rank "
+        "that is always slow, and nothing can that bounds staleness."
+    ),
+)
+
+LOCAL = Prediction(
+    name="local_steps_help",
+    lesson="10",
+    question=(
+        "Local SGD averages the weights after every tenth step only. In one run every rank hiccups by chance, in the "
+        "other the last rank is **always** four times slower. In which of the two does it save a good part of the time?"
+    ),
+    options=(
+        Option(
+            "in both: the ranks meet ten times less often",
+            "They meet less often, but they do meet. A rank that is always slow is late by ten steps' time then.",
+        ),
+        Option(
+            "where the last rank is always slow: the others need not wait for it",
+            "They wait for it at every tenth step, and then ten times as long.",
+        ),
+        Option("where every rank hiccups"),
+        Option(
+            "in neither: in the end all wait for the slowest",
+            "For the slowest *sum of ten steps*, yes. But hiccups even out within ten steps.",
+        ),
+    ),
+    answer="where every rank hiccups",
+    why=(
+        "Over ten steps long and short ones even out, and the slowest sum of ten is not "
+        "much above the average. A rank that is always slow is as slow over ten steps as over one. For that you have "
+        "to give it less to do."
+    ),
+)
+
+NOBODY_WAITS = Series(
+    name="nobody_waits", lesson="10", question="Before you run it: what will you find?", parts=(STALE, SAME_BITS)
+)
+
+WHAT_HELPS = Series(
+    name="what_helps", lesson="10", question="Two remedies. Before you try them: what helps whom?", parts=(BOUND, LOCAL)
+)
+
+PREDICTIONS = (SLOWEST_OF_EIGHT, FOUR, NOBODY_WAITS, THIRTY_TWO, WHAT_HELPS)

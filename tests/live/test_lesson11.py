@@ -1,0 +1,340 @@
+"""Lessons 11 and 11b: their cells and their script train alike, and their checks take other right ways."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import labkit
+from labkit import exercises
+from labkit.theory import sharding
+from tests.live.versions import GLOO_ALL_TO_ALL
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCRIPT = ROOT / "notebooks" / "scripts" / "zero_and_fsdp.py"
+LIMIT = 150  # seconds: as many imports of torch as there are ranks, on busy cores
+
+OTHER_WAYS = {
+    "zero1_step": [
+        """
+def zero1_step(params, weights, shard, optimizer):
+    parts = [part.contiguous() for part in torch.cat([p.grad.flatten() for p in params]).split(len(shard))]
+    parts += [torch.zeros_like(shard) for _ in range(world_size - len(parts))]
+    parts = [torch.nn.functional.pad(part, (0, len(shard) - len(part))) for part in parts]
+    shard.grad = torch.zeros_like(shard)
+    dist.reduce_scatter(shard.grad, parts)
+    shard.grad /= world_size
+    optimizer.step()
+    new = [torch.empty_like(shard) for _ in range(world_size)]
+    dist.all_gather(new, shard.detach())
+    weights.copy_(torch.cat(new))
+    for p in params:
+        p.grad.zero_()
+"""
+    ],
+    "shed_gradients": [
+        """
+def shed_gradients(params, shard):
+    missing = [len(params)]
+
+    def arrived(_):
+        missing[0] -= 1
+        if missing[0] == 0:
+            missing[0] = len(params)
+            gradient = torch.zeros(world_size, len(shard), dtype=shard.dtype)
+            flat = torch.cat([p.grad.reshape(-1) for p in params])
+            gradient.view(-1)[: len(flat)] = flat
+            mine = torch.zeros_like(shard)
+            dist.reduce_scatter(mine, list(gradient))
+            mine.div_(world_size)
+            shard.grad = mine if shard.grad is None else shard.grad.add_(mine)
+            for p in params:
+                p.grad = None
+
+    for p in params:
+        p.register_post_accumulate_grad_hook(arrived)
+"""
+    ],
+    "my_shard": [
+        """
+def my_shard(flat, group=None):
+    size = dist.get_world_size(group)
+    room = flat.new_zeros(-(-len(flat) // size) * size)
+    room[: len(flat)] = flat
+    return room.chunk(size)[dist.get_rank(group)].clone()
+""",
+        """
+def my_shard(flat, group=None):
+    size, place = dist.get_world_size(group), dist.get_rank(group)
+    padded = torch.cat([flat, flat.new_zeros(-len(flat) % size)])
+    return padded.view(size, -1)[place].clone()
+""",
+    ],
+    "zero3_layer": [
+        """
+def zero3_layer(compute, shard, x):
+    def gathered():
+        rooms = [torch.empty_like(shard) for _ in range(world_size)]
+        dist.all_gather(rooms, shard.detach())
+        return torch.cat(rooms)
+
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard, x):
+            ctx.x = x.detach()
+            return compute(gathered(), x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            weights = gathered().requires_grad_()
+            inputs = [weights]
+            if ctx.x.is_floating_point():
+                inputs.append(ctx.x.requires_grad_())
+            with torch.enable_grad():
+                y = compute(weights, ctx.x)
+            slopes = torch.autograd.grad(y, inputs, dy)
+            mine = torch.empty_like(shard)
+            dist.reduce_scatter(mine, [part.contiguous() for part in slopes[0].chunk(world_size)])
+            return mine / world_size, slopes[1] if len(slopes) > 1 else None
+
+    return Layer.apply(shard, x)
+"""
+    ],
+    "sharded_pass": [
+        """
+def sharded_pass(layers, shards, x, dy):
+    xs, weights = [x], None
+    for i, layer in enumerate(layers):
+        weights = shards[i].new_empty(world_size * len(shards[i]))
+        dist.all_gather_single(weights, shards[i])
+        xs.append(layer.forward(weights, xs[-1]))
+    mine = [None] * len(layers)
+    for i in range(len(layers) - 1, -1, -1):
+        if weights is None:
+            weights = shards[i].new_empty(world_size * len(shards[i]))
+            dist.all_gather_single(weights, shards[i])
+        slope, dy = layers[i].backward(weights, xs[i], dy / world_size if i == len(layers) - 1 else dy)
+        mine[i] = torch.empty_like(shards[i])
+        dist.reduce_scatter(mine[i], [part.contiguous() for part in slope.chunk(world_size)])
+        weights = None
+    return mine
+"""
+    ],
+    "forward_ahead": [
+        """
+def forward_ahead(layers, gather, x):
+    coming = [gather(0)]
+    for i in range(len(layers)):
+        work, weights = coming.pop()
+        work.wait()
+        del work
+        if i + 1 < len(layers):
+            coming.append(gather(i + 1))
+        x = layers[i](weights, x)
+        del weights
+    return x
+"""
+    ],
+    "hsdp_gradient": [
+        """
+def hsdp_gradient(gradient, inner, outer):
+    parts = [part.contiguous() for part in gradient.chunk(dist.get_world_size(inner))]
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter(mine, parts, group=inner)
+    mine /= dist.get_world_size(inner)
+    dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=outer)
+    return mine
+"""
+    ],
+    "clip_shards": [
+        """
+def clip_shards(shards, most):
+    mine = sum(float(shard.grad.double().pow(2).sum()) for shard in shards)
+    norm = comms.all_reduce(mine) ** 0.5
+    if norm > most:
+        for shard in shards:
+            shard.grad.mul_(most / norm)
+    return norm
+"""
+    ],
+    "stage_price": [
+        """
+def stage_price(parameters, gpus, stage):
+    whole = {"weights": 2, "gradients": 2, "optimizer": 12}
+    cut = {1: ["optimizer"], 2: ["optimizer", "gradients"], 3: list(whole)}.get(stage, [])
+    memory = sum(size * parameters / (gpus if kind in cut else 1) for kind, size in whole.items())
+    half = 2 * parameters * (1 - 1 / gpus)
+    return memory, half * (3 if stage == 3 else 2)
+"""
+    ],
+}
+EACH = [
+    pytest.param(name, source, marks=GLOO_ALL_TO_ALL if "all_to_all" in source else ())
+    for name, sources in OTHER_WAYS.items()
+    for source in sources
+]
+
+
+@pytest.mark.parametrize(("name", "source"), EACH)
+def test_another_right_way_is_right(lab, name, source):
+    lab.run(source)
+    verdict = lab.check(name)
+    assert verdict.state == "right", repr(verdict)
+
+
+def printed(world_size: int, meet: Path) -> dict[str, tuple[list[float], dict[str, int]]]:
+    """What the script prints, for each way: its losses, and the bytes that rank 0 holds of each kind."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")}
+    kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    ranks: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(world_size):
+            ranks.append(subprocess.Popen([sys.executable, SCRIPT], env={**kept, "RANK": str(rank)}, **pipes))
+        said = [process.communicate(timeout=LIMIT) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0] * world_size, said
+    assert [out for out, _ in said[1:]] == [""] * (world_size - 1)
+    ways = {}
+    for line in said[0][0].splitlines():
+        name, losses, held = re.fullmatch(r"(.+): ([\d. ]+) · (.*)", line).groups()
+        sizes = {kind: int(size.replace(",", "")) for kind, size in re.findall(r"(\w+) ([\d,]+)", held)}
+        ways[name] = [float(loss) for loss in losses.split()], sizes
+    return ways
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """The ways of the script on three ranks, among which 205,220 parameters do not divide."""
+    return printed(3, tmp_path_factory.mktemp("script") / "meet")
+
+
+@pytest.mark.slow
+def test_every_way_of_the_script_has_the_losses_of_one_process(script):
+    right, _ = script["one process"]
+    assert len(right) == 4
+    assert right[-1] < right[0] - 0.1, "it learns"
+    assert {"replicas", "ZeRO-1", "ZeRO-2", "ZeRO-3", "ZeroRedundancyOptimizer", "fully_shard"} < set(script)
+    for losses, _ in script.values():
+        assert losses == pytest.approx(right, abs=2e-4)
+
+
+@pytest.mark.slow
+def test_what_a_rank_holds_is_what_the_formula_says_but_for_padding_and_counters(script):
+    for stage, name in enumerate(["replicas", "ZeRO-1", "ZeRO-2", "ZeRO-3"]):
+        _, held = script[name]
+        formula = sharding.held(205_220, 3, stage)
+        assert all(0 <= held[kind] - formula[kind] < 0.001 * 16 * 205_220 for kind in formula)
+    assert sum(script["fully_shard"][1].values()) < 1.03 * sum(sharding.held(205_220, 3, 3).values())
+
+
+def cells(lesson: str) -> list[nbformat.NotebookNode]:
+    (path,) = (ROOT / "notebooks").glob(f"{lesson}-*.ipynb")
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def run_cells(lab, lesson: str) -> list[str]:
+    """What the last rank prints in each %%px cell, the workbook's own functions in place of the stubs."""
+    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
+    sources = [cell.source for cell in cells(lesson) if cell.source.startswith("%%px")]
+    assert set(solutions) < set(sources)
+    return [(lab.run(solutions.get(source, source).removeprefix("%%px\n")) or [""])[-1] for source in sources]
+
+
+@pytest.mark.slow
+def test_the_cells_of_lesson_11_print_the_losses_that_the_script_prints(lab, script):
+    right, _ = script["one process"]
+    seen = re.findall(r"^losses: \[(.*)\]$", "\n".join(run_cells(lab, "11")), re.MULTILINE)
+    assert len(seen) == 6, "replicas, three stages, ZeroRedundancyOptimizer, fully_shard"
+    for losses in seen:
+        assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-4)
+    held = [sum(lab.pull(name)[0].values()) for name in ("replica", "zero1", "zero2", "zero3")]
+    assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.slow
+def test_the_cells_of_lesson_11b_print_them_too_and_what_was_saved_is_loaded(lab, script):
+    right, _ = script["one process"]
+    printed = "\n".join(run_cells(lab, "11b"))
+    assert [float(loss) for loss in re.findall(r"^loss ([\d.]+)$", printed, re.MULTILINE)] == pytest.approx(
+        right, abs=2e-4
+    )
+    (by_hand, by_fsdp, alone) = re.findall(r"^(?:by hand|by FSDP|in one process) +\[(.*)\]$", printed, re.MULTILINE)
+    for found in (by_hand, by_fsdp):
+        assert [float(x) for x in found.split(",")] == pytest.approx([float(x) for x in alone.split(",")], abs=2e-6)
+    norms = [float(norm) for norm in re.findall(r"(?:full_tensor\(\) is|in one process:) +([\d.]+)$", printed, re.M)]
+    assert norms[0] == pytest.approx(norms[1], abs=2e-4)
+    assert "largest difference: 0.0" in printed
+
+
+@pytest.mark.slow
+def test_in_float64_all_stages_end_in_the_weights_of_one_process(lab):
+    """In float32 a gradient that is all rounding, such as a key bias's, moves its weight by Adam's full step."""
+    names = ("zero1_step", "shed_gradients", "my_shard", "zero3_layer")
+    for name in names:
+        lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
+    for cell in cells("11"):
+        if re.match(r"%%px\n(def (fresh|with_weights)|class Part|def flat_buffer)", cell.source):
+            source = cell.source.removeprefix("%%px\n").split("\n\n\nalone")[0].split("\n\n\nmodel")[0]
+            lab.run(source.replace(".to(device)", ".to(device).double()"))
+    lab.run("""
+def trained(model, optimizer, update, share=True):
+    for step in range(4):
+        optimizer.zero_grad()
+        batch = tiny.batch(step, rank, world_size) if share else tiny.batch(step)
+        tiny.loss(model, batch).backward()
+        update()
+
+
+def off(weights, right):
+    return (weights[: len(right)] - right).abs().max().item()
+
+
+alone = fresh()
+optimizer = torch.optim.Adam(alone.parameters(), lr=0.003)
+trained(alone, optimizer, optimizer.step, share=False)
+right = torch.nn.utils.parameters_to_vector(alone.parameters()).detach()
+
+model = fresh()
+params = list(model.parameters())
+weights, shard = flat_buffer(params)
+optimizer = torch.optim.Adam([shard], lr=0.003)
+trained(model, optimizer, lambda: zero1_step(params, weights, shard, optimizer))
+errors = [off(weights, right)]
+
+layers = in_layers(fresh())
+buffers = [flat_buffer(list(layer.parameters())) for layer in layers]
+for layer, (_, mine) in zip(layers, buffers):
+    shed_gradients(list(layer.parameters()), mine)
+optimizer = torch.optim.Adam([mine for _, mine in buffers], lr=0.003)
+
+
+def update():
+    optimizer.step()
+    for whole, mine in buffers:
+        dist.all_gather_single(whole, mine.detach())
+
+
+trained(layers, optimizer, update)
+errors.append(off(torch.nn.utils.parameters_to_vector(layers.parameters()).detach(), right))
+""")
+    errors = lab.pull("errors")
+    assert all(error < 1e-9 for mine in errors for error in mine), errors
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Three ranks, with time to import what they train with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
+        with labkit.start(3, timeout=10) as lab:
+            yield lab
