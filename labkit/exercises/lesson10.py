@@ -113,7 +113,8 @@ def harness(fn, x, turns, **options):
     from labkit.rank import recorder
 
     mine = [turn for turn, worker in enumerate(turns) if worker == rank]
-    real, token, tokens, pulled, came = dist.send, torch.zeros(1), [], [], []
+    token, tokens, pulled, came = torch.zeros(1), [], [], []
+    real = dist.send, dist.isend
 
     def gradient(weights):
         assert len(pulled) < len(mine), "it goes on after it was told to stop"
@@ -123,22 +124,37 @@ def harness(fn, x, turns, **options):
             quietly(lambda: dist.recv(token, src=before, tag=9))
         return weights - x
 
-    def send(*args, **kwargs):
-        real(*args, **kwargs)
+    def received():
         turn = mine[len(pulled) - 1] + 1 if pulled else len(turns)
         if turn < len(turns) and turns[turn] != rank:
             quietly(lambda: tokens.append(dist.isend(token, dst=turns[turn], tag=9)))
 
+    def send(*args, **kwargs):
+        real[0](*args, **kwargs)
+        received()
+
+    class isend:
+        def __init__(self, *args, **kwargs):
+            self.work = real[1](*args, **kwargs)
+
+        def wait(self, *args):
+            done = self.work.wait(*args)
+            received()
+            return done
+
+        def __getattr__(self, name):
+            return getattr(self.work, name)
+
     def quietly(call):
         with recorder.paused():
             call()
-        dist.send = send
+        dist.send, dist.isend = send, isend
 
-    dist.send = send
+    dist.send, dist.isend = send, isend
     try:
         fn(x if rank == 0 else torch.zeros_like(x), gradient, note=came.append, **options)
     finally:
-        dist.send = real
+        dist.send, dist.isend = real
     with recorder.paused():
         for passing in tokens:
             try:
