@@ -1,4 +1,4 @@
-"""Exercises for lesson 10, on the way: what the slowest costs, a parameter server, its replay, and local SGD."""
+"""Exercises for lesson 10: what the slowest of many costs, and who holds the others up, and why."""
 
 from __future__ import annotations
 
@@ -102,440 +102,164 @@ def expected_slowest(seconds, ranks):
     ),
 )
 
-# -- a parameter server ------------------------------------------------------------------------------------------------
+# -- who, and why ------------------------------------------------------------------------------------------------------
 
-# Who sends when is laid down here: a worker's gradient is not ready before its turn, and its turn begins when the one
-# before it was received. So a run is the same every time. What each worker computed with is compared as well. Whenever
-# the recorder pauses, it puts torch's own functions back, hence `quietly`.
-SERVED = """
-def harness(fn, x, turns, **options):
-    from datetime import timedelta
-    from labkit.rank import recorder
-
-    mine = [turn for turn, worker in enumerate(turns) if worker == rank]
-    real, token, tokens, pulled, came = dist.send, torch.zeros(1), [], [], []
-
-    def gradient(weights):
-        assert len(pulled) < len(mine), "it goes on after it was told to stop"
-        pulled.append(weights.clone())
-        before = turns[mine[len(pulled) - 1] - 1] if mine[len(pulled) - 1] else rank
-        if before != rank:
-            quietly(lambda: dist.recv(token, src=before, tag=9))
-        return weights - x
-
-    def send(*args, **kwargs):
-        real(*args, **kwargs)
-        turn = mine[len(pulled) - 1] + 1 if pulled else len(turns)
-        if turn < len(turns) and turns[turn] != rank:
-            quietly(lambda: tokens.append(dist.isend(token, dst=turns[turn], tag=9)))
-
-    def quietly(call):
-        with recorder.paused():
-            call()
-        dist.send = send
-
-    dist.send = send
-    try:
-        fn(x if rank == 0 else torch.zeros_like(x), gradient, note=came.append, **options)
-    finally:
-        dist.send = real
-    with recorder.paused():
-        for passing in tokens:
-            try:
-                passing.wait(timedelta(seconds=2))
-            except RuntimeError:  # nobody came for it: what comes back says why
-                pass
-    return [x, came] if rank == 0 else pulled
-"""
+CAUSES = ("throttling", "shards", "cable", "logging")
 
 
-def scripted(n: int, turns: Sequence[int], about: str, **options: Any) -> Case:
-    """All start from weights of zero, and worker r has a goal that it pulls them to; they send in these turns."""
-    goals = [np.zeros(2), *(np.array([8.0 * r, 4.0 - r]) for r in range(1, n))]
-    return Case(goals, about, {"turns": [int(turn) for turn in turns], **options})
+def _run(n: int, cause: str, rank: int, steps: int = 8, faint: float = 0.0) -> Case:
+    """What each rank measures: rows, compute, send and rest. `faint` is harmless and large beside what is usual."""
+    rng = np.random.default_rng([n, rank, CAUSES.index(cause)])
+    xs = []
+    for r in range(n):
+        rows = np.full(steps, 60.0)
+        pace = 1 + rng.random(steps) / 50
+        send, rest = 2 + rng.random(steps), 0.5 + rng.random(steps) / 10
+        if r == (rank + 1) % n:
+            rest = rest + faint
+        if r == rank:
+            if cause == "throttling":
+                pace[steps // 4 :] *= 2
+                rows += 1
+            elif cause == "shards":
+                rows *= 2
+            elif cause == "cable":
+                send += 40
+            else:
+                rest[3::4] += 200
+        xs.append((rows, rows * pace, send, rest))
+    return Case(xs, f"{cause} on rank {rank}")
 
 
-def _asynchronous(xs: Sequence[Any], turns: Sequence[int], updates: int, lr: float) -> list[Any]:
-    """What rank 0 is left with, and whom it noted; what each worker computed its gradients with."""
-    weights = np.zeros_like(xs[0])
-    pulled = [[weights] for _ in xs]
-    for worker in turns[:updates]:
-        weights = weights - lr * (pulled[worker][-1] - xs[worker])
-        pulled[worker].append(weights)
-    return [[weights, list(turns[:updates])], *pulled[1:]]
-
-
-def _orders(n: int) -> list[Case]:
-    rng = np.random.default_rng([n, 3])
-
-    def case(order: Sequence[int], about: str, lr: float = 0.5) -> Case:
-        return scripted(n, [*order, *range(1, n)], about, updates=len(order), lr=lr)
-
+def _runs(n: int) -> list[Case]:
+    last = n - 1
     return [
-        case([n - 1, *range(1, n)], "the last worker comes first"),
-        case([1, 1, 1, n - 1], "worker 1 comes three times in a row", 0.25),
-        case(rng.integers(1, n, 9).tolist(), "nine updates in a random order"),
-        case([n - 1], "a single update"),
+        _run(n, "shards", last),
+        _run(n, "throttling", 0),
+        _run(n, "cable", last, faint=2.0),
+        _run(n, "logging", 0),
+        _run(n, "throttling", last, steps=12, faint=2.0),
+        _run(n, "shards", 1 % n, steps=1),
     ]
 
 
-SERVE = Exercise(
-    name="asynchronous_sgd",
+def _cause(xs: Sequence[Any]) -> list[Any]:
+    table = np.array([[column.mean() for column in x] for x in xs])
+    lost = table[:, 1:] - np.sort(table[:, 1:], axis=0)[(len(xs) - 1) // 2]
+    rank, what = np.unravel_index(lost.argmax(), lost.shape)
+    rows, pace = table[:, 0], table[:, 1] / table[:, 0]
+    slow = pace[rank] / pace.min() > rows[rank] / rows.min()
+    cause = (CAUSES[0] if slow else CAUSES[1], *CAUSES[2:])[what]
+    return [[int(rank), cause]] * len(xs)
+
+
+NAME = Exercise(
+    name="name_the_cause",
     lesson="10",
-    title="A parameter server that answers whoever comes first",
+    title="Who holds the others up, and why?",
     statement=(
-        "Rank 0 is the server, the others are its workers. All are given the same flat `weights`. A **worker** sends "
-        "the gradient of what it has pulled, `gradient(pulled)`, and pulls the new weights, over and over, until what "
-        "it gets is `nan`. The **server** takes so many `updates` in the order in which they **arrive**. For each, it "
-        "moves its weights in place, `weights -= lr * push`, calls `note(worker)` with the sender's rank, and sends "
-        "the new weights to this worker alone. Nobody waits for a slower worker. How workers are told to stop is "
-        "written already. Return nothing.\n\n"
-        "In the picture each worker pulls towards a goal. Afterwards, rank 0 has its weights and whom it noted, and a "
-        "worker the weights that it computed its gradients with. `turns` is who sends when."
-    ),
-    minutes=10,
-    difficulty=2,
-    means=_asynchronous,
-    inputs=_orders,
-    harness=SERVED,
-    tolerance=1e-9,
-    forbids=("collectives",),
-    solution='''
-def asynchronous_sgd(weights, gradient, updates, lr, note):
-    """Train on all ranks: rank 0 holds the weights, the others send it gradients."""
-    if rank == 0:
-        push = torch.empty_like(weights)
-        for _ in range(updates):
-            # yours
-            worker = dist.recv(push)
-            weights -= lr * push
-            note(worker)
-            dist.send(weights, dst=worker)
-            # end
-        for _ in range(1, world_size):  # each sends once more, and is told to stop
-            dist.send(torch.full_like(weights, torch.nan), dst=dist.recv(push))
-    else:
-        pulled = weights.clone()
-        while not pulled.isnan().any():
-            # yours
-            dist.send(gradient(pulled), dst=0)
-            dist.recv(pulled, src=0)
-            # end
-''',
-    mutants=(
-        Mutant(
-            "serves the workers in rank order",
-            replace=(
-                "for _ in range(updates):\n            worker = dist.recv(push)",
-                "for i in range(updates):\n            worker = dist.recv(push, src=1 + i % (world_size - 1))",
-            ),
-            verdict="deadlock",
-            says="for rank 1 to send",
-        ),
-        Mutant(
-            "answers only once a gradient of every worker is there",
-            replace=(
-                "            dist.send(weights, dst=worker)\n",
-                "            waiting = [*waiting, worker] if _ else [worker]\n"
-                "            if len(waiting) % (world_size - 1) == 0:\n"
-                "                for one in waiting[1 - world_size :]:\n"
-                "                    dist.send(weights, dst=one)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant("applies a gradient twice", replace=("weights -= lr * push", "weights -= lr * (push + push)")),
-        Mutant(
-            "answers before the update",
-            replace=(
-                "            weights -= lr * push\n            note(worker)\n            "
-                "dist.send(weights, dst=worker)\n",
-                "            dist.send(weights, dst=worker)\n            weights -= lr * push\n"
-                "            note(worker)\n",
-            ),
-        ),
-        Mutant(
-            "has workers that never pull",
-            replace=(
-                "dist.recv(pulled, src=0)",
-                "answer = torch.empty_like(pulled)\n            dist.recv(answer, src=0)\n"
-                "            pulled = answer if answer.isnan().any() else pulled",
-            ),
-        ),
-        Mutant(
-            "has workers that do not even look whether to stop",
-            replace=("dist.recv(pulled, src=0)", "dist.recv(torch.empty_like(pulled), src=0)"),
-            verdict="raises",
-            says="told to stop",
-        ),
-        Mutant("climbs", replace=("weights -= lr", "weights += lr")),
-        Mutant("divides by the number of workers", replace=("lr * push", "lr * push / (world_size - 1)")),
-        Mutant("moves a copy", replace=("weights -= lr * push", "weights = weights - lr * push")),
-        Mutant("notes nobody", replace=("            note(worker)\n", "")),
-        Mutant("sends the gradient back", replace=("dist.send(weights, ", "dist.send(push, ")),
-        Mutant(
-            "never answers",
-            replace=("            dist.send(weights, dst=worker)\n", ""),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "all-reduces the gradients",
-            source="""
-def asynchronous_sgd(weights, gradient, updates, lr, note):
-    for _ in range(updates):
-        push = torch.zeros_like(weights) if rank == 0 else gradient(weights)
-        dist.all_reduce(push)
-        weights -= lr * push
-""",
-        ),
-    ),
-    hints=(
-        "Which call takes a message from whoever sends first, and how does it tell you who that was? Lesson 02 has it.",
-        "`worker = dist.recv(push)`, without `src`, fills `push` and returns the sender's rank. A worker sends to rank "
-        "0 and receives into `pulled`.",
-        "Server: receive, move the weights in place, note, send the weights to `worker`. Worker: "
-        "`dist.send(gradient(pulled), dst=0)`, then `dist.recv(pulled, src=0)`.",
-    ),
-    after=(
-        "Six lines, and no worker waits for another. Look at what you gave up: the server moves its weights by a "
-        "gradient of weights that others have moved since."
-    ),
-)
-
-
-# -- the same run in one process ---------------------------------------------------------------------------------------
-
-
-def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
-    start, slope = xs[0]
-    weights, stale = start, []
-    pulled: dict[int, Any] = {}
-    steps: dict[int, int] = {}
-    version: dict[int, int] = {}
-    for update, worker in enumerate(order):
-        step = steps.get(worker, 0)
-        weights = weights - lr * (slope * pulled.get(worker, start) - worker - 10 * step)
-        stale.append(update - version.get(worker, 0))
-        pulled[worker], steps[worker], version[worker] = weights, step + 1, update + 1
-    return [[weights, stale]] * len(xs)
-
-
-def _recorded(n: int) -> list[Case]:
-    rng = np.random.default_rng([n, 4])
-    same = [(np.array([1.0, 2.0]), np.array([1.0, 0.5]))] * n
-
-    def case(order: Sequence[int], about: str) -> Case:
-        return Case([tuple(a.copy() for a in x) for x in same], about, {"order": list(order), "lr": 0.25})
-
-    return [
-        case([1, 2, 1], "two workers"),
-        case([1, 1, 1], "a single worker"),
-        case([2, 1, 1, 1, 3, 2], "worker 2 comes back late"),
-        case(rng.integers(1, 6, 20).tolist(), "five workers, 20 updates"),
-        case([], "no update"),
-    ]
-
-
-REPLAY = Exercise(
-    name="replay_arrivals",
-    lesson="10",
-    title="Replay an asynchronous run in one process",
-    statement=(
-        "`order` lists which worker's gradient arrived at the server, one entry an update, and `weights` is where all "
-        "began. `gradient(pulled, worker, step)` gives what a worker sent after it had pulled these weights, in its "
-        "own step 0, 1, 2, … Replay the run, without any communication, and return two things: the **weights** after "
-        "the last update, and for each update its **staleness**: how many updates of others the server had made since "
-        "this worker pulled. Leave `weights` itself as it is."
+        "Every rank has measured some training steps, one number a step, in float64: the `rows` of its shares, and the "
+        "milliseconds that its forward and backward pass took (`compute`), its sends (`send`) and all else that it did "
+        "(`rest`). On **one** rank **one** thing is wrong. Return a list of two, the same on every rank: that rank and "
+        'the cause. A row takes longer than on the others: `"throttling"`. It has more rows: `"shards"`. Its '
+        'sends take long: `"cable"`. It does something besides, perhaps only now and then: `"logging"`. What loses '
+        "the **most time** counts; a little more of a small thing is harmless. One call that communicates.\n\n"
+        "The function as it stands does this for some runs, and is wrong in **three** ways: repair it."
     ),
     minutes=12,
     difficulty=2,
-    means=_replayed,
-    inputs=_recorded,
-    forbids=("collectives", "send", "recv"),
-    keeps_input=True,
-    tolerance=1e-9,
-    harness="""
-def harness(fn, start, slope, order, lr):
-    def gradient(pulled, worker, step):
-        assert isinstance(step, int), f"`step` is a whole number, and {step!r} comes"
-        return slope * pulled - worker - 10 * step
+    means=_cause,
+    inputs=_runs,
+    picture=lambda: _run(3, "shards", 2, steps=2).xs,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
+    specimen='''
+def name_the_cause(rows, compute, send, rest):
+    """Return [rank, cause] of what loses the most time."""
+    mine = torch.stack([rows, compute, send, rest]).median(1).values
+    everyone = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    table = torch.stack(everyone)  # a row a rank
 
-    weights, staleness = fn(list(order), start, gradient, lr)
-    return [weights, [int(s) for s in staleness]]
-""",
+    slower = (table / table.median(0).values)[:, 1:]
+    culprit, what = divmod(slower.argmax().item(), 3)
+    return [culprit, ("throttling", "cable", "logging")[what]]
+''',
     solution='''
-def replay_arrivals(order, weights, gradient, lr):
-    """Return the weights after the last update, and the staleness of each."""
-    pulled = dict.fromkeys(order, weights)
-    version, steps, staleness = dict.fromkeys(order, 0), dict.fromkeys(order, 0), []
-    for update, worker in enumerate(order):
-        weights = weights - lr * gradient(pulled[worker], worker, steps[worker])
-        staleness.append(update - version[worker])
-        pulled[worker], version[worker] = weights, update + 1
-        steps[worker] += 1
-    return weights, staleness
+def name_the_cause(rows, compute, send, rest):
+    """Return [rank, cause] of what loses the most time."""
+    mine = torch.stack([rows, compute, send, rest]).mean(1)
+    everyone = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    table = torch.stack(everyone)  # a row a rank
+
+    lost = (table - table.median(0).values)[:, 1:]
+    culprit, what = divmod(lost.argmax().item(), 3)
+    if what > 0:
+        return [culprit, ("cable", "logging")[what - 1]]
+    more = table[culprit, 0] / table[:, 0].min()
+    slower = (table[:, 1] / table[:, 0])[culprit] / (table[:, 1] / table[:, 0]).min()
+    return [culprit, "throttling" if slower > more else "shards"]
 ''',
     mutants=(
         Mutant(
-            "lets workers compute with the newest weights",
-            replace=("gradient(pulled[worker], ", "gradient(weights, "),
-            says="two workers",
+            "takes the median of the steps, and misses what is rare",
+            replace=("rest]).mean(1)", "rest]).median(1).values"),
+            says="logging",
         ),
         Mutant(
-            "has workers that never pull",
-            replace=("        pulled[worker], version[worker] = weights, update + 1\n", ""),
-        ),
-        Mutant("counts a worker's own update", replace=("update - version[worker]", "update + 1 - version[worker]")),
-        Mutant("applies a gradient twice", replace=("- lr * gradient", "- 2 * lr * gradient")),
-        Mutant("takes the update for the worker's step", replace=("worker, steps[worker])", "worker, update)")),
-        Mutant("forgets to count the steps", replace=("        steps[worker] += 1\n", "")),
-        Mutant(
-            "moves everybody's copy in place",
-            replace=("weights = weights - lr * gradient", "weights -= lr * gradient"),
+            "takes who is many times slower in whatever is small",
+            replace=("(table - table.median(0).values)", "(table / table.median(0).values)"),
         ),
         Mutant(
-            "takes the first worker to be worker 0",
-            replace=("gradient(pulled[worker], ", "gradient(pulled[worker - 1], "),
-            verdict="raises",
-            says="KeyError",
-        ),
-    ),
-    hints=(
-        "What does a worker hold that the server does not? The weights of its last visit. Keep them for each worker.",
-        "`pulled[worker]` are those weights, `version[worker]` is how many updates were in them. The staleness is the "
-        "difference between that and now.",
-        "New weights, then the staleness, then the worker pulls: `pulled[worker], version[worker] = weights, "
-        "update + 1`. Write `weights = weights - …`: in place would change what others have pulled.",
-    ),
-    after=(
-        "An asynchronous run is not reproducible, and its order of arrivals is all that is missing. Whoever records it "
-        "can debug the run in one process."
-    ),
-)
-
-# -- local SGD ---------------------------------------------------------------------------------------------------------
-
-
-def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:
-    weights = [goal * 0 for goal in xs]
-    for step in range(steps):
-        slopes = [(r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs, strict=True))]
-        weights = [w - lr * slope for w, slope in zip(weights, slopes, strict=True)]
-        if (step + 1) % every == 0 or step == steps - 1:
-            mean = sum(weights) / len(xs)
-            weights = [mean.copy() for _ in xs]
-    return weights
-
-
-def _goals(n: int) -> list[Case]:
-    rng = np.random.default_rng([n, 5])
-
-    def case(steps: int, every: int, about: str, dtype: str = "float64", size: int = 2) -> Case:
-        goals = [rng.integers(-8, 9, size).astype(dtype) for _ in range(n)]
-        return Case(goals, about, {"steps": steps, "every": every, "lr": 0.125})
-
-    return [
-        Case([np.array([8.0 * r]) for r in range(n)], "", {"steps": 2, "every": 2, "lr": 0.25}),
-        case(2, 1, "a mean after every step"),
-        case(6, 3, "six steps, a mean after every third"),
-        case(5, 3, "five steps, a mean after every third"),
-        case(4, 9, "four steps, fewer than from mean to mean"),
-        case(6, 3, "float32", "float32", 5),
-    ]
-
-
-LOCAL = Exercise(
-    name="local_sgd",
-    lesson="10",
-    title="Train alone, average now and then",
-    statement=(
-        "All ranks start from the same flat `weights`. Each takes so many `steps` of gradient descent by itself, "
-        "`weights -= lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. "
-        "After each step whose count `every` divides, all ranks replace their **weights** by the mean over the ranks. "
-        "After the last step they do so as well, once, whatever its count. Change `weights` in place and return them. "
-        "No other communication. The picture shows where each rank is drawn to."
-    ),
-    minutes=6,
-    difficulty=1,
-    means=_locally,
-    inputs=_goals,
-    promises=(Calls(2),),
-    least=Least(sent=lambda n, S: 4 * (n - 1) / n * S, rounds=lambda n: 2),
-    harness="""
-def harness(fn, goal, steps, every, lr):
-    seen = []
-
-    def gradient(weights, step):
-        seen.append(step)
-        return (rank + 1) * (weights - goal * (step + 1))
-
-    result = fn(torch.zeros_like(goal), gradient, steps, every, lr)
-    assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
-    return result
-""",
-    solution='''
-def local_sgd(weights, gradient, steps, every, lr):
-    """Return the weights after so many steps; the ranks average them after every so many."""
-    for step in range(steps):
-        weights -= lr * gradient(weights, step)
-        # yours
-        if (step + 1) % every == 0 or step == steps - 1:
-            dist.all_reduce(weights)
-            weights /= world_size
-        # end
-    return weights
-''',
-    mutants=(
-        Mutant(
-            "averages the gradients in place of the weights",
-            source="""
-def local_sgd(weights, gradient, steps, every, lr):
-    for step in range(steps):
-        push = gradient(weights, step)
-        if (step + 1) % every == 0 or step == steps - 1:
-            dist.all_reduce(push)
-            push /= world_size
-        weights -= lr * push
-    return weights
-""",
-        ),
-        Mutant("forgets the division", replace=("            weights /= world_size\n", "")),
-        Mutant(
-            "averages after every step",
-            replace=("(step + 1) % every == 0 or step == steps - 1", "step >= 0"),
-        ),
-        Mutant("averages after step 0 already", replace=("(step + 1) % every", "step % every")),
-        Mutant("leaves the last steps alone", replace=(" or step == steps - 1", ""), says="five steps"),
-        Mutant(
-            "takes rank 0's weights",
-            replace=("dist.all_reduce(weights)\n            weights /= world_size", "dist.broadcast(weights, src=0)"),
+            "calls a full shard a slow device",
+            replace=('"throttling" if slower > more else "shards"', '"throttling"'),
+            says="shards",
         ),
         Mutant(
-            "averages twice at the end",
+            "calls a slow device with one row more a full shard",
+            replace=("slower > more", "more == 1"),
+            says="throttling",
+        ),
+        Mutant("names the fastest", replace=("lost.argmax()", "lost.argmin()")),
+        Mutant(
+            "looks at its own times only",
             replace=(
-                "    return weights",
-                "    dist.all_reduce(weights)\n    weights /= world_size\n    return weights",
+                "    table = torch.stack(everyone)",
+                "    everyone = [mine] * world_size\n    table = torch.stack(everyone)",
+            ),
+        ),
+        Mutant(
+            "gathers column by column",
+            replace=(
+                "    everyone = [torch.empty_like(mine) for _ in range(world_size)]\n"
+                "    dist.all_gather(everyone, mine)\n    table = torch.stack(everyone)",
+                "    table = torch.stack([torch.cat(comms.all_gather(column.reshape(1))) for column in mine], 1)",
             ),
             verdict="not as asked",
-            says="2 is enough",
+            says="1 is enough",
         ),
         Mutant(
-            "lets rank 0 alone make the call",
+            "gathers on rank 0 alone",
             replace=(
-                "            dist.all_reduce(weights)",
-                "            if rank == 0:\n                dist.all_reduce(weights)",
+                "    dist.all_gather(everyone, mine)",
+                "    if rank == 0:\n        dist.all_gather(everyone, mine)",
             ),
             verdict="deadlock",
         ),
     ),
     hints=(
-        "The two lines of lesson 00, on the weights, and only now and then.",
-        "Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.",
-        "`if (step + 1) % every == 0 or step == steps - 1:`, then `dist.all_reduce(weights)` and the division.",
+        "Three questions to the function: what does it make of a step in four that takes long? Of two hundredths of a "
+        "second that become four? Of a rank that has twice the rows?",
+        "A median does not see what is rare; a mean does. Time lost is a difference from what a healthy rank takes, "
+        "not a quotient.",
+        "Where it is `compute` that loses most: which is larger beside the healthiest rank, this rank's rows, or its "
+        "time for a row?",
     ),
     after=(
-        "With `every=1` this is synchronous SGD: the mean of equal weights minus the ranks' steps is those weights "
-        "minus the mean step. With `every=H` there are H times fewer meetings, and the ranks drift apart in between."
+        "Monitoring of large jobs does this for thousands of ranks: a few numbers a rank and step, gathered now and "
+        "then, held against the median of all."
     ),
 )
 
-EXERCISES = (SLOWEST, SERVE, REPLAY, LOCAL)
+EXERCISES = (SLOWEST, NAME)

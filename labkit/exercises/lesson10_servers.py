@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson10 import SERVED, scripted
+from labkit.exercises.lesson10_async import SERVED, scripted
 from labkit.grading.exercise import Case, Exercise, Mutant
 
 # -- bounded staleness -------------------------------------------------------------------------------------------------

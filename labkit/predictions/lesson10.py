@@ -7,8 +7,8 @@ SLOWEST_OF_EIGHT = Prediction(
     lesson="10",
     question=(
         "In each step a rank computes for 10 ms and a bit more by chance, 10 ms on average: often less, now and then "
-        "much more. Alone it takes 20 ms a step. Now eight such ranks all-reduce one number after each step. How long "
-        "does a step take on average? (The all-reduce itself takes 1 or 2 ms.)"
+        "much more. Alone it takes 20 ms a step. Now eight such ranks all-reduce one number after each step, which by "
+        "itself takes 1 or 2 ms. How long does a step take on average?"
     ),
     options=(
         Option(

@@ -1,0 +1,147 @@
+"""An exercise for lesson 10: shares by speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+
+# -- shares by speed ---------------------------------------------------------------------------------------------------
+
+# Row i of the batch has the gradient [i, i * i]. What each rank computes is collected while the recorder is paused.
+SHARED = """
+def harness(fn, seconds, rows):
+    from labkit.rank import recorder
+
+    asked = []
+
+    def gradient(first, last):
+        assert 0 <= first < last <= rows, f"rows {first} to {last} are no share of a batch of {rows} rows"
+        asked.append((first, last))
+        i = torch.arange(first, last, dtype=torch.float64)
+        return torch.stack([i, i * i]).mean(1)
+
+    result = fn(gradient, rows, seconds)
+    with recorder.paused():
+        everyones = [None] * world_size
+        dist.all_gather_object(everyones, (seconds, asked))
+    taken = sorted(i for _, mine in everyones for first, last in mine for i in range(first, last))
+    missing, twice = set(range(rows)) - set(taken), {i for i in taken if taken.count(i) > 1}
+    assert not missing, f"row {min(missing)} of {rows} is on no rank"
+    assert not twice, f"row {min(twice)} is on more than one rank"
+    slow = {r: s * sum(last - first for first, last in mine) for r, (s, mine) in enumerate(everyones)}
+    last, best = max(slow, key=slow.get), rows / sum(1 / s for s, _ in everyones)
+    enough = best + max(s for s, _ in everyones)
+    assert slow[last] < enough, f"rank {last} computes for {slow[last]:.3g} s, and all could be done in {best:.3g} s"
+    return result
+"""
+
+
+def _whole_batch(xs: Sequence[Any], rows: int) -> list[Any]:
+    i = np.arange(rows, dtype="float64")
+    return [np.array([i.mean(), (i * i).mean()]) for _ in xs]
+
+
+def _speeds(n: int) -> list[Case]:
+    def case(seconds: Sequence[float], rows: int, about: str = "") -> Case:
+        return Case([(s,) for s in seconds], about, {"rows": rows})
+
+    return [
+        case([1.0] * (n - 1) + [2.0], 12),
+        case([1.0] * n, 12 * n, "all are alike"),
+        case([4.0] + [1.0] * (n - 1), 61, "rank 0 is four times slower"),
+        case([0.5 + 0.3 * r for r in range(n)], 100, "all differ"),
+        case([1e-3 * (2 + r % 2) for r in range(n)], 240, "milliseconds"),
+    ]
+
+
+BALANCED = Exercise(
+    name="balanced_gradient",
+    lesson="10",
+    title="Shares by speed",
+    statement=(
+        "A row takes this rank `seconds`, a float that was measured and differs from rank to rank. Share out the rows "
+        "0 to `rows` − 1 of a batch, so that all ranks finish at nearly the same time: each takes one run of rows, in "
+        "the order of the ranks, as many as its part of the speed of all. `gradient(first, last)` computes rows "
+        "`first` to `last` − 1 and returns the **mean** gradient of these. Return the mean gradient of the **whole "
+        "batch**, on every rank. No share is empty here."
+    ),
+    minutes=12,
+    difficulty=2,
+    means=_whole_batch,
+    inputs=_speeds,
+    harness=SHARED,
+    tolerance=1e-9,
+    least=Least(rounds=lambda n: 2),
+    solution='''
+def balanced_gradient(gradient, rows, seconds):
+    """Return the mean gradient of the batch; each rank computes as many rows as its speed allows."""
+    speed = torch.tensor([1 / seconds], dtype=torch.float64, device=device)
+    speeds = [torch.empty_like(speed) for _ in range(world_size)]
+    dist.all_gather(speeds, speed)
+    borders = torch.cat([torch.zeros_like(speed), *speeds]).cumsum(0)
+    first, last = (rows * borders / borders[-1]).round().long().tolist()[rank : rank + 2]
+    total = gradient(first, last) * (last - first)
+    dist.all_reduce(total)
+    return total / rows
+''',
+    mutants=(
+        Mutant(
+            "gives all the same number of rows",
+            replace=("[1 / seconds]", "[1.0]"),
+            says="all could be done in",
+        ),
+        Mutant("gives the slow ranks more", replace=("[1 / seconds]", "[seconds]"), says="all could be done in"),
+        Mutant(
+            "averages the ranks' means",
+            replace=(
+                "total = gradient(first, last) * (last - first)\n    dist.all_reduce(total)\n    return total / rows",
+                "total = gradient(first, last)\n    dist.all_reduce(total)\n    return total / world_size",
+            ),
+        ),
+        Mutant(
+            "rounds each share by itself",
+            source="""
+def balanced_gradient(gradient, rows, seconds):
+    speeds = [1 / s for s in comms.all_gather(seconds)]
+    shares = [int(rows * speed / sum(speeds)) for speed in speeds]
+    first = sum(shares[:rank])
+    total = gradient(first, first + shares[rank]) * shares[rank]
+    dist.all_reduce(total)
+    return total / rows
+""",
+            says="is on no rank",
+        ),
+        Mutant(
+            "counts a border row on both sides",
+            replace=("gradient(first, last) *", "gradient(first, min(last + 1, rows)) *"),
+            says="more than one rank",
+        ),
+        Mutant(
+            "knows its own speed only",
+            replace=("    dist.all_gather(speeds, speed)\n", "    speeds = [speed] * world_size\n"),
+            says="all could be done in",
+        ),
+        Mutant("keeps the gradient of its own rows", replace=("    dist.all_reduce(total)\n", "")),
+        Mutant(
+            "lets rank 0 alone make the call",
+            replace=("    dist.all_reduce(total)", "    if rank == 0:\n        dist.all_reduce(total)"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "A rank's speed is `1 / seconds` rows a second. Everybody needs everybody's, to know where their share begins.",
+        "If you round each share by itself, rows are lost or doubled. Round the **borders**: those are sums of speeds.",
+        "The mean gradient of few rows must not count as much as that of many: multiply by the rows of the share, sum "
+        "up, divide by `rows`.",
+    ),
+    after=(
+        "A slow device costs now what it lacks, not what all others wait: three devices at full speed and one at a "
+        "quarter of it do 3.25 devices' work, where equal shares get 1. And the step is the same to the last digits."
+    ),
+)
+
+EXERCISES = (BALANCED,)
