@@ -1,4 +1,4 @@
-"""The predictions of lesson 11b: where FSDP sums, what gathering ahead hides, and whose rank counts."""
+"""The predictions of lesson 11b: what gathering ahead hides, where FSDP sums, whose rank counts, what parts hide."""
 
 from labkit.predictions.prediction import Option, Prediction, Trap
 
@@ -18,9 +18,9 @@ WHERE_SUMS = Prediction(
         ),
         Option("64 at some places, 65 at others"),
         Option(
-            "64.5 everywhere: bfloat16's nearest number",
-            "Near 64, bfloat16 can hold 64 and 64.5 and 65, and so this would be the result of one rounding at the "
-            "end. But every addition is rounded, and near 256 bfloat16 holds even numbers only.",
+            "65 everywhere: 64.75, rounded to bfloat16",
+            "That would be true if the sum were exact and rounded once at the end: near 64 bfloat16 holds halves, and "
+            "64.75 becomes 65. But every addition is rounded, and from 256 on bfloat16 holds even numbers only.",
         ),
         Option(
             "inf: 256 is too large for 16 bits",
@@ -31,8 +31,8 @@ WHERE_SUMS = Prediction(
     answer="64 at some places, 65 at others",
     why=(
         "64 at some places and 65 at others. Without a `reduce_dtype`, FSDP adds in `param_dtype`: in bfloat16 256 + 1 "
-        "is 256 again, and a 1 survives only where it meets other ones first. Which places these are depends on the "
-        "ring."
+        "is 256 again, so three single ones vanish and leave 256 / 4 = 64. Where ones are added to each other first, "
+        "2 + 256 is 258, the last 1 makes it 260, and 260 / 4 = 65. Which order a place has depends on the ring."
     ),
 )
 
@@ -89,4 +89,86 @@ RANK_OF_GROUP = Prediction(
     ),
 )
 
-PREDICTIONS = (AHEAD, WHERE_SUMS, RANK_OF_GROUP)
+ACROSS = Prediction(
+    name="bytes_across_hosts",
+    lesson="11b",
+    question=(
+        "On paper: a model of 7 billion parameters is trained on 8 hosts of 8 GPUs, sharded within each host, with a "
+        "copy on every host. Gradients travel in bfloat16. How many GB does **one GPU** send to other hosts in a "
+        "training step, with an all-reduce that sends the least?"
+    ),
+    answer=2 * 7 / 8 * 14 / 8,
+    unit="GB",
+    within=0.1,
+    why=(
+        "About 3.1 GB. The whole gradient has 14 GB. After the reduce-scatter within the host a GPU has an eighth of "
+        "it, 1.75 GB, and an all-reduce of that among 8 hosts sends 2 · 7/8 · 1.75 GB from each. The gathers and the "
+        "reduce-scatters stay within the host."
+    ),
+    traps=(
+        Trap(24.5, "This is an all-reduce of the whole gradient among 8. Only a GPU's own eighth has to go across."),
+        Trap(27.5625, "This is DDP on 64 GPUs: all of the gradient, among all of them."),
+        Trap(1.75, "This is the shard. An all-reduce among 8 sends 2 · 7/8 times as much as it is given."),
+        Trap(1.53125, "This is half of an all-reduce: a reduce-scatter of the shard alone."),
+        Trap(12.25, "This is the reduce-scatter of the whole gradient, which stays within the host."),
+        Trap(6.125, "Gradients in float32 would send this much. bfloat16 takes 2 bytes."),
+    ),
+)
+
+CLIPPED = Prediction(
+    name="norm_of_clipped_parts",
+    lesson="11b",
+    question=(
+        "The gradient of a sharded model lies in parts on four ranks, and each part happens to have norm 1. Every rank "
+        "clips its own part, so that the norm of the part is at most 1. What is the norm of the whole gradient "
+        "afterwards?"
+    ),
+    answer=2.0,
+    within=0.01,
+    why=(
+        "2. Each rank sees a norm of 1 and leaves its part alone. The squares add up to 4, so the whole gradient has "
+        "norm 2: twice the limit, and on 64 ranks it would be 8 times. Where the parts have different norms, each is "
+        "scaled by a different factor, and the direction of the gradient changes, too."
+    ),
+    traps=(
+        Trap(1, "That would be true if each rank knew the norm of the whole gradient. It sees its own part alone."),
+        Trap(4, "Norms do not add up. Their squares do."),
+        Trap(
+            0.5,
+            "To scale each part to 1/2 would be right: then the whole has norm 1. But no rank knows that it has to.",
+        ),
+        Trap(0.25, "Nothing is divided here: each rank finds that its part is short enough."),
+    ),
+)
+
+SAVED = Prediction(
+    name="what_rank_0_saves",
+    lesson="11b",
+    question=(
+        "The weights of a model take 821 kB, and `fully_shard` has cut them for four ranks. **Rank 0 alone** runs "
+        "`torch.save(model.state_dict(), path)`, as programs with DDP do. What happens?"
+    ),
+    options=(
+        Option(
+            "the file has the whole model: `state_dict()` gathers it",
+            "That would be true of `get_model_state_dict` with `full_state_dict=True`. It is a collective, and all "
+            "ranks have to call it.",
+        ),
+        Option(
+            "rank 0 waits for ever: the other ranks do not join its all-gather",
+            "That would be true if `state_dict()` communicated. It only lists the DTensors that this rank has.",
+        ),
+        Option("the file has rank 0's part, about a quarter of the weights"),
+        Option(
+            "an error: DTensors cannot be saved",
+            "That would at least be noticed. A DTensor can be saved: this rank's part, and how it was cut.",
+        ),
+    ),
+    answer="the file has rank 0's part, about a quarter of the weights",
+    why=(
+        "The file has rank 0's part, and nothing complains until somebody needs the rest. `state_dict()` communicates "
+        "nothing: it lists DTensors, and of each one this rank has its own part."
+    ),
+)
+
+PREDICTIONS = (AHEAD, WHERE_SUMS, RANK_OF_GROUP, ACROSS, CLIPPED, SAVED)
