@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -13,11 +10,10 @@ import pytest
 
 import labkit
 from labkit.errors import CellError
+from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOTEBOOK = ROOT / "notebooks" / "09-ddp-by-hand.ipynb"
-SCRIPT = ROOT / "notebooks" / "scripts" / "ddp_by_hand.py"
-PLACE = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
 
 OTHER_WAYS = {
     "data_parallel": [
@@ -250,33 +246,13 @@ def test_a_run_that_is_killed_in_the_middle_of_a_checkpoint_ends_as_the_undistur
         assert resumed == pytest.approx(whole[10:], abs=1e-6)
 
 
-def printed(n: int, folder: Path) -> list[str]:
-    """What the script prints on n ranks that meet in a file, which rank 0 alone does."""
-    kept = {key: value for key, value in os.environ.items() if key not in PLACE}
-    kept |= {"WORLD_SIZE": str(n), "INIT_METHOD": f"file://{folder}/meet", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    kept["PYTHONPATH"] = str(ROOT)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
-    started: list[subprocess.Popen[str]] = []
-    try:
-        for rank in range(n):
-            started.append(subprocess.Popen([sys.executable, SCRIPT], env={**kept, "RANK": str(rank)}, **pipes))
-        said = [process.communicate(timeout=100) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0] * n, said
-    assert [out for out, _ in said[1:]] == [""] * (n - 1)
-    return said[0][0].splitlines()
-
-
 def test_the_script_prints_the_losses_of_the_lessons_cells(ranks, tmp_path):
     (compare,) = cells("for dtype, tolerance in")
     lines = ranks.run(compare)[0].splitlines()
     losses = [re.search(r"\d\.\d{6}", line)[0] for line in lines]
     assert len(losses) == 6, "one process, hooks and DDP, in two dtypes"
     assert sum(line.endswith("True") for line in lines) == 4
-    by_script = printed(ranks.n, tmp_path)
+    by_script = printed("ddp_by_hand.py", ranks.n, tmp_path)
     ways = [line.split("  ")[0] for line in by_script]
     assert ways[:4] == ["one process", "hooks", "buckets, overlapped", "DDP"]
     each = [re.findall(r"\d\.\d{6}", line) for line in by_script[:4]]

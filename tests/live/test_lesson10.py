@@ -10,7 +10,7 @@ import pytest
 
 import labkit
 from labkit import exercises
-from tests.test_scripts import printed
+from tests.scripts import printed
 
 NOTEBOOK = Path(__file__).resolve().parent.parent.parent / "notebooks" / "10-stragglers-sync-and-async.ipynb"
 NEEDED = ("asynchronous_sgd", "replay_arrivals", "bounded_sgd", "local_sgd", "diloco_round", "balanced_gradient")

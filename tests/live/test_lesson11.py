@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,9 @@ from labkit import exercises
 from labkit.exercises.lesson11 import LET_GO
 from labkit.theory import sharding
 from tests.live.versions import GLOO_ALL_TO_ALL
+from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCRIPT = ROOT / "notebooks" / "scripts" / "zero_and_fsdp.py"
-LIMIT = 150  # seconds: as many imports of torch as there are ranks, on busy cores
 
 OTHER_WAYS = {
     "zero1_step": [
@@ -220,34 +216,20 @@ def test_who_lets_weights_go_late_is_not_blamed_for_a_machine_that_stands_still(
     assert scope["kept"]([late, never]) == [1]
 
 
-def printed(world_size: int, meet: Path) -> dict[str, tuple[list[float], dict[str, int]]]:
-    """What the script prints, for each way: its losses, and the bytes that rank 0 holds of each kind."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")}
-    kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
-    ranks: list[subprocess.Popen[str]] = []
-    try:
-        for rank in range(world_size):
-            ranks.append(subprocess.Popen([sys.executable, SCRIPT], env={**kept, "RANK": str(rank)}, **pipes))
-        said = [process.communicate(timeout=LIMIT) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in ranks] == [0] * world_size, said
-    assert [out for out, _ in said[1:]] == [""] * (world_size - 1)
-    ways = {}
-    for line in said[0][0].splitlines():
+def ways(lines: list[str]) -> dict[str, tuple[list[float], dict[str, int]]]:
+    """What the script said of each way: its losses, and the bytes that rank 0 holds of each kind."""
+    found = {}
+    for line in lines:
         name, losses, held = re.fullmatch(r"(.+): ([\d. ]+) · (.*)", line).groups()
         sizes = {kind: int(size.replace(",", "")) for kind, size in re.findall(r"(\w+) ([\d,]+)", held)}
-        ways[name] = [float(loss) for loss in losses.split()], sizes
-    return ways
+        found[name] = [float(loss) for loss in losses.split()], sizes
+    return found
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
     """The ways of the script on three ranks, among which 205,220 parameters do not divide."""
-    return printed(3, tmp_path_factory.mktemp("script") / "meet")
+    return ways(printed("zero_and_fsdp.py", 3, tmp_path_factory.mktemp("script")))
 
 
 @pytest.mark.slow
