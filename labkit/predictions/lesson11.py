@@ -132,7 +132,8 @@ GATHERS = Prediction(
     within=0.0,
     why=(
         "Twelve: six in the forward pass and six in the backward pass, because the weights were let go in between. Six "
-        "reduce-scatters of gradients come on top, and nothing after the optimizer's step."
+        "reduce-scatters of gradients come on top, and nothing after the optimizer's step. (Gloo runs these as "
+        "all-reduces, and its flight recorder calls them so.)"
     ),
     traps=(
         Trap(6, "These are those of the forward pass. Backward needs the weights, too, and they are gone by then."),
