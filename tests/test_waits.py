@@ -88,6 +88,12 @@ def test_a_cell_that_ended_well_shows_who_waited_at_the_end_of_its_longest_wait(
     ]
 
 
+def test_several_ranks_that_do_something_else_were_in_it():
+    pairs = [Told(4).send(r ^ 1, 0, 150).recv(r ^ 1, 0, 300, line=2) for r in (0, 1)] + [Told(4), Told(4)]
+    waits = Waits(told(*[p.meet("all_reduce", 1 if r > 1 else 300, 305, line=3) for r, p in enumerate(pairs)]))
+    assert waits.says == ["Ranks 2, 3 waited for rank 0 in all_reduce (line 3).", "Ranks 0, 1 were in recv, line 2."]
+
+
 def test_a_cell_in_which_nobody_waited_says_so_and_has_a_picture():
     waits = Waits(told(Told(2), Told(2)), Outcome([]))
     assert repr(waits) == "No rank waited for another."

@@ -118,7 +118,7 @@ class Waits:
             return ["No rank waited for another."]
         said = alike({r: self._for(r) for r in self.waiting})
         lines = [f"{ranks(rs)} {self._wait(len(rs))} {what}" for what, rs in said.items()]
-        lines += [f"{ranks(rs)} {what}" for what, rs in alike(self.others).items()]
+        lines += [f"{ranks(rs)} {_of(len(rs), what)}" for what, rs in alike(self.others).items()]
         return [sentence([line]) for line in lines] + self._circles()
 
     def _wait(self, many: int) -> str:
@@ -188,6 +188,12 @@ class Waits:
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, self.alt)
+
+
+def _of(many: int, what: str) -> str:
+    """What one rank did, said of so many: "was in barrier" of two is "were in barrier"."""
+    verb, _, rest = what.partition(" ")
+    return what if many == 1 else " ".join(filter(None, [{"was": "were", "computes": "compute"}.get(verb, verb), rest]))
 
 
 def _cut_short(record: Record, outcome: Outcome | None) -> dict[int, Waiting]:
