@@ -129,7 +129,9 @@ ZERO1 = Exercise(
         "into `shard.grad`, let the optimizer step, and bring everyone's new part into `weights`. Afterwards `params` "
         "must be ready for the next `backward()`, which **adds** to what is in `p.grad`. Return nothing. No rank needs "
         "the whole mean gradient, so an all-reduce is too much. (Give `shard.detach()` to collectives: for `shard`, "
-        "which requires a gradient, autograd raises an error.)"
+        "which requires a gradient, autograd raises an error.)\n\n"
+        "In the picture, each rank's loss draws the weights towards the numbers on the left. On the right, after three "
+        "training steps: the last gradient of its shard, its shard, and `params`."
     ),
     minutes=8,
     difficulty=2,
@@ -313,7 +315,9 @@ SHED = Exercise(
         "in **one** collective for the layer, and every `p.grad` of the layer is set to `None`. If `shard.grad` holds "
         "something already, from an earlier micro-batch, **add** to it.\n\n"
         "`len(shard)` times `world_size` is at least as long as the layer's parameters together: fill up with zeros. "
-        "Return nothing."
+        "Return nothing.\n\n"
+        "In the picture, each rank's loss draws the weights of three layers towards the numbers on the left. On the "
+        "right are the three `shard.grad` after two micro-batches."
     ),
     minutes=8,
     difficulty=2,
@@ -648,7 +652,8 @@ ZERO3 = Exercise(
         "In the forward pass gather the weights, compute, and keep **neither the weights nor anything computed from "
         "them**: save `shard` and `x` only. In the backward pass, which gets the gradient `dy` of the result, gather "
         "again, compute again, and return the gradient of `shard`, which is its part of the **mean** over the ranks, "
-        "and the gradient of `x` (`None` where `x` holds integers). Three collectives in all, and no all-reduce."
+        "and the gradient of `x` (`None` where `x` holds integers). Three collectives in all, and no all-reduce.\n\n"
+        "In the picture, all weights, `x` and `dy` are on the left; the result and the two gradients are on the right."
     ),
     minutes=15,
     difficulty=3,

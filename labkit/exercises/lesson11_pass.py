@@ -60,7 +60,9 @@ PASS = Exercise(
         "layers; then `dy`, the gradient of what came out, backward. Return the list of the gradients of this rank's "
         "`shards`: its parts of the **mean** over the ranks.\n\n"
         "While a layer computes, the whole weights of **no other** layer may be in memory. And gather no weights that "
-        "you still have: **eight** collectives are enough, without an all-reduce."
+        "you still have: **eight** collectives are enough, without an all-reduce.\n\n"
+        "In the picture, the whole weights, `x` and `dy` are on the left, and the gradients of the shards are on the "
+        "right. With three ranks, four weights leave the last rank with zeros only."
     ),
     minutes=20,
     difficulty=3,

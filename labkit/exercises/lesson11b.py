@@ -204,11 +204,11 @@ def grid(n: int, inner: int, columns: bool) -> tuple[list[list[int]], list[list[
     return table.tolist(), table.T.tolist()
 
 
-def _hybrid(xs: Sequence[Any], inner: int, columns: bool) -> list[Any]:
+def _hybrid(xs: Sequence[Any], per_group: int, columns: bool) -> list[Any]:
     n = len(xs)
     mean = np.mean(xs, axis=0).astype(xs[0].dtype)
-    place = {r: row.index(r) for row in grid(n, inner, columns)[0] for r in row}
-    return [shard(mean, inner, place[r]) for r in range(n)]
+    place = {r: row.index(r) for row in grid(n, per_group, columns)[0] for r in row}
+    return [shard(mean, per_group, place[r]) for r in range(n)]
 
 
 def _meshes(n: int) -> list[Case]:
@@ -222,7 +222,7 @@ def _meshes(n: int) -> list[Case]:
         if i == 0:
             xs = [np.arange(length, dtype="float32") + 10 * r for r in range(n)]
         rows = " and ".join(map(str, grid(n, inner, columns)[0]))
-        cases.append(Case(xs, f"shards within {rows}", {"inner": inner, "columns": columns}))
+        cases.append(Case(xs, f"shards within {rows}", {"per_group": inner, "columns": columns}))
     return cases
 
 
@@ -246,9 +246,9 @@ HSDP = Exercise(
     promises=(Calls(2), ShardsAcross()),
     least=Least(rounds=lambda n: 2),
     harness="""
-def harness(hsdp_gradient, gradient, inner, columns):
+def harness(hsdp_gradient, gradient, per_group, columns):
     table = torch.arange(world_size)
-    table = table.view(inner, -1).T if columns else table.view(-1, inner)
+    table = table.view(per_group, -1).T if columns else table.view(-1, per_group)
     groups = []
     for rows in (table.tolist(), table.T.tolist()):
         made = [dist.new_group(row) for row in rows]  # every rank makes all of them

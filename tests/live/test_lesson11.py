@@ -304,9 +304,8 @@ def test_the_cells_of_lesson_11_print_the_losses_that_the_script_prints(lab, scr
 def test_the_cells_of_lesson_11b_print_them_too_and_what_was_saved_is_loaded(lab, script):
     right, _ = script["one process"]
     printed = "\n".join(run_cells(lab, "11b"))
-    assert [float(loss) for loss in re.findall(r"^loss ([\d.]+)$", printed, re.MULTILINE)] == pytest.approx(
-        right, abs=2e-4
-    )
+    (losses,) = re.findall(r"^losses: \[(.*)\]$", printed, re.MULTILINE)
+    assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-4)
     (by_hand, by_fsdp, alone) = re.findall(r"^(?:by hand|by FSDP|in one process) +\[(.*)\]$", printed, re.MULTILINE)
     for found in (by_hand, by_fsdp):
         assert [float(x) for x in found.split(",")] == pytest.approx([float(x) for x in alone.split(",")], abs=2e-6)
