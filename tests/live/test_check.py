@@ -613,7 +613,7 @@ def test_a_misspelt_function_is_named_beside_the_verdict_on_the_old_one(notebook
     assert "my_smu" not in notebook.value("lab.check('my_sum', means='all_reduce')")
 
 
-@pytest.mark.parametrize("name", forgotten.ON_RANKS)
+@pytest.mark.parametrize("name", sorted(forgotten.GIVEN))
 def test_a_forgotten_px_is_said_behind_the_name_error(notebook, name):
     cell = notebook.run(f"print({name})")
     assert cell.error == f"NameError: name '{name}' is not defined"
