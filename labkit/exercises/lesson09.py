@@ -408,7 +408,8 @@ def harness(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
     assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
     full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
-    assert all(n >= full for n in left), f"{said}, and {min(left)} had left"
+    late = f" in pass {left.index(min(left)) + 1}" if passes > 1 else ""
+    assert all(n >= full for n in left), f"{said}{late}, and {min(left)} had left"
     return out
 """
 

@@ -101,9 +101,9 @@ SAVE_WHOLE = Exercise(
     title="A checkpoint that survives its own crash",
     statement=(
         "Rank 0 saves `state` under `path`, where an older checkpoint lies. At **every** moment a whole checkpoint has "
-        "to lie there, the old one or the new one: any process may be killed at any line. When the function returns on "
-        "a rank, the new one is there. Leave no other file in the folder, and let nobody but rank 0 save. Return "
-        "nothing.\n\n"
+        "to lie there, the old one or the new one: any process may be killed at any line, and the power may fail. When "
+        "the function returns on a rank, the new one is there. Leave no other file in the folder, and let nobody but "
+        "rank 0 save. Return nothing.\n\n"
         "The specimen has the barrier that it needs. But `torch.save(state, path)` first empties the old file, then it "
         "writes. `os.replace(a, b)` gives file `a` the name `b` in one stroke, as long as both are in one folder; "
         "`os.fsync(file.fileno())` returns when the bytes of an open file are on the disk."
@@ -359,9 +359,9 @@ CONTRAST = Exercise(
     lesson="09",
     title="Every rank's loss depends on everybody",
     statement=(
-        "As in CLIP, rank r has pairs: row i of `a` belongs to row i of `b`, and all ranks have equally many. For each "
-        "row of `a`, its own partner has to be told from **all** ranks' rows of `b`: the loss is the cross-entropy of "
-        "the logits `a @ b.T`, with the partner's place as the target. Return the mean loss of this rank's rows. The "
+        "As in CLIP, rank r has pairs: row i of `a` belongs to row i of `b`, and all ranks have equally many. Each "
+        "row of `a` has to find its partner among **all** ranks' rows of `b`: the loss is the cross-entropy of the "
+        "logits `a @ b.T`, with the partner's place as the target. Return the mean loss of this rank's rows. The "
         "specimen is found in many programs, and its value is right.\n\n"
         "Every rank calls `backward()` on its own loss, and what is wanted is the gradient of the **sum of all ranks' "
         "losses**: every rank's loss depends on every rank's `b`. (DDP then divides by the number of ranks.)"

@@ -124,8 +124,9 @@ SIX = Series(
             ),
             Option(
                 "the first backward pass hangs",
-                "It would hang if some ranks used the layer and others did not, and if they waited at once. Here no "
-                "rank's bucket is ever full, so nobody has called anything to wait in.",
+                "It hangs if some ranks use the layer and others do not: see the last case that was run, where "
+                "rank 0 waits for ranks that never come. Here no rank's bucket is ever full, so nobody has called "
+                "anything to wait in.",
             ),
         ),
         _asked(
@@ -137,8 +138,8 @@ SIX = Series(
             "number of all ranks. So the training step is N times shorter than its rows deserve.",
             Option(
                 "its own, as it is alone",
-                "With `join(divide_by_initial_world_size=False)` it would be, and then 60 rows move the weights as far "
-                "as 240 do.",
+                "With `join(divide_by_initial_world_size=False)` it would be, and then the rows of one rank move the "
+                "weights as far as the rows of all ranks do.",
             ),
             Option(
                 "averaged with the last gradients of the others",

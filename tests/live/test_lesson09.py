@@ -259,3 +259,48 @@ def test_the_script_prints_the_losses_of_the_lessons_cells(ranks, tmp_path):
     assert all(len(line) == 4 for line in each)
     assert [float(line[-1]) for line in each] == pytest.approx([float(losses[3])] * 4, abs=2e-6)
     assert [float(loss) for loss in losses] == pytest.approx([float(losses[0])] * 6, abs=2e-6)
+
+
+SENT_AND_LEFT_OUT = """
+def mean(x):
+    dist.all_reduce(x := x.clone(), op=dist.ReduceOp.AVG)
+    return x
+
+
+def noting(memory, bucket):
+    for w, grad in zip(bucket.parameters(), bucket.gradients()):
+        brought[w] = mean(grad + memory["error"].get(w, 0))
+    return power_sgd(memory, bucket)
+
+
+memory, brought, off, rank_of, errors = dict(feedback=True, q={}, error={}), {}, [], [], []
+ddp = DistributedDataParallel(begin(0))
+ddp.register_comm_hook(memory, noting)
+for step in range(3):
+    backward(ddp, tiny.batch(step, rank, world_size))
+    for w, wanted in brought.items():
+        matrix = wanted.dim() == 2
+        left = mean(memory["error"][w]) if matrix else torch.zeros_like(wanted)
+        off.append((w.grad + left - wanted).abs().max().item())
+        if matrix:
+            rank_of.append(torch.linalg.matrix_rank(w.grad, rtol=1e-9).item())
+            errors.append((left.norm() / wanted.norm()).item())
+sent = torch.cat([p.grad.flatten() for p in ddp.parameters()]).tolist()
+"""
+
+
+def test_power_sgd_sends_matrices_of_rank_one_and_keeps_all_that_it_leaves_out(ranks):
+    for cell in cells("def done(", "def power_sgd("):
+        ranks.run(cell)
+    ranks.run(SENT_AND_LEFT_OUT)
+    assert all(max(off) < 1e-12 for off in ranks.pull("off"))
+    assert all(set(found) == {1} for found in ranks.pull("rank_of"))
+    assert all(min(errors) > 0.01 for errors in ranks.pull("errors"))
+    first, *others = ranks.pull("sent")
+    assert all(other == first for other in others)
+
+
+def test_a_layer_that_only_one_rank_uses_leaves_that_rank_alone_in_its_backward_pass(ranks):
+    (unused,) = cells("for users, unused in")
+    with pytest.raises(CellError, match="rank 0 waits in backward"):
+        ranks.run(unused)
