@@ -153,7 +153,7 @@ SIX = Series(
         ),
         _asked(
             "surprise_penalty",
-            "The loss has a penalty on the mean guess of **all** ranks' rows. The mean is computed by "
+            "The loss has a penalty on the mean guess of all ranks' rows. The mean is computed by "
             "`dist.all_reduce`, and DDP's hooks average the gradients. The gradient of the penalty:",
             "is N times too small",
             "It is N times too small. Each rank's own rows are a part 1/N of the mean. Autograd does not see the "
