@@ -155,6 +155,18 @@ def test_leaving_a_program_ends_what_it_started(load, tmp_path):
 
 
 @linux
+def test_what_becomes_another_program_all_the_time_is_counted_and_weighed(load, tmp_path):
+    processes = load("measure.processes")
+    again = 'exec sh -c "$1" x "$1"'
+    command = ["sh", "-c", f"""sh -c '{again}' x '{again}' & echo '@ 1'; read command"""]
+    with processes.Program(command, tmp_path, limit=60) as program:
+        assert program.hear() == 1
+        (child,) = program.started()
+        assert [program.started() for _ in range(300)] == [[child]] * 300
+        assert all(processes.proportional(child) > 0 for _ in range(3000))
+
+
+@linux
 def test_a_program_that_ends_early_or_stays_silent_says_so(load, tmp_path):
     processes = load("measure.processes")
     cause = "ValueError: no such rank"

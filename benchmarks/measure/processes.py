@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.reaper import send
+from labkit.cluster.reaper import environment, has_none, send
 
 TAG = "BENCHMARK_PROGRAM"
 MARK = "@ "  # begins a line that is meant for the benchmark; everything else is the program's own talk
@@ -148,7 +148,7 @@ def tagged(mark: str) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # another user's, or gone meanwhile
-            if mark.encode() in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+            if mark.encode() in environment(int(name)).split(b"\0"):
                 found.append(int(name))
     return found
 
@@ -163,11 +163,16 @@ def kill(mark: str) -> None:
 
 def proportional(pid: int) -> int:
     """A process's proportional set size in bytes; 0 once it is gone."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    while True:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except ProcessLookupError:  # it became another program between the opening and the reading, or it ended
+            if has_none(pid):
+                return 0
+        except OSError:
+            return 0
+        else:
+            return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -55,10 +55,11 @@ def has_none(pid):
     try:
         os.readlink(f"/proc/{pid}/exe")
         with open(f"/proc/{pid}/stat") as f:
-            start, end = f.read().rpartition(")")[2].split()[47:49]  # proc(5)'s env_start and env_end
+            fields = f.read().rpartition(")")[2].split()
     except OSError:
         return True
-    return start == end != "0"
+    code, start, end = fields[23], fields[47], fields[48]  # proc(5)'s startcode, env_start and env_end
+    return start == end != "0" and code != "0"  # a new program is given its environment first, then its code
 
 
 def ended(fd, timeout):

@@ -19,6 +19,7 @@ from tests.live.versions import GLOO_ALL_TO_ALL
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+LIMIT = 150  # seconds: the script trains in ten ways, on busy cores
 
 OTHER_WAYS = {
     "zero1_step": [
@@ -229,7 +230,7 @@ def ways(lines: list[str]) -> dict[str, tuple[list[float], dict[str, int]]]:
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
     """The ways of the script on three ranks, among which 205,220 parameters do not divide."""
-    return ways(printed("zero_and_fsdp.py", 3, tmp_path_factory.mktemp("script")))
+    return ways(printed("zero_and_fsdp.py", 3, tmp_path_factory.mktemp("script"), LIMIT))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ def sleeper():
     """Start processes that sleep, in a run or in none; they are ended afterwards."""
     started = []
 
-    def start(tag: str = "", env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(["sleep", "1000"], env={**os.environ, TAG: tag} if tag else env))
+    def start(
+        tag: str = "", env: dict[str, str] | None = None, command: Sequence[str] = ("sleep", "1000")
+    ) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, env={**os.environ, TAG: tag} if tag else env))
         return started[-1]
 
     yield start
@@ -51,6 +54,13 @@ def test_a_process_that_is_just_becoming_another_program_is_not_passed_over(slee
     fresh = [Process(sleeper("mine").pid, "mine").held for _ in range(100)]
     assert fresh == [True] * 100
     assert set(started) < set(tagged(f"{TAG}=mine".encode()))
+
+
+def test_nor_is_one_that_becomes_another_program_all_the_time(sleeper):
+    again = 'exec sh -c "$1" x "$1"'
+    pid = sleeper("mine", command=["sh", "-c", again, "x", again]).pid
+    entry = f"{TAG}=mine".encode()
+    assert sum(entry not in environment(pid).split(b"\0") for _ in range(10_000)) == 0
 
 
 def test_an_empty_environment_is_not_waited_for(sleeper):
