@@ -11,18 +11,46 @@ import ipywidgets
 class Box(ipywidgets.VBox):
     """Widgets one below the other; what is done in them is handled in the order in which it was done.
 
-    JupyterLab has a thread of the kernel (a subshell) handle all that widgets tell it. ipykernel 7.4 sends a widget's
-    messages to the thread that last answered for this widget instead: a field that has been written into to one, a
-    button that has never changed to another. So a click overtook the text typed before it, which the kernel then read
-    without the last line (`ipykernel.comm.comm.BaseComm._reply_subshell_for`). Here every message goes where it was
-    sent to, as with older versions.
+    A click would overtake the change before it, twice:
+
+    - The page holds a widget's next changes back until the kernel has answered the last one, and sends a click at once
+      (ipywidgets' `WidgetModel.send_sync_message`). On a busy machine a button acted on the second of four choices.
+      So a click is acted on once a number has gone to the page and come back: what was held back comes before it.
+    - JupyterLab has a thread of the kernel (a subshell) handle all that widgets tell it. ipykernel 7.4 sends a widget's
+      messages to the thread that last answered for this widget instead: a field that has been written into to one, a
+      button that has never changed to another (`ipykernel.comm.comm.BaseComm._reply_subshell_for`). Here every message
+      goes where it was sent to, as with older versions.
+
+    `button.click()` acts at once.
     """
 
     def __init__(self, children: Sequence[ipywidgets.Widget]) -> None:
         super().__init__(children)
-        for widget in _within(self):
+        within = list(_within(self))
+        buttons = [widget for widget in within if isinstance(widget, ipywidgets.Button)]
+        if buttons:
+            self._clicked: list[ipywidgets.Button] = []  # and not yet acted on
+            self._sent, self._back = ipywidgets.IntText(), ipywidgets.IntText()  # how many clicks; never shown
+            self._echo = ipywidgets.jsdlink((self._sent, "value"), (self._back, "value"))
+            self._back.observe(lambda change: self._act(self._sent.value - change["new"]), "value")
+            within += [self._sent, self._back]
+        for button in buttons:
+            button.on_msg(button._handle_button_msg, remove=True)  # which clicks at once
+            button.on_msg(self._heard)
+        for widget in within:
             if hasattr(widget.comm, "_reply_subshell_for"):
                 widget.comm._reply_subshell_for = _as_sent
+
+    def _heard(self, button: ipywidgets.Button, content: dict[str, Any], _: Any) -> None:
+        if content.get("event") == "click":
+            self._clicked.append(button)
+            self._sent.value += 1
+
+    def _act(self, later: int) -> None:
+        """Act on all clicks but the `later` last ones, after which the page has not answered yet."""
+        due, self._clicked = self._clicked[: len(self._clicked) - later], self._clicked[len(self._clicked) - later :]
+        for button in due:
+            button.click()
 
 
 def _as_sent(data: Any, subshell: str | None) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from textwrap import dedent
 
 import browse
 import pytest
@@ -191,4 +193,35 @@ def test_a_table_of_questions_is_answered_from_the_keyboard_and_leaves_the_noteb
     expect(nb.cells.nth(1)).to_contain_text("['all_reduce the loss, with MAX', 'broadcast_object_list', None]")
     nb.run_cell(2)
     expect(nb.cells.nth(2)).to_contain_text("1 of 2 right. 10 questions still open")
+    assert nb.errors() == []
+
+
+def test_a_choice_that_the_page_holds_back_while_the_kernel_is_busy_is_there_when_the_button_is_pressed(
+    opened, lab_server
+):
+    """ipywidgets sends a second choice only when the kernel has answered the first, and a click at once."""
+    gate = lab_server.notebooks / "gate"
+    os.mkfifo(gate)
+    table = """
+        from labkit import Choose
+
+        def until_open(change):  # the first choice keeps the kernel busy until somebody opens the gate
+            field.unobserve(until_open, "value")
+            open("gate").close()
+
+        table = Choose("twelve_situations")
+        field = table._fields[1]
+        field.observe(until_open, "value")
+        table
+    """
+    nb = opened(lab_server.write("held-back.ipynb", [dedent(table), "table.choices[:3]"]))
+    nb.run_cell(0)
+    nb.cells.nth(0).locator("select").nth(1).focus()
+    for _ in range(4):
+        nb.page.keyboard.press("ArrowDown")
+    nb.cells.nth(0).get_by_role("button", name="Lock in what is chosen").click()
+    opener = os.open(gate, os.O_RDWR)  # waits for nobody
+    expect(nb.cells.nth(0)).to_contain_text("Locked in: 1 of 12")
+    os.close(opener)
+    expect(nb.run_cell(1)).to_contain_text("[None, 'broadcast_object_list', None]")
     assert nb.errors() == []

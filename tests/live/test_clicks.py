@@ -56,9 +56,12 @@ def subshell(notebook) -> str | None:
     return str(client.get_control_msg(timeout=ENOUGH)["content"]["subshell_id"])
 
 
-def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, Any]]) -> None:
-    """Send each widget its message, all before the first is answered, and wait until all are handled."""
-    client, waiting = notebook.client, set()
+def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Send each widget its message, all before the first is answered, and wait until all are handled.
+
+    Returns which widgets the kernel has given a new state meanwhile, and what state.
+    """
+    client, waiting, told = notebook.client, set(), []
     for model, data in said:
         message = client.session.msg("comm_msg", {"comm_id": model, "data": data})
         message["header"]["subshell_id"] = subshell
@@ -68,6 +71,9 @@ def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, A
         heard = client.get_iopub_msg(timeout=ENOUGH)
         if heard["msg_type"] == "status" and heard["content"]["execution_state"] == "idle":
             waiting.discard(heard["parent_header"].get("msg_id"))
+        elif heard["msg_type"] == "comm_msg" and heard["content"]["data"]["method"] == "update":
+            told.append((heard["content"]["comm_id"], heard["content"]["data"]["state"]))
+    return told
 
 
 @pytest.mark.parametrize(
@@ -90,15 +96,39 @@ def test_what_is_done_in_a_widget_is_handled_on_one_thread(notebook, subshell, m
     assert {thread for _, thread in handled} == {f"subshell-{subshell}" if subshell else "MainThread"}
 
 
-def test_what_was_typed_is_there_when_the_button_is_pressed(notebook, subshell):
+@pytest.mark.parametrize("held_back", [False, True])
+def test_what_was_chosen_is_there_when_the_button_is_pressed(notebook, subshell, held_back):
+    """Also what the page still held back when the button was pressed; it comes before the page answers the kernel."""
     code = """
 box = Predict("tokens_that_hide_it")
 field, seen = box._field, []
 box._button.on_click(lambda _: seen.append(field.value))
-(field.model_id, box._button.model_id)
+(field.model_id, box._button.model_id, box._sent.model_id, box._back.model_id)
 """
-    field, button = ast.literal_eval(notebook.value(code))
+    field, button, sent, back = ast.literal_eval(notebook.value(code))
     typed = [f"attempt {i}" for i in range(20)]
-    for text in typed:
-        tell(notebook, subshell, (field, update(value=text)), (button, CLICK))
+    for i, text in enumerate(typed):
+        before = [(field, update(value="half" if held_back else text)), (button, CLICK)]
+        (asked,) = (state["value"] for model, state in tell(notebook, subshell, *before) if model == sent)
+        assert asked == i + 1
+        assert ast.literal_eval(notebook.value("seen")) == typed[:i]
+        tell(notebook, subshell, *[(field, update(value=text))] * held_back, (back, update(value=asked)))
     assert ast.literal_eval(notebook.value("seen")) == typed
+
+
+def test_clicks_are_acted_on_in_their_order_each_when_the_page_has_answered_it(notebook, subshell):
+    code = """
+one, two, seen = ipywidgets.Button(), ipywidgets.Button(), []
+box = Box([one, ipywidgets.VBox([two])])
+one.on_click(lambda _: seen.append(1))
+two.on_click(lambda _: seen.append(2))
+(one.model_id, two.model_id, box._back.model_id)
+"""
+    one, two, back = ast.literal_eval(notebook.value(code))
+    tell(notebook, subshell, (one, CLICK), (two, CLICK), (two, CLICK))
+    seen = []
+    for answered, acted in ((1, [1]), (3, [2, 2])):
+        assert ast.literal_eval(notebook.value("seen")) == seen
+        tell(notebook, subshell, (back, update(value=answered)))
+        seen += acted
+    assert ast.literal_eval(notebook.value("one.click(); seen")) == [*seen, 1]
