@@ -68,6 +68,17 @@ class Notebook:
         assert cell.status == "ok", cell.traceback or cell
         return cell.result
 
+    def subshell(self) -> str | None:
+        """A new thread of the kernel, as JupyterLab has one for widgets' messages; None where it cannot have any."""
+        client = self.client
+        asked = client.kernel_info()
+        while (reply := client.get_shell_msg(timeout=ENOUGH))["parent_header"]["msg_id"] != asked:
+            pass
+        if "kernel subshells" not in reply["content"].get("supported_features", ()):
+            return None
+        client.control_channel.send(client.session.msg("create_subshell_request", {}))
+        return str(client.get_control_msg(timeout=ENOUGH)["content"]["subshell_id"])
+
     def send(self, code: str) -> str:
         """Start a cell; `wait` takes what this returns."""
         return self.client.execute(code, stop_on_error=False)

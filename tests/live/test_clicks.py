@@ -46,14 +46,7 @@ def notebook():
 @pytest.fixture(scope="module")
 def subshell(notebook) -> str | None:
     """Where JupyterLab has widgets' messages handled."""
-    client = notebook.client
-    asked = client.kernel_info()
-    while (reply := client.get_shell_msg(timeout=ENOUGH))["parent_header"]["msg_id"] != asked:
-        pass
-    if "kernel subshells" not in reply["content"].get("supported_features", ()):
-        return None
-    client.control_channel.send(client.session.msg("create_subshell_request", {}))
-    return str(client.get_control_msg(timeout=ENOUGH)["content"]["subshell_id"])
+    return notebook.subshell()
 
 
 def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, Any]]) -> list[tuple[str, Any]]:

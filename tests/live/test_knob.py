@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.notebook import ENOUGH, Notebook
+from tests.live.notebook import Notebook
 from tests.live.processes import eventually
 from tests.live.test_clicks import tell, update
 
@@ -33,14 +33,7 @@ slider = knob._controls["n"].model_id
 @pytest.fixture(scope="module")
 def subshell(notebook) -> str | None:
     """Where JupyterLab has widgets' messages handled; None where a kernel has its one thread alone."""
-    client = notebook.client
-    asked = client.kernel_info()
-    while (reply := client.get_shell_msg(timeout=ENOUGH))["parent_header"]["msg_id"] != asked:
-        pass
-    if "kernel subshells" not in reply["content"].get("supported_features", ()):
-        return None
-    client.control_channel.send(client.session.msg("create_subshell_request", {}))
-    return str(client.get_control_msg(timeout=ENOUGH)["content"]["subshell_id"])
+    return notebook.subshell()
 
 
 @pytest.fixture
