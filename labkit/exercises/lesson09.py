@@ -29,7 +29,8 @@ def _kept_equal(xs: Sequence[Any], steps: int = 1, frozen: bool = False) -> list
     """Rank 0's parameters and buffers, then each step's averaged gradients, of which the k-th are k times as large."""
     params, buffers, _ = xs[0]
     means = averages([grads for *_, grads in xs])
-    return [[*params, *buffers, *means, *(k * m for k in range(2, steps + 1) for m in means)] for _ in xs]
+    each = [*means, *(k * m for k in range(2, steps + 1) for m in means)]
+    return [{"parameters": [*params], "buffers": [*buffers], "gradients": each} for _ in xs]
 
 
 def _copies(n: int) -> list[Case]:
@@ -64,10 +65,11 @@ def harness(fn, params, buffers, grads, steps=1, frozen=False):
     for i, buffer in enumerate(buffers):
         model.register_buffer(f"buffer{i}", buffer, persistent=False)
     fn(model)
-    out = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    out = {name: [x.detach().clone() for x in getattr(model, name)()] for name in ("parameters", "buffers")}
+    out["gradients"] = []
     for k in range(1, steps + 1):
         sum((k * p * grad).sum() for p, grad in zip(model.params, grads)).backward()
-        out += [p.grad for p in model.params if p.requires_grad]
+        out["gradients"] += [p.grad for p in model.params if p.requires_grad]
         model.zero_grad()
     return out
 """
@@ -240,7 +242,8 @@ IN_BUCKETS = Exercise(
         "the same on all ranks. Put them into buckets in this order: a bucket takes gradients until it holds `cap` "
         "bytes **or more**, then it is closed and the next one begins. Replace each gradient by its **mean over the "
         "ranks**, in place, with **one** all-reduce a bucket. Return the bytes of each bucket, a list of integers. "
-        "`grad.nbytes` are the bytes of a gradient."
+        "`grad.nbytes` are the bytes of a gradient. (In the picture there are three gradients and two buckets. What is "
+        "returned stands on the right: 12 bytes each.)"
     ),
     means=_bucketed,
     inputs=_ready,
@@ -431,6 +434,7 @@ OVERLAPPED = Exercise(
     minutes=15,
     difficulty=3,
     harness=IN_THIS_ORDER,
+    least=Least(sent=lambda n, S: 2 * 2 * (n - 1) / n * S, rounds=lambda n: 2 * 3),  # two passes, three buckets
     solution='''
 def overlapped(buckets):
     """Let each bucket leave as soon as it may; return finish(), which waits for all of them."""
@@ -625,6 +629,7 @@ ACCUMULATE = Exercise(
     difficulty=1,
     harness=IN_DDP,
     tolerance=1e-5,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / (4 * 5), rounds=lambda n: 1),  # one gradient for 4 × 5 rows
     solution='''
 def accumulate(ddp, batches, loss_of):
     """Leave the mean gradient of all micro-batches of all ranks, after one exchange."""

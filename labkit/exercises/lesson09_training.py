@@ -56,8 +56,12 @@ def harness(fn, x):
         if not is_old(path):
             faults.append("while it saves, the old checkpoint is not whole: a crash would leave none")
 
+    def seen(file):  # which file it is, and how many of its bytes the operating system has
+        stat = os.stat(file)
+        return stat.st_ino, stat.st_size
+
     def watched_fsync(file):
-        synced.append(file)
+        synced.append(seen(file if isinstance(file, int) else file.fileno()))
         return fsync(file)
 
     def watched(move):
@@ -66,6 +70,8 @@ def harness(fn, x):
                 faults.append("the old checkpoint is gone before the new one has its name: a crash would leave none")
             if not synced:
                 faults.append("the file gets its name before its bytes are on the disk: call os.fsync first")
+            elif seen(source) not in synced:
+                faults.append("os.fsync came before all bytes of the file: write, call file.flush(), then os.fsync")
             return move(source, target, *args, **kwargs)
 
         return moved
@@ -171,6 +177,30 @@ def save_whole(state, path):
             says="os.fsync first",
         ),
         Mutant(
+            "calls fsync while the bytes are still in Python's buffer",
+            source="""
+def save_whole(state, path):
+    import io
+
+    if rank == 0:
+        torch.save(state, box := io.BytesIO())
+        with open(path + ".new", "wb") as file:
+            file.write(box.getvalue())
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+    dist.barrier()
+""",
+            says="call file.flush()",
+        ),
+        Mutant(
+            "calls fsync before it writes",
+            replace=(
+                "            torch.save(state, file)\n            file.flush()\n            os.fsync(file.fileno())\n",
+                "            os.fsync(file.fileno())\n            torch.save(state, file)\n",
+            ),
+            says="before all bytes of the file",
+        ),
+        Mutant(
             "copies the new file over the old one",
             replace=(
                 '        os.replace(path + ".new", path)\n',
@@ -254,8 +284,9 @@ BY_ROWS = Exercise(
     statement=(
         "The last batch of an epoch is short, and the ranks get different numbers of its rows. `p.grad` is the "
         "gradient of the mean loss of **this rank's** `rows` rows. Replace it by the gradient of the mean loss of "
-        "**all** ranks' rows, on every rank. A rank without rows has computed nothing: its `p.grad` is `None` before "
-        "and must not be so afterwards. **One** call that communicates. Return nothing."
+        "**all** ranks' rows, on every rank. A rank without rows has computed nothing: its `p.grad` is `None` before, "
+        "and it needs the same gradient as the others afterwards. **One** call that communicates. Return nothing. (In "
+        "the picture: a gradient of two numbers, and `rows`.)"
     ),
     means=_by_rows,
     inputs=_shares,
@@ -264,7 +295,7 @@ BY_ROWS = Exercise(
     harness=NONE_FOR_NOTHING,
     promises=(Calls(1),),
     tolerance=1e-5,
-    least=Least(rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * (S + 8), rounds=lambda n: 1),  # the rows travel with the float64s
     solution='''
 def average_by_rows(model, rows):
     """Replace each gradient by that of the mean loss over all ranks' rows."""
@@ -519,7 +550,8 @@ COMPRESSED = Exercise(
         "the rounded numbers so that they are **added up in float32**: rank r gets everybody's r-th part, adds up, "
         "divides by the number of ranks and rounds the mean of its part to bfloat16; then everybody gets all parts.\n\n"
         "The length need not be a multiple of the number of ranks: pad with zeros. No rank may send more than a ring "
-        "all-reduce of bfloat16 would. Gloo's all-to-all and all-gather take bfloat16."
+        "all-reduce of bfloat16 would. Gloo's all-to-all and all-gather take bfloat16. (In the picture: `grad` and "
+        "`error` before, the mean and `error` after.)"
     ),
     means=_compressed,
     inputs=_with_errors,

@@ -32,8 +32,9 @@ DRIFT_THEN_AVERAGE = Prediction(
     ),
     answer="their distances stay exactly as they are",
     why=(
-        "The distances stay exactly as they are: four parallel lines. Every rank subtracts the same average. It is not "
-        "even a gradient of any of the four models, since it was computed at four different places.\n\n"
+        "The distances stay exactly as they are: four parallel lines. Every rank subtracts the same average. By now "
+        "that average is not even the gradient of any one model: its four parts were computed at four different "
+        "places.\n\n"
         "Equal steps keep equal copies equal, and different copies different. So they have to **begin** equal, and "
         "after the broadcast at training step 40 they are one line."
     ),
@@ -91,7 +92,7 @@ SIX = Series(
             "Two buckets are equally large. Rank 1 all-reduces bucket 1 first and then bucket 0, the other ranks the "
             "other way round:",
             "wrong numbers, and no error",
-            "Wrong numbers on all ranks. A collective has no name: the first call meets the others' first call. Rank "
+            "Every rank has wrong numbers. A collective has no name: the first call meets the others' first call. Rank "
             "1's bucket 1 is added to the others' bucket 0, and the lengths fit.",
             Option(
                 "the right numbers: a sum has no order",
@@ -112,7 +113,10 @@ SIX = Series(
             "One layer of the model takes no part in the forward pass. DDP as it is, without options:",
             "the first training step seems to work, and the second one raises an error",
             "The second forward pass raises. In the first backward pass the bucket waits for gradients that do not "
-            "come, so it never leaves, and `backward()` returns all the same: **nothing** has been averaged.",
+            "come, so it never leaves, and `backward()` returns all the same: **nothing** has been averaged. If only "
+            "rank 0 uses the layer, as in the last case that was run, it is worse: rank 0's bucket is full and "
+            "leaves, and rank 0 waits for the others' buckets, which never do. `find_unused_parameters=True` helps "
+            "in both cases.",
             Option(
                 "nothing special: this layer has no gradient, as in one process",
                 "One process needs no agreement. Here a bucket waits for the gradients of that layer.",
@@ -134,8 +138,8 @@ SIX = Series(
             "The last rank has one batch more than the others. Inside `with ddp.join():` ranks that are done "
             "still answer its calls. The last rank's gradient in its extra training step is:",
             "its own, divided by the number of ranks",
-            "Its own gradient, divided by N. The ranks that have no batch bring zeros, and the sum is divided by the "
-            "number of all ranks. So the training step is N times shorter than its rows deserve.",
+            "The ranks that have no batch bring zeros, and the sum is divided by the number of all ranks, N. So the "
+            "training step is N times shorter than its rows deserve.",
             Option(
                 "its own, as it is alone",
                 "With `join(divide_by_initial_world_size=False)` it would be, and then the rows of one rank move the "
@@ -156,7 +160,7 @@ SIX = Series(
             "The loss has a penalty on the mean guess of all ranks' rows. The mean is computed by "
             "`dist.all_reduce`, and DDP's hooks average the gradients. The gradient of the penalty:",
             "is N times too small",
-            "It is N times too small. Each rank's own rows are a part 1/N of the mean. Autograd does not see the "
+            "Each rank's own rows are a part 1/N of the mean. Autograd does not see the "
             "all-reduce, so what these rows do to the **other** ranks' losses is missing, and that is N − 1 parts of "
             "N. The loss itself is right to the last digit.",
             Option(
@@ -179,7 +183,7 @@ SIX = Series(
             "Every rank calls `torch.manual_seed(0)`, builds the model and trains. The model has dropout. The units "
             "that are switched off are:",
             "the same on all ranks",
-            "The same on all ranks: the same seed draws the same numbers. The noise is less random than one process "
+            "The same seed draws the same numbers. The noise is less random than one process "
             "would have with the same batch. After the model is built, give each rank a seed of its own.",
             Option(
                 "different on each rank, since each rank has different rows",
@@ -196,7 +200,7 @@ SIX = Series(
             "`torch.save(state, path)` writes over the only checkpoint. Rank 0 is killed in the middle of it. Under "
             "`path` there is:",
             "half a file, which nobody can load",
-            "Half a file. Opening the file for writing empties it, and then it is filled from the front. The old "
+            "Opening the file for writing empties it, and then it is filled from the front. The old "
             "checkpoint is lost at the first byte, the new one is not there before the last.",
             Option(
                 "the old checkpoint",

@@ -304,3 +304,9 @@ def test_a_layer_that_only_one_rank_uses_leaves_that_rank_alone_in_its_backward_
     (unused,) = cells("for users, unused in")
     with pytest.raises(CellError, match="rank 0 waits in backward"):
         ranks.run(unused)
+
+
+def test_looking_for_unused_parameters_helps_also_where_only_one_rank_uses_a_layer(ranks):
+    (unused,) = cells("for users, unused in")
+    for told in ranks.run(unused.replace("([0], False)", "([0], True)")):
+        assert "used by ranks [0], find_unused_parameters=True: step 1 done" in told
