@@ -246,6 +246,16 @@ def test_a_run_that_is_killed_in_the_middle_of_a_checkpoint_ends_as_the_undistur
         assert resumed == pytest.approx(whole[10:], abs=1e-6)
 
 
+def test_one_exchange_for_four_micro_batches_is_a_quarter_of_the_collectives_and_of_the_bytes(ranks, capsys):
+    ranks.run("from torch.nn.parallel import DistributedDataParallel")
+    ranks.use("accumulate")
+    (source,) = cells('lab.run("""\nimport pickle')
+    exec(source, {"lab": ranks})
+    one, each = re.findall(r"collectives: (\d+), from the busiest rank: (\d+) kB", capsys.readouterr().out)
+    assert (one[0], each[0]) == ("1", "4")
+    assert int(each[1]) == pytest.approx(4 * int(one[1]), rel=0.05)
+
+
 def test_the_script_prints_the_losses_of_the_lessons_cells(ranks, tmp_path):
     (compare,) = cells("for dtype, tolerance in")
     lines = ranks.run(compare)[0].splitlines()
