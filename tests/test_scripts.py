@@ -85,8 +85,9 @@ def test_the_cheat_sheet_shows_every_primitive_in_rank_order(tmp_path: Path, n: 
 def test_nothing_but_loopback_listens(tmp_path: Path, script: str):
     (tmp_path / "looking.py").write_text(
         "import psutil, runpy, torch.distributed as dist\n"
-        "dist.destroy_process_group = lambda: print('listens:', *sorted({"
-        "seen.laddr.ip for seen in psutil.Process().net_connections('inet') if seen.status == psutil.CONN_LISTEN}))\n"
+        "destroy = dist.destroy_process_group\n"
+        "dist.destroy_process_group = lambda: destroy(print('listens:', *sorted({"
+        "seen.laddr.ip for seen in psutil.Process().net_connections('inet') if seen.status == psutil.CONN_LISTEN})))\n"
         f"runpy.run_path({str(SCRIPTS / script)!r}, run_name='__main__')\n"
     )
     assert [lines[-1] for lines in run(tmp_path / "looking.py", 2, tmp_path / "meet")] == ["listens: 127.0.0.1"] * 2

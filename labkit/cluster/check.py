@@ -169,7 +169,8 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
             finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
     finding.right = right
     if largest is not None and (score := scored(exercise, *largest)):
-        finding.score = replace(score, memory=_memory(console, exercise, largest[0], finding, look))
+        memory = _memory(console, exercise, largest[0], finding, look) if exercise.counts_memory else None
+        finding.score = replace(score, memory=memory)
     return finding
 
 

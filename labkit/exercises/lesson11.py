@@ -327,6 +327,7 @@ SHED = Exercise(
     forbids=("all_reduce", "all_to_all"),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 6),
+    counts_memory=False,
     harness=SHEDDING,
     solution='''
 def shed_gradients(params, shard):
@@ -663,6 +664,7 @@ ZERO3 = Exercise(
     forbids=("all_reduce", "all_to_all"),
     promises=(Calls(3),),
     least=Least(rounds=lambda n: 3),
+    counts_memory=False,
     harness=SHARDED_LAYER,
     solution='''
 def zero3_layer(compute, shard, x):

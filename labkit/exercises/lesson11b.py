@@ -49,7 +49,9 @@ AHEAD = Exercise(
         "all-gather of layer i's weights and returns `(work, weights)` at once; the numbers are in `weights` when "
         "`work.wait()` has returned. Pass `x` through all layers in their order and return what comes out.\n\n"
         "While layer i computes, the all-gather of layer i + 1 must be under way, and that of layer i + 2 must not "
-        "have begun. The weights of layers that have computed must be gone: never more than two layers' are in memory."
+        "have begun. The weights of layers that have computed must be gone: never more than two layers' are in "
+        "memory.\n\n"
+        "In the picture, the whole weights of three layers and `x` are on the left."
     ),
     minutes=10,
     difficulty=2,
@@ -204,7 +206,7 @@ def grid(n: int, inner: int, columns: bool) -> tuple[list[list[int]], list[list[
     return table.tolist(), table.T.tolist()
 
 
-def _hybrid(xs: Sequence[Any], per_group: int, columns: bool) -> list[Any]:
+def _hybrid(xs: Sequence[Any], per_group: int = 2, columns: bool = False) -> list[Any]:
     n = len(xs)
     mean = np.mean(xs, axis=0).astype(xs[0].dtype)
     place = {r: row.index(r) for row in grid(n, per_group, columns)[0] for r in row}
@@ -236,7 +238,8 @@ HSDP = Exercise(
         "this rank's own loss, and the inner group's size divides its length. Return this rank's part of the **mean "
         "over all ranks**: the first part belongs to the first rank of the inner group.\n\n"
         "Inner groups are on one host with fast links, outer groups go across hosts. So only a part, and never the "
-        "whole gradient, may be brought to a collective of `outer`. **Two** calls."
+        "whole gradient, may be brought to a collective of `outer`. **Two** calls.\n\n"
+        "In the picture, ranks 0 and 1 are one inner group, ranks 2 and 3 the other."
     ),
     minutes=8,
     difficulty=2,
@@ -245,6 +248,7 @@ HSDP = Exercise(
     tolerance=1e-5,
     promises=(Calls(2), ShardsAcross()),
     least=Least(rounds=lambda n: 2),
+    picture=lambda: [np.arange(4, dtype="float32") + 10 * r for r in range(4)],
     harness="""
 def harness(hsdp_gradient, gradient, per_group, columns):
     table = torch.arange(world_size)
@@ -360,7 +364,7 @@ CLIP = Exercise(
         "`most`, scale them so that it becomes `most`; else leave them as they are. Return the norm before the "
         "scaling, on every rank. **One** collective.\n\n"
         "The specimen is what people write for a model that is not sharded. Run its check first: what differs from "
-        "rank to rank?"
+        "rank to rank? In the picture, the norm and the scaled gradient are on the right."
     ),
     minutes=6,
     difficulty=2,

@@ -108,6 +108,8 @@ class Exercise:
         promises: what the card says of its calls besides: see `labkit.grading.promises`.
         budget: what it may cost.
         least: what it costs at least, to be shown beside what it did.
+        counts_memory: whether the memory that the call takes at its peak is shown. False where the backward pass, which
+            comes after the call, does the work or half of it.
         tolerance: relative error that is forgiven; None goes by the dtype, 0 asks for the same bits.
         gradients: False; True for the gradient of the sum of all ranks' losses; "one" where all ranks hold the
             same result and the one loss of it is meant. Held against a numerical derivative of `means`.
@@ -137,6 +139,7 @@ class Exercise:
     promises: tuple[Promise, ...] = ()
     budget: Budget | None = None
     least: Least | None = None
+    counts_memory: bool = True
     tolerance: float | None = None
     gradients: bool | str = False
     in_place: bool = False

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: its functions keep the group that they find as their default
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

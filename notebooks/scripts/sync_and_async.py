@@ -24,6 +24,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: its functions keep the group that they find as their default
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit.rank import tiny  # the model and its text: torch and Python's own documentation

@@ -274,7 +274,7 @@ def test_the_cells_of_lesson_11_print_the_losses_that_the_script_prints(lab, scr
     for losses in seen:
         assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-4)
     gathers = re.findall(
-        r"^  (?:forward|backward): +flight recorder (\{.*?\}), CommDebugMode (\{.*?\})", said, re.MULTILINE
+        r"^  (?:forward|backward): +flight recorder (\{.*?\})\n +CommDebugMode (\{.*?\})", said, re.MULTILINE
     )
     counts = [[ast.literal_eval(names) for names in both] for both in gathers]
     assert [noted.get("all_gather", 0) for noted, _ in counts] == [5, 4, 5, 0], "with and without resharding"

@@ -153,3 +153,14 @@ def test_a_function_whose_last_run_does_not_end_well_has_a_score_without_memory(
     assert (verdict.state, verdict.score.sent, verdict.score.memory) == ("right", 6168, None)
     assert "memory" not in repr(verdict).partition("\n")[2].partition("Next")[0].replace("memory of", "")
     assert lab.run("y = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y))") == ["4\n"] * 4
+
+
+@pytest.mark.parametrize("name", ["shed_gradients", "zero3_layer"])
+def test_what_the_backward_pass_does_after_the_call_is_not_told_as_no_memory(lab, name):
+    lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
+    verdict = lab.check(name)
+    assert verdict.state == "right", repr(verdict)
+    assert verdict.score.rounds == exercises.find(name).least.rounds(4)
+    assert verdict.score.memory is None
+    assert "memory at the peak" not in repr(verdict.score), "nor is it on the card"
+    assert "memory" not in progress.read()[name]["best"] or progress.read()[name]["best"]["memory"] is None

@@ -1,0 +1,39 @@
+"""Run a script of the workbook as `python script.py` does, and tell if Python ends it while Gloo's threads still run.
+
+    python tests/to_its_end.py notebooks/scripts/ddp_by_hand.py
+
+Such a thread lets go of a collective's tensors some time after the collective is done. For that it takes Python's lock,
+and up to Python 3.13 a thread that asks for the lock of an interpreter which is being taken apart is ended on the spot:
+in the middle of C++, "terminate called without an active exception". The program dies of SIGABRT after its work is
+done, on a busy machine and seldom. That a thread is left can be seen every time.
+"""
+
+import atexit
+import os
+import runpy
+import sys
+from pathlib import Path
+
+LEFT = 70  # the exit code where a thread is left
+
+
+def gloo_threads() -> list[str]:
+    """The names of the threads that carry out Gloo's collectives; none where there is no /proc."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
+    return [name for name in names if name.startswith("pt_gloo")]
+
+
+def tell() -> None:
+    """End at once, with an exit code of its own, where a thread is left."""
+    if left := gloo_threads():
+        print(f"{len(left)} threads of Gloo are left as Python ends: nobody has waited for them.", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(LEFT)
+
+
+if __name__ == "__main__":
+    atexit.register(tell)  # the first one in, and so the last one out
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
