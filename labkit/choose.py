@@ -70,7 +70,7 @@ class Choose(Box):
             self._fields[i].value = choice
             self._fields[i].disabled = True
         locked = sum(choice is not None for choice in self._choices)
-        self._said.value = f"Locked in: <b>{locked} of {len(self._choices)}</b>"
+        self._said.value = f"Locked in: <b>{locked} of {len(self._choices)}</b> answers"
         self._button.disabled = locked == len(self._choices)
 
     def reveal(self) -> Answers:

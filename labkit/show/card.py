@@ -38,13 +38,14 @@ class Card:
         return "\n".join([f"Exercise: {self.exercise.title}", self.facts, statement, *self._example, next_])
 
     def _repr_html_(self) -> str:
-        image = f"<div style='margin: 6px 0'>{svg.img(self.svg, self.alt)}</div>" if self.svg else ""
+        example = f"<code>{escape(self._example[0])}</code>" if self._nothing_brought else svg.img(self.svg, self.alt)
         level = f"difficulty {self.exercise.difficulty} of 3"
         return (
             "<div class='labkit-card' style='border: 1px solid #8a8a84; border-radius: 6px; padding: 8px 16px'>"
             f"<div style='font-size: 110%'><b>Exercise: {escape(self.exercise.title)}</b></div>"
             f"<div title='{level}'>{escape(self.facts)}</div>"
-            f"{markdown.html(self.exercise.statement)}{image}<div>{markdown.html(self._next)}</div></div>"
+            f"{markdown.html(self.exercise.statement)}<div style='margin: 6px 0'>{example}</div>"
+            f"<div>{markdown.html(self._next)}</div></div>"
         )
 
     @cached_property
@@ -57,7 +58,14 @@ class Card:
         return next(iter(self.exercise.inputs(n)))
 
     @property
+    def _nothing_brought(self) -> bool:
+        """Whether the function gets options only, the same on all ranks: a call tells all, and a picture nothing."""
+        return all(isinstance(x, tuple) and not x for x in self.case.xs)
+
+    @property
     def _example(self) -> list[str]:
+        if self._nothing_brought:
+            return [f"{self._call} → {written(self._wants[0])}"]
         sides = zip(self.case.xs, self._wants, strict=True)
         return [f"rank {r} │ {written(x)} → {written(w)}" for r, (x, w) in enumerate(sides)]
 
@@ -80,7 +88,8 @@ class Card:
     @property
     def _call(self) -> str:
         """The call of the example: "tree_broadcast(x, root=0)"."""
-        given = [f"{name}={value}" for name, value in self.case.options.items()]
+        options = self.case.options.items()
+        given = [f"{k}={v:g}" if isinstance(v, float) and v > 1e6 else f"{k}={v}" for k, v in options]
         names = [name for name in self.exercise.arguments if name not in self.case.options]
         return f"{self.exercise.name}({', '.join([*names, *given])})"
 
