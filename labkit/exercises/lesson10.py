@@ -40,8 +40,8 @@ SLOWEST = Exercise(
     lesson="10",
     title="How long does the slowest of many take?",
     statement=(
-        "Every rank has measured some `seconds`, a float64 tensor of any length, perhaps of none. Imagine so many "
-        "`ranks`, each of which draws one of **all** measured times by chance, each time being as likely as any other. "
+        "Every rank has measured some `seconds`, a float64 tensor of any length, perhaps none. Imagine a job "
+        "with `ranks` ranks. Each of them draws one of **all** measured times at random, every time equally likely. "
         "Return the **expected maximum** of the times that they draw, as a Python float, the same on every rank. "
         "Compute it, do not draw: the chance that all of them stay at or below the i-th shortest of m times is (i / m) "
         "to the power `ranks`."
@@ -159,11 +159,12 @@ NAME = Exercise(
     title="Who holds the others up, and why?",
     statement=(
         "Every rank has measured some training steps, one number a step, in float64: the `rows` of its shares, and the "
-        "milliseconds that its forward and backward pass took (`compute`), its sends (`send`) and all else that it did "
-        "(`rest`). On **one** rank **one** thing is wrong. Return a list of two, the same on every rank: that rank and "
-        'the cause. A row takes longer than on the others: `"throttling"`. It has more rows: `"shards"`. Its '
-        'sends take long: `"cable"`. It does something besides, perhaps only now and then: `"logging"`. What loses '
-        "the **most time** counts; a little more of a small thing is harmless. One call that communicates.\n\n"
+        "time that its forward and backward pass took (`compute`), its sends (`send`) and all else that it did "
+        "(`rest`), all in the same unit. On **one** rank **one** thing is wrong. Return a list of two, the same on "
+        'every rank: that rank and the cause. A row takes longer than on the others: `"throttling"`. It has more rows: '
+        '`"shards"`. Its sends take long: `"cable"`. It does something besides, perhaps only now and then: '
+        '`"logging"`. What loses the **most time** counts; a little more of a small thing is harmless. One call that '
+        "communicates.\n\n"
         "The function as it stands does this for some runs, and is wrong in **three** ways: repair it."
     ),
     minutes=12,

@@ -110,12 +110,13 @@ SERVE = Exercise(
     statement=(
         "Rank 0 is the server, the others are its workers. All are given the same flat `weights`. A **worker** sends "
         "the gradient of what it has pulled, `gradient(pulled)`, and pulls the new weights, over and over, until what "
-        "it gets is `nan`. The **server** takes so many `updates` in the order in which they **arrive**. For each, it "
-        "moves its weights in place, `weights -= lr * push`, calls `note(worker)` with the sender's rank, and sends "
-        "the new weights to this worker alone. Nobody waits for a slower worker. How workers are told to stop is "
-        "written already. Return nothing.\n\n"
-        "In the picture each worker pulls towards a goal. Afterwards, rank 0 has its weights and whom it noted, and a "
-        "worker the weights that it computed its gradients with. `turns` is who sends when."
+        "it gets is `nan`. The **server** takes as many gradients as there are `updates`, in the order in which they "
+        "**arrive**. For each, it moves its weights in place, `weights -= lr * push`, calls `note(worker)` with the "
+        "sender's rank, and sends the new weights to this worker alone. Nobody waits for a slower worker. How workers "
+        "are told to stop is written already. Return nothing.\n\n"
+        "In the picture all weights begin at 0. A worker's tiles before are its goal, and its gradient is `pulled - "
+        "goal`. Afterwards, rank 0 has its weights and whom it noted, and a worker the weights that it computed its "
+        "gradients with. `turns` says who sends when: behind the updates, each worker once more."
     ),
     minutes=10,
     difficulty=2,
@@ -372,11 +373,12 @@ LOCAL = Exercise(
     lesson="10",
     title="Train alone, average now and then",
     statement=(
-        "All ranks start from the same flat `weights`. Each takes so many `steps` of gradient descent by itself, "
+        "All ranks start from the same flat `weights`. Each takes `steps` steps of gradient descent by itself, "
         "`weights -= lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. "
-        "After each step whose count `every` divides, all ranks replace their **weights** by the mean over the ranks. "
-        "After the last step they do so as well, once, whatever its count. Change `weights` in place and return them. "
-        "No other communication. The picture shows where each rank is drawn to."
+        "After `every` steps, all ranks replace their **weights** by the mean over the ranks, and again after each "
+        "further `every` steps. They also do so after the last step, but never twice in a row. Change `weights` in "
+        "place and return them. No other communication. In the picture all weights begin at 0, the tiles before are "
+        "the goals, and rank r's gradient is `(r + 1) * (weights - goal * (step + 1))`."
     ),
     minutes=6,
     difficulty=1,

@@ -67,7 +67,7 @@ BALANCED = Exercise(
         "0 to `rows` − 1 of a batch, so that all ranks finish at nearly the same time: each takes one run of rows, in "
         "the order of the ranks, as many as its part of the speed of all. `gradient(first, last)` computes rows "
         "`first` to `last` − 1 and returns the **mean** gradient of these. Return the mean gradient of the **whole "
-        "batch**, on every rank. No share is empty here."
+        "batch**, on every rank. No share is empty here. In the picture row i has the gradient [i, i²]."
     ),
     minutes=12,
     difficulty=2,

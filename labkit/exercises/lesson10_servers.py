@@ -106,7 +106,7 @@ BOUND = Exercise(
         "The parameter server of `asynchronous_sgd` with a **bound** on how far workers run ahead of one another. The "
         "server knows how many steps each worker has finished: as many as gradients have come from it. A worker may go "
         "on, and is sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker. Else it "
-        "is held, and sent the weights of then as soon as the slowest has caught up enough. Gradients are applied and "
+        "is held, and sent the newest weights as soon as the slowest has caught up enough. Gradients are applied and "
         "noted as they come, `updates` of them. After that, tell each worker to stop by sending it `nan`: those that "
         "are held at once, the others as they send once more. Return nothing. The picture is as for `asynchronous_sgd`."
     ),

@@ -6,9 +6,9 @@ SLOWEST_OF_EIGHT = Prediction(
     name="slowest_of_eight",
     lesson="10",
     question=(
-        "In each step a rank computes for 10 ms and a bit more by chance, 10 ms on average: often less, now and then "
-        "much more. Alone it takes 20 ms a step. Now eight such ranks all-reduce one number after each step, which by "
-        "itself takes 1 or 2 ms. How long does a step take on average?"
+        "In each step a rank computes for 10 ms, and then a random time longer: 10 ms on average, often less, now and "
+        "then much more. Alone it takes 20 ms a step. Now eight such ranks all-reduce one number after each step, "
+        "which by itself takes 1 or 2 ms. How long does a step take on average?"
     ),
     options=(
         Option(
@@ -20,15 +20,15 @@ SLOWEST_OF_EIGHT = Prediction(
             "about 25 ms: it gets a little worse",
             "That is what two ranks take. With each further rank there is one more chance of a long step.",
         ),
-        Option("nearly 40 ms"),
+        Option("about 40 ms"),
         Option(
             "about 160 ms: each waits for seven others",
             "They wait for seven others at the same time, not one after the other: only the slowest of them counts.",
         ),
     ),
-    answer="nearly 40 ms",
+    answer="about 40 ms",
     why=(
-        "**Nearly 40 ms, almost twice as long.** Nobody is slow: all eight ranks draw from the same lot. But the step "
+        "**About 40 ms, twice as long.** Nobody is slow: all eight ranks are alike. But the step "
         "ends when the *slowest* of them has come, and of eight draws one is usually long. You pay the maximum, in "
         "every step anew."
     ),
@@ -122,9 +122,9 @@ STALE = Prediction(
             "about 8 for each worker: the slow one holds up all of them",
             "That would be true if the others waited for the slow worker. Nobody waits for it here.",
         ),
-        Option("between 1 and 2 for a fast worker, several times as many for the slow one"),
+        Option("1 to 2 for a fast worker, several times as many for the slow one"),
     ),
-    answer="between 1 and 2 for a fast worker, several times as many for the slow one",
+    answer="1 to 2 for a fast worker, several times as many for the slow one",
     why=(
         "While the slow worker computes one gradient, each of the two others sends three or four. The slowest rank no "
         "longer costs time. It brings the *stalest* gradients instead. Over all updates the average is about 2, the "
@@ -201,8 +201,8 @@ BOUND = Prediction(
     name="bound_of_two",
     lesson="10",
     question=(
-        "The last worker is **always** four times slower. Now a worker may be at most two steps ahead of the slowest "
-        "one. How fast do updates come, compared with the server that holds nobody?"
+        "The last worker takes four times as long for a gradient, in every step. Now a worker may be at most two "
+        "steps ahead of the slowest one. How fast do updates come, compared with the server that holds nobody?"
     ),
     options=(
         Option(
@@ -210,17 +210,17 @@ BOUND = Prediction(
             "That would be true if the slow worker caught up now and then. It never does: after two steps the head "
             "start is used up.",
         ),
-        Option("each worker at the pace of the slowest, once the head start is used up"),
+        Option("at the slowest worker's pace, after a head start"),
         Option(
             "more slowly than with synchronous SGD: there is the server in between as well",
             "The server costs little. In the long run both go at the pace of the slowest.",
         ),
     ),
-    answer="each worker at the pace of the slowest, once the head start is used up",
+    answer="at the slowest worker's pace, after a head start",
     why=(
-        "A bound lends the fast workers two steps, once. It helps against hiccups, "
-        "where it is a different rank each time that falls behind and then catches up. It does not help against a rank "
-        "that is always slow, and nothing can that bounds staleness."
+        "Each worker goes on at the pace of the slowest. A bound lends the fast ones two steps, once. It helps against "
+        "hiccups, where it is a different rank each time that falls behind and then catches up. It does not help "
+        "against a rank that is always slow, and nothing can that bounds staleness."
     ),
 )
 
@@ -229,7 +229,8 @@ LOCAL = Prediction(
     lesson="10",
     question=(
         "Local SGD averages the weights after every tenth step only. In one run every rank hiccups by chance, in the "
-        "other the last rank is **always** four times slower. In which of the two does it save a good part of the time?"
+        "other the last rank takes four times as long in every step. In which of the two does it save a "
+        "good part of the time?"
     ),
     options=(
         Option(
