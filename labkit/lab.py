@@ -241,7 +241,7 @@ class Lab:
 
     def curves(
         self, *expressions: str, every: int = 1, over: str | Sequence[str] | None = None, unit: str = "",
-        overlay: bool = False, rank: int | None = None,
+        overlay: bool = False, rank: int | None = None, xlabel: str = "", ylabel: str = "",
     ) -> Curves:  # fmt: skip
         """Draw lists of numbers that ranks recorded, such as losses: a line a rank, a panel an expression, one scale.
 
@@ -257,6 +257,7 @@ class Lab:
             overlay: draw one line an expression, all in one panel: the ranks' mean where they differ, with a shade from
                 the lowest rank to the highest.
             rank: draw this rank alone.
+            xlabel, ylabel: what the axes say: else the names of the lists in `over`, and nothing. "loss", "ms a step".
 
         Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
         """
@@ -270,7 +271,7 @@ class Lab:
         lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
         pulled = {name: lists[name] for name in expressions}
         of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
-        return (Overlay if overlay else Curves)(pulled, every, of, unit)
+        return (Overlay if overlay else Curves)(pulled, every, of, unit, xlabel, ylabel)
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.

@@ -204,6 +204,15 @@ def test_lines_of_an_overlay_differ_by_their_dashes_and_have_no_ranks_colour():
     assert not painted & {colour.lower() for colour in RANKS}
 
 
+@pytest.mark.parametrize("kind", [Curves, Overlay])
+def test_the_axes_say_what_they_are_told_to_in_the_picture_and_in_its_words(kind: type[Curves]):
+    named = kind({"x": {0: FALLING}}, xlabel="training step", ylabel="ms a step")
+    assert "Values (ms a step) over training step, a line" in named.alt
+    against = kind({"x": {0: [3, 2]}}, 1, {"x": ("sizes", {0: [1, 8]})}, "GPUs", xlabel="ranks")
+    assert "Values over ranks (GPUs), a line" in against.alt
+    assert len({kind({"x": {0: FALLING}}, **of).svg for of in ({}, {"xlabel": "t"}, {"ylabel": "s"})}) == 3
+
+
 def test_more_lines_than_can_be_told_apart_are_refused():
     Overlay({f"x{k}": {0: FALLING} for k in range(MOST)})
     with pytest.raises(LabError, match=r"cannot be told apart in one panel\. Give 8 expressions at most"):

@@ -35,14 +35,21 @@ class Line:
     note: str
 
 
-def axes(lines: Sequence[Line]) -> Axes:
+def axes(lines: Sequence[Line], up: str = "") -> Axes:
     """Axes that are large enough."""
-    return sheet(LEFT + WIDE + RIGHT, ROW * len(lines) + TOP + HIGH + BOTTOM)
+    return sheet(LEFT + WIDE + RIGHT, _top(lines, up) + HIGH + BOTTOM)
 
 
-def draw(ax: Axes, lines: Sequence[Line], what: str) -> Axes:
-    """Draw on axes as `axes` makes them; `what` is said under the axis."""
-    top = ROW * len(lines) + TOP
+def _top(lines: Sequence[Line], up: str) -> float:
+    """Where the panel begins: below the legend, and below what the values are, where that is said."""
+    return ROW * (len(lines) + bool(up)) + TOP
+
+
+def draw(ax: Axes, lines: Sequence[Line], what: str, values: str = "") -> Axes:
+    """Draw on axes as `axes` makes them; `what` is said under the axis, and above its figures what the values are."""
+    top = _top(lines, values)
+    if values:
+        write(ax, LEFT - 0.15, top - 0.35, shortened(values, WIDE, 8), 8, FAINT, "left")
     seen = [v for line in lines for ys in (line.ys, *(line.band or ())) for v in ys if math.isfinite(v)]
     along = [x for line in lines for x in line.xs]
     low, high = min(along), max(along)

@@ -26,11 +26,13 @@ class Curves:
     """
 
     def __init__(
-        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = ""
-    ) -> None:
+        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = "",
+        xlabel: str = "", ylabel: str = "",
+    ) -> None:  # fmt: skip
         self.values = {name: {r: _numbers(name, r, v) for r, v in held.items()} for name, held in pulled.items()}
         self.every = every
         self.unit = unit
+        self.xlabel, self.ylabel = xlabel, ylabel
         self.over = {name: of for name, (of, _) in over.items()} if over is not None else {}
         self.places = {
             name: {
@@ -54,8 +56,9 @@ class Curves:
     @property
     def svg(self) -> bytes:
         """The picture."""
-        panels = [(name, lines, self._note(name)) for name, lines in self.values.items()]
-        against = [(self.axis(name), self.places[name]) for name in self.values] if self.over else []
+        up = f"{self.ylabel} · " * bool(self.ylabel)
+        panels = [(name, lines, up + self._note(name)) for name, lines in self.values.items()]
+        against = [(self.axis(name), self.places[name]) for name in self.values if self.over or self.xlabel]
         return svg.svg(picture.draw(picture.axes(panels), panels, self.every, against))
 
     @property
@@ -65,12 +68,19 @@ class Curves:
             f"{name}, {self._note(name)}: " + "; ".join(f"rank {r} {self._ends(name, r)}" for r in lines)
             for name, lines in self.values.items()
         ]
-        return f"Values over {self.axis(*self.values)}, a line a rank. {'. '.join(told)}."
+        return f"{self.up} over {self.axis(*self.values)}, a line a rank. {'. '.join(told)}."
+
+    @property
+    def up(self) -> str:
+        """What the values are: "Values", or "Values (ms a step)"."""
+        return "Values" + f" ({self.ylabel})" * bool(self.ylabel)
 
     def axis(self, *names: str) -> str:
         """What the axis of these expressions says: "steps", or "seconds (s)", also for a.seconds and b.seconds."""
         if not self.over:
-            return "steps"
+            return self.xlabel or "steps"
+        if self.xlabel:
+            return self.xlabel + f" ({self.unit})" * bool(self.unit)
         against = list(dict.fromkeys(self.over[name] for name in names))
         last = {name.rpartition(".")[2] for name in against}
         said = last if len(last) == 1 < len(against) else against

@@ -25,14 +25,15 @@ class Overlay(Curves):
     """
 
     def __init__(
-        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = ""
-    ) -> None:
+        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = "",
+        xlabel: str = "", ylabel: str = "",
+    ) -> None:  # fmt: skip
         if len(pulled) > picture.MOST:
             raise LabError(
                 f"{len(pulled)} lines cannot be told apart in one panel. Give {picture.MOST} expressions at most, "
                 "or leave overlay=True out."
             )
-        super().__init__(pulled, every, over, unit)
+        super().__init__(pulled, every, over, unit, xlabel, ylabel)
         self.lines = {name: self._line(name) for name in self.values}
 
     def __repr__(self) -> str:
@@ -43,13 +44,14 @@ class Overlay(Curves):
     def svg(self) -> bytes:
         """The picture."""
         lines = list(self.lines.values())
-        return svg.svg(picture.draw(picture.axes(lines), lines, "step" if not self.over else self._axis))
+        along = self._axis if self.over or self.xlabel else "step"
+        return svg.svg(picture.draw(picture.axes(lines, self.ylabel), lines, along, self.ylabel))
 
     @property
     def alt(self) -> str:
         """The picture in words."""
         told = [f"{name}: {self._told(name)}" for name in self.values]
-        return f"Values over {self._axis}, a line an expression. {'. '.join(told)}."
+        return f"{self.up} over {self._axis}, a line an expression. {'. '.join(told)}."
 
     @property
     def _axis(self) -> str:
