@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.reaper import environment, has_none, send
+from labkit.cluster import reaper
 
 TAG = "BENCHMARK_PROGRAM"
 MARK = "@ "  # begins a line that is meant for the benchmark; everything else is the program's own talk
@@ -145,18 +145,16 @@ def _undisturbed() -> Iterator[None]:
 
 def tagged(mark: str) -> list[int]:
     """The pids of this user's processes whose environment holds `mark` ("NAME=value")."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # another user's, or gone meanwhile
-            if mark.encode() in environment(int(name)).split(b"\0"):
-                found.append(int(name))
-    return found
+    held = reaper.tagged(mark.encode())
+    for fd in held.values():
+        os.close(fd)
+    return list(held)
 
 
 def kill(mark: str) -> None:
     """End every process with this mark; again until none is left, since one may have forked meanwhile."""
     for _ in range(200):
-        if not send(mark.encode(), signal.SIGKILL):
+        if not reaper.send(mark.encode(), signal.SIGKILL):
             return
         time.sleep(0.02)
 
@@ -167,7 +165,7 @@ def proportional(pid: int) -> int:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except ProcessLookupError:  # it became another program between the opening and the reading, or it ended
-            if has_none(pid):
+            if reaper.has_none(pid):
                 return 0
         except OSError:
             return 0

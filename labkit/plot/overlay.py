@@ -35,21 +35,21 @@ class Line:
     note: str
 
 
-def axes(lines: Sequence[Line], up: str = "") -> Axes:
+def axes(lines: Sequence[Line], ylabel: str = "") -> Axes:
     """Axes that are large enough."""
-    return sheet(LEFT + WIDE + RIGHT, _top(lines, up) + HIGH + BOTTOM)
+    return sheet(LEFT + WIDE + RIGHT, _top(lines, ylabel) + HIGH + BOTTOM)
 
 
-def _top(lines: Sequence[Line], up: str) -> float:
+def _top(lines: Sequence[Line], ylabel: str) -> float:
     """Where the panel begins: below the legend, and below what the values are, where that is said."""
-    return ROW * (len(lines) + bool(up)) + TOP
+    return ROW * (len(lines) + bool(ylabel)) + TOP
 
 
-def draw(ax: Axes, lines: Sequence[Line], what: str, values: str = "") -> Axes:
-    """Draw on axes as `axes` makes them; `what` is said under the axis, and above its figures what the values are."""
-    top = _top(lines, values)
-    if values:
-        write(ax, LEFT - 0.15, top - 0.35, shortened(values, WIDE, 8), 8, FAINT, "left")
+def draw(ax: Axes, lines: Sequence[Line], what: str, ylabel: str = "") -> Axes:
+    """Draw on axes as `axes` makes them; `what` is said under one axis, `ylabel` above the other."""
+    top = _top(lines, ylabel)
+    if ylabel:
+        write(ax, LEFT - 0.15, top - 0.35, shortened(ylabel, WIDE, 8), 8, FAINT, "left")
     seen = [v for line in lines for ys in (line.ys, *(line.band or ())) for v in ys if math.isfinite(v)]
     along = [x for line in lines for x in line.xs]
     low, high = min(along), max(along)

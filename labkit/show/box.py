@@ -32,7 +32,7 @@ class Box(ipywidgets.VBox):
             self._clicked: list[ipywidgets.Button] = []  # and not yet acted on
             self._sent, self._back = ipywidgets.IntText(), ipywidgets.IntText()  # how many clicks; never shown
             self._echo = ipywidgets.jsdlink((self._sent, "value"), (self._back, "value"))
-            self._back.observe(lambda change: self._act(self._sent.value - change["new"]), "value")
+            self._back.observe(lambda _: self._act(), "value")
             within += [self._sent, self._back]
         for button in buttons:
             button.on_msg(button._handle_button_msg, remove=True)  # which clicks at once
@@ -46,11 +46,10 @@ class Box(ipywidgets.VBox):
             self._clicked.append(button)
             self._sent.value += 1
 
-    def _act(self, later: int) -> None:
-        """Act on all clicks but the `later` last ones, after which the page has not answered yet."""
-        due, self._clicked = self._clicked[: len(self._clicked) - later], self._clicked[len(self._clicked) - later :]
-        for button in due:
-            button.click()
+    def _act(self) -> None:
+        """Act on all clicks but the last ones, after which the page has not answered yet."""
+        while len(self._clicked) > self._sent.value - self._back.value:
+            self._clicked.pop(0).click()
 
 
 def _as_sent(data: Any, subshell: str | None) -> str | None:

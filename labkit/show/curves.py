@@ -77,14 +77,10 @@ class Curves:
 
     def axis(self, *names: str) -> str:
         """What the axis of these expressions says: "steps", or "seconds (s)", also for a.seconds and b.seconds."""
-        if not self.over:
-            return self.xlabel or "steps"
-        if self.xlabel:
-            return self.xlabel + f" ({self.unit})" * bool(self.unit)
-        against = list(dict.fromkeys(self.over[name] for name in names))
+        against = list(dict.fromkeys(self.over[name] for name in names if self.over))
         last = {name.rpartition(".")[2] for name in against}
-        said = last if len(last) == 1 < len(against) else against
-        return ", ".join(said) + f" ({self.unit})" * bool(self.unit)
+        said = ", ".join(last if len(last) == 1 < len(against) else against)
+        return (self.xlabel or said or "steps") + f" ({self.unit})" * bool(self.unit)
 
     def alike(self, name: str) -> dict[int, int]:
         """For each rank the first one whose line cannot be told apart from its own."""

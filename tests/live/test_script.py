@@ -19,10 +19,10 @@ from labkit import progress
 from labkit.errors import CellError, LabError
 from labkit.theory.program import command
 from tests.live.notebook import Notebook
+from tests.scripts import PLACE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 120  # seconds: torchrun and as many imports of torch as ranks, on busy cores
-PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
 
 
 def functions(script: str) -> list[str]:
