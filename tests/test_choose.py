@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import ipywidgets
 import nbformat
 import pytest
 
@@ -16,6 +13,7 @@ from labkit import choose, predictions, progress
 from labkit.choose import Choose
 from labkit.errors import LabError
 from labkit.predictions import Option, Prediction, Series
+from tests.page import page
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
@@ -33,20 +31,11 @@ def two():
     return Choose(TWO)
 
 
-def tree(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
-    yield from (w for w in (widget, widget.layout, getattr(widget, "style", None)) if isinstance(w, ipywidgets.Widget))
-    for child in getattr(widget, "children", ()):
-        yield from tree(child)
-
-
 def shown(series: Series, lock: str = "") -> str:
-    """All that a front end or a saved notebook gets to see, models' ids left out."""
     asked = Choose(series)
     if lock:
         asked.lock(lock)
-    states = [w.get_state() for w in tree(asked)]
-    seen = json.dumps([asked._repr_mimebundle_(), repr(asked), states], default=str)
-    return re.sub("IPY_MODEL_[0-9a-f]+|[0-9a-f]{32}", "id", seen)
+    return page(asked)
 
 
 @pytest.mark.parametrize("series", [TWO, *predictions.series().values()], ids=lambda s: s.name)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ipywidgets
 import nbformat
 import pytest
 
@@ -19,6 +18,7 @@ from labkit import predictions
 from labkit.errors import LabError
 from labkit.predictions import Option, Prediction, Trap
 from labkit.widgets import Predict
+from tests.page import page
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
@@ -40,20 +40,11 @@ def sentences(prediction: Prediction) -> Iterator[str]:
                 yield sentence.strip()
 
 
-def tree(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
-    yield from (w for w in (widget, widget.layout, getattr(widget, "style", None)) if isinstance(w, ipywidgets.Widget))
-    for child in getattr(widget, "children", ()):
-        yield from tree(child)
-
-
 def shown(prediction: Prediction, lock: str | float | None = None) -> str:
-    """All that a front end or a saved notebook gets to see of a question, models' ids left out."""
     asked = Predict(prediction)
     if lock is not None:
         asked.lock(lock)
-    bundle: dict[str, Any] = asked._repr_mimebundle_()
-    states = [w.get_state() for w in tree(asked)]
-    return re.sub("IPY_MODEL_[0-9a-f]+|[0-9a-f]{32}", "id", json.dumps([bundle, repr(asked), states], default=str))
+    return page(asked)
 
 
 def otherwise(prediction: Prediction) -> Iterator[Prediction]:

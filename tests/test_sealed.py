@@ -9,6 +9,7 @@ from labkit.show.flow import Flow
 from labkit.show.guess import Nothing, Place, read
 from labkit.show.sealed import MOST, SealedFlow
 from labkit.theory.origin import Origin
+from tests.page import live
 from tests.test_flow_value import BOTH, SUMS, seen
 
 INF, NAN = float("inf"), float("nan")
@@ -25,12 +26,6 @@ def fields(flow):
     return [field for row in flow._fields for field in row]
 
 
-def shown(widget):
-    """Everything that a widget and those in it send to the page."""
-    words = [str(v) for v in widget.get_state().values() if isinstance(v, (str, list, tuple))]
-    return " ".join([*words, *(shown(child) for child in getattr(widget, "children", ()))])
-
-
 def test_before_it_is_filled_in_only_the_static_page_has_the_answer_and_that_one_folded():
     hidden = sealed(seen([[4000.0], [321.0]], [[4321.0]] * 2, [[BOTH], [BOTH]]))
     plain = "x before → y after: what does each rank hold?\nrank 0 │ 4000 (0·0) → ?\nrank 1 │ 321 (1·0) → ?"
@@ -40,10 +35,10 @@ def test_before_it_is_filled_in_only_the_static_page_has_the_answer_and_that_one
     assert "rank 0 holds [4000]; rank 1 holds [321]. y after: every rank holds 1 value to fill in." in above
     assert "every rank holds [4321]" in folded
     assert hidden.svg.decode().count(">?</text>") == 2
-    for before in (above, hidden.svg.decode(), shown(hidden)):
+    for before in (above, hidden.svg.decode(), live(hidden)):
         assert "4321" not in before
     hidden.fill([1, 1])
-    assert "4321" in shown(hidden)
+    assert "4321" in live(hidden)
 
 
 def test_every_tile_has_a_field_with_a_name_row_by_row():

@@ -47,6 +47,12 @@ def {show}(value):
     if value is not None:
         print(repr(value))
 '''
+END = """
+dist.destroy_process_group()
+# Python is not taken apart: a thread of Gloo that an optimizer, a mesh or a name of a group still holds could abort it.
+sys.stdout.flush()
+os._exit(0)
+"""
 FAILED = "it did not run to its end on all its ranks"
 UNKNOWN = "nobody has waited for its end (run %pxresult first)"
 
@@ -77,7 +83,7 @@ def program(cells: Sequence[Cell], n: int, backend: str, file: str) -> Program:
     texts = [_about(file, n, good, left), *(f"{line}\n" for line in future), _head(nodes, names, backend)]
     if any(f"{show}(" in part for part in parts):
         texts.append(SHOW.format(show=show))
-    text = "\n".join([*texts, *(f"\n{part}" for part in parts), "\ndist.destroy_process_group()\n"])
+    text = "\n".join([*texts, *(f"\n{part}" for part in parts), END])
     compile(text, file, "exec", dont_inherit=True)  # what has been put together is Python
     return Program(text, good, left)
 
@@ -118,7 +124,7 @@ def _about(file: str, n: int, cells: Sequence[Cell], left: Sequence[tuple[Cell, 
 
 def _head(nodes: Sequence[ast.AST], names: Collection[str], backend: str) -> str:
     """The imports, the group, and of what a rank of the lab has ready, what the cells use."""
-    lines = ["import os", *["import sys"] * (backend != "nccl"), "", "import torch", "import torch.distributed as dist"]
+    lines = ["import os", "import sys", "", "import torch", "import torch.distributed as dist"]
     lines += ["from IPython.display import display"] * ("display" in names)
     if used := [line for name, line in WORKBOOKS.items() if name in names]:
         lines += ["", "# The workbook's own: pip install it where the program runs.", *used]

@@ -135,6 +135,7 @@ def test_a_few_ranks_the_labs_tools_and_a_borrowed_function_come_along(folder: P
             loss,
             "y = ring_shift(torch.tensor([rank * 1.0]))",
             "kind = type(timed(dist.barrier, repeat=3)).__name__",
+            "import atexit\nsgd = torch.optim.SGD([torch.ones(1)])\nleft = atexit.register(print, 'taken apart')",
         ]
         after = run_all(lab, [*again, "kind, y.tolist(), round(loss.item(), 4)"])
         late = lab.late("z = y.clone()\ndist.all_reduce(z)", rank=1)
