@@ -16,11 +16,13 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.rank import anysource, objects, recorder
+from labkit.rank import anysource, gloo, objects, recorder
 from labkit.theory.record import is_cell
 from labkit.words import nbytes
 
-SETTLE = 0.002  # seconds: Gloo's threads want Python's lock to let go of a tensor that the function has let go
+LOOK = 0.0005  # seconds from one look at Gloo's threads to the next
+PATIENCE = 1.0  # seconds of looking in vain: a collective may need what this rank does after this operation
+SETTLE = 0.002  # seconds for them without a look
 CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # from where torch's own C++ is called
 # Where comms makes what its ranks tell one another before a call: no tensor of the learner's, and no bytes of theirs.
 HEADERS = {objects.exchange.__code__, objects.to_tensor.__code__}
@@ -52,6 +54,7 @@ class Peak(TorchDispatchMode):
         self._held: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # every storage of these two
         self._finds_given = False  # whether what an operation is handed, and nobody knows, was there before
         self._communicates = False
+        self._patience = PATIENCE
 
     def __repr__(self) -> str:
         return f"at most {nbytes(self.bytes)} at once"
@@ -126,9 +129,20 @@ class Peak(TorchDispatchMode):
     def _settle(self) -> None:
         """Count again, before it is the most so far: what has been let go or shrunk by now is not."""
         if self._communicates:
-            time.sleep(SETTLE)
+            self._wait_for_gloo()
         self._measure(list(self._alive))
         self.bytes = max(self.bytes, sum(self._alive.values()))
+
+    def _wait_for_gloo(self) -> None:
+        """Wait until Gloo's threads have let go of the tensors of every collective that can be done by now."""
+        end = time.monotonic() + self._patience
+        while busy := gloo.at_work():
+            if time.monotonic() > end:
+                self._patience = 0.0
+                break
+            time.sleep(LOOK)
+        if busy != 0:
+            time.sleep(SETTLE)
 
 
 @contextmanager

@@ -11,7 +11,18 @@ SIZE, TENSORS = 28_068, 30  # the parameters of tiny.Transformer()
 PSI = 4 * SIZE
 SETUP = """
 from torch.nn.parallel import DistributedDataParallel
+from time import sleep
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from labkit.rank import gloo
+
+class Patient(TorchDispatchMode):
+    "Lets Gloo's threads let go of a collective's tensors before this thread does, which alone is profiled."
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        while gloo.at_work():
+            sleep(0.0005)
+        return out
 
 def train(model, optimizer, step):
     loss = tiny.loss(model, tiny.batch(step, rank, world_size, size=24))
@@ -30,14 +41,16 @@ def counted(model, optimizer, steps=2):
     return held, peaks
 
 def profiled(model, optimizer):
-    "The most bytes that torch's allocator had given away at once in a step, as its profiler has it."
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
+    "The most bytes that torch's allocator had given away at once in a step, as its profiler has it, outside of calls."
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run, Patient():
         train(model, optimizer, 7)
     optimizer.zero_grad()
-    events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events = run.profiler.kineto_results.events()
+    calls = [(e.start_ns(), e.end_ns()) for e in events if e.name().startswith(("c10d::", "gloo:"))]
     now = most = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
+    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
+        if not any(start <= event.start_ns() <= end for start, end in calls):
+            now += event.nbytes()
         most = max(most, now)
     return most
 
@@ -131,17 +144,12 @@ def test_the_peak_of_a_step_with_ddp_is_the_one_that_torchs_own_profiler_finds(l
     assert [peaks[-1] for peaks in lab.pull("peaks")] == lab.pull("found")
 
 
-def test_the_peak_of_a_step_with_fully_shard_is_the_profilers_but_for_what_gloo_lets_go_late(lab):
+def test_the_peak_of_a_step_with_fully_shard_is_the_profilers_once_gloo_has_let_go(lab):
     """Gloo's threads keep a layer's gathered weights a little longer than torch needs them; `peak` waits for that."""
-    lab.run(
-        f"{SETUP}shapes = [tuple(p.shape) for p in model.blocks[0].parameters()]\n{SHARDED}"
-        "held, peaks = counted(whole, adam, steps=3)\nfound = profiled(whole, adam)"
-    )
-    layer = 4 * N * sum(map(ceil, lab.pull("[list(s) for s in shapes]")[0]))
+    lab.run(f"{SETUP}{SHARDED}held, peaks = counted(whole, adam, steps=3)\nfound = profiled(whole, adam)")
     for peaks, found in zip(lab.pull("peaks"), lab.pull("found"), strict=True):
         assert peaks[1] == peaks[2], "the first step makes the optimizer's state as well"
-        assert found - 1.1 * layer <= peaks[2] <= found
-    assert len({peaks[2] for peaks in lab.pull("peaks")}) == 1
+        assert peaks[2] == found
 
 
 def test_ddps_buckets_count_where_they_are_made(lab):

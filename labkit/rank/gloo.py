@@ -1,0 +1,48 @@
+"""How many of Gloo's threads are at work in this process: torch does not say it, but Linux does.
+
+A thread of Gloo lets go of a collective's tensors some time after the collective is done: for that it needs a
+processor, and Python's lock. A thread that has nothing to do waits for work without a time limit; all its other waits
+(for bytes, for Python's lock) have one.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+
+FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the call in which a thread waits for another one
+ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mutex; what of its argument says that
+
+
+def at_work() -> int | None:
+    """The number of threads that carry out a collective, or have not yet let go of its tensors.
+
+    `None` where it cannot be known: on other systems than Linux, on other processors, and where Linux may not tell.
+    """
+    if FUTEX is None or not os.path.exists("/proc/self/syscall"):
+        return None
+    try:
+        return sum(not _waits_for_work(thread) for thread in os.listdir("/proc/self/task") if _is_gloos(thread))
+    except OSError:
+        return None
+
+
+def _is_gloos(thread: str) -> bool:
+    return _told(thread, "comm").startswith("pt_gloo")
+
+
+def _waits_for_work(thread: str) -> bool:
+    told = _told(thread, "syscall").split()  # a call's number and what it was given; "running"
+    if not told or told[0] != FUTEX:
+        return not told
+    _, kind, _, limit, *_ = (int(argument, 16) for argument in told[1:])
+    return kind & KIND == ON_CONDITION and limit == 0
+
+
+def _told(thread: str, what: str) -> str:
+    """What Linux says of a thread; of one that has just ended, nothing."""
+    try:
+        with open(f"/proc/self/task/{thread}/{what}") as f:
+            return f.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

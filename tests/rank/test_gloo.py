@@ -1,0 +1,90 @@
+"""Gloo's threads as Linux sees them, with the two ranks of a group in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.rank import gloo, memory
+
+pytestmark = pytest.mark.skipif(gloo.at_work() is None, reason="only Linux tells what a thread waits for")
+LIMIT = 60  # seconds
+
+
+def becomes(expected: int) -> bool:
+    """Whether so many threads are at work some day."""
+    end = time.monotonic() + LIMIT
+    while gloo.at_work() != expected:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[dist.ProcessGroupGloo]]:
+    store = dist.HashStore()
+
+    def join(rank: int) -> dist.ProcessGroupGloo:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        options._timeout = timedelta(seconds=LIMIT)
+        return dist.ProcessGroupGloo(store, rank, 2, options)
+
+    with ThreadPoolExecutor(2) as pool:
+        yield list(pool.map(join, range(2)))
+
+
+def test_a_thread_is_at_work_until_its_collective_is_done_and_let_go(ranks: list[dist.ProcessGroupGloo]):
+    assert becomes(0)
+    works = [ranks[0].allreduce([torch.ones(2)])]
+    assert becomes(1), "rank 1 has not called yet"
+    works.append(ranks[1].allreduce([torch.ones(2)]))
+    for work in works:
+        work.wait()
+    assert becomes(0)
+
+
+def test_a_peak_waits_for_what_only_gloo_still_holds(
+    ranks: list[dist.ProcessGroupGloo], monkeypatch: pytest.MonkeyPatch
+):
+    at_work: Callable[[], int | None] = gloo.at_work
+    looks: list[int | None] = []
+
+    def look() -> int | None:
+        if not looks:
+            ranks[1].allreduce([torch.ones(100)])  # rank 1 calls as late as that
+        looks.append(at_work())
+        return looks[-1]
+
+    with memory.peak() as p:
+        ranks[0].allreduce([torch.ones(100)])
+        assert becomes(1)
+        monkeypatch.setattr(gloo, "at_work", look)
+        p._communicates = True  # these groups are no ProcessGroup of the dispatcher's
+        y = torch.ones(50)
+    assert looks[-1] == 0
+    assert p.bytes == 400, "and not 600: the 400 bytes that were given to Gloo are gone when y is made"
+    assert y.nbytes == 200
+
+
+def test_a_collective_that_cannot_be_done_is_waited_for_in_vain_once(
+    ranks: list[dist.ProcessGroupGloo], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(memory, "PATIENCE", 0.01)
+    with memory.peak() as p:
+        work = ranks[0].allreduce([torch.ones(100)])
+        assert becomes(1)
+        p._communicates = True
+        kept = [torch.ones(50), torch.ones(50)]
+    assert p.bytes == 800
+    assert p._patience == 0
+    assert len(kept) == 2
+    ranks[1].allreduce([torch.ones(100)])
+    work.wait()
