@@ -14,18 +14,14 @@ import runpy
 import sys
 from pathlib import Path
 
+from labkit.rank import gloo
+
 LEFT = 70  # the exit code where a thread is left
-
-
-def gloo_threads() -> list[str]:
-    """The names of the threads that carry out Gloo's collectives; none where there is no /proc."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
-    return [name for name in names if name.startswith("pt_gloo")]
 
 
 def tell() -> None:
     """End at once, with an exit code of its own, where a thread is left."""
-    if left := gloo_threads():
+    if left := gloo.threads():
         print(f"{len(left)} threads of Gloo are left as Python ends: nobody has waited for them.", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -10,8 +10,15 @@ from __future__ import annotations
 import os
 import platform
 
+TASKS = "/proc/self/task"
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the call in which a thread waits for another one
 ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mutex; what of its argument says that
+
+
+def threads() -> list[str]:
+    """The numbers of the threads that carry out Gloo's collectives; none where there is no /proc."""
+    found = os.listdir(TASKS) if os.path.isdir(TASKS) else []
+    return [thread for thread in found if _told(thread, "comm").startswith("pt_gloo")]
 
 
 def at_work() -> int | None:
@@ -22,13 +29,9 @@ def at_work() -> int | None:
     if FUTEX is None or not os.path.exists("/proc/self/syscall"):
         return None
     try:
-        return sum(not _waits_for_work(thread) for thread in os.listdir("/proc/self/task") if _is_gloos(thread))
+        return sum(not _waits_for_work(thread) for thread in threads())
     except OSError:
         return None
-
-
-def _is_gloos(thread: str) -> bool:
-    return _told(thread, "comm").startswith("pt_gloo")
 
 
 def _waits_for_work(thread: str) -> bool:
@@ -42,7 +45,7 @@ def _waits_for_work(thread: str) -> bool:
 def _told(thread: str, what: str) -> str:
     """What Linux says of a thread; of one that has just ended, nothing."""
     try:
-        with open(f"/proc/self/task/{thread}/{what}") as f:
+        with open(f"{TASKS}/{thread}/{what}") as f:
             return f.read()
     except (FileNotFoundError, ProcessLookupError):
         return ""

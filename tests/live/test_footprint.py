@@ -150,6 +150,7 @@ def test_the_peak_of_a_step_with_fully_shard_is_the_profilers_once_gloo_has_let_
     for peaks, found in zip(lab.pull("peaks"), lab.pull("found"), strict=True):
         assert peaks[1] == peaks[2], "the first step makes the optimizer's state as well"
         assert peaks[2] == found
+    assert len({peaks[2] for peaks in lab.pull("peaks")}) == 1
 
 
 def test_ddps_buckets_count_where_they_are_made(lab):

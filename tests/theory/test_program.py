@@ -155,8 +155,8 @@ def test_a_last_line_with_a_value_is_printed(code: str, line: str):
 
 def test_a_cell_of_some_ranks_stands_in_an_if_and_its_texts_are_as_they_were():
     code = 'text = """a\n  b"""\n\nfor i in range(2):\n    print(f"""{i}\nc""")'
-    code, end = behind(written(code, ranks=(1,))).split("\n\n\ndist.destroy_process_group()\n")
-    assert code.splitlines()[2:] == [
+    body, end = behind(written(code, ranks=(1,))).split("\n\n\ndist.destroy_process_group()\n")
+    assert body.splitlines()[2:] == [
         *("if rank == 1:", '    text = """a', '  b"""', "", "    for i in range(2):", '        print(f"""{i}', 'c""")'),
     ]
     assert end.endswith("sys.stdout.flush()\nos._exit(0)\n")
