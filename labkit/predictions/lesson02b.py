@@ -1,0 +1,142 @@
+"""The predictions of lesson 02b: who waits for a busy rank, what stands in a window, and how many updates are left."""
+
+from labkit.predictions.prediction import Option, Prediction, Series
+
+BUSY = Prediction(
+    name="ask_a_busy_rank",
+    lesson="02b",
+    question=(
+        "Rank 1 trains for 30 training steps and then sends its weights to rank 0. Rank 0 calls `dist.recv` at once. "
+        "When does rank 0 have weights of rank 1?"
+    ),
+    options=(
+        Option(
+            "at once: rank 0 reads them out of rank 1's memory",
+            "That would be true if a receive reached into the other process. It only takes what that process sends.",
+        ),
+        Option(
+            "after the training step that rank 1 is in: then it answers",
+            "That would be true if rank 1 looked for questions between two training steps. Nothing in its loop does.",
+        ),
+        Option("after all 30 training steps"),
+        Option(
+            "never: rank 1 does not know that rank 0 is waiting",
+            "Rank 1 need not know it. It calls `send` after its training, and there the two meet.",
+        ),
+    ),
+    answer="after all 30 training steps",
+    why=(
+        "After all 30. A message takes two: rank 0 waits until rank 1 comes to its `send`. For an answer in between, "
+        "rank 1 would have to stop again and again and ask whether somebody wants something."
+    ),
+)
+
+EARLY = Prediction(
+    name="get_after_put",
+    lesson="02b",
+    question="Place 0: the last rank puts a 7 into rank 0's window and, in its next line, gets that place. It finds:",
+    options=(
+        Option("the 0 that stood there"),
+        Option(
+            "the 7",
+            "That would be true if `put` returned when the number is there. It returns when it is handed over.",
+        ),
+        Option(
+            "nothing: `get` raises an error",
+            "That would help, but nobody checks it. A `get` returns whatever stands there.",
+        ),
+    ),
+    answer="the 0 that stood there",
+    why=(
+        "The 0 that stood there. A put may be under way until you flush. In this window it always is, so that you see "
+        "it; with MPI or on a GPU the 7 may be there already, and then the mistake shows up once in a while."
+    ),
+)
+
+PUTS = Prediction(
+    name="puts_to_one_place",
+    lesson="02b",
+    question="Place 1: every rank but rank 0 puts its own number there, 1, 2 and 3. After the fence it holds:",
+    options=(
+        Option(
+            "6, the sum",
+            "That would be true of `accumulate`. A put writes over what it finds.",
+        ),
+        Option(
+            "3: the highest rank comes last",
+            "That would be true if ranks took turns. Nobody says who comes last.",
+        ),
+        Option(
+            "an error: the place is taken",
+            "That would be true if somebody watched over it. The owner takes no part, and the others do not know.",
+        ),
+        Option("1, 2 or 3: another one each time"),
+    ),
+    answer="1, 2 or 3: another one each time",
+    why=(
+        "One of the three, whichever was written last. MPI is stricter: it calls the result of two puts to the same "
+        "place, without anything in between, undefined."
+    ),
+)
+
+ADDS = Prediction(
+    name="adds_to_one_place",
+    lesson="02b",
+    question="Place 2: every rank but rank 0 accumulates its own number there, 1, 2 and 3. After the fence it holds:",
+    options=(
+        Option(
+            "1, 2 or 3: another one each time",
+            "That would be true of `put`. Here each number is added to what is there.",
+        ),
+        Option("6, the sum"),
+        Option(
+            "6 on most days, less when two ranks come at the same time",
+            "That would be true if ranks read, added and wrote. An accumulate is one thing: nobody comes in between.",
+        ),
+    ),
+    answer="6, the sum",
+    why=(
+        "The sum, every time, in whatever order they came. Accumulate is **atomic**, number by number: others see the "
+        "place before the addition or after it."
+    ),
+)
+
+THREE_PLACES = Series(
+    name="three_places",
+    lesson="02b",
+    question="Four ranks, windows of three places, all 0. What will you find? (With fewer ranks, numbers are missing.)",
+    parts=(EARLY, PUTS, ADDS),
+)
+
+COUNT = Prediction(
+    name="count_together",
+    lesson="02b",
+    question=(
+        "Rank 0's window holds a 0. Four ranks each do this 500 times: get the number, put one more, flush. There is "
+        "no other call between them. What does the window hold in the end?"
+    ),
+    options=(
+        Option(
+            "2,000",
+            "That would be true if nobody else wrote between a rank's get and its put. Who keeps the others from it?",
+        ),
+        Option(
+            "500: all ranks count the same numbers",
+            "That would be true if all ranks went in step, each get at the same moment. They do not wait for one "
+            "another.",
+        ),
+        Option("less than 2,000, and another number each time"),
+        Option(
+            "more than 2,000 at times: some ranks count twice",
+            "Each put writes one more than was read. No update can count twice; it can only be written over.",
+        ),
+    ),
+    answer="less than 2,000, and another number each time",
+    why=(
+        "Less than 2,000, and another number each time. Two ranks read the same number, and both write one more: two "
+        "updates have become one. A rank that is held up between its get and its put does worse: it writes an old "
+        "number over all that has been counted since. This is a **race**."
+    ),
+)
+
+PREDICTIONS = (BUSY, THREE_PLACES, COUNT)

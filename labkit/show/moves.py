@@ -1,0 +1,261 @@
+"""What `lab.moves` shows: the puts, accumulates and gets of the last cell, drawn from memory to memory.
+
+An arrow says: these numbers were written there. No torch, no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.plot import steps as plot
+from labkit.plot import svg
+from labkit.plot.tiles import Tile
+from labkit.show.tiles import short
+from labkit.words import count, ranks, seconds
+
+MOST = 24  # moves that are drawn and told one by one
+SIGN = {"put": "put", "accumulate": "+=", "get": "get"}
+VERB = {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"}
+Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
+
+
+@dataclass(frozen=True)
+class Move:
+    """Rank `rank` put `numbers` into rank `of`'s window from place `at` on, added them to it, or got them from it."""
+
+    rank: int
+    what: str
+    of: int
+    at: int
+    size: int
+    numbers: list[float] | None  # None where they are too many to be kept
+    before: list[float] | None  # what stood there
+    began: float
+    ended: float
+    fences: int  # that the rank had passed
+
+    @property
+    def told(self) -> str:
+        """ "rank 0 puts [7] into rank 2's window, place 1"."""
+        what = _numbers(self.numbers, self.size)
+        whose = "its own window" if self.of == self.rank else f"rank {self.of}'s window"
+        return f"rank {self.rank} {VERB[self.what].format(what)} {whose}, {_places(self.at, self.size)}"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An update that was lost: `second` had read its number before `first` was written, and wrote after it."""
+
+    first_read: Move
+    first: Move
+    second_read: Move
+    second: Move
+
+    @property
+    def moves(self) -> list[Move]:
+        """All four, in the order in which they happened."""
+        return sorted((self.first_read, self.first, self.second_read, self.second), key=lambda m: m.ended)
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        start = self.moves[0].ended
+        first, *later = self.moves
+        lines = [f"0: {first.told}", *(f"+{seconds(m.ended - start)}: {m.told}" for m in later)]
+        return "\n".join([f"An update of rank {self.first.of}'s window that was lost.", *lines])
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture: one line a move, below one another as they happened, each in the column of its rank."""
+        n, start = max(m.rank for m in self.moves) + 1, self.moves[0].ended
+        slots = []
+        for m in self.moves:
+            tiles: list[list[Tile]] = [[] for _ in range(n)]
+            said = f"{m.what} {', '.join(map(short, m.numbers or []))}"
+            tiles[m.rank] = [Tile(said, shares=((m.rank, 1),), wrong=m is self.second, width=plot.WIDTH)]
+            slots.append(plot.Slot(f"+{seconds(m.ended - start)}" if slots else "0", tiles))
+        title = f"rank {self.first.of}'s window, place {self.first.at}: rank {self.first.rank}'s update is lost"
+        picture = plot.Picture(title, slots, [])
+        return svg.svg(plot.draw(plot.axes([picture]), [picture]))
+
+    def __repr__(self) -> str:
+        return self.alt
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt.replace("\n", ". "))
+
+
+class Moves:
+    """What the last cell moved in and out of a window on every rank; `moves.all` has each of it, in order of time.
+
+    A picture for each kind of call between two fences, as the windows were before it, and one of what they hold now.
+    """
+
+    def __init__(self, told: Sequence[dict[str, Any]]) -> None:
+        self.n = len(told)
+        self.now = [mine["now"] for mine in told]
+        self.size = max(mine["size"] for mine in told)
+        self.handed = [mine["handed"] for mine in told]
+        found = [Move(r, *row) for r, mine in enumerate(told) for row in mine["moves"]]
+        self.all = sorted(found, key=lambda m: m.ended)
+
+    @cached_property
+    def updates_lost(self) -> tuple[Lost, ...]:
+        """Every put of a number that had been read before another rank's put, which it wrote over."""
+        found = []
+        read: dict[tuple[int, int, int], Move] = {}
+        last: dict[tuple[int, int], tuple[Move, Move]] = {}
+        for move in self.all:
+            place = (move.of, move.at)
+            if move.what == "get":
+                read[(move.rank, *place)] = move
+            elif move.what == "put" and (mine := read.get((move.rank, *place))):
+                before = last.get(place)
+                if (
+                    before
+                    and before[1].rank != move.rank
+                    and mine.ended < before[1].began < before[1].ended < move.began
+                ):
+                    found.append(Lost(*before, mine, move))
+                last[place] = (mine, move)
+        return tuple(found)
+
+    def lost(self) -> Lost:
+        """An update that was lost, the one that took the least time, drawn; a LabError where none was seen.
+
+        >>> lab.moves("window").lost()
+        """
+        if not self.updates_lost:
+            raise LabError(
+                "No rank wrote over what another one had written since it read: no update is seen to be lost. "
+                "Run the cell again, with more rounds."
+            )
+        return min(self.updates_lost, key=lambda lost: lost.moves[-1].ended - lost.moves[0].ended)
+
+    # -- words ----------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        groups = [[m.told for m in sorted(group, key=lambda m: (m.rank, m.began))] for group in self._groups]
+        lines = [line for group in groups for line in group]
+        if len(lines) > MOST:
+            kinds = [f"{count(sum(m.what == what for m in self.all), what)}" for what in SIGN]
+            lines = [f"{', '.join(kinds)}: the first {MOST} are", *lines[:MOST]]
+        quiet = sorted(set(range(self.n)) - {m.rank for m in self.all})
+        lines += [f"{ranks(quiet)} {'calls' if len(quiet) == 1 else 'call'} nothing"] if quiet and self.all else []
+        lines += [] if self.all else ["nothing was moved in the last cell"]
+        lines += [f"rank {r} has not flushed {count(k, 'call')}" for r, k in enumerate(self.handed) if k]
+        held = [f"rank {r} [{', '.join(map(short, now))}]" for r, now in enumerate(self.now) if now is not None]
+        return "\n".join([*lines, *([f"afterwards: {', '.join(held)}"] if held else [])])
+
+    # -- pictures -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _groups(self) -> list[list[Move]]:
+        """The moves of one kind between two fences, in the order of time."""
+        found: dict[tuple[int, str], list[Move]] = {}
+        for move in self.all:
+            found.setdefault((move.fences, move.what), []).append(move)
+        return [found[key] for key in sorted(found, key=lambda k: (k[0], found[k][0].began))]
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        held = self._at_first()
+        pictures, drawn = [], 0
+        for group in self._groups:
+            if drawn + len(group) > MOST:
+                break
+            drawn += len(group)
+            pictures.append(self._picture(group, held))
+            for move in group:
+                _apply(held, move)
+        pictures.append(plot.Picture("afterwards", [self._window(held)], []))
+        across = 2 if self.n <= 4 else 1
+        return svg.svg(plot.draw(plot.axes(pictures, across), pictures, across))
+
+    def _at_first(self) -> dict[tuple[int, int], Cell]:
+        """What each place held before the first move: what holds now, but for what was written over."""
+        held = {(r, i): (v, {r: 1}) for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
+        for move in reversed([m for m in self.all if m.what != "get"]):
+            for i, value in enumerate(move.before or []):
+                held[move.of, move.at + i] = (value, {move.of: 1})
+        return held
+
+    def _picture(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Picture:
+        what = group[0].what
+        callers, others = {m.rank for m in group}, {m.of for m in group} - {m.rank for m in group}
+        title = f"{what}: {ranks(callers)} {'calls' if len(callers) == 1 else 'call'} it"
+        title += f", {ranks(others)} {'takes' if len(others) == 1 else 'take'} no part" if others else ""
+        arrows = []
+        for move in (m for m in group if m.rank != m.of):
+            nth = [m for m in group if m.rank == move.rank].index(move)
+            own, shown = (move.rank, 1, nth, 1), self._place(move)
+            src, dst = (shown, own) if what == "get" else (own, shown)
+            arrows.append(plot.Arrow(src, dst, SIGN[what]))
+        return plot.Picture(title, [self._window(held), self._own(group, held)], arrows)
+
+    @cached_property
+    def _known(self) -> bool:
+        """Whether windows are small enough to be drawn place by place."""
+        return all(now is not None for now in self.now)
+
+    def _place(self, move: Move) -> tuple[int, int, int, int]:
+        return (move.of, 0, move.at, move.size) if self._known else (move.of, 0, 0, 1)
+
+    def _window(self, held: dict[tuple[int, int], Cell]) -> plot.Slot:
+        if not self._known:
+            tile = Tile(count(self.size, "number"), kind="plain", width=plot.WIDTH)
+            return plot.Slot("window", [[tile] for _ in range(self.n)])
+        return plot.Slot("window", [[_tile(*held[r, i]) for i in range(self.size)] for r in range(self.n)])
+
+    def _own(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Slot:
+        """What ranks bring, or what they got."""
+        tiles: list[list[Tile]] = [[] for _ in range(self.n)]
+        for m in group:
+            came = [held[m.of, m.at + i][1] for i in range(m.size) if m.what == "get" and (m.of, m.at + i) in held]
+            whose = sorted({r for shares in came for r in shares}) or [m.of if m.what == "get" else m.rank]
+            said = _numbers(m.numbers, m.size).strip("[]")
+            tiles[m.rank].append(Tile(said, shares=tuple((r, 1) for r in whose), width=plot.WIDTH))
+        return plot.Slot("its own", tiles)
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        return "What moved between the ranks' windows. " + ". ".join(repr(self).splitlines()) + "."
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+
+def _apply(held: dict[tuple[int, int], Cell], move: Move) -> None:
+    """What a move leaves in a window."""
+    for i, value in enumerate(move.numbers or [] if move.what != "get" else []):
+        place = move.of, move.at + i
+        if place not in held:
+            continue
+        old, shares = held[place]
+        if move.what == "put":
+            held[place] = (value, {move.rank: 1})
+        else:
+            kept = shares if old else {}
+            held[place] = (old + value, {**kept, move.rank: kept.get(move.rank, 0) + 1})
+
+
+def _tile(value: float, shares: dict[int, int]) -> Tile:
+    who = ranks(shares).split(" ", 1)[1]
+    label = f"of {who}" if sum(shares.values()) == 1 else f"Σ {who}"
+    most = max(shares.values())
+    badge = f"{most}×" if most > 1 else ""
+    return Tile(short(value), label, tuple((r, 1) for r in sorted(shares)), badge=badge, width=plot.WIDTH)
+
+
+def _numbers(numbers: Iterable[float] | None, size: int) -> str:
+    return count(size, "number") if numbers is None else f"[{', '.join(map(short, numbers))}]"
+
+
+def _places(at: int, size: int) -> str:
+    return f"place {at}" if size == 1 else f"places {at}–{at + size - 1}"
