@@ -527,10 +527,10 @@ ALL_REDUCE = Exercise(
     title="An all-reduce of puts",
     statement=(
         "Return the sum of all ranks' `x`, on every rank. The windows are as long as `x`; the function is called "
-        "several times in a row with the same window, in which anything may stand. `chunks` are x cut into "
-        "one piece a rank, and `starts[r]` is the place in a window where chunk r begins. No messages; ranks meet in "
+        "several times in a row with the same window, in which anything may stand. No messages; ranks meet in "
         "`window.fence()` only. A rank may move 2 (N − 1)/N S over the borders of its own memory: so **rank r adds up "
-        "chunk r**, and hands the sum to the others."
+        "chunk r** of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r begins where the chunks "
+        "before it end."
     ),
     minutes=15,
     difficulty=3,
@@ -545,7 +545,6 @@ def all_reduce_by_puts(window, x):
     """Return the sum of all ranks' x: rank r adds up chunk r, and puts it into all windows."""
     chunks = x.tensor_split(world_size)
     starts = [sum(map(len, chunks[:r])) for r in range(world_size)]
-    # yours
     window.mine.zero_()
     window.fence()  # nobody adds before all are zero
     for r in range(world_size):
@@ -556,7 +555,6 @@ def all_reduce_by_puts(window, x):
         if r != rank:
             window.put(mine, to=r, at=starts[rank])
     window.fence()  # all sums are everywhere
-    # end
     return window.get(rank)
 ''',
     mutants=(
@@ -609,7 +607,8 @@ def all_reduce_by_puts(window, x):
     hints=(
         "It has two halves: everyone adds its chunk r to what stands at rank r; then rank r puts the sum into all "
         "other windows, where the same chunk belongs. What stands in the window before?",
-        "Between two things that must not meet stands a fence: clear, fence, accumulate, fence, put, fence.",
+        "`starts = [sum(map(len, chunks[:r])) for r in range(world_size)]`. Between two things that must not meet "
+        "stands a fence: clear, fence, accumulate, fence, put, fence.",
         "`window.accumulate(chunks[r], to=r, at=starts[r])` for every r; then `mine = window.get(rank, "
         "at=starts[rank], size=len(chunks[rank]))` and `window.put(mine, to=r, at=starts[rank])` for every other r.",
     ),
