@@ -89,20 +89,22 @@ def train() -> tuple[float, float, int]:
 
 def main() -> None:
     """Run all of it; rank 0 prints."""
-    dist.init_process_group("gloo", init_method=os.environ.get("INIT_METHOD", "env://"))
-    n = dist.get_world_size()
+    if os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]) == os.environ["WORLD_SIZE"]:  # all on one host
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), rank=rank, world_size=n)
     put, total = places()
     counts = {how.__name__: count(how) for how in (raced, locked, added)}
     before, after, updates = train()
-    if dist.get_rank() == 0:
+    if rank == 0:
         print(f"put: {put:.0f}, one of 1 to {n}")
         print(f"accumulated: {total:.0f}")
         for how, reached in counts.items():
             print(f"{how}: counted to {reached} of {n * TIMES}")
         print(f"trained: loss {before:.4f} before, {after:.4f} after {updates} updates")
-    dist.barrier()
+    dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # Gloo's threads may outlive the group
+    os._exit(0)  # a thread of Gloo's that outlived the group would abort the process (before Python 3.14)
 
 
 if __name__ == "__main__":
