@@ -235,7 +235,7 @@ def harness(take_ticket, x, times):
         short = f"{len(given)} numbers were handed out, and the counter says {left}" if left != len(given) else ""
         own = f"rank {rank} writes into its own window" if any(of == rank != 0 for of in writes(window)) else ""
         blame(window, not (twice or left_out or short), own, *twice[:1], *left_out[:1], short)
-    return "each number once"
+    return "each once"
 """
 )
 
@@ -251,7 +251,7 @@ TICKET = Exercise(
     ),
     minutes=6,
     difficulty=2,
-    means=lambda xs, times: ["each number once" for _ in xs],
+    means=lambda xs, times: ["each once" for _ in xs],
     inputs=lambda n: [
         Case([np.float32(r) for r in range(n)], f"{times} for each rank", {"times": times}) for times in (1, 2, 20)
     ],
@@ -468,6 +468,20 @@ def ring_by_puts(window, x, steps):
         Mutant("goes to the left", replace=("(rank + 1)", "(rank - 1)")),
         Mutant("adds to what is there", replace=("window.put(", "window.accumulate(")),
         Mutant("takes the window for a copy", replace=("window.get(rank)", "window.mine")),
+        Mutant(
+            "sends messages",
+            source="""
+def ring_by_puts(window, x, steps):
+    for _ in range(steps):
+        sending, got = dist.isend(x, dst=(rank + 1) % world_size), torch.empty_like(x)
+        dist.recv(got, src=(rank - 1) % world_size)
+        sending.wait()
+        x = got
+    return x
+""",
+            verdict="forbidden",
+            says="isend",
+        ),
     ),
     hints=(
         "A fence says that all puts before it are there. It does not say that everybody has read them.",

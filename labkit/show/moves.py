@@ -72,7 +72,7 @@ class Lost:
     def svg(self) -> bytes:
         """The picture: one line a move, below one another as they happened, each in the column of its rank."""
         n, start = max(m.rank for m in self.moves) + 1, self.moves[0].ended
-        slots = []
+        slots: list[plot.Slot] = []
         for m in self.moves:
             tiles: list[list[Tile]] = [[] for _ in range(n)]
             said = f"{m.what} {', '.join(map(short, m.numbers or []))}"
