@@ -205,8 +205,8 @@ def push_gradient(window, gradient, lr):
     ),
     after=(
         "With `with window.lock(0):` around a get and a put it is right as well, and slower: the lock keeps the others "
-        "out while you read, compute and write. Accumulate keeps them out for the addition alone. This training has a "
-        "name, Hogwild, and the original does not even do that: it takes the losses, where gradients are mostly zero."
+        "out while you read, compute and write. Accumulate keeps them out for the addition alone. Training in this "
+        "way has a name, Hogwild: each weight is added to atomically, and no lock holds the weights together."
     ),
 )
 

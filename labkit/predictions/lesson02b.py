@@ -70,9 +70,9 @@ PUTS = Prediction(
             "an error: the place is taken",
             "That would be true if somebody watched over it. The owner takes no part, and the others do not know.",
         ),
-        Option("1, 2 or 3: another one each time"),
+        Option("1, 2 or 3: nobody says which"),
     ),
-    answer="1, 2 or 3: another one each time",
+    answer="1, 2 or 3: nobody says which",
     why=(
         "One of the three, whichever was written last. MPI is stricter: it calls the result of two puts to the same "
         "place, without anything in between, undefined."
@@ -85,7 +85,7 @@ ADDS = Prediction(
     question="Place 2: every rank but rank 0 accumulates its own number there, 1, 2 and 3. After the fence it holds:",
     options=(
         Option(
-            "1, 2 or 3: another one each time",
+            "1, 2 or 3: nobody says which",
             "That would be true of `put`. Here each number is added to what is there.",
         ),
         Option("6, the sum"),
@@ -112,28 +112,28 @@ COUNT = Prediction(
     name="count_together",
     lesson="02b",
     question=(
-        "Rank 0's window holds a 0. Four ranks each do this 500 times: get the number, put one more, flush. There is "
+        "Rank 0's window holds a 0. Four ranks each do this 400 times: get the number, put one more, flush. There is "
         "no other call between them. What does the window hold in the end?"
     ),
     options=(
         Option(
-            "2,000",
+            "1,600",
             "That would be true if nobody else wrote between a rank's get and its put. Who keeps the others from it?",
         ),
         Option(
-            "500: all ranks count the same numbers",
+            "400: all ranks count the same numbers",
             "That would be true if all ranks went in step, each get at the same moment. They do not wait for one "
             "another.",
         ),
-        Option("less than 2,000, and another number each time"),
+        Option("less than 1,600, and another number each time"),
         Option(
-            "more than 2,000 at times: some ranks count twice",
+            "more than 1,600 at times: some ranks count twice",
             "Each put writes one more than was read. No update can count twice; it can only be written over.",
         ),
     ),
-    answer="less than 2,000, and another number each time",
+    answer="less than 1,600, and another number each time",
     why=(
-        "Less than 2,000, and another number each time. Two ranks read the same number, and both write one more: two "
+        "Less than 1,600, and another number each time. Two ranks read the same number, and both write one more: two "
         "updates have become one. A rank that is held up between its get and its put does worse: it writes an old "
         "number over all that has been counted since. This is a **race**."
     ),

@@ -125,10 +125,7 @@ class Moves:
         return tuple(found)
 
     def lost(self) -> Lost:
-        """An update that was lost, the one that took the least time, drawn; a LabError where none was seen.
-
-        >>> lab.moves("window").lost()
-        """
+        """An update that was lost, the one that took the least time, drawn; a LabError where none was seen."""
         if not self.updates_lost:
             raise LabError(
                 "No rank wrote over what another one had written since it read: no update is seen to be lost. "
