@@ -125,13 +125,17 @@ class Moves:
         return tuple(found)
 
     def lost(self) -> Lost:
-        """An update that was lost, the one that took the least time, drawn; a LabError where none was seen."""
+        """An update that was lost, drawn, one of the same number if there is any; a LabError where none was seen."""
         if not self.updates_lost:
             raise LabError(
                 "No rank wrote over what another one had written since it read: no update is seen to be lost. "
                 "Run the cell again, with more rounds."
             )
-        return min(self.updates_lost, key=lambda lost: lost.moves[-1].ended - lost.moves[0].ended)
+
+        def plain(lost: Lost) -> tuple[bool, float]:
+            return lost.first_read.numbers != lost.second_read.numbers, lost.moves[-1].ended - lost.moves[0].ended
+
+        return min(self.updates_lost, key=plain)
 
     # -- words ----------------------------------------------------------------------------------------------------
 
