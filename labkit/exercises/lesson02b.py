@@ -28,7 +28,7 @@ from labkit.rank.window import Window, open_window
 def opened(size, dtype):
     with recorder.paused():
         window, room = open_window(size, dtype), open_room(64)
-    window.patience = 0.5
+    window.patience = 1.5
     window.came = [slot.view(torch.int64) for slot in room.slots]  # how far a rank is, and how its function ended
     return window
 
