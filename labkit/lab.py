@@ -433,10 +433,14 @@ class Lab:
         """
         from labkit.show.moves import Moves
 
-        try:
-            return Moves(self.pull(f"{window}.told()"))
-        except LabError as error:
-            raise LabError(f"{error} lab.moves draws a window: window = open_window(4), on every rank.") from None
+        self._live()
+        told = self._console.call("labkit.rank.agent.pull", f"{window}.told()")
+        if lack := {r: error for r, (error, _) in enumerate(told) if error}:
+            raise LabError(
+                f"{words.ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
+                "Open one in a %%px cell: window = open_window(4)."
+            )
+        return Moves([value for _, value in told])
 
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.

@@ -8,10 +8,11 @@ from labkit import LabError
 from labkit.show.moves import Moves
 
 
-def rank(now, *moves, size=None, handed=0):
+def rank(now, *moves, size=None, handed=0, made=None):
     """What one rank tells; a move is (what, of, at, numbers, before, when, fences)."""
     rows = [[w, of, at, len(x), x, before, when, when + 0.5, fences] for w, of, at, x, before, when, fences in moves]
-    return {"moves": rows, "size": size or len(now), "now": now, "handed": handed}
+    made = len(rows) if made is None else made
+    return {"moves": rows, "made": made, "size": size or len(now), "now": now, "handed": handed}
 
 
 PUT_ADD_GET = [
@@ -60,8 +61,8 @@ def test_a_tile_has_the_colours_of_all_whose_numbers_are_in_it():
 
 
 def test_a_window_that_is_too_large_is_drawn_as_one_tile():
-    told = {"moves": [["get", 0, 0, 900, None, None, 1.0, 2.0, 0]], "size": 900, "now": None, "handed": 0}
-    moves = Moves([{**told, "moves": []}, told])
+    told = {"moves": [["get", 0, 0, 900, None, None, 1.0, 2.0, 0]], "made": 1, "size": 900, "now": None, "handed": 0}
+    moves = Moves([{**told, "moves": [], "made": 0}, told])
     assert repr(moves) == "rank 1 gets 900 numbers from rank 0's window, places 0–899\nrank 0 calls nothing"
     assert "900 numbers" in moves.svg.decode()
 
@@ -114,7 +115,28 @@ def test_a_rank_that_writes_twice_loses_no_update_of_another():
 
 
 def test_many_moves_are_counted_and_some_are_told():
-    many = rank([0.0], *[("put", 0, 0, [float(i)], [0.0], i, 0) for i in range(60)])
-    assert repr(Moves([many])).splitlines()[0] == "60 puts, 0 accumulates, 0 gets: the first 24 are"
+    many = rank([59.0], *[("put", 0, 0, [float(i)], [max(i - 1.0, 0)], i, 0) for i in range(60)])
+    assert repr(Moves([many])).splitlines()[0] == "60 puts, among them"
     assert len(repr(Moves([many])).splitlines()) == 26
-    assert "afterwards" in Moves([many]).svg.decode()
+    assert "afterwards; of 60 puts, none are drawn" in Moves([many]).svg.decode()
+    assert ">59<" in Moves([many]).svg.decode(), "what stands there now, not what the moves that are drawn leave"
+
+
+def test_of_moves_that_are_no_longer_kept_only_the_number_is_told():
+    some = rank([29.0], *[("put", 0, 0, [float(i)], [i - 1.0], i, 0) for i in range(5, 30)], made=9000)
+    assert repr(Moves([some])).splitlines()[0] == "9,000 moves in and out of windows, among them"
+
+
+def test_of_two_puts_at_once_the_one_whose_number_is_left_came_last():
+    def at_once(left):
+        one, other = ("put", 0, 0, [1.0], [0.0], 1, 0), ("put", 0, 0, [2.0], [0.0], 1.2, 0)
+        return Moves([rank([left]), rank([0.0], one), rank([0.0], other)])
+
+    assert [[m.rank for m in at_once(left).all] for left in (1.0, 2.0)] == [[2, 1], [1, 2]]
+    assert at_once(1.0).svg != at_once(2.0).svg
+
+
+def test_what_an_owner_wrote_without_a_put_is_drawn_as_it_stands_there():
+    moves = Moves([rank([9.0]), rank([0.0], ("put", 0, 0, [1.0], [0.0], 1, 0))])
+    assert ">9<" in moves.svg.decode()
+    assert moves._at_last({(0, 0): (1.0, {1: 1}), (1, 0): (0.0, {1: 1})})[0, 0] == (9.0, {0: 1})

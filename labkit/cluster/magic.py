@@ -154,8 +154,11 @@ class PictureMagics(Magics):
         They are not the lab's ranks, and know nothing of other cells.
         """
         if not line.strip().isdigit() or not 1 <= int(line) <= 16:
-            raise UsageError("Say how many MPI ranks shall run the cell, 1 to 16: %%mpi 4.")
-        print(mpi.missing() or mpi.cell(_under("mpi", line, cell), int(line)).rstrip("\n"))
+            raise UsageError("Say how many MPI ranks should run the cell, 1 to 16: %%mpi 4.")
+        if missing := mpi.missing():
+            print(f"{missing} This cell has done nothing. To run it: pip install mpi4py mpich, and run it again.")
+        else:
+            print(mpi.cell(_under("mpi", line, cell), int(line)).rstrip("\n"))
 
 
 def _under(magic: str, line: str, cell: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.outcome.text import merge
+from labkit.words import ranks
 
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
 PATIENCE = 30.0  # seconds that one turn may take
@@ -120,27 +121,36 @@ def cell(code: str, n: int) -> str:
         try:
             out, _ = popen.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            late = True
-            popen.terminate()  # mpiexec ends its ranks
-            try:
-                out, _ = popen.communicate(timeout=5)
-            except subprocess.TimeoutExpired:
-                popen.kill()
-                out, _ = popen.communicate()
+            late, out = True, _ended(popen)
         except BaseException:  # Stop, say
-            popen.terminate()
-            popen.communicate()
+            _ended(popen)
             raise
     told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
     for failed in (t for t in told if t["error"]):
         raise LabError(f"MPI's rank {failed['rank']} failed. Mend the cell:\n{failed['error']}")
-    if late or len(told) < n:
-        through = ", ".join(str(t["rank"]) for t in told) or "none"
+    through = {t["rank"] for t in told}
+    missed = ranks(set(range(n)) - through) if len(through) < n else ""
+    if late:
         raise LabError(
-            f"MPI's ranks did not all end within {PATIENCE:.0f} s; through: {through}. "
-            "Look for a call that one of them does not make, such as a Fence."
+            f"MPI's {missed or 'mpiexec'} did not end within {PATIENCE:.0f} s. "
+            "Look for a call that not every rank makes, such as a Fence."
+        )
+    if missed:
+        raise LabError(
+            f"MPI's {missed} ended in the middle of the cell, without an error of Python's (mpiexec: status "
+            f"{popen.returncode}). Look for what ends a process, or runs out of memory."
         )
     return merge({t["rank"]: t["text"] for t in told})
+
+
+def _ended(popen: subprocess.Popen[str]) -> str:
+    """What it said, once it is ended; mpiexec ends its ranks."""
+    popen.terminate()
+    try:
+        return popen.communicate(timeout=5)[0]
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        return popen.communicate()[0]
 
 
 def _environment() -> dict[str, str]:

@@ -144,11 +144,11 @@ PUSH = Exercise(
     title="Move weights that others move as well",
     statement=(
         "The weights stand in rank 0's window. Add `-lr * gradient` to them there, and return when it is done. All "
-        "ranks do this, rank 0 too, as often as they like and at the same time; **no update may be lost**. Nobody "
-        "answers: no messages and no fence.\n\n"
-        "Run the check on the specimen first. It does what the counter did; the check lets an update of another rank "
-        "arrive at the worst moment, every time. In the picture, the gradients are on the left, and what has become of "
-        "rank 0's weights is on the right."
+        "ranks do this, rank 0 too, as often as they like and at the same time; **no update may be lost**. Rank 0 "
+        "does not answer: no messages and no fence.\n\n"
+        "Run the check on the specimen first. It does what the counter did, and the check lets an update of another "
+        "rank arrive at the worst moment, every time. The picture has the ranks' gradients on the left. On the right "
+        "is what has become of rank 0's weight, which was 1, with `lr = 0.5`."
     ),
     minutes=4,
     difficulty=1,
@@ -216,7 +216,7 @@ TICKETS = (
     COMMON
     + """
 
-def harness(take_ticket, x, times):
+def harness(take_ticket, times):
     window = opened(1, torch.int64)
     theirs = []
 
@@ -227,7 +227,7 @@ def harness(take_ticket, x, times):
 
     everyones(None)
     meddled(window, meddle)
-    for mine in through(window, lambda: [int(take_ticket(window)) for _ in range(times)]):
+    for mine in through(window, lambda: [int(take_ticket(window)) for _ in range(int(times))]):
         given = sorted(ticket for pair in everyones((mine, theirs)) for some in pair for ticket in some)
         twice = [f"number {a} was handed out twice" for a, b in zip(given, given[1:]) if a == b]
         left_out = [f"number {k} was never handed out" for k in sorted(set(range(len(given))) - set(given))]
@@ -247,13 +247,15 @@ TICKET = Exercise(
         "Ranks that differ in speed should not get equal shares of the work: whoever is free takes the next batch. So "
         "rank 0's window holds a counter, one whole number, 0 at first. Return the number that stands there, and leave "
         "the next one. All ranks call this at any time: **no number may be handed out twice**, and none left out. No "
-        "messages, no fence. (On the left of the picture are the ranks' own numbers, which say nothing.)"
+        "messages, no fence. (The picture has on the left how many numbers each rank asks for.)"
     ),
     minutes=6,
     difficulty=2,
-    means=lambda xs, times: ["each once" for _ in xs],
+    means=lambda xs: ["each once" for _ in xs],
     inputs=lambda n: [
-        Case([np.float32(r) for r in range(n)], f"{times} for each rank", {"times": times}) for times in (1, 2, 20)
+        Case([np.float32(1) for _ in range(n)], "one for each rank"),
+        Case([np.float32(r + 1) for r in range(n)], "rank r asks for r + 1"),
+        Case([np.float32(20) for _ in range(n)], "twenty for each rank"),
     ],
     forbids=MESSAGES,
     harness=TICKETS,
@@ -417,8 +419,8 @@ RING_OF_PUTS = Exercise(
         "Pass `x` on to the right `steps` times, each time into the window of the next rank, and return what has "
         "arrived: the `x` of the rank that is `steps` places to the left. The windows are as long as `x`. No messages; "
         "ranks meet in `window.fence()` only.\n\n"
-        "The specimen is right for one step. With more, it is right on most days. Run its check: it lets one rank be "
-        "slow after each fence."
+        "The specimen is right for one step. With more, it is right most of the time. Run its check first: the check "
+        "makes a different rank slow after each fence."
     ),
     minutes=6,
     difficulty=2,
@@ -427,6 +429,7 @@ RING_OF_PUTS = Exercise(
     forbids=ALL_BUT_FENCES,
     harness=RING,
     counts_memory=False,
+    counts_messages=False,
     specimen='''
 def ring_by_puts(window, x, steps):
     """Pass x on to the right so many times; return what has arrived."""
@@ -489,9 +492,9 @@ def ring_by_puts(window, x, steps):
         "Put, fence, get, fence.",
     ),
     after=(
-        "A message has both in it: it is there when `recv` returns, and the next one waits until somebody receives it. "
-        "Whoever uses puts has to say both. Two windows that take turns make do with one fence a step: the next put "
-        "goes where nobody reads."
+        "A message brings both: the data is there when `recv` returns, and the next message waits until somebody "
+        "receives it. With puts, you need one fence for each. If two windows take turns, one fence a step is enough: "
+        "the next put goes where nobody reads."
     ),
 )
 
@@ -514,21 +517,23 @@ def harness(all_reduce_by_puts, *xs):
             )
             well = all(map(all, everyones(right)))
             blame(window, well and not any(everyones(much)), own_only(window), *noticed[:1] or [""], much or "")
-        return outs
+        return outs if len(xs) > 1 else outs[0]
 """
 )
 
 
-def _summed(xs: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+def _summed(xs: Sequence[Any]) -> list[Any]:
+    if isinstance(xs[0], np.ndarray):  # one call
+        return [sum(xs) for _ in xs]
     return [[sum(mine[k] for mine in xs) for k in range(len(xs[0]))] for _ in xs]
 
 
 def _several(n: int) -> list[Case]:
-    def of(*calls: Sequence[np.ndarray]) -> list[Any]:
+    def of(*calls: Sequence[Any]) -> list[Any]:
         return [tuple(call[r] for call in calls) for r in range(n)]
 
     return [
-        Case(of(counting(n, n)), "one number for each rank"),
+        Case(counting(n, n), "one number for each rank"),
         Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)]), "two calls, one after the other"),
         Case(of(*(draws(n, 1, "int64", seed=k) for k in range(3))), "three calls with a single number"),
         Case(of(*(draws(n, 301, "float64", seed=k) for k in range(3))), "three calls with 301 numbers"),
@@ -542,9 +547,9 @@ ALL_REDUCE = Exercise(
     statement=(
         "Return the sum of all ranks' `x`, on every rank. The windows are as long as `x`; the function is called "
         "several times in a row with the same window, in which anything may stand. No messages; ranks meet in "
-        "`window.fence()` only. A rank may move 2 (N − 1)/N S over the borders of its own memory: so **rank r adds up "
-        "chunk r** of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r begins where the chunks "
-        "before it end."
+        "`window.fence()` only. A rank may put, accumulate and get 2 (N − 1)/N S bytes in all in other ranks' windows: "
+        "so **rank r adds up chunk r** of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r "
+        "begins where the chunks before it end."
     ),
     minutes=15,
     difficulty=3,
@@ -553,6 +558,7 @@ ALL_REDUCE = Exercise(
     forbids=ALL_BUT_FENCES,
     harness=REDUCED,
     counts_memory=False,
+    counts_messages=False,
     tolerance=1e-5,
     solution='''
 def all_reduce_by_puts(window, x):
@@ -627,8 +633,9 @@ def all_reduce_by_puts(window, x):
         "at=starts[rank], size=len(chunks[rank]))` and `window.put(mine, to=r, at=starts[rank])` for every other r.",
     ),
     after=(
-        "These are the two shots of the `two_shot_all_reduce_` of symmetric memory on GPUs. The one-shot version, in "
-        "which everybody reads everybody's x, moves (N − 1) S and has one meeting less: it wins where x is small."
+        "These are the two shots of `two_shot_all_reduce_`, which symmetric memory offers on GPUs. In the one-shot "
+        "version everybody reads everybody's x. It moves (N − 1) S bytes and needs one fence less: it wins where x is "
+        "small."
     ),
 )
 

@@ -34,7 +34,7 @@ BUSY = Prediction(
 EARLY = Prediction(
     name="get_after_put",
     lesson="02b",
-    question="Place 0: the last rank puts a 7 into rank 0's window and, in its next line, gets that place. It finds:",
+    question="Place 0: the last rank puts a 7 into rank 0's window and gets that place in its next line. It finds:",
     options=(
         Option("the 0 that stood there"),
         Option(
@@ -64,15 +64,15 @@ PUTS = Prediction(
         ),
         Option(
             "3: the highest rank comes last",
-            "That would be true if ranks took turns. Nobody says who comes last.",
+            "That would be true if ranks took turns. Nothing decides which of them comes last.",
         ),
         Option(
             "an error: the place is taken",
-            "That would be true if somebody watched over it. The owner takes no part, and the others do not know.",
+            "That would be true if somebody checked. The owner takes no part, and the other ranks do not know.",
         ),
-        Option("1, 2 or 3: nobody says which"),
+        Option("1, 2 or 3: any of them, from run to run"),
     ),
-    answer="1, 2 or 3: nobody says which",
+    answer="1, 2 or 3: any of them, from run to run",
     why=(
         "One of the three, whichever was written last. MPI is stricter: it calls the result of two puts to the same "
         "place, without anything in between, undefined."
@@ -85,13 +85,14 @@ ADDS = Prediction(
     question="Place 2: every rank but rank 0 accumulates its own number there, 1, 2 and 3. After the fence it holds:",
     options=(
         Option(
-            "1, 2 or 3: nobody says which",
+            "1, 2 or 3: any of them, from run to run",
             "That would be true of `put`. Here each number is added to what is there.",
         ),
         Option("6, the sum"),
         Option(
-            "6 on most days, less when two ranks come at the same time",
-            "That would be true if ranks read, added and wrote. An accumulate is one thing: nobody comes in between.",
+            "6 most of the time, and less when two ranks come at the same time",
+            "That would be true if each rank read, added and wrote in three steps. An accumulate is a single step: "
+            "nobody comes in between.",
         ),
     ),
     answer="6, the sum",
@@ -104,7 +105,9 @@ ADDS = Prediction(
 THREE_PLACES = Series(
     name="three_places",
     lesson="02b",
-    question="Four ranks, windows of three places, all 0. What will you find? (With fewer ranks, numbers are missing.)",
+    question=(
+        "Four ranks, windows of three places, all 0. What will you find? (With fewer ranks, there are fewer numbers.)"
+    ),
     parts=(EARLY, PUTS, ADDS),
 )
 
@@ -112,30 +115,30 @@ COUNT = Prediction(
     name="count_together",
     lesson="02b",
     question=(
-        "Rank 0's window holds a 0. Four ranks each do this 400 times: get the number, put one more, flush. There is "
-        "no other call between them. What does the window hold in the end?"
+        "Rank 0's window holds a 0. Four ranks all start at once, and each does this 400 times: get the number, put "
+        "that number plus one, flush. They make no other call. What does the window hold in the end?"
     ),
     options=(
         Option(
             "1,600",
-            "That would be true if nobody else wrote between a rank's get and its put. Who keeps the others from it?",
+            "That would be true if nobody else wrote between a rank's get and its put. Nothing keeps the others out.",
         ),
         Option(
             "400: all ranks count the same numbers",
             "That would be true if all ranks went in step, each get at the same moment. They do not wait for one "
             "another.",
         ),
-        Option("less than 1,600, and another number each time"),
+        Option("less than 1,600, and a different number from run to run"),
         Option(
             "more than 1,600 at times: some ranks count twice",
             "Each put writes one more than was read. No update can count twice; it can only be written over.",
         ),
     ),
-    answer="less than 1,600, and another number each time",
+    answer="less than 1,600, and a different number from run to run",
     why=(
-        "Less than 1,600, and another number each time. Two ranks read the same number, and both write one more: two "
-        "updates have become one. A rank that is held up between its get and its put does worse: it writes an old "
-        "number over all that has been counted since. This is a **race**."
+        "Less than 1,600, and a different number from run to run. Two ranks read the same number, and both write one "
+        "more: two updates have become one. A rank that is held up between its get and its put does worse: it writes "
+        "an old number over all that has been counted since. This is a **race**."
     ),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import linecache
 import os
 import sys
 import traceback
@@ -23,11 +24,13 @@ def main() -> None:
 
     comm = MPI.COMM_WORLD
     source, said, error = Path(sys.argv[1]).read_text(encoding="utf-8"), io.StringIO(), ""
+    linecache.cache["the cell"] = (len(source), None, source.splitlines(keepends=True), "the cell")
     with contextlib.redirect_stdout(said):
         try:
             exec(compile(source, "the cell", "exec"), {"__name__": "__main__"})
-        except BaseException:
-            error = traceback.format_exc()
+        except BaseException as raised:
+            frames = raised.__traceback__ and raised.__traceback__.tb_next  # without this module's own
+            error = "".join(traceback.format_exception(raised.with_traceback(frames)))
     told = json.dumps({"rank": comm.Get_rank(), "text": said.getvalue(), "error": error})
     os.write(1, f"{told}\n".encode())  # in one piece, beside those of other ranks
     if error:

@@ -57,6 +57,7 @@ class Window:
         self._handed: list[tuple[str, int, int, Tensor]] = []
         self._fences = 0
         self._moves: deque[list[Any]] = deque(maxlen=LIMIT)
+        self._made = 0
         _open.add(self)
 
     # -- what a learner calls -----------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ class Window:
     def unlock(self, of: int) -> None:
         """Flush, and let others have the lock of rank `of`'s window."""
         if of not in self._held:
-            raise LabError(f"Rank {self._me} does not hold the lock of rank {of}'s window. Call lock({of}) before.")
+            raise LabError(f"Rank {self._me} does not hold the lock of rank {of}'s window. Call lock({of}) first.")
         self.flush()
         self._held.remove(of)
         self._holders[of] = 0
@@ -133,18 +134,23 @@ class Window:
     def told(self) -> dict[str, Any]:
         """What this rank moved in the last cell, as plain data, and what its window holds now, as far as it is small.
 
-        A move is [what, rank, place, size, numbers, numbers before, began, ended, fences before it].
+        "made" counts all moves, those too that are no longer kept. A move is
+        [what, rank, place, size, numbers, numbers before, began, ended, fences before it].
         """
         now = self.mine.tolist() if len(self.mine) <= FEW else None
-        return {"moves": list(self._moves), "size": len(self.mine), "now": now, "handed": len(self._handed)}
+        return {
+            "moves": list(self._moves), "made": self._made, "size": len(self.mine), "now": now,
+            "handed": len(self._handed),
+        }  # fmt: skip
 
     def forget(self) -> None:
         """A cell starts: what the last one moved is no longer asked for."""
         self._moves.clear()
-        self._fences = 0
+        self._made = self._fences = 0
 
     def _note(self, what: str, of: int, at: int, values: Tensor, before: Tensor, began: float) -> None:
         ended = time.perf_counter()
+        self._made += 1
         few = len(values) <= FEW
         numbers = [values.tolist(), before.tolist()] if few else [None, None]
         self._moves.append([what, of, at, len(values), *numbers, began, ended, self._fences])

@@ -1,6 +1,6 @@
 """What `lab.moves` shows: the puts, accumulates and gets of the last cell, drawn from memory to memory.
 
-An arrow says: these numbers were written there. No torch, no cluster.
+An arrow says: these numbers were copied, into a window or out of one. No torch, no cluster.
 """
 
 from __future__ import annotations
@@ -100,8 +100,21 @@ class Moves:
         self.now = [mine["now"] for mine in told]
         self.size = max(mine["size"] for mine in told)
         self.handed = [mine["handed"] for mine in told]
-        found = [Move(r, *row) for r, mine in enumerate(told) for row in mine["moves"]]
-        self.all = sorted(found, key=lambda m: m.ended)
+        self.made = sum(mine["made"] for mine in told)
+        self.all = self._as_they_came([Move(r, *row) for r, mine in enumerate(told) for row in mine["moves"]])
+
+    def _as_they_came(self, found: list[Move]) -> list[Move]:
+        """In order of time; of puts that were under way together, the one whose number stands there came last."""
+        moves = sorted(found, key=lambda m: m.ended)
+        for r, now in enumerate(self.now):
+            for i, value in enumerate(now or []):
+                wrote = [m for m in moves if m.of == r and m.what != "get" and m.at <= i < m.at + m.size]
+                puts = [m for m in wrote if m.what == "put" and wrote[-1].what == "put" and m.ended > wrote[-1].began]
+                stands = [m for m in puts if m.numbers and m.numbers[i - m.at] == value]
+                if stands and stands[-1] is not wrote[-1]:
+                    moves.remove(stands[-1])
+                    moves.insert(moves.index(wrote[-1]) + 1, stands[-1])
+        return moves
 
     @cached_property
     def updates_lost(self) -> tuple[Lost, ...]:
@@ -143,14 +156,21 @@ class Moves:
         groups = [[m.told for m in sorted(group, key=lambda m: (m.rank, m.began))] for group in self._groups]
         lines = [line for group in groups for line in group]
         if len(lines) > MOST:
-            kinds = [f"{count(sum(m.what == what for m in self.all), what)}" for what in SIGN]
-            lines = [f"{', '.join(kinds)}: the first {MOST} are", *lines[:MOST]]
+            lines = [f"{self._counted}, among them", *(m.told for m in self.all[:MOST])]
         quiet = sorted(set(range(self.n)) - {m.rank for m in self.all})
         lines += [f"{ranks(quiet)} {'calls' if len(quiet) == 1 else 'call'} nothing"] if quiet and self.all else []
         lines += [] if self.all else ["nothing was moved in the last cell"]
         lines += [f"rank {r} has not flushed {count(k, 'call')}" for r, k in enumerate(self.handed) if k]
         held = [f"rank {r} [{', '.join(map(short, now))}]" for r, now in enumerate(self.now) if now is not None]
         return "\n".join([*lines, *([f"afterwards: {', '.join(held)}"] if held else [])])
+
+    @property
+    def _counted(self) -> str:
+        """ "800 puts, 800 gets"; how many moves there were where the first are no longer kept."""
+        if self.made > len(self.all):
+            return f"{count(self.made, 'move')} in and out of windows"
+        made = {what: sum(m.what == what for m in self.all) for what in SIGN}
+        return ", ".join(count(k, what) for what, k in made.items() if k)
 
     # -- pictures -------------------------------------------------------------------------------------------------
 
@@ -174,7 +194,10 @@ class Moves:
             pictures.append(self._picture(group, held))
             for move in group:
                 _apply(held, move)
-        pictures.append(plot.Picture("afterwards", [self._window(held)], []))
+        left = (
+            "afterwards" if drawn == len(self.all) else f"afterwards; of {self._counted}, {drawn or 'none'} are drawn"
+        )
+        pictures.append(plot.Picture(left, [self._window(self._at_last(held))], []))
         across = 2 if self.n <= 4 else 1
         return svg.svg(plot.draw(plot.axes(pictures, across), pictures, across))
 
@@ -185,6 +208,11 @@ class Moves:
             for i, value in enumerate(move.before or []):
                 held[move.of, move.at + i] = (value, {move.of: 1})
         return held
+
+    def _at_last(self, held: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
+        """What each place holds now, in the colours of what moved there, or of the owner who wrote it without a put."""
+        now = {(r, i): v for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
+        return {place: held[place] if held[place][0] == v else (v, {place[0]: 1}) for place, v in now.items()}
 
     def _picture(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Picture:
         what = group[0].what

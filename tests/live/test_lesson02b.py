@@ -210,7 +210,7 @@ def test_the_moves_of_the_last_cell_are_told_and_no_others(lab, window):
 
 def test_what_is_no_window_is_refused_in_words(lab):
     lab.run("nothing = 1")
-    with pytest.raises(LabError, match=r"lab\.moves draws a window"):
+    with pytest.raises(LabError, match=r"lab\.moves draws a window.*Open one"):
         lab.moves("nothing")
 
 
@@ -222,6 +222,7 @@ def test_other_right_ways_are_right(lab, name, source):
     lab.run(source)
     verdict = lab.check(name)
     assert verdict.state == "right", repr(verdict)
+    assert "bytes sent" not in repr(verdict), "what goes through memory is not sent"
 
 
 # -- the lesson and its script, on ranks of their own ------------------------------------------------------------------
@@ -288,7 +289,9 @@ def test_without_mpi_the_cell_says_so(lab, monkeypatch, capsys):
     monkeypatch.setattr(mpi, "missing", lambda: "MPI is not installed (the packages mpi4py and mpich).")
     magics = PictureMagics(None, None, None, None)
     magics.mpi("4", TOLD)
-    assert capsys.readouterr().out == "MPI is not installed (the packages mpi4py and mpich).\n"
+    said = capsys.readouterr().out
+    assert said.startswith("MPI is not installed (the packages mpi4py and mpich). This cell has done nothing. ")
+    assert said.endswith("To run it: pip install mpi4py mpich, and run it again.\n")
 
 
 @pytest.mark.parametrize("line", ["", "0", "17", "two"])
@@ -315,8 +318,14 @@ def test_an_error_of_one_mpi_rank_is_told():
 @installed
 def test_mpi_ranks_that_wait_for_ever_are_ended_and_named(monkeypatch):
     monkeypatch.setattr(mpi, "PATIENCE", 4.0)
-    with pytest.raises(LabError, match=r"did not all end within 4 s; through: 0, 2\."):
+    with pytest.raises(LabError, match=r"MPI's rank 1 did not end within 4 s"):
         mpi.cell(f"{TOLD}MPI.COMM_WORLD.Get_rank() == 1 and MPI.COMM_WORLD.recv(source=0)", 3)
+
+
+@installed
+def test_an_mpi_rank_that_ends_without_an_error_is_named():
+    with pytest.raises(LabError, match=r"MPI's rank 1 ended in the middle of the cell.*Look for"):
+        mpi.cell("import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Get_rank() == 1 and os._exit(0)\nMPI.Finalize()", 2)
 
 
 @installed
