@@ -22,7 +22,7 @@ def main() -> None:
     """Run the cell; an error ends all ranks, as it would where nobody catches it."""
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
+    comm, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()  # a cell may call MPI.Finalize
     source, said, error = Path(sys.argv[1]).read_text(encoding="utf-8"), io.StringIO(), ""
     linecache.cache["the cell"] = (len(source), None, source.splitlines(keepends=True), "the cell")
     with contextlib.redirect_stdout(said):
@@ -31,7 +31,7 @@ def main() -> None:
         except BaseException as raised:
             frames = raised.__traceback__ and raised.__traceback__.tb_next  # without this module's own
             error = "".join(traceback.format_exception(raised.with_traceback(frames)))
-    told = json.dumps({"rank": comm.Get_rank(), "text": said.getvalue(), "error": error})
+    told = json.dumps({"rank": me, "text": said.getvalue(), "error": error})
     os.write(1, f"{told}\n".encode())  # in one piece, beside those of other ranks
     if error:
         comm.Abort(1)

@@ -325,7 +325,12 @@ def test_mpi_ranks_that_wait_for_ever_are_ended_and_named(monkeypatch):
 @installed
 def test_an_mpi_rank_that_ends_without_an_error_is_named():
     with pytest.raises(LabError, match=r"MPI's rank 1 ended in the middle of the cell.*Look for"):
-        mpi.cell("import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Get_rank() == 1 and os._exit(0)\nMPI.Finalize()", 2)
+        mpi.cell("import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Get_rank() == 1 and os._exit(0)", 2)
+
+
+@installed
+def test_a_cell_may_finalize_mpi():
+    assert "ranks 0, 1 │ done" in mpi.cell("from mpi4py import MPI\nMPI.Finalize()\nprint('done')", 2)
 
 
 @installed
