@@ -198,8 +198,7 @@ class Moves:
             "afterwards" if drawn == len(self.all) else f"afterwards; of {self._counted}, {drawn or 'none'} are drawn"
         )
         pictures.append(plot.Picture(left, [self._window(self._at_last(held))], []))
-        across = 2 if self.n <= 4 else 1
-        return svg.svg(plot.draw(plot.axes(pictures, across), pictures, across))
+        return svg.svg(plot.draw(plot.axes(pictures), pictures))
 
     def _at_first(self) -> dict[tuple[int, int], Cell]:
         """What each place held before the first move: what holds now, but for what was written over."""
@@ -276,7 +275,7 @@ def _apply(held: dict[tuple[int, int], Cell], move: Move) -> None:
 
 def _tile(value: float, shares: dict[int, int]) -> Tile:
     who = ranks(shares).split(" ", 1)[1]
-    label = f"of {who}" if sum(shares.values()) == 1 else f"Σ {who}"
+    label = f"from rank {who}" if sum(shares.values()) == 1 else f"Σ {who}"
     most = max(shares.values())
     badge = f"{most}×" if most > 1 else ""
     return Tile(short(value), label, tuple((r, 1) for r in sorted(shares)), badge=badge, width=plot.WIDTH)
