@@ -438,7 +438,7 @@ class Lab:
         if lack := {r: error for r, (error, _) in enumerate(told) if error}:
             raise LabError(
                 f"{words.ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
-                "Open one in a %%px cell: window = open_window(4)."
+                "In a %%px cell: from labkit.rank.window import open_window; window = open_window(4)."
             )
         return Moves([value for _, value in told])
 

@@ -5,8 +5,7 @@ An arrow says: these numbers were copied, into a window or out of one. No torch,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,79 +13,13 @@ from labkit.errors import LabError
 from labkit.plot import steps as plot
 from labkit.plot import svg
 from labkit.plot.tiles import Tile
+from labkit.show.lost import Lost, found_in
+from labkit.show.move import SIGN, Move, numbers
 from labkit.show.tiles import short
-from labkit.words import count, ranks, seconds
+from labkit.words import count, ranks
 
 MOST = 24  # moves that are drawn and told one by one
-SIGN = {"put": "put", "accumulate": "+=", "get": "get"}
-VERB = {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"}
 Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
-
-
-@dataclass(frozen=True)
-class Move:
-    """Rank `rank` put `numbers` into rank `of`'s window from place `at` on, added them to it, or got them from it."""
-
-    rank: int
-    what: str
-    of: int
-    at: int
-    size: int
-    numbers: list[float] | None  # None where they are too many to be kept
-    before: list[float] | None  # what stood there
-    began: float
-    ended: float
-    fences: int  # that the rank had passed
-
-    @property
-    def told(self) -> str:
-        """ "rank 0 puts [7] into rank 2's window, place 1"."""
-        what = _numbers(self.numbers, self.size)
-        whose = "its own window" if self.of == self.rank else f"rank {self.of}'s window"
-        return f"rank {self.rank} {VERB[self.what].format(what)} {whose}, {_places(self.at, self.size)}"
-
-
-@dataclass(frozen=True)
-class Lost:
-    """An update that was lost: `second` had read its number before `first` was written, and wrote after it."""
-
-    first_read: Move
-    first: Move
-    second_read: Move
-    second: Move
-
-    @property
-    def moves(self) -> list[Move]:
-        """All four, in the order in which they happened."""
-        return sorted((self.first_read, self.first, self.second_read, self.second), key=lambda m: m.ended)
-
-    @property
-    def alt(self) -> str:
-        """The picture in words."""
-        start = self.moves[0].ended
-        first, *later = self.moves
-        lines = [f"0: {first.told}", *(f"+{seconds(m.ended - start)}: {m.told}" for m in later)]
-        return "\n".join([f"An update of rank {self.first.of}'s window that was lost.", *lines])
-
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture: one line a move, below one another as they happened, each in the column of its rank."""
-        n, start = max(m.rank for m in self.moves) + 1, self.moves[0].ended
-        slots: list[plot.Slot] = []
-        for m in self.moves:
-            tiles: list[list[Tile]] = [[] for _ in range(n)]
-            said = f"{m.what} {', '.join(map(short, m.numbers or []))}"
-            tiles[m.rank] = [Tile(said, shares=((m.rank, 1),), wrong=m is self.second, width=plot.WIDTH)]
-            slots.append(plot.Slot(f"+{seconds(m.ended - start)}" if slots else "0", tiles))
-        title = f"rank {self.first.of}'s window, place {self.first.at}: rank {self.first.rank}'s update is lost"
-        picture = plot.Picture(title, slots, [])
-        return svg.svg(plot.draw(plot.axes([picture]), [picture]))
-
-    def __repr__(self) -> str:
-        return self.alt
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt.replace("\n", ". "))
 
 
 class Moves:
@@ -118,24 +51,8 @@ class Moves:
 
     @cached_property
     def updates_lost(self) -> tuple[Lost, ...]:
-        """Every put of a number that had been read before another rank's put, which it wrote over."""
-        found = []
-        read: dict[tuple[int, int, int], Move] = {}
-        last: dict[tuple[int, int], tuple[Move, Move]] = {}
-        for move in self.all:
-            place = (move.of, move.at)
-            if move.what == "get":
-                read[(move.rank, *place)] = move
-            elif move.what == "put" and (mine := read.get((move.rank, *place))):
-                before = last.get(place)
-                if (
-                    before
-                    and before[1].rank != move.rank
-                    and mine.ended < before[1].began < before[1].ended < move.began
-                ):
-                    found.append(Lost(*before, mine, move))
-                last[place] = (mine, move)
-        return tuple(found)
+        """Every update that another rank wrote over without having read it."""
+        return found_in(self.all)
 
     def lost(self) -> Lost:
         """An update that was lost, drawn, one of the same number if there is any; a LabError where none was seen."""
@@ -246,7 +163,7 @@ class Moves:
         for m in group:
             came = [held[m.of, m.at + i][1] for i in range(m.size) if m.what == "get" and (m.of, m.at + i) in held]
             whose = sorted({r for shares in came for r in shares}) or [m.of if m.what == "get" else m.rank]
-            said = _numbers(m.numbers, m.size).strip("[]")
+            said = numbers(m.numbers, m.size).strip("[]")
             tiles[m.rank].append(Tile(said, shares=tuple((r, 1) for r in whose), width=plot.WIDTH))
         return plot.Slot("its own", tiles)
 
@@ -279,11 +196,3 @@ def _tile(value: float, shares: dict[int, int]) -> Tile:
     most = max(shares.values())
     badge = f"{most}×" if most > 1 else ""
     return Tile(short(value), label, tuple((r, 1) for r in sorted(shares)), badge=badge, width=plot.WIDTH)
-
-
-def _numbers(numbers: Iterable[float] | None, size: int) -> str:
-    return count(size, "number") if numbers is None else f"[{', '.join(map(short, numbers))}]"
-
-
-def _places(at: int, size: int) -> str:
-    return f"place {at}" if size == 1 else f"places {at}–{at + size - 1}"

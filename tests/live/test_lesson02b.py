@@ -210,7 +210,7 @@ def test_the_moves_of_the_last_cell_are_told_and_no_others(lab, window):
 
 def test_what_is_no_window_is_refused_in_words(lab):
     lab.run("nothing = 1")
-    with pytest.raises(LabError, match=r"lab\.moves draws a window.*Open one"):
+    with pytest.raises(LabError, match=r"lab\.moves draws a window.*import open_window"):
         lab.moves("nothing")
 
 
