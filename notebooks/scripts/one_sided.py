@@ -1,4 +1,4 @@
-"""Ranks that write into one another's memory: put, accumulate, a race and its repairs, and training with no rank to serve.
+"""Ranks that write into one another's memory: put, accumulate, a race and its repairs, and training that nobody serves.
 
     torchrun --nproc-per-node 4 scripts/one_sided.py
 
