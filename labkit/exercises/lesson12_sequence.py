@@ -172,7 +172,9 @@ def _attended(xs: Sequence[Any], heads: int, halves: bool = False) -> list[Any]:
     for team in teams_of(len(xs), halves):
         mine = np.array_split(np.arange(heads), len(team))
         for place, r in enumerate(team):
-            found[r] = {"heads": len(mine[place]), "attention": attention(*xs[r], heads, mine[place])}
+            x, weight, bias, project = xs[r]
+            own = attention(x, weight, bias, project, heads, list(mine[place]))
+            found[r] = {"heads": len(mine[place]), "attention": own}
     return found
 
 
@@ -354,6 +356,7 @@ def _sequences(n: int) -> list[Case]:
     return [
         case((1, 1, 2), "one position a rank"),
         case((3, 2, 4), "three rows, two positions a rank, float64", "float64"),
+        case((2, 3, 1), "two rows, three positions a rank"),
     ]
 
 
