@@ -220,12 +220,11 @@ def cut_linear(linear, kind, group=None):
 
 def _through_columns(xs: Sequence[Any]) -> list[Any]:
     n = len(xs)
-    x, weight, bias, slope = xs[0]
+    x, weight, _, slope = xs[0]
     found = []
-    for w, b, dy in zip(*(np.array_split(t, n, axis) for t, axis in ((weight, 0), (bias, 0), (slope, 1))), strict=True):
+    for dy in np.array_split(slope, n, 1):
         found.append(
             {
-                "y": x @ w.T + b,
                 "gradient of x": slope @ weight,
                 "gradient of the weight": dy.T @ x,
                 "gradient of the bias": dy.sum(0),
@@ -254,9 +253,19 @@ def harness(fn, x, weight, bias, slope):
     w, b, dy = (
         t.tensor_split(world_size, dim)[rank].clone() for t, dim in ((weight, 0), (bias, 0), (slope, 1))
     )
+
+    class Column(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.T + bias
+
+        @staticmethod
+        def backward(ctx, dy):
+            return tuple(fn(dy, *ctx.saved_tensors))
+
     leaves = [t.requires_grad_() for t in (x, w, b)]
-    y = fn(*leaves)
-    assert not called(), f"The forward pass calls {called()[0]}. Every rank has the whole `x`: it needs nothing more."
+    y = Column.apply(*leaves)
     try:
         y.backward(dy)
     except RuntimeError:
@@ -264,24 +273,23 @@ def harness(fn, x, weight, bias, slope):
         raise
     no_gather_of_gradients()
     names = ("gradient of x", "gradient of the weight", "gradient of the bias")
-    return {"y": y.detach(), **{name: t.grad for name, t in zip(names, leaves)}}
+    return {name: t.grad for name, t in zip(names, leaves)}
 """
 
-COLUMN_LAYER = Exercise(
-    name="column_layer",
+COLUMN_BACKWARD = Exercise(
+    name="column_backward",
     lesson="12",
-    title="A column-parallel layer, as a table of uses has it",
+    title="The columns' backward pass, as a table of uses has it",
     statement=(
-        "`weight` and `bias` are this rank's part of a column-parallel layer. Every rank has the same `x`, and the "
-        "results are this rank's columns of the whole layer's outputs. All-gather stands in many tables as what its "
-        "backward pass needs, to put the gradient of `x` together from pieces. The function in the cell below does "
-        "so, and no error comes. Find out what is wrong with its gradients, and repair it. Return what this rank's "
-        "columns make of `x`; after `y.backward(dy)`, where `dy` is the gradient of these columns, each rank must have "
-        "the gradient of **the whole layer** for `x`, and for `weight` and `bias` that of its part. One call that "
-        "communicates is enough.\n\n"
+        "In the forward pass, this rank's part of a column-parallel layer has computed `x @ weight.T + bias`: `x` "
+        "is the same on every rank and `weight` its own rows of the whole weight. `dy` is the gradient of these "
+        "outputs. Many tables have it that an all-gather puts the gradient of `x` together, and the function in the "
+        "cell below does so. No error comes. Find out what is wrong, and repair it. Return the gradients of `x`, of "
+        "`weight` and of `bias`: for `x` that of **the whole layer**, on every rank; for the other two those of this "
+        "rank's part. One call that communicates is enough.\n\n"
         "In the picture, `x`, the whole weight, the whole bias and the whole gradient of the output are on the left."
     ),
-    minutes=8,
+    minutes=6,
     difficulty=2,
     means=_through_columns,
     inputs=_wholes,
@@ -290,92 +298,59 @@ COLUMN_LAYER = Exercise(
     counts_memory=False,
     harness=NAMED + COLUMNS,
     specimen='''
-def column_layer(x, weight, bias):
-    """Return this rank's columns of the output; gradients flow back."""
-
-    class Column(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x, weight)
-            return x @ weight.T + bias
-
-        @staticmethod
-        def backward(ctx, dy):
-            x, weight = ctx.saved_tensors
-            dx = dy @ weight
-            piece = dx.chunk(world_size, dim=1)[rank].contiguous()
-            pieces = [torch.empty_like(piece) for _ in range(world_size)]
-            dist.all_gather(pieces, piece)
-            return torch.cat(pieces, dim=1), dy.T @ x, dy.sum(0)
-
-    return Column.apply(x, weight, bias)
+def column_backward(dy, x, weight):
+    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs."""
+    dx = dy @ weight
+    piece = dx.chunk(world_size, dim=1)[rank].contiguous()
+    pieces = [torch.empty_like(piece) for _ in range(world_size)]
+    dist.all_gather(pieces, piece)
+    return torch.cat(pieces, dim=1), dy.T @ x, dy.sum(0)
 ''',
     solution='''
-def column_layer(x, weight, bias):
-    """Return this rank's columns of the output; gradients flow back."""
-
-    class Column(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x, weight)
-            return x @ weight.T + bias
-
-        @staticmethod
-        def backward(ctx, dy):
-            x, weight = ctx.saved_tensors
-            dx = dy @ weight
-            dist.all_reduce(dx)
-            return dx, dy.T @ x, dy.sum(0)
-
-    return Column.apply(x, weight, bias)
+def column_backward(dy, x, weight):
+    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs."""
+    dx = dy @ weight
+    dist.all_reduce(dx)
+    return dx, dy.T @ x, dy.sum(0)
 ''',
     mutants=(
         Mutant(
             "gathers pieces of the gradient in the backward pass",
             replace=(
-                "            dist.all_reduce(dx)\n",
-                "            piece = dx.chunk(world_size, dim=1)[rank].contiguous()\n"
-                "            pieces = [torch.empty_like(piece) for _ in range(world_size)]\n"
-                "            dist.all_gather(pieces, piece)\n            dx = torch.cat(pieces, dim=1)\n",
+                "    dist.all_reduce(dx)\n",
+                "    piece = dx.chunk(world_size, dim=1)[rank].contiguous()\n"
+                "    pieces = [torch.empty_like(piece) for _ in range(world_size)]\n"
+                "    dist.all_gather(pieces, piece)\n    dx = torch.cat(pieces, dim=1)\n",
             ),
             says="The backward pass calls all_gather. The ranks' gradients of `x` are no pieces",
         ),
         Mutant(
             "gathers everyone's gradients and puts them side by side",
             replace=(
-                "            dist.all_reduce(dx)\n",
-                "            pieces = [torch.empty_like(dx) for _ in range(world_size)]\n"
-                "            dist.all_gather(pieces, dx)\n            dx = torch.cat(pieces, dim=1)\n",
+                "    dist.all_reduce(dx)\n",
+                "    pieces = [torch.empty_like(dx) for _ in range(world_size)]\n"
+                "    dist.all_gather(pieces, dx)\n    dx = torch.cat(pieces, dim=1)\n",
             ),
             says="The backward pass calls all_gather. The ranks' gradients of `x` are no pieces",
         ),
         Mutant(
             "leaves the gradient of x as this rank's columns have it",
-            replace=("            dist.all_reduce(dx)\n", ""),
+            replace=("    dist.all_reduce(dx)\n", ""),
             says="['gradient of x']",
         ),
         Mutant(
             "takes the mean",
-            replace=(
-                "            dist.all_reduce(dx)\n",
-                "            dist.all_reduce(dx)\n            dx /= world_size\n",
-            ),
+            replace=("    dist.all_reduce(dx)\n", "    dist.all_reduce(dx)\n    dx /= world_size\n"),
             says="['gradient of x']",
         ),
         Mutant(
             "adds up the weights' gradients, which belong to different columns",
             replace=(
-                "            dist.all_reduce(dx)\n            return dx, dy.T @ x, dy.sum(0)",
-                "            dist.all_reduce(dx)\n            slope = dy.T @ x\n"
-                "            dist.all_reduce(slope)\n"
-                "            return dx, slope, dy.sum(0)",
+                "    dist.all_reduce(dx)\n    return dx, dy.T @ x, dy.sum(0)",
+                "    dist.all_reduce(dx)\n    slope = dy.T @ x\n    dist.all_reduce(slope)\n"
+                "    return dx, slope, dy.sum(0)",
             ),
-            verdict="wrong",
-        ),
-        Mutant(
-            "communicates in the forward pass",
-            replace=("            ctx.save", "            dist.all_reduce(x.clone())\n            ctx.save"),
-            says="The forward pass calls all_reduce",
+            says="['gradient of the weight']",
         ),
         Mutant(
             "returns no gradient of the bias",
@@ -385,16 +360,16 @@ def column_layer(x, weight, bias):
         Mutant(
             "adds up in two calls",
             replace=(
-                "            dist.all_reduce(dx)\n",
-                "            dist.all_reduce(dx[:1])\n            dist.all_reduce(dx[1:]) if len(dx) > 1 else None\n",
+                "    dist.all_reduce(dx)\n",
+                "    dist.all_reduce(dx[:1])\n    dist.all_reduce(dx[1:]) if len(dx) > 1 else None\n",
             ),
             verdict="not as asked",
             says="all_reduce does it, called once",
         ),
     ),
     hints=(
-        "y = x W summed over all inputs; each output depends on the whole x. So how does the whole loss depend on one "
-        "element of x: through one rank's outputs, or through those of all?",
+        "Each output depends on the whole `x`. So how does the loss depend on one number of `x`: through one rank's "
+        "outputs, or through those of all?",
         "`dy @ weight` has the shape of `x` on every rank. Each rank has it for its own outputs only. What has to be "
         "done with N tensors of this kind?",
         "One `dist.all_reduce(dx)` in place of the all-gather and what prepares it.",
@@ -473,13 +448,14 @@ COPY_IN = Exercise(
     lesson="12",
     title="f: before the columns",
     statement=(
-        "Where `x` goes into column-parallel layers, Megatron calls **f** what you repaired, without the layer: "
-        "return `x` as it is; in the backward pass, return the **sum** of the ranks' gradients. With it, any layer on "
-        "this rank's columns can be written as usual, `torch.nn.functional.linear(copy_in(x), weight, bias)`.\n\n"
-        "`forward(ctx, x)` gets `x`, `backward(ctx, dy)` the gradient of what `forward` returned, and returns that of "
-        "`x`. Autograd may use `dy` elsewhere as well, so do not change it, and it may lie in memory in a way that no "
-        "collective takes. Sum over the ranks of `group`; `None` means all. In the picture, `x` and `dy` are on the "
-        "left. On the right: what comes back, the gradient of `x`, and that of a tensor that was added to the result."
+        "What you have just repaired can stand apart from the layer, in front of it. Megatron calls it **f**: forward, "
+        "`x` as it is; backward, the gradients that all ranks' columns have for `x` become one. Behind it, this rank's "
+        "columns are an ordinary layer, `torch.nn.functional.linear(copy_in(x), weight, bias)`. The forward pass is "
+        "there. (A `Function` should not return its own argument, hence `view_as`.) Write the backward pass: it gets "
+        "`dy`, the gradient of what `forward` has returned, and returns that of `x`.\n\n"
+        "Autograd may use `dy` elsewhere as well, so do not change it; and with NCCL, what a collective gets must be "
+        "contiguous. The ranks are those of `group`; `None` means all. In the picture, `x` and `dy` are on the left. "
+        "On the right: what comes back, the gradient of `x`, and that of a tensor that was added to the result."
     ),
     minutes=5,
     difficulty=1,
@@ -496,10 +472,7 @@ def copy_in(x, group=None):
     class F(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            """Return what the columns of this rank compute with."""
-            # yours
             return x.view_as(x)
-            # end
 
         @staticmethod
         def backward(ctx, dy):
@@ -562,8 +535,7 @@ def copy_in(x, group=None):
         ),
     ),
     hints=(
-        "Forward, nothing has to travel. (`x.view_as(x)` or `x.clone()`: what a `Function` returns should not be its "
-        "own argument.)",
+        "You have written it before, in `column_backward`: which part of that was not the layer's own?",
         "Backward, each rank gets the gradient that its own columns give `x`. The whole one is the sum of them.",
         "`dx = dy.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(dx, group=group)`.",
     ),
@@ -618,19 +590,13 @@ def sum_out(partial, group=None):
     class G(torch.autograd.Function):
         @staticmethod
         def forward(ctx, partial):
-            """Return the sum."""
-            # yours
             total = partial.clone(memory_format=torch.contiguous_format)
             dist.all_reduce(total, group=group)
             return total
-            # end
 
         @staticmethod
         def backward(ctx, dy):
-            """Return the gradient of partial."""
-            # yours
             return dy
-            # end
 
     return G.apply(partial)
 ''',
@@ -892,4 +858,4 @@ def parallel_mlp(x, widen, narrow, f, g):
 )
 
 
-EXERCISES = (CUT, COLUMN_LAYER, COPY_IN, SUM_OUT, MLP)
+EXERCISES = (CUT, COLUMN_BACKWARD, COPY_IN, SUM_OUT, MLP)

@@ -73,20 +73,14 @@ def whole_output(part, dim):
     class Whole(torch.autograd.Function):
         @staticmethod
         def forward(ctx, part):
-            """Return the whole."""
-            # yours
             part = part.contiguous()
             parts = [torch.empty_like(part) for _ in range(world_size)]
             dist.all_gather(parts, part)
             return torch.cat(parts, dim)
-            # end
 
         @staticmethod
         def backward(ctx, dy):
-            """Return the gradient of part."""
-            # yours
             return dy.chunk(world_size, dim)[rank]
-            # end
 
     return Whole.apply(part)
 ''',
@@ -403,23 +397,17 @@ def gather_sequence(x):
     class Gather(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            """Return all positions."""
-            # yours
             x = x.contiguous()
             parts = [torch.empty_like(x) for _ in range(world_size)]
             dist.all_gather(parts, x)
             return torch.cat(parts, dim=1)
-            # end
 
         @staticmethod
         def backward(ctx, dy):
-            """Return the gradient of x."""
-            # yours
             parts = [part.contiguous() for part in dy.chunk(world_size, dim=1)]
             dx = torch.empty_like(parts[rank])
             dist.reduce_scatter(dx, parts)
             return dx
-            # end
 
     return Gather.apply(x)
 ''',

@@ -173,7 +173,9 @@ COUNT = Prediction(
         Option("4", "These are those of one direction, or of one layer."),
         Option("8"),
         Option("16", "f and g communicate in one direction each: the columns backward, the rows forward."),
-        Option("38", "That counts the 30 tensors, as data parallelism would. Here every rank has seen the same rows."),
+        Option(
+            "38", "30 more would be the tensors' gradients, as in data parallelism. Here all ranks saw the same rows."
+        ),
     ),
     answer="8",
     why=(
@@ -187,9 +189,9 @@ AGAINST_DATA = Prediction(
     name="bytes_against_data_parallel",
     lesson="12",
     question=(
-        f"On a napkin: one layer of width 48 has {LAYER:,} parameters, and data parallelism all-reduces their gradients "
-        f"once. Tensor parallelism all-reduces activations, and `x` has 240 · 8 · 48 = {TOKENS * WIDTH:,} numbers, as "
-        "wide as the parameters. For this layer, tensor parallelism sends, compared with data parallelism:"
+        f"On a napkin: one layer of width 48 has {LAYER:,} parameters, and data parallelism all-reduces their "
+        "gradients once. Tensor parallelism all-reduces activations, as wide as the parameters, and `x` has "
+        f"{TOKENS:,} · 48 = {TOKENS * WIDTH:,} numbers. For this layer, compared with data parallelism, it sends:"
     ),
     options=(
         Option("a third of it", "The other way round: here even one activation has more numbers than the layer."),
