@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.lesson12 import NAMED, TEAMS, gelu, normal, teams_of
 from labkit.grading.exercise import Case, Exercise, Least, Mutant
-from labkit.grading.promises import Calls, Once
+from labkit.grading.promises import Calls
 
 # -- the whole output -------------------------------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ GATHER_SEQUENCE = Exercise(
     difficulty=2,
     means=_gathered,
     inputs=_sequences,
-    promises=(Once(("all_gather", "reduce_scatter")),),
+    promises=(Calls(2),),
     least=Least(rounds=lambda n: 2),
     counts_memory=False,
     harness=NAMED
@@ -387,6 +387,10 @@ def harness(gather_sequence, x, slope):
     assert "all_reduce" not in back, (
         "The backward pass calls all_reduce: it adds up the gradients of all positions on every rank, which keeps "
         "its own and throws the others away. A reduce-scatter leaves each rank with its own."
+    )
+    assert not any("gather" in op for op in back), (
+        "The backward pass calls all_gather: every rank gets all gradients of all ranks, and adds up itself. A "
+        "reduce-scatter leaves each rank with the sum for its own positions."
     )
     return {"y": y.detach(), "gradient of x": x.grad}
 """,
@@ -428,6 +432,16 @@ def gather_sequence(x):
                 "            return dy.chunk(world_size, dim=1)[rank]\n",
             ),
             says="The backward pass calls all_reduce",
+        ),
+        Mutant(
+            "gathers everyone's gradients and adds them up itself",
+            replace=(
+                "            dist.reduce_scatter(dx, parts)\n            return dx\n",
+                "            everyones = [torch.empty_like(dy) for _ in range(world_size)]\n"
+                "            dist.all_gather(everyones, dy)\n"
+                "            return sum(everyones).chunk(world_size, dim=1)[rank]\n",
+            ),
+            says="The backward pass calls all_gather",
         ),
         Mutant(
             "puts the positions behind each other in rows",
