@@ -74,7 +74,8 @@ def _layers(n: int) -> list[Case]:
     rng = normal(n, 1)
 
     def case(kind: str, out: int, into: int, about: str, halves: bool = False) -> Case:
-        weight, bias = rng.integers(-50, 51, (out, into)).astype("float32"), rng.integers(1, 50, out).astype("float32")
+        weight = (10 * np.arange(1, out + 1)[:, None] + np.arange(1, into + 1)).astype("float32")  # row 2, column 1: 21
+        bias = rng.integers(1, 9, out).astype("float32")
         return Case([(weight.copy(), bias.copy()) for _ in range(n)], about, {"kind": kind, "halves": halves})
 
     return [
@@ -238,8 +239,8 @@ def _wholes(n: int) -> list[Case]:
 
     def case(rows: int, into: int, out: int, about: str, dtype: str = "float64") -> Case:
         shapes = ((rows, into), (out, into), (out,), (rows, out))
-        whole = [rng.normal(size=shape).astype(dtype) for shape in shapes]
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
+        drawn = [rng.integers(-3, 4, shape) if rows == 1 else rng.normal(size=shape) for shape in shapes]
+        return Case([tuple(t.astype(dtype) for t in drawn) for _ in range(n)], about)
 
     return [
         case(1, n, n, f"a layer of {n} outputs"),
@@ -411,7 +412,10 @@ def _equal(part: int) -> Any:
         rng = normal(n, 3 + part)
 
         def case(shape: tuple[int, ...], about: str = "", dtype: str = "float32", halves: bool = False) -> Case:
-            each = [[rng.normal(size=shape).astype(dtype) for _ in range(2)] for _ in range(n)]
+            def drawn() -> np.ndarray:
+                return (rng.integers(-9, 10, shape) / 10 if len(shape) == 1 else rng.normal(size=shape)).astype(dtype)
+
+            each = [[drawn() for _ in range(2)] for _ in range(n)]
             for team in teams_of(n, halves):
                 for r in team:
                     each[r][part] = each[team[0]][part].copy()

@@ -126,8 +126,9 @@ TWICE = Prediction(
     answer="four times too large, but for the last bias",
     why=(
         "Four times too large, except that of the last bias, which stands behind the sum. Every rank's `dy` is whole "
-        "already, and four equal ones are added up. No loss shows it: with plain SGD it looks like a learning "
-        "rate that is too high, and with Adam like nothing at all."
+        "already, and four equal ones are added up. No error says so, and the model learns all the same: in 60 "
+        "training steps on four ranks it even came further than with the right gradients, to a loss of 2.54 instead "
+        "of 2.62, as with a higher learning rate."
     ),
 )
 
