@@ -76,7 +76,8 @@ def _layers(n: int) -> list[Case]:
     def case(kind: str, out: int, into: int, about: str, halves: bool = False) -> Case:
         weight = (10 * np.arange(1, out + 1)[:, None] + np.arange(1, into + 1)).astype("float32")  # row 2, column 1: 21
         bias = rng.integers(1, 9, out).astype("float32")
-        return Case([(weight.copy(), bias.copy()) for _ in range(n)], about, {"kind": kind, "halves": halves})
+        options = {"kind": kind, **({"halves": True} if halves else {})}
+        return Case([(weight.copy(), bias.copy()) for _ in range(n)], about, options)
 
     return [
         case("column", 2 * n, 2, f"column-parallel, {2 * n} outputs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 
 import labkit
 from labkit import exercises
+from labkit.predictions import find
+from labkit.predictions.lesson12 import LAYER, TOKENS, WIDTH
+from labkit.rank import tiny
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -237,19 +241,24 @@ def test_the_script_makes_the_collectives_that_the_lesson_counts(script):
     )
 
 
-@pytest.mark.slow
-def test_the_cells_print_the_losses_that_the_script_prints(lab, script):
-    """In three ranks, with the workbook's functions; gradients in float64 agree to twelve digits."""
-    right, *_ = script["one process"]
+def cells() -> list[str]:
     (path,) = (ROOT / "notebooks").glob("12-*.ipynb")
-    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+@pytest.fixture(scope="module")
+def said(lab) -> str:
+    """What the last of three ranks prints in all %%px cells, the workbook's own functions in place of the stubs."""
     solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == "12"}
-    assert set(solutions) < set(cells)
-    said = "\n".join(
-        (lab.run(solutions.get(source, source).removeprefix("%%px\n")) or [""])[-1]
-        for source in cells
-        if source.startswith("%%px\n")
-    )
+    sources = [source for source in cells() if source.startswith("%%px\n")]
+    assert set(solutions) < set(sources)
+    each = [lab.run(solutions.get(source, source).removeprefix("%%px\n")) for source in sources]
+    return "\n".join((texts or [""])[-1] for texts in each)
+
+
+@pytest.mark.slow
+def test_the_cells_print_the_losses_that_the_script_prints_and_gradients_agree_to_twelve_digits(said, script):
+    right, *_ = script["one process"]
     seen = re.findall(r"^losses: \[(.*)\]$", said, re.MULTILINE)
     assert len(seen) == 5, "one process, in parts, by sequence, and PyTorch's two"
     for losses in seen:
@@ -258,6 +267,25 @@ def test_the_cells_print_the_losses_that_the_script_prints(lab, script):
     assert len(errors) == 9, "all columns, five gradients of the MLP, two models, and a norm's that PyTorch adds up"
     assert max(map(float, errors)) < 1e-12
     assert re.findall(r"with comms.all_reduce (\S+) times", said) == ["3.000000"] * 4 + ["1.000000"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("said")
+def test_what_autograd_keeps_of_a_layer_is_what_the_formula_says(lab):
+    """In sizes of x, and a few numbers more for each position."""
+    (bars,) = [source for source in cells() if "lab.bars(" in source]
+    lab.run(next(node.value for node in ast.walk(ast.parse(bars)) if "class Lean" in str(getattr(node, "value", ""))))
+    for name, sizes in {"one_process": 16, "tensor": 4 + 12 / 3, "sequence": 2 + 14 / 3, "lean": 16 / 3}.items():
+        for held in lab.pull(name):
+            assert 0 <= sum(held.values()) / (1920 * 48 * 8 * sizes) - 1 < 0.03, (name, held)
+
+
+def test_the_napkin_counts_the_layer_that_the_lesson_cuts():
+    layer = sum(p.numel() for p in tiny.Block(WIDTH, 12).parameters())
+    assert layer == LAYER
+    assert math.prod(tiny.batch(0)[0].shape) == TOKENS
+    assert round(4 * TOKENS * WIDTH / layer) == 13
+    assert find("bytes_against_data_parallel").answer == "13 times as much"
 
 
 @pytest.fixture(scope="module")
