@@ -6,6 +6,10 @@ Prints, for each way, the losses of three training steps, the largest difference
 process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lesson 12. All ranks
 take the same rows. The number of ranks divides 12, the number of heads.
 
+    MISTAKES=60 torchrun --nproc-per-node 4 scripts/tensor_parallel.py
+
+trains 60 steps instead, with the right gradients and with wrong ones, and prints the mean of the last ten losses.
+
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
@@ -178,11 +182,11 @@ def add_up(*among: str) -> Callable:
 # -- train, compare, count --------------------------------------------------------------------------------------------
 
 
-def train(model: nn.Module, finish: Callable = lambda model: None) -> list[float]:
-    """Three training steps on whole batches; the last gradients stay."""
+def train(model: nn.Module, finish: Callable = lambda model: None, steps: int = STEPS) -> list[float]:
+    """Training steps on whole batches; the last gradients stay."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         optimizer.zero_grad()
         loss = tiny.loss(model, tiny.batch(step))
         loss.backward()
@@ -237,6 +241,28 @@ def report(name: str, model: nn.Module, alone: nn.Module | None = None, finish: 
         print(f"{name}: {said} · off by {error:.0e} · {forward} · {backward} · {then}", flush=True)
 
 
+def pieces(dy: torch.Tensor) -> torch.Tensor:
+    """The mistake of many tables: this rank's piece of its gradient, and the other ranks' pieces of theirs."""
+    piece = dy.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()].contiguous()
+    found = [torch.empty_like(piece) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, piece)
+    return torch.cat(found, dim=-1)
+
+
+def with_mistakes(steps: int) -> None:
+    """How far the model comes with wrong gradients."""
+    ways = {
+        "right": (copy_in, sum_out),
+        "all-gather in front of the columns, backward": (pair(lambda t: t.view_as(t), pieces), sum_out),
+        "nothing in front of the columns, backward": (pair(lambda t: t.view_as(t), lambda dy: dy), sum_out),
+        "all-reduce behind the rows, both ways": (copy_in, pair(total, total)),
+    }
+    for name, (before, behind) in ways.items():
+        last = train(in_parts(fresh(), before, behind), steps=steps)[-10:]
+        if dist.get_rank() == 0:
+            print(f"{name}: {sum(last) / len(last):.6f}", flush=True)
+
+
 def main() -> None:
     """Every way, one after the other."""
     alone = fresh()
@@ -261,7 +287,7 @@ if __name__ == "__main__":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), rank=rank, world_size=world_size)
-    main()
+    with_mistakes(int(os.environ["MISTAKES"])) if "MISTAKES" in os.environ else main()
     dist.destroy_process_group()
     # Torch's caches keep the mesh, and with it the group and its threads. One that wants Python's lock while Python
     # takes itself apart would abort the process (before Python 3.14): so there is nothing to take apart.

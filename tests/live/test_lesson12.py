@@ -241,6 +241,15 @@ def test_the_script_makes_the_collectives_that_the_lesson_counts(script):
     )
 
 
+@pytest.mark.slow
+def test_wrong_gradients_train_too_so_the_loss_does_not_show_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("MISTAKES", "16")
+    losses = dict(line.rsplit(": ", 1) for line in printed("tensor_parallel.py", 2, tmp_path, LIMIT))
+    right, *wrong = map(float, losses.values())
+    assert len({right, *wrong}) == 4, "each way trains differently"
+    assert max(right, *wrong) < 3.3, "knowing nothing costs log 36, 3.58"
+
+
 def cells() -> list[str]:
     (path,) = (ROOT / "notebooks").glob("12-*.ipynb")
     return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
