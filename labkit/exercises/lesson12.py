@@ -43,15 +43,17 @@ def called(since=0):
 def no_gather_of_gradients(since=0):
     found = [op for op in called(since) if "gather" in op]
     assert not found, (
-        f"The backward pass calls {found[0]}. The ranks' gradients of `x` are no pieces to be put side by side: each "
+        f"The backward pass calls {found[0]}. The ranks' gradients of `x` are no pieces to put side by side: each "
         "has the shape of `x`, and is one part of a sum. They have to be added up."
     )
 
 
 def no_sum_of_sums(since=0):
     found = [op for op in called(since) if "reduce" in op]
+    name = found[0] if found else ""
+    calls = "adds up what the ranks have" if name.startswith("ProcessGroup.") else f"calls {name}"
     assert not found, (
-        f"The backward pass calls {found[0]}. All ranks go on with the same numbers to the same loss, so each one has "
+        f"The backward pass {calls}. All ranks go on with the same numbers to the same loss, so each one has "
         "the whole gradient already: added up, it would be too large by the number of ranks."
     )
 """
@@ -96,13 +98,13 @@ CUT = Exercise(
     statement=(
         "`linear` is a `torch.nn.Linear`, equal on all ranks of the group. In a **column-parallel** layer "
         '(`kind="column"`), each rank computes some of the outputs, from all inputs. In a **row-parallel** layer '
-        '(`kind="row"`), each rank has some of the inputs and computes with them a part of the sum that every output '
-        "is. Return this rank's `(weight, bias)`, so that `torch.nn.functional.linear(x, weight, bias)` would compute "
+        '(`kind="row"`), each rank has some of the inputs and computes, for every output, their part of the sum. '
+        "Return this rank's `(weight, bias)`, so that `torch.nn.functional.linear(x, weight, bias)` would compute "
         "its outputs in the first case; in the second case, return the bias whole, on every rank.\n\n"
         "The parts follow one another in the order of the ranks **of the group**. Where they cannot be equal, the "
         "first ones are larger by one. The tensors must have memory of their own, so that `linear` can be freed. "
         "`group=None` means all ranks.\n\n"
-        "In the picture, the weight and the bias are on the left."
+        "In the picture, the weight and the bias are on the left, and this rank's parts of both on the right."
     ),
     minutes=5,
     difficulty=1,
@@ -285,11 +287,12 @@ COLUMN_BACKWARD = Exercise(
     statement=(
         "In the forward pass, this rank's part of a column-parallel layer has computed `x @ weight.T + bias`: `x` "
         "is the same on every rank and `weight` its own rows of the whole weight. `dy` is the gradient of these "
-        "outputs. Many tables have it that an all-gather puts the gradient of `x` together, and the function in the "
-        "cell below does so. No error comes. Find out what is wrong, and repair it. Return the gradients of `x`, of "
+        "outputs. Many tables say that an all-gather puts the gradient of `x` together, and the function in the cell "
+        "below does that. No error is raised. Find out what is wrong, and repair it. Return the gradients of `x`, of "
         "`weight` and of `bias`: for `x` that of **the whole layer**, on every rank; for the other two those of this "
-        "rank's part. One call that communicates is enough.\n\n"
-        "In the picture, `x`, the whole weight, the whole bias and the whole gradient of the output are on the left."
+        "rank's part. A single call that communicates is enough.\n\n"
+        "In the picture, `x`, the whole weight, the whole bias and the whole gradient of the output are on the left; "
+        "on the right are the gradients of `x`, of `weight` and of `bias`."
     ),
     minutes=6,
     difficulty=2,
@@ -374,11 +377,11 @@ def column_backward(dy, x, weight):
         "outputs, or through those of all?",
         "`dy @ weight` has the shape of `x` on every rank. Each rank has it for its own outputs only. What has to be "
         "done with N tensors of this kind?",
-        "One `dist.all_reduce(dx)` in place of the all-gather and what prepares it.",
+        "One `dist.all_reduce(dx)` in place of the all-gather and the lines that prepare it.",
     ),
     after=(
-        "An all-gather puts together what is cut. Here the **weight** is cut, by outputs; the gradient of `x` is whole "
-        "in shape on every rank, and what is missing in it is the other ranks' share of a sum."
+        "An all-gather puts together what is cut. Here the **weight** is cut, by outputs. The gradient of `x` has its "
+        "whole shape on every rank; what it lacks is what the other ranks' columns add to each of its numbers."
     ),
 )
 
@@ -453,11 +456,11 @@ COPY_IN = Exercise(
     lesson="12",
     title="f: before the columns",
     statement=(
-        "What you have just repaired can stand apart from the layer, in front of it. Megatron calls it **f**: forward, "
-        "`x` as it is; backward, the gradients that all ranks' columns have for `x` become one. Behind it, this rank's "
-        "columns are an ordinary layer, `torch.nn.functional.linear(copy_in(x), weight, bias)`. The forward pass is "
-        "there. (A `Function` should not return its own argument, hence `view_as`.) Write the backward pass: it gets "
-        "`dy`, the gradient of what `forward` has returned, and returns that of `x`.\n\n"
+        "What you have just repaired can be taken out of the layer and put before it. Megatron calls it **f**: "
+        "forward, `x` as it is; backward, the sum of the gradients that all ranks' columns have for `x`. After it, "
+        "this rank's columns are an ordinary layer, `torch.nn.functional.linear(copy_in(x), weight, bias)`. The "
+        "forward pass is there. (A `Function` should not return its own argument, hence `view_as`.) Write the backward "
+        "pass: it gets `dy`, the gradient of what `forward` has returned, and returns that of `x`.\n\n"
         "Autograd may use `dy` elsewhere as well, so do not change it; and with NCCL, what a collective gets must be "
         "contiguous. The ranks are those of `group`; `None` means all. In the picture, `x` and `dy` are on the left. "
         "On the right: what comes back, the gradient of `x`, and that of a tensor that was added to the result."
@@ -571,11 +574,11 @@ def harness(sum_out, x, slope, halves=False):
 SUM_OUT = Exercise(
     name="sum_out",
     lesson="12",
-    title="g: behind the rows",
+    title="g: after the rows",
     statement=(
         "After a row-parallel layer each rank holds `partial`, its part of a sum. Megatron's **g** adds them up: "
         "return the sum of all ranks' `partial`, on every rank, and leave `partial` as it is: autograd may have kept "
-        "it. From here on all ranks compute the same thing, with the same numbers, down to the same loss. So what is "
+        "it. From there on all ranks compute the same thing, with the same numbers, down to the same loss. So what is "
         "the gradient of this rank's `partial`, where `dy` is that of the sum?\n\n"
         "Sum over the ranks of `group`; `None` means all. In the picture, `partial` is the tanh of the first row on "
         "the left, and the second row is `dy`; on the right stand the sum and the gradient of that first row."
@@ -762,7 +765,8 @@ MLP = Exercise(
         "pass; `g(t)` returns the sum of all ranks' `t` and passes gradients back as they are. Return the whole MLP's "
         "result on every rank, so that all gradients are right as well. Two collectives are enough, one in each "
         "direction. `torch.nn.functional` has `linear` and `gelu`.\n\n"
-        "In the picture, `x`, the whole weights and biases and the gradient of the result are on the left."
+        "In the picture, `x`, the whole weights and biases and the gradient of the result are on the left, as far as "
+        "they fit; on the right is the result, followed by the gradients of `x`, of `widen` and of `narrow`."
     ),
     minutes=5,
     difficulty=2,
@@ -851,14 +855,15 @@ def parallel_mlp(x, widen, narrow, f, g):
         ),
     ),
     hints=(
-        "Where do all ranks have the same, and begin to compute different things? There stands f. Where do they have "
-        "parts of a sum that all of them need? There stands g.",
-        "`linear(f(x), *widen)`, then gelu: each rank has whole numbers of its own columns, so gelu needs nobody.",
+        "Where do all ranks have the same, and begin to compute different things? That is where f goes. Where do they "
+        "have parts of a sum that all of them need? That is where g goes.",
+        "`linear(f(x), *widen)`, then gelu: each rank has whole numbers of its own columns, so gelu needs no other "
+        "rank.",
         "`g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.",
     ),
     after=(
-        "One all-reduce forward, one backward, for two layers. The hidden numbers, four times as many as `x` has, are "
-        "never in one place."
+        "One all-reduce forward, one backward, for two layers. The hidden numbers, four times as many as `x` has in "
+        "this lesson's model, are never in one place."
     ),
 )
 

@@ -41,11 +41,12 @@ WHOLE_OUTPUT = Exercise(
     lesson="12",
     title="Put the whole output together",
     statement=(
-        "Each rank has a `part`, and all parts have the same shape. Return the whole: the ranks' parts, one behind the "
-        "other along dimension `dim`, which may be negative. From here on **every rank does the same** with the whole, "
-        "down to the same loss. So what is the gradient of this rank's `part`, where `dy` is that of the whole?\n\n"
-        "`dist.all_gather(parts, part)` fills the tensors of a list; with NCCL, these and `part` must be contiguous. "
-        "One collective is enough. In the picture, `part` and `dy` are on the left."
+        "Each rank has a `part`, and all parts have the same shape. Return the whole: the ranks' parts, one after the "
+        "other along dimension `dim`, which may be negative. From there on **every rank does the same** with the "
+        "whole, down to the same loss. So what is the gradient of this rank's `part`, where `dy` is that of the "
+        "whole?\n\n`dist.all_gather(parts, part)` fills the tensors of a list; with NCCL, these and `part` must be "
+        "contiguous. One collective is enough. In the picture, `part` and `dy` are on the left; the whole and the "
+        "gradient of `part` are on the right."
     ),
     minutes=6,
     difficulty=2,
@@ -69,7 +70,7 @@ def harness(whole_output, part, slope, dim):
 """,
     solution='''
 def whole_output(part, dim):
-    """Return all ranks' parts, one behind the other along this dimension; gradients flow back."""
+    """Return all ranks' parts, one after the other along this dimension; gradients flow back."""
 
     class Whole(torch.autograd.Function):
         @staticmethod
@@ -140,7 +141,7 @@ def whole_output(part, dim):
     ),
     after=(
         "An all-gather's backward pass is a slice here, because all ranks do the same with what was gathered. Where "
-        "they go on to do different things, it is a reduce-scatter: you will meet both."
+        "they go on to do different things, it is a reduce-scatter: you will meet that, too."
     ),
 )
 
@@ -205,7 +206,8 @@ MY_HEADS = Exercise(
         "then the keys, then the values of its heads, and its `weight` of `project`: `(weight, bias, weight)`. "
         "Communicate nothing. The check lets each rank compute the attention of its heads and project it, and compares "
         "with what one process makes of them: the ranks' results add up to the whole attention.\n\n"
-        "In the picture, `x`, the weight and the bias of `qkv` and the weight of `project` are on the left."
+        "In the picture, `x`, the weight and the bias of `qkv` and the weight of `project` are on the left, as far as "
+        "they fit. On the right is the number of the rank's heads, followed by what their attention gives."
     ),
     minutes=10,
     difficulty=2,
@@ -360,12 +362,13 @@ GATHER_SEQUENCE = Exercise(
     lesson="12",
     title="From my positions to all of them",
     statement=(
-        "Each rank holds its part of the sequence: `x` is [rows, positions, width], with as many positions on every "
-        "rank, the first ones on rank 0. Return the whole sequence, [rows, all positions, width]: it goes into a "
-        "column-parallel layer, **whose columns differ from rank to rank**. So each rank gets back a different `dy`, "
-        "with all positions. Return the gradient of this rank's `x`. One collective in each direction, and each of "
-        "them one that moves no more than is needed: not an all-reduce.\n\n"
-        "In the picture, `x` and this rank's `dy` are on the left."
+        "Each rank holds its part of the sequence: `x` is [rows, positions, width], with the same number of positions "
+        "on every rank, the first ones on rank 0. Return the whole sequence, [rows, all positions, width]: it goes "
+        "into a column-parallel layer, **whose columns differ from rank to rank**. So each rank gets back a different "
+        "`dy`, with all positions. Return the gradient of this rank's `x`. One collective in each direction is enough, "
+        "and each should move no more than is needed: no all-reduce.\n\n"
+        "In the picture, `x` and this rank's `dy` are on the left; the whole sequence and the gradient of `x` are on "
+        "the right."
     ),
     minutes=8,
     difficulty=2,
@@ -387,7 +390,7 @@ def harness(gather_sequence, x, slope):
     )
     assert "all_reduce" not in back, (
         "The backward pass calls all_reduce: it adds up the gradients of all positions on every rank, which keeps "
-        "its own and throws the others away. A reduce-scatter leaves each rank with its own."
+        "those of its own positions and throws the others away. A reduce-scatter leaves each rank with its own."
     )
     assert not any("gather" in op for op in back), (
         "The backward pass calls all_gather: every rank gets all gradients of all ranks, and adds up itself. A "
@@ -477,8 +480,9 @@ def gather_sequence(x):
     ),
     after=(
         "The same all-gather as in `whole_output`, and a different backward pass: what matters is what the ranks do "
-        "with the whole. Its mirror image, reduce-scatter forward and all-gather backward, stands behind the "
-        "row-parallel layer."
+        "with the whole. Its mirror image, reduce-scatter forward and all-gather backward, comes after the "
+        "row-parallel layer. (`comms.all_gather` goes back by a reduce-scatter, too; on Gloo its bytes are those of an "
+        "all-reduce.)"
     ),
 )
 
@@ -527,15 +531,16 @@ LEAN_COLUMN = Exercise(
     lesson="12",
     title="A column-parallel layer that keeps its own positions only",
     statement=(
-        "`gather_sequence` in front of a column-parallel layer makes the whole sequence, and autograd keeps it until "
-        "the backward pass: the activations that sequence parallelism has cut are whole again. Write both in one "
+        "`gather_sequence` before a column-parallel layer makes the whole sequence, and autograd keeps it until the "
+        "backward pass: the activations that sequence parallelism has cut are whole again. Write both in one "
         "`torch.autograd.Function`. `x` is this rank's part of the sequence, [rows, positions, width]; `weight` and "
         "`bias` are its part of the layer. Return what its columns make of **all** positions, and keep nothing of `x` "
         "but this rank's part of it.\n\n"
         "In the backward pass, return the gradients of `x`, summed over the ranks, of `weight` and of `bias`. The "
-        "weight's needs the whole `x` once more: gather it again. Three collectives in all, and none of them is an "
-        "all-reduce.\n\n"
-        "In the picture, the whole sequence, weight, bias and gradient of the output are on the left."
+        "gradient of `weight` needs the whole `x` once more: gather it again. Three collectives in all, and none of "
+        "them is an all-reduce.\n\n"
+        "In the picture, the whole sequence, weight, bias and gradient of the output are on the left, as far as they "
+        "fit; on the right are the columns' output and the gradients of `x`, of `weight` and of `bias`."
     ),
     minutes=15,
     difficulty=3,
@@ -741,12 +746,13 @@ SEQUENCE_MLP = Exercise(
         "[rows, positions, width], and so is what you return. `norm` is the `(weight, bias)` of a layer norm, equal on "
         "all ranks; `widen` and `narrow` are this rank's `(weight, bias)` of a column-parallel and a row-parallel "
         "layer, so narrow's bias is whole.\n\n"
-        "Three functions are given. `gather(t)` makes the whole sequence of the ranks' parts, and reduce-scatters in "
+        "Three functions are given. `gather(t)` puts the ranks' parts together, and reduce-scatters in "
         "the backward pass; `scatter(t)` adds up the ranks' `t` and keeps this rank's positions, and gathers in the "
         "backward pass; `f(t)` returns `t`, and all-reduces in the backward pass. Afterwards, **all** gradients must "
         "be those of one process: on every rank the whole gradient of what is equal everywhere. The norm must work on "
         "this rank's positions only.\n\n"
-        "In the picture, everything is whole on the left: `x`, norm, widen, narrow, the gradient of the result."
+        "In the picture, everything is whole on the left, as far as it fits: `x`, norm, widen, narrow, the gradient of "
+        "the result. On the right are this rank's result and then the gradients, in the order of the arguments."
     ),
     minutes=15,
     difficulty=3,

@@ -41,17 +41,17 @@ GELU = Prediction(
     question=(
         "Two linear layers with a gelu between them. One of the two is cut by its outputs (column-parallel), the other "
         "by its inputs (row-parallel). Which order lets every rank apply gelu to what it has, without any "
-        "communication before it?"
+        "communication before gelu?"
     ),
     options=(
         Option("column-parallel first, row-parallel second"),
         Option(
             "row-parallel first, column-parallel second",
-            "Behind a row-parallel layer each rank holds one part of a sum, and gelu(a + b) is not gelu(a) + gelu(b).",
+            "After a row-parallel layer each rank holds one part of a sum, and gelu(a + b) is not gelu(a) + gelu(b).",
         ),
         Option(
             "either order: gelu works number by number",
-            "It does, and so it needs finished numbers. Behind one of the two layers they are parts of a sum.",
+            "It does, and so it needs finished numbers. After one of the two layers they are only parts of a sum.",
         ),
         Option(
             "neither: first put the whole output together",
@@ -60,9 +60,9 @@ GELU = Prediction(
     ),
     answer="column-parallel first, row-parallel second",
     why=(
-        "Column-parallel first. Then each rank has finished numbers, only not all of them, and gelu needs no others. "
-        "They are the inputs that the row-parallel layer wants on this rank. The other way round, gelu would see parts "
-        "of a sum."
+        "Column-parallel first. Then each rank has finished numbers, though not all of them, and gelu needs no others. "
+        "They are exactly the inputs that the row-parallel layer needs on this rank. The other way round, gelu would "
+        "see parts of a sum."
     ),
 )
 
@@ -70,31 +70,31 @@ INPUT_GRADIENT = Prediction(
     name="input_gradient_of_columns",
     lesson="12",
     question=(
-        "The column-parallel layer's backward pass. Each rank has `dy`, the gradient of **its** outputs, and its part "
+        "The column-parallel layer's backward pass. Each rank has `dy`, the gradient of its own outputs, and its part "
         "of the weight, and computes `dx = dy @ weight`. What has to be done with the ranks' `dx`, so that every rank "
         "has the gradient of `x`?"
     ),
     options=(
         Option(
             "nothing: `dx` has the shape of `x` already",
-            "The shape is right on every rank, but the numbers are not: each `dx` knows of one rank's outputs only.",
+            "The shape is right on every rank, but the numbers are not: each `dx` knows about one rank's outputs only.",
         ),
         Option(
             "put them together: an all-gather",
-            "That would be true if each rank had some of the numbers of `dx`. Each rank has all of them, and none is "
-            "complete.",
+            "That would be true if each rank had some of the numbers of `dx`. Each rank has all of them, but every one "
+            "is only a part of a sum.",
         ),
         Option(
             "each keeps a part of the sum: a reduce-scatter",
-            "A sum it is. But the ranks go on with the whole `x`, and so each of them needs the whole gradient.",
+            "It is a sum. But the ranks go on with the whole `x`, and so each of them needs the whole gradient.",
         ),
         Option("add them up: an all-reduce"),
     ),
     answer="add them up: an all-reduce",
     why=(
         "They are added up, by an all-reduce. The loss depends on an element of `x` through the outputs of **all** "
-        "ranks, and each `dx` is the share of one rank's outputs in it. Many tables of uses say all-gather here, and "
-        "one of the documents that this workbook began with does so, too."
+        "ranks, and each `dx` is what one rank's outputs contribute. Many tables say all-gather here, and so does one "
+        "of the documents that this workbook began with."
     ),
 )
 
@@ -102,9 +102,9 @@ TWICE = Prediction(
     name="summed_both_ways",
     lesson="12",
     question=(
-        "Somebody uses the all-reduce of `comms` for the sum behind the row-parallel layer. It is differentiable: its "
+        "Somebody uses the all-reduce of `comms` for the sum after the row-parallel layer. It is differentiable: its "
         "backward pass is an all-reduce, too. All ranks compute the same loss from the result and call `backward()`. "
-        "The last bias is added behind the sum. With four ranks, the MLP's gradients are …"
+        "The last bias is added after the sum. With four ranks, the MLP's gradients are …"
     ),
     options=(
         Option(
@@ -114,19 +114,19 @@ TWICE = Prediction(
         ),
         Option(
             "all four times too large",
-            "Nearly. One of them does not come through the sum.",
+            "Almost. One of them does not pass through the sum.",
         ),
-        Option("four times too large, but for the last bias"),
+        Option("four times too large, except that of the last bias"),
         Option(
             "four times too large, and 16 times before gelu",
-            "The sum is passed once on the way back. What is too large behind the gelu stays as much too large before "
-            "it. (A second MLP in front of this one would have 16.)",
+            "The way back passes the sum once. What is four times too large after gelu is four times too large before "
+            "it. (A second MLP before this one would have gradients 16 times too large.)",
         ),
     ),
-    answer="four times too large, but for the last bias",
+    answer="four times too large, except that of the last bias",
     why=(
-        "Four times too large, except that of the last bias, which stands behind the sum. Every rank's `dy` is whole "
-        "already, and four equal ones are added up. No error says so, and the model learns all the same: in 60 "
+        "Four times too large, except that of the last bias, which comes after the sum. Every rank's `dy` is whole "
+        "already, and four equal ones are added up. No error is raised, and the model learns all the same: in 60 "
         "training steps on four ranks it even came further than with the right gradients, to a loss of 2.54 instead "
         "of 2.62, as with a higher learning rate."
     ),
@@ -142,7 +142,7 @@ QKV = Prediction(
     options=(
         Option(
             "queries, keys and values of three heads",
-            "That would be true if the outputs lay head by head. They lie kind by kind.",
+            "That would be true if the outputs were stored head by head. Here all queries come first, then all keys.",
         ),
         Option("queries of nine heads, and nothing else"),
         Option(
@@ -156,9 +156,9 @@ QKV = Prediction(
     ),
     answer="queries of nine heads, and nothing else",
     why=(
-        "The queries of nine heads, and nothing else. No error would come: the layer's forward pass cuts whatever it "
-        "gets into three equal pieces and takes them for queries, keys and values. So the rows have to be picked head "
-        "by head."
+        "The queries of nine heads, and nothing else. No error would be raised: the layer's forward pass cuts whatever "
+        "it gets into three equal pieces and takes them for queries, keys and values. So the rows have to be picked "
+        "head by head."
     ),
 )
 
@@ -171,17 +171,19 @@ COUNT = Prediction(
         "and backward together?"
     ),
     options=(
-        Option("4", "These are those of one direction, or of one layer."),
+        Option("4", "That is one direction, or one layer."),
         Option("8"),
         Option("16", "f and g communicate in one direction each: the columns backward, the rows forward."),
         Option(
-            "38", "30 more would be the tensors' gradients, as in data parallelism. Here all ranks saw the same rows."
+            "38",
+            "30 more would average the gradients of 30 tensors. That is data parallelism; here all ranks see the same "
+            "rows.",
         ),
     ),
     answer="8",
     why=(
-        "Eight: each pair makes one in the forward pass, behind its rows, and one in the backward pass, in front of "
-        "its columns. Two pairs in each of two layers make four forward and four backward. Nothing comes on top: the "
+        "Eight: each pair makes one in the forward pass, after its rows, and one in the backward pass, before its "
+        "columns. Two pairs in each of two layers make four forward and four backward. No more are needed: the "
         "gradients of what is whole are equal on all ranks already."
     ),
 )
@@ -191,19 +193,22 @@ AGAINST_DATA = Prediction(
     lesson="12",
     question=(
         f"On a napkin: one layer of width 48 has {LAYER:,} parameters, and data parallelism all-reduces their "
-        "gradients once. Tensor parallelism all-reduces activations, as wide as the parameters, and `x` has "
-        f"{TOKENS:,} · 48 = {TOKENS * WIDTH:,} numbers. For this layer, compared with data parallelism, it sends:"
+        "gradients once. Tensor parallelism all-reduces activations of the size of `x`, which has "
+        f"{TOKENS:,} · 48 = {TOKENS * WIDTH:,} numbers, and gradients of that size. All are float64. For this layer, "
+        "compared with data parallelism, it sends:"
     ),
     options=(
-        Option("a third of it", "The other way round: here even one activation has more numbers than the layer."),
-        Option("3 times as much", "That is one all-reduce of `x`. A layer has two in each direction."),
+        Option(
+            "a third of it", "The other way round: here even one `x` has more numbers than the layer has parameters."
+        ),
+        Option("3 times as much", "That is one all-reduce of the size of `x`. A layer has two in each direction."),
         Option("6 times as much", "That is one direction. A layer has two all-reduces forward and two backward."),
         Option("13 times as much"),
     ),
     answer="13 times as much",
     why=(
         "13 times: 4 · 92,160 = 368,640 numbers against 28,272. The number of ranks cancels. A layer of width h has "
-        "about 12 h² parameters, and t tokens make 4 t h numbers: both send as much where **t = 3 h**. A layer of "
+        "about 12 h² parameters, and t tokens make 4 t h numbers: both send the same where **t = 3 h**. A layer of "
         "width 12,288 (GPT-3) reaches that with 36,864 tokens."
     ),
 )
@@ -212,31 +217,32 @@ SEEDS = Prediction(
     name="seeds_of_dropout",
     lesson="12",
     question=(
-        "Two dropouts in a tensor-parallel layer: one on `x`, which is whole and equal on all ranks, and one on the "
-        "numbers between the columns and the rows, of which each rank has its own. With which seed does each rank draw "
-        "the masks?"
+        "Two dropouts in a tensor-parallel layer: one on `x`, which is whole and equal on all ranks, and one between "
+        "the columns and the rows, where each rank has different numbers. With which seed should each rank draw the "
+        "two masks?"
     ),
     options=(
         Option(
             "the same seed for both",
-            "Between columns and rows, every rank would drop the same places of its part: a mask that repeats itself, "
-            "which no single process would draw.",
+            "Between columns and rows, every rank would drop the same places in its part: the whole mask would repeat "
+            "itself, and no single process would draw such a mask.",
         ),
         Option(
             "a seed of its own for both",
-            "Then `x` differs from rank to rank, and the ranks no longer compute parts of one and the same thing. "
-            "No error would say so.",
+            "Then `x` differs from rank to rank, and the ranks no longer compute parts of the same thing. "
+            "No error would be raised.",
         ),
         Option(
             "its own for `x`, the same in between",
-            "It is the other way round: equal where the numbers are the same ones, different where they are not.",
+            "It is the other way round: the same mask where ranks hold the same numbers, different masks where they do "
+            "not.",
         ),
         Option("the same for `x`, its own in between"),
     ),
     answer="the same for `x`, its own in between",
     why=(
         "The same seed for `x`, so that it stays equal everywhere; a seed of its own for the numbers that only this "
-        "rank has. Megatron keeps two states of the random generator for it and switches between them."
+        "rank has. For this, Megatron keeps two states of the random generator and switches between them."
     ),
 )
 
@@ -250,23 +256,23 @@ KEPT = Prediction(
     name="activations_in_parts",
     lesson="12",
     question=(
-        "And how many bytes of activations does autograd keep of a transformer layer, on each of four ranks, "
-        "**without** sequence parallelism, compared with one process?"
+        "And without sequence parallelism: how many bytes of a transformer layer's activations does autograd keep "
+        "on each of four ranks, compared with one process?"
     ),
     options=(
         Option(
             "a quarter",
-            "That is true of what lies between columns and rows. In front of the columns and behind the rows, every "
-            "rank has the whole `x`.",
+            "That is true of what lies between columns and rows. Before the columns and after the rows, every rank has "
+            "the whole `x`.",
         ),
         Option("between a third and a half"),
         Option(
-            "as many: all ranks have the same rows",
-            "Between columns and rows, each rank has its own heads and hidden numbers only, and these are the most.",
+            "the same: all ranks have the same rows",
+            "Between columns and rows, each rank has its own heads and hidden numbers only, and these are most of it.",
         ),
         Option(
             "more: sums from the other ranks come on top",
-            "The sum takes the place of this rank's part, and has its size.",
+            "The sum takes the place of this rank's part, and is as large.",
         ),
     ),
     answer="between a third and a half",
@@ -287,56 +293,56 @@ DIRECTIONS = Series(
     parts=(
         _where(
             "before_columns_forward",
-            "In front of a column-parallel layer, forward:",
+            "Before a column-parallel layer, forward:",
             "all_gather",
-            "This rank's columns want all positions, and each rank has some: they are put together.",
-            all_reduce="Positions of different ranks are not parts of a sum: each rank has others.",
+            "This rank's columns need all positions, and each rank has some: they are put together.",
+            all_reduce="The ranks hold different positions, and these are not parts of a sum.",
             nothing="That was so when every rank had all positions. Now it has only some of them.",
-            reduce_scatter="Nothing is to be added up here: each position is complete, on one of the ranks.",
+            reduce_scatter="There is nothing to add up here: each position is complete, on one of the ranks.",
         ),
         _where(
             "behind_rows_forward",
-            "Behind a row-parallel layer, forward:",
+            "After a row-parallel layer, forward:",
             "reduce_scatter",
             "Each rank holds a part of the sum for all positions, and needs the sum for its own.",
-            all_reduce="It would do, for twice the bytes: every rank would get the sums of all positions.",
+            all_reduce="It would work, at twice the bytes: every rank would get the sums for all positions.",
             nothing="Then each rank would go on with its part of a sum.",
             all_gather="The ranks hold parts of a sum, for all positions. Put together they would not be added up.",
         ),
         _where(
             "behind_rows_backward",
-            "Behind a row-parallel layer, backward:",
+            "After a row-parallel layer, backward:",
             "all_gather",
             "Each rank comes back with the gradient of its positions, and the rows' gradients need all positions.",
-            all_reduce="Each rank has the gradient of different positions, and none of them is a part of a sum.",
+            all_reduce="The ranks hold the gradients of different positions, and these are not parts of a sum.",
             nothing="That was so when every rank came back with the gradient of all positions.",
             reduce_scatter="This is its forward pass. Backward, what was scattered has to be put together.",
         ),
         _where(
             "before_columns_backward",
-            "In front of a column-parallel layer, backward:",
+            "Before a column-parallel layer, backward:",
             "reduce_scatter",
             "Each rank's columns give a share of the gradient of all positions, and this rank needs the sum for its "
             "own.",
-            all_reduce="It would do, for twice the bytes. This rank goes on with the gradient of its own positions.",
+            all_reduce="It would work, at twice the bytes. This rank goes on with the gradient of its own positions.",
             nothing="Then the shares of the other ranks' columns would be missing.",
             all_gather="The ranks hold shares of one sum here, for all positions.",
         ),
         _where(
             "gradient_of_a_norm",
-            "The gradient of a norm's weight, which is equal on all ranks:",
+            "For the gradient of a norm's weight (every rank has the whole weight):",
             "all_reduce",
-            "Each rank's norm has seen its own positions only, and its gradient is the share of these. All ranks need "
-            "the sum.",
+            "Each rank's norm has seen its own positions only, and its gradient counts only these. All ranks need the "
+            "sum.",
             nothing="That was so when each rank's norm saw all positions.",
             reduce_scatter="Every rank keeps the whole weight of the norm, and so needs its whole gradient.",
             all_gather="Each rank has a share of every number of this gradient. They have to be added up.",
         ),
         _where(
             "gradient_of_columns",
-            "The gradient of a column-parallel layer's weight:",
+            "For the gradient of a column-parallel layer's weight:",
             "nothing",
-            "This rank alone has these columns, and they have seen all positions.",
+            "Only this rank has these columns, and they have seen all positions.",
             all_reduce="It would mix gradients of different columns.",
             reduce_scatter="It would mix gradients of different columns.",
             all_gather="No other rank needs the gradient of this rank's columns.",
@@ -348,7 +354,7 @@ DIRECTIONS = Series(
 CUT = Series(
     name="cut_an_mlp",
     lesson="12",
-    question="Before you cut anything: which part, and in which order?",
+    question="Before you cut anything: which part, and which order?",
     parts=(WHICH_PART, GELU),
 )
 BACKWARD = Series(
@@ -358,7 +364,7 @@ BACKWARD = Series(
     parts=(INPUT_GRADIENT, TWICE),
 )
 HEADS = Series(
-    name="heads_and_seeds", lesson="12", question="Two things that go wrong without an error:", parts=(QKV, SEEDS)
+    name="heads_and_seeds", lesson="12", question="Two things that can go wrong without an error:", parts=(QKV, SEEDS)
 )
 
 PRICE = Series(

@@ -125,7 +125,7 @@ class Rows(Columns):
         return self.meet(nn.functional.linear(x, self.weight)) + self.bias
 
 
-def in_parts(model: tiny.Transformer, before: Callable, behind: Callable) -> tiny.Transformer:
+def in_parts(model: tiny.Transformer, before: Callable, after: Callable) -> tiny.Transformer:
     """Leave this rank's part of each transformer layer in the model: whole heads, and some of the hidden numbers."""
     n, rank = dist.get_world_size(), dist.get_rank()
     for block in model.blocks:
@@ -133,10 +133,10 @@ def in_parts(model: tiny.Transformer, before: Callable, behind: Callable) -> tin
         block.heads, numbers = len(heads), heads.flatten()
         rows = torch.cat([numbers + kind * WIDTH for kind in range(3)])  # queries, keys, values
         block.qkv = Columns(block.qkv.weight[rows], block.qkv.bias[rows], before)
-        block.project = Rows(block.project.weight[:, numbers], block.project.bias, behind)
+        block.project = Rows(block.project.weight[:, numbers], block.project.bias, after)
         hidden = torch.arange(4 * WIDTH).tensor_split(n)[rank]
         block.widen = Columns(block.widen.weight[hidden], block.widen.bias[hidden], before)
-        block.narrow = Rows(block.narrow.weight[:, hidden], block.narrow.bias, behind)
+        block.narrow = Rows(block.narrow.weight[:, hidden], block.narrow.bias, after)
     return model
 
 
@@ -146,7 +146,7 @@ def by_sequence(model: tiny.Transformer) -> tiny.Transformer:
     def forward(text):
         x = model.embedding(text) + model.position.weight
         last = x.shape[1] - 1
-        x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % dist.get_world_size()))  # no position looks at those behind it
+        x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % dist.get_world_size()))  # no position looks at later ones
         x = mine(x)
         for block in model.blocks:
             x = block(x)
@@ -253,12 +253,12 @@ def with_mistakes(steps: int) -> None:
     """How far the model comes with wrong gradients."""
     ways = {
         "right": (copy_in, sum_out),
-        "all-gather in front of the columns, backward": (pair(lambda t: t.view_as(t), pieces), sum_out),
-        "nothing in front of the columns, backward": (pair(lambda t: t.view_as(t), lambda dy: dy), sum_out),
-        "all-reduce behind the rows, both ways": (copy_in, pair(total, total)),
+        "all-gather before the columns, backward": (pair(lambda t: t.view_as(t), pieces), sum_out),
+        "nothing before the columns, backward": (pair(lambda t: t.view_as(t), lambda dy: dy), sum_out),
+        "all-reduce after the rows, both ways": (copy_in, pair(total, total)),
     }
-    for name, (before, behind) in ways.items():
-        last = train(in_parts(fresh(), before, behind), steps=steps)[-10:]
+    for name, (before, after) in ways.items():
+        last = train(in_parts(fresh(), before, after), steps=steps)[-10:]
         if dist.get_rank() == 0:
             print(f"{name}: {sum(last) / len(last):.6f}", flush=True)
 
