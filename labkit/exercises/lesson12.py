@@ -283,7 +283,7 @@ def harness(fn, x, weight, bias, slope):
 COLUMN_BACKWARD = Exercise(
     name="column_backward",
     lesson="12",
-    title="The columns' backward pass, as a table of uses has it",
+    title="The columns' backward pass, as many tables list it",
     statement=(
         "In the forward pass, this rank's part of a column-parallel layer has computed `x @ weight.T + bias`: `x` "
         "is the same on every rank and `weight` its own rows of the whole weight. `dy` is the gradient of these "
