@@ -117,8 +117,8 @@ def _matrix(ax: Axes, matrix: Matrix, left: float, top: float, unit: float) -> N
         else:
             _box(ax, x, y, wide, high, face=PAGE)
             _box(ax, x, y, wide, high, hatch=SUM if partial else HELD)
-            rows = teams if partial else [[rank for team in teams for rank in team]]
-            _holders(ax, x, y, wide, high, rows, partial)
+            together = teams if partial else [[rank for team in teams for rank in team]]
+            _holders(ax, x, y, wide, high, together, partial)
         _box(ax, x, y, wide, high, face="none", edge=INK)
 
 
@@ -156,7 +156,7 @@ def _holders(
 def _mesh(ax: Axes, mesh: Sequence[int], left: float, top: float, wide: float, high: float) -> None:
     """The ranks as they stand on the mesh, in the corner that X and W leave free."""
     two = len(mesh) == 2
-    shape = (mesh[0], mesh[1]) if two else (mesh[0], 1) if high > wide else (1, mesh[0])
+    shape = (mesh[0], mesh[1]) if two else (mesh[0], 1) if high - 1.0 > wide - 0.7 else (1, mesh[0])
     down, across = shape
     unit = min(0.62, (high - 1.0) / down, (wide - 0.7) / across)
     write(ax, left, top + NAME / 2, "mesh", 10, INK, "left", bold=True)
@@ -234,6 +234,7 @@ def _box(
 ) -> None:  # fmt: skip
     """A rectangle; a hatch is drawn in grey."""
     box = Rectangle((x, y), wide, high, facecolor=face, edgecolor=FAINT if hatch else edge, zorder=zorder)
-    box.set_hatch(hatch or None)
+    if hatch:
+        box.set_hatch(hatch)
     box.set_linewidth(0 if hatch or edge == "none" else width)
     ax.add_artist(box)
