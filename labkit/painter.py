@@ -88,11 +88,11 @@ class Painter(Knob):
             "from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor",
             "from torch.distributed.tensor.debug import CommDebugMode",
             "",
-            f"mesh = init_device_mesh(device.type, {size})",
+            f"painted = init_device_mesh(device.type, {size})",
             f"X = torch.arange({m * k}.0, device=device).view({m}, {k}) % 3 + 1",
             f"W = torch.arange({k * n}.0, device=device).view({k}, {n}) % 4 + 1",
-            f"X = distribute_tensor(X, mesh, {placements.placements(product.x)})",
-            f"W = distribute_tensor(W, mesh, {placements.placements(product.w)})",
+            f"X = distribute_tensor(X, painted, {placements.placements(product.x)})",
+            f"W = distribute_tensor(W, painted, {placements.placements(product.w)})",
             "with CommDebugMode() as counted:",
         ]
         moved = {"X": "X", "W": "W"}
@@ -142,7 +142,7 @@ def _read():
     def part(t):
         at = [Replicate() if p.is_partial() else p for p in t.placements]
         places = torch.arange(t.numel(), device=device).view(t.shape)
-        return [t.to_local().tolist(), distribute_tensor(places, mesh, at).to_local().tolist()]
+        return [t.to_local().tolist(), distribute_tensor(places, painted, at).to_local().tolist()]
 
     def counts(mode):
         return {str(op).rpartition(".")[2]: k for op, k in mode.get_comm_counts().items() if k}
