@@ -135,8 +135,8 @@ def _key(text: str) -> str:
     return text.split()[0].replace("-", "_")
 
 
-FIVE = Series(
-    name="five_redistributions",
+SIX = Series(
+    name="six_redistributions",
     lesson="12b",
     question=(
         "`X.redistribute(placements=[…])` brings a DTensor into another layout on the same ranks. Which collective "
@@ -183,6 +183,17 @@ FIVE = Series(
             all_gather="It works, and brings N times as much as each rank keeps. (torch does it on CPUs.)",
             all_reduce="There is nothing to add up.",
             reduce_scatter="There is nothing to add up.",
+        ),
+        _asked(
+            "partial_to_columns",
+            "`Partial()` → `Shard(1)`",
+            "reduce-scatter",
+            "A reduce-scatter again, of blocks of columns. How the blocks lie in memory is the library's business: it "
+            "makes each one contiguous first.",
+            nothing="A rank has its part of the sum of every block, and lacks the others' parts.",
+            all_gather="Nobody wants all the parts: each rank wants one block, added up.",
+            all_reduce="It works, at twice the bytes: every rank would receive blocks that it then drops.",
+            all_to_all="It brings the right blocks to the right ranks, but it does not add them up.",
         ),
         _asked(
             "replicate_to_shard",
@@ -344,6 +355,38 @@ GRID = Prediction(
     ),
 )
 
+POSITIONS = Prediction(
+    name="cut_the_positions_too",
+    lesson="12b",
+    question=(
+        "One table is whole on every rank so far: `position.weight`, with a row for each of the eight positions. Now "
+        "it is cut into rows as well, `Shard(0)`. It is added to the looked-up rows, at the very beginning. What becomes "
+        "of the five all-reduces of the forward pass?"
+    ),
+    options=(
+        Option(
+            "they stay, and one all-gather of the table comes on top",
+            "That would be true if torch made the table whole. It can also cut the other term of the sum.",
+        ),
+        Option(
+            "they stay: a table that is added needs nothing",
+            "A rank has the positions' rows of its block only. It cannot add them to all positions of the text.",
+        ),
+        Option("each becomes a reduce-scatter, and the ranks go on with different positions of the text"),
+        Option(
+            "it raises an error: the shapes do not fit",
+            "The shapes are those of the whole tensors, and they fit. Only the layouts differ.",
+        ),
+    ),
+    answer="each becomes a reduce-scatter, and the ranks go on with different positions of the text",
+    why=(
+        "Reduce-scatters: the looked-up rows are a partial sum, and to add it to a table that is cut by positions, the "
+        "cheapest is to cut the sum by positions, too. Then norms and the sums around the layers see an N-th of the "
+        "positions, and each layer gathers them and scatters its result. That is **sequence parallelism**, which you "
+        "wrote by hand in lesson 12. Here one annotation has brought it about."
+    ),
+)
+
 FOOLISH = Prediction(
     name="a_foolish_annotation",
     lesson="12b",
@@ -398,5 +441,17 @@ FEWEST = Prediction(
 )
 
 PREDICTIONS = (
-    TABLE, PADDING, TABLE_GRADIENT, UNEVEN, FIVE, LIE, RELU, ONE_RANK, NINE, GRID, FOOLISH, FEWEST
-)  # fmt: skip
+    TABLE,
+    PADDING,
+    TABLE_GRADIENT,
+    UNEVEN,
+    SIX,
+    LIE,
+    RELU,
+    ONE_RANK,
+    NINE,
+    GRID,
+    FEWEST,
+    POSITIONS,
+    FOOLISH,
+)
