@@ -360,8 +360,8 @@ POSITIONS = Prediction(
     lesson="12b",
     question=(
         "One table is whole on every rank so far: `position.weight`, with a row for each of the eight positions. Now "
-        "it is cut into rows as well, `Shard(0)`. It is added to the looked-up rows, at the very beginning. What becomes "
-        "of the five all-reduces of the forward pass?"
+        "it is cut into rows as well, `Shard(0)`. It is added to the looked-up rows, at the very beginning. What "
+        "becomes of the five all-reduces of the forward pass?"
     ),
     options=(
         Option(

@@ -286,7 +286,7 @@ def layout(said: str | Sequence[str], mesh: Mesh, name: str = "X") -> Layout:
     >>> layout("rows", (4,)), layout(["rows", "whole"], (2, 2))
     (('rows',), ('rows', 'whole'))
     """
-    words = (said,) * len(mesh) if isinstance(said, str) else tuple(said)
+    words = (said,) * len(mesh) if isinstance(said, str) else tuple(said) if isinstance(said, (tuple, list)) else ()
     if len(words) != len(mesh) or any(word not in CUTS for word in words):
         wanted = "rows" if len(mesh) == 1 else tuple([ROWS, WHOLE, COLUMNS][i % 3] for i in range(len(mesh)))
         raise LabError(
