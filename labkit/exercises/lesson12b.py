@@ -25,22 +25,18 @@ def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
 
 # -- an embedding whose table is cut ----------------------------------------------------------------------------------
 
-G = '''
-class AddUp(torch.autograd.Function):
-    """Megatron's g: the sum over the ranks forward, and the gradient as it is backward."""
-
+G = """
+class AddUp(torch.autograd.Function):  # Megatron's g: the sum forward, the gradient as it is backward
     @staticmethod
     def forward(ctx, x):
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
+        return comms.all_reduce(x)
 
     @staticmethod
     def backward(ctx, gradient):
         return gradient
 
 
-'''
+"""
 
 
 def _looked_up(xs: Sequence[Any]) -> list[Any]:
@@ -204,8 +200,9 @@ HEAD = Exercise(
         "padding: no word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean "
         "loss of all tokens, on every rank.\n\n"
         "Every rank calls `backward()` on this **one** loss. It wants the **whole** gradient of `x`, as one process "
-        "would have it, and the gradient of its own `part`. Fill in what is missing: two all-reduces forward (lesson "
-        "08), one backward; gather nothing.\n\n"
+        "would have it, and the gradient of its own `part`. Write both passes: two all-reduces forward (lesson 08), "
+        "one backward; gather nothing. `ctx.save_for_backward` and `ctx.saved_tensors` carry tensors from one to the "
+        "other.\n\n"
         "In the picture, `x`, the part and the targets on the left; on the right the loss and both gradients."
     ),
     minutes=20,
@@ -229,38 +226,38 @@ def harness(vocab_head, x, part, target, words):
     solution='''
 def vocab_head(x, part, target, words):
     """Return the mean loss of all tokens, on every rank."""
-    first = rank * len(part)
-    column = target - first
-    here = (column >= 0) & (column < len(part))
 
     class Head(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, part):
-            logits = x @ part.T
             # yours
+            first = rank * len(part)
+            logits = x @ part.T
             logits[:, max(0, words - first) :] = -torch.inf
             top = logits.max(dim=1).values
             dist.all_reduce(top, op=dist.ReduceOp.MAX)
             logits -= top[:, None]
+            column = target - first
+            here = (column >= 0) & (column < len(part))
             sums = logits.new_zeros(2, len(target))
             sums[0] = logits.exp().sum(dim=1)
             sums[1, here] = logits[here, column[here]]
             dist.all_reduce(sums)
-            # end
-            ctx.save_for_backward(x, part, logits.exp() / sums[0][:, None])
+            ctx.save_for_backward(x, part, logits.exp() / sums[0][:, None], here, column)
             return (sums[0].log() - sums[1]).mean()
+            # end
 
         @staticmethod
         def backward(ctx, d_loss):
-            x, part, shares = ctx.saved_tensors  # of all words' probability, my words'
             # yours
+            x, part, shares, here, column = ctx.saved_tensors
             d_logits = shares.clone()
             d_logits[here, column[here]] -= 1
             d_logits *= d_loss / len(x)
             d_x = d_logits @ part
             dist.all_reduce(d_x)
-            # end
             return d_x, d_logits.T @ x
+            # end
 
     return Head.apply(x, part)
 ''',
@@ -412,12 +409,10 @@ def rows_to_columns(x, rows):
     high, wide = -(-rows // world_size), -(-x.shape[1] // world_size)
     heights = [max(0, min(rows, (r + 1) * high) - r * high) for r in range(world_size)]
     widths = [max(0, min(x.shape[1], (r + 1) * wide) - r * wide) for r in range(world_size)]
-    # yours
     mine = widths[rank]
     send = torch.cat([block.flatten() for block in x.split(widths, dim=1)])
     received = x.new_empty(rows * mine)
     dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
-    # end
     return received.view(rows, mine)
 ''',
     mutants=(
@@ -468,7 +463,10 @@ def rows_to_columns(x, rows):
         ),
     ),
     hints=(
-        "Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then?",
+        "Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then? Begin with "
+        "two lists: how many rows and how many columns the block of each rank has.",
+        "With `high = -(-rows // world_size)`, rank r has `max(0, min(rows, (r + 1) * high) - r * high)` rows; columns "
+        "in the same way.",
         "`x.split(widths, dim=1)` are the blocks for rank 0, 1, …; each one flattened, one after the other, is what "
         "you send. From rank r you receive `heights[r]` rows of `widths[rank]` numbers.",
         "What arrives is in the order of the ranks, so in the order of the rows: `received.view(rows, mine)`.",

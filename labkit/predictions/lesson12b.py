@@ -145,7 +145,7 @@ SIX = Series(
     parts=(
         _asked(
             "shard_to_replicate",
-            "`Shard(0)` → `Replicate()`",
+            "`Shard(0)` → `Replicate()`:",
             "all-gather",
             "An all-gather: every rank has a block, and wants all of them.",
             nothing="A rank has only its own block, and wants the others.",
@@ -155,7 +155,7 @@ SIX = Series(
         ),
         _asked(
             "partial_to_replicate",
-            "`Partial()` → `Replicate()`",
+            "`Partial()` → `Replicate()`:",
             "all-reduce",
             "An all-reduce: every rank has a part of the sum, and wants the sum.",
             nothing="The parts differ. Somebody has to add them up.",
@@ -165,7 +165,7 @@ SIX = Series(
         ),
         _asked(
             "partial_to_shard",
-            "`Partial()` → `Shard(0)`",
+            "`Partial()` → `Shard(0)`:",
             "reduce-scatter",
             "A reduce-scatter: half of an all-reduce, for each rank wants the sum of its own block only.",
             nothing="A rank has its part of the sum of every block, and lacks the others' parts.",
@@ -175,7 +175,7 @@ SIX = Series(
         ),
         _asked(
             "shard_to_shard",
-            "`Shard(0)` → `Shard(1)`",
+            "`Shard(0)` → `Shard(1)`:",
             "all-to-all",
             "An all-to-all: every rank has something for every other one, where its rows cross the other's columns. It "
             "is a transposition of blocks.",
@@ -186,7 +186,7 @@ SIX = Series(
         ),
         _asked(
             "partial_to_columns",
-            "`Partial()` → `Shard(1)`",
+            "`Partial()` → `Shard(1)`:",
             "reduce-scatter",
             "A reduce-scatter again, of blocks of columns. How the blocks lie in memory is the library's business: it "
             "makes each one contiguous first.",
@@ -197,7 +197,7 @@ SIX = Series(
         ),
         _asked(
             "replicate_to_shard",
-            "`Replicate()` → `Shard(0)`",
+            "`Replicate()` → `Shard(0)`:",
             "nothing is sent",
             "Nothing. Every rank has all of it, and keeps its own block.",
             all_gather="That is the way back.",
@@ -302,26 +302,27 @@ NINE = Prediction(
     name="paintings_that_need",
     lesson="12b",
     question=(
-        "Y = X @ W. Each of the two matrices is cut into rows, into columns, or not at all, over all ranks: nine ways. "
-        "In how many of them does something have to travel **before** the ranks can multiply?"
+        "Each of the two matrices is cut into rows, into columns, or not at all, over all ranks: nine ways. In how "
+        "many of them does something have to travel **before** the ranks can multiply?"
     ),
-    answer=3.0,
-    within=0.0,
+    options=(
+        Option("one", "There is more than one. Go through those where **both** are cut: there are four."),
+        Option("three"),
+        Option(
+            "five",
+            "Columns with a whole W, and a whole X with rows, are no problem: of the whole matrix, a rank takes the "
+            "part that it needs, and drops the rest.",
+        ),
+        Option(
+            "eight",
+            "A matrix that is not cut fits to everything, and columns with rows meet where the sum is taken.",
+        ),
+    ),
+    answer="three",
     why=(
         "Three: rows with rows, rows with columns, and columns with columns. In the other six each rank can begin, but "
         "they are worth different things: in one everybody computes everything, in three the result is a sum that "
         "nobody has added up yet."
-    ),
-    traps=(
-        Trap(
-            5,
-            "Columns with a whole W, and a whole X with rows, are no problem: of the whole matrix, a rank takes the "
-            "part that it needs, and drops the rest.",
-        ),
-        Trap(4, "Columns with rows meet where the sum is taken: each rank has some of its terms."),
-        Trap(8, "A matrix that is not cut fits to everything."),
-        Trap(2, "There is one more. Go through those where **both** are cut: there are four."),
-        Trap(6, "Six is the number of those that need nothing."),
     ),
 )
 
@@ -359,9 +360,9 @@ POSITIONS = Prediction(
     name="cut_the_positions_too",
     lesson="12b",
     question=(
-        "One table is whole on every rank so far: `position.weight`, with a row for each of the eight positions. Now "
-        "it is cut into rows as well, `Shard(0)`. It is added to the looked-up rows, at the very beginning. What "
-        "becomes of the five all-reduces of the forward pass?"
+        "With `every_matrix`: one table is whole on every rank otherwise, `position.weight`, with a row for each of "
+        "the eight positions. Now it is cut into rows as well. It is added to the looked-up rows, at the beginning. "
+        "What becomes of the all-reduces of the forward pass?"
     ),
     options=(
         Option(
@@ -391,8 +392,8 @@ FOOLISH = Prediction(
     name="a_foolish_annotation",
     lesson="12b",
     question=(
-        "Somebody does not think at all, and distributes **every** weight of the transformer with `Shard(0)`, biases "
-        "and norms included. The code of the model stays as it is. What does training do?"
+        "With `thoughtless`: somebody does not think at all, and distributes **every** weight of the transformer with "
+        "`Shard(0)`, biases and norms included. What does training do?"
     ),
     options=(
         Option(
@@ -421,37 +422,53 @@ FEWEST = Prediction(
     name="all_reduces_by_annotation",
     lesson="12b",
     question=(
-        "Now with thought: in each of the two transformer layers `qkv` and `widen` are cut into columns, `project` and "
-        "`narrow` into rows, and the embedding is cut by its vocabulary. How many all-reduces are there in the "
-        "**forward** pass, up to the scores?"
+        "With `columns_then_rows`: in each of the two transformer layers `qkv` and `widen` are cut into columns, "
+        "`project` and `narrow` into rows, and the embedding is cut by its vocabulary. How many all-reduces are there "
+        "in the **forward** pass, up to the scores?"
     ),
-    answer=5.0,
-    within=0.0,
+    options=(
+        Option("two", "Each layer has two pairs of column and row, and the embedding is a partial sum, too."),
+        Option("four", "These are the two in each of the two layers. The embedding is a partial sum as well."),
+        Option("five"),
+        Option("nine", "A layer that is cut into columns needs nothing in the forward pass."),
+    ),
+    answer="five",
     why=(
         "Five: one for the embedding, and in each of the two layers one after `project` and one after `narrow`. These "
         "are the ones that you put in by hand in lesson 12. Here nobody wrote them: partial sums had to be added up "
         "before a norm."
     ),
-    traps=(
-        Trap(4, "These are the two in each of the two layers. The embedding is a partial sum as well."),
-        Trap(3, "Each layer has two pairs of column and row: attention, and the MLP."),
-        Trap(2, "Each layer has two pairs of column and row, and the embedding is a partial sum, too."),
-        Trap(9, "A layer that is cut into columns needs nothing in the forward pass."),
-    ),
 )
 
-PREDICTIONS = (
-    TABLE,
-    PADDING,
-    TABLE_GRADIENT,
-    UNEVEN,
-    SIX,
-    LIE,
-    RELU,
-    ONE_RANK,
-    NINE,
-    GRID,
-    FEWEST,
-    POSITIONS,
-    FOOLISH,
+ENDS = Series(
+    name="two_ends",
+    lesson="12b",
+    question="Two questions before you write it. The model answers both when it trains with a vocabulary that is cut.",
+    parts=(PADDING, TABLE_GRADIENT),
 )
+
+CLAIMS = Series(
+    name="four_claims",
+    lesson="12b",
+    question=(
+        "A placement is a claim about what the ranks hold. Four questions about such claims; the cells below run them, "
+        "one after the other."
+    ),
+    parts=(UNEVEN, LIE, RELU, ONE_RANK),
+)
+
+PRODUCTS = Series(
+    name="two_products",
+    lesson="12b",
+    question="Y = X @ W, on several ranks. What do they need?",
+    parts=(NINE, GRID),
+)
+
+ANNOTATIONS = Series(
+    name="three_annotations",
+    lesson="12b",
+    question="The same model with three annotations. What do you expect?",
+    parts=(FEWEST, POSITIONS, FOOLISH),
+)
+
+PREDICTIONS = (TABLE, ENDS, SIX, CLAIMS, PRODUCTS, ANNOTATIONS)
