@@ -228,9 +228,11 @@ def vocab_head(x, part, target, words):
     """Return the mean loss of all tokens, on every rank."""
 
     class Head(torch.autograd.Function):
+        """Two static methods: forward(ctx, x, part), and backward(ctx, d_loss), which returns d_x and d_part."""
+
+        # yours
         @staticmethod
         def forward(ctx, x, part):
-            # yours
             first = rank * len(part)
             logits = x @ part.T
             logits[:, max(0, words - first) :] = -torch.inf
@@ -245,11 +247,9 @@ def vocab_head(x, part, target, words):
             dist.all_reduce(sums)
             ctx.save_for_backward(x, part, logits.exp() / sums[0][:, None], here, column)
             return (sums[0].log() - sums[1]).mean()
-            # end
 
         @staticmethod
         def backward(ctx, d_loss):
-            # yours
             x, part, shares, here, column = ctx.saved_tensors
             d_logits = shares.clone()
             d_logits[here, column[here]] -= 1
@@ -257,7 +257,7 @@ def vocab_head(x, part, target, words):
             d_x = d_logits @ part
             dist.all_reduce(d_x)
             return d_x, d_logits.T @ x
-            # end
+        # end
 
     return Head.apply(x, part)
 ''',
