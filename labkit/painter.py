@@ -130,7 +130,7 @@ class Painter(Knob):
             options=[(SAID.get(cut, cut), cut) for cut in self._choices[name]],
             value=value,
             description=self._labels[name],
-            style={"description_width": "9em" if len(self.mesh) > 1 else "2em", "button_width": "6em"},
+            style={"button_width": "6em"},
         )
 
     def _say(self, name: str, value: Any) -> str:

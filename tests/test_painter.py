@@ -37,7 +37,7 @@ def test_it_says_how_the_result_lies_and_what_it_takes():
         "W (4 × 4: rows): rank 0 row 0; rank 1 row 1; rank 2 row 2; rank 3 row 3",
         "Y (4 × 4: partial): all of it is the sum over ranks 0–3",
         "Every rank can begin with what it holds: no communication.",
-        "The result Y: a partial sum: nobody has added it up.",
+        "Y is then a partial sum, still to be added up.",
         "To become whole, Y needs an all-reduce (96 B from each rank).",
         "To be cut into rows, a reduce-scatter (48 B from each rank).",
         "A rank holds 4 of X's 16 numbers and 4 of W's 16, and does its share of the work.",

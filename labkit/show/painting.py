@@ -40,7 +40,7 @@ class Painting:
             begin = "Every rank can begin with what it holds: no communication."
         else:
             begin = f"First: {_told(product.collectives, self.mesh)}."
-        notes = [begin, f"The result Y: {self._lies}."]
+        notes = [begin, f"Y is then {self._lies}."]
         if self.whole:
             notes.append(f"To become whole, Y needs {_told([('', move) for move in self.whole], self.mesh)}.")
         else:
@@ -57,7 +57,7 @@ class Painting:
             return "whole on every rank" if set(y) == {WHOLE} else f"cut into {_of(y, mesh)}"
         over = "" if len(mesh) == 1 else f" over dimension {listed([str(d) for d, p in enumerate(y) if p == PARTIAL])}"
         rest = [f"cut into {p} over dimension {d}" for d, p in enumerate(y) if p in ALONG]
-        return " and ".join([*rest, f"a partial sum{over}: nobody has added it up"])
+        return ", and ".join([*rest, f"a partial sum{over}, still to be added up"])
 
     @property
     def _work(self) -> str:

@@ -37,7 +37,7 @@ def test_a_product_is_painted_and_run(opened, lab_server, shots):
     nb.page.keyboard.press("Tab")
     expect(groups.nth(1).get_by_role("button", name="rows")).to_be_focused()
     nb.page.keyboard.press("Enter")
-    expect(picture(widget, "a partial sum: nobody has added it up")).to_be_visible()
+    expect(picture(widget, "a partial sum, still to be added up")).to_be_visible()
     for key in "dd":
         nb.page.keyboard.press(key)
     expect(nb.cells).to_have_count(6)
