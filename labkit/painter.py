@@ -27,8 +27,9 @@ class Painter(Knob):
     >>> painter = Painter(4, x="columns", w="rows")
     >>> painter.painting.product.y
     ('partial',)
-    >>> painter.go(w="columns")           # as a click does; on a mesh (2, 2): go(x=("rows", "whole"))
-    >>> painter.run(lab)                  # on the ranks, with torch's DTensor: their real tiles
+    >>> painter.go(w="columns")  # as a click does; on a mesh (2, 2): go(x=("rows", "whole"))
+
+    `painter.run(lab)` multiplies on the ranks, with torch's DTensor, and draws their real tiles.
 
     Args:
         mesh: the number of ranks, or a shape such as (2, 2).
