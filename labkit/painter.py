@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from labkit.lab import Lab
 
 MOST = 8  # ranks that have colours of their own
-SAID = {"whole": "not cut"}
 
 
 class Painter(Knob):
@@ -33,7 +32,7 @@ class Painter(Knob):
 
     Args:
         mesh: the number of ranks, or a shape such as (2, 2).
-        x, w: how they are cut to begin with: "rows", "columns" or "whole", one for each dimension of the mesh.
+        x, w: how they are cut to begin with: "rows", "columns" or "whole" (not cut), one for each mesh dimension.
         shape: (m, k, n): X is m × k, W is k × n, in float32. By default as many as the mesh divides.
 
     The picture is computed from `labkit.theory.placements`, without any rank; without a kernel the page shows the one
@@ -106,11 +105,12 @@ class Painter(Knob):
         """Multiply on the ranks as it is painted, and draw what each of them really holds afterwards.
 
         The ranks then have `X`, `W` and `Y` as DTensors; `painter.code` is the cell that made them. Raises `LabError`
-        where the lab has another number of ranks than the mesh, and `CellError` as a `%%px` cell does.
+        where the lab and the mesh have different numbers of ranks, and `CellError` as a `%%px` cell does.
         """
         if lab.n != prod(self.mesh):
             raise LabError(
-                f"The mesh has {prod(self.mesh)} ranks, and this lab {lab.n}. Call Painter(lab.n), or start() as many."
+                f"The mesh has {prod(self.mesh)} ranks, and this lab has {lab.n}. Run Painter({lab.n}) instead, "
+                f"or start a lab with {prod(self.mesh)} ranks: start({prod(self.mesh)})."
             )
         planned = self.painting
         lab.run(self.code)
@@ -128,14 +128,11 @@ class Painter(Knob):
     def _control(self, name: str, value: Any) -> Any:
         """All three ways side by side: what there is to choose can be seen, and Tab and Space reach it."""
         return ipywidgets.ToggleButtons(
-            options=[(SAID.get(cut, cut), cut) for cut in self._choices[name]],
+            options=self._choices[name],
             value=value,
             description=self._labels[name],
             style={"button_width": "6em"},
         )
-
-    def _say(self, name: str, value: Any) -> str:
-        return SAID.get(value, value)
 
 
 _READ = """
@@ -160,15 +157,15 @@ _painted = _read()
 
 def _mesh(mesh: Any) -> Mesh:
     sizes = (mesh,) if isinstance(mesh, int) else tuple(mesh) if isinstance(mesh, (tuple, list)) else ()
-    good = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    good = all(isinstance(size, int) and not isinstance(size, bool) and size > 1 for size in sizes)
     if not good or not 1 <= len(sizes) <= 2 or prod(sizes) > MOST:
-        raise LabError(f"mesh={mesh!r} is no mesh to paint. Give a number of ranks up to {MOST}, or two: (2, 2).")
+        raise LabError(f"mesh={mesh!r} is no mesh to paint. Give from 2 to {MOST} ranks, or a grid of them: (2, 2).")
     return sizes
 
 
 def _shape(shape: Any, n: int) -> tuple[int, int, int]:
     if shape is None:
-        side = n if n >= 4 else 2 * n if n > 1 else 4
+        side = n if n >= 4 else 2 * n
         return side, side, side
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
     if len(sizes) != 3 or not all(isinstance(size, int) and 0 < size <= 64 for size in sizes):

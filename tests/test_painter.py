@@ -35,13 +35,21 @@ def test_it_says_how_the_result_lies_and_what_it_takes():
         "X @ W on 4 ranks",
         "X (4 × 4: columns): rank 0 column 0; rank 1 column 1; rank 2 column 2; rank 3 column 3",
         "W (4 × 4: rows): rank 0 row 0; rank 1 row 1; rank 2 row 2; rank 3 row 3",
-        "Y (4 × 4: partial): all of it is the sum over ranks 0–3",
+        "Y (4 × 4: partial sum): all of it is the sum over ranks 0–3",
         "Every rank can begin with what it holds: no communication.",
         "Y is then a partial sum, still to be added up.",
         "To become whole, Y needs an all-reduce (96 B from each rank).",
-        "To be cut into rows, a reduce-scatter (48 B from each rank).",
-        "A rank holds 4 of X's 16 numbers and 4 of W's 16, and does its share of the work.",
+        "To be cut into rows, it needs a reduce-scatter (48 B from each rank).",
+        "Each rank holds 4 of X's 16 numbers and 4 of W's 16, and does an equal share of the work.",
     ]
+
+
+def test_it_says_why_something_has_to_be_sent_first():
+    few = "Without it, the ranks hold both factors of only 16 of the 64 terms X[i, k] · W[k, j]."
+    assert few in Painter(4, x="rows", w="columns").painting.notes
+    idle = Painter((2, 2), x=("columns", "whole"), w=("whole", "rows")).painting.notes
+    assert idle[1] == "Without it, some ranks would have nothing to do: they hold no two factors of the same term."
+    assert not any("Without" in note for note in Painter(4, x="columns", w="rows").painting.notes)
 
 
 def test_a_move_shows_another_picture():
@@ -70,7 +78,7 @@ def test_on_two_dimensions_each_has_its_own_buttons_and_go_takes_both_at_once():
 def test_what_a_click_chooses_is_what_is_painted():
     painter = Painter(3)
     field = next(c for c in painter.children if isinstance(c, ipywidgets.ToggleButtons) and c.description == "W")
-    assert [label for label, _ in field.options] == ["rows", "columns", "not cut"]
+    assert list(field.options) == ["rows", "columns", "whole"]
     field.value = "columns"
     assert painter.painting.product.w == ("columns",)
     assert "W: columns" in repr(painter)
@@ -117,7 +125,7 @@ def test_equal_layouts_give_equal_pictures():
     assert Painter(4).painting.svg == Painter(4).painting.svg
 
 
-@pytest.mark.parametrize("mesh", [0, 9, True, (2, 2, 2), (3, 3), "4", (2.0,), ()])
+@pytest.mark.parametrize("mesh", [0, 1, 9, True, (2, 1), (2, 2, 2), (3, 3), "4", (2.0,), ()])
 def test_what_is_no_mesh_is_refused(mesh):
     with pytest.raises(LabError, match="is no mesh to paint"):
         Painter(mesh)

@@ -158,19 +158,18 @@ def _mesh(ax: Axes, mesh: Sequence[int], left: float, top: float, wide: float, h
     two = len(mesh) == 2
     shape = (mesh[0], mesh[1]) if two else (mesh[0], 1) if high - 1.0 > wide - 0.7 else (1, mesh[0])
     down, across = shape
-    unit = min(0.62, (high - 1.0) / down, (wide - 0.7) / across)
+    unit = min(0.62, (high - 1.0) / down, (wide - 1.1) / across)
     write(ax, left, top + NAME / 2, "mesh", 10, INK, "left", bold=True)
     words = " × ".join(map(str, mesh)) + " ranks"
     write(ax, left + extent("mesh", 10, bold=True) + 0.15, top + NAME / 2, words, 8, FAINT, "left")
-    x, y = left + 0.55, top + NAME + 0.4
+    x, y = left + (0.95 if two else 0.1), top + NAME + (0.4 if two else 0.1)
     for rank in range(down * across):
         i, j = coordinates(rank, shape)
         _box(ax, x + j * unit, y + i * unit, unit, unit, face=color(rank), edge=INK)
         write(ax, x + (j + 0.5) * unit, y + (i + 0.5) * unit, str(rank), 8 if unit > 0.3 else LEAST, on(rank))
-    if two or down > 1:
-        write(ax, x - 0.1, y + down * unit / 2, "0 ↓", 8, FAINT, "right")
-    if two or across > 1:
-        write(ax, x + across * unit / 2, y - 0.2, f"{int(two)} →", 8, FAINT)
+    if two:
+        write(ax, x - 0.1, y + down * unit / 2, "dim 0 ↓", 8, FAINT, "right")
+        write(ax, x + across * unit / 2, y - 0.2, "dim 1 →", 8, FAINT)
 
 
 # -- the ranks' real tiles --------------------------------------------------------------------------------------------

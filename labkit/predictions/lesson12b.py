@@ -178,9 +178,10 @@ SIX = Series(
             "`Shard(0)` → `Shard(1)`:",
             "all-to-all",
             "An all-to-all: every rank has something for every other one, where its rows cross the other's columns. It "
-            "is a transposition of blocks.",
+            "is a transposition of blocks. On CPUs torch gathers everything and drops the rest, as its warning says; "
+            "with NCCL it makes the all-to-all.",
             nothing="A rank has all columns of its rows. It wants all rows of its columns.",
-            all_gather="It works, and brings N times as much as each rank keeps. (torch does it on CPUs.)",
+            all_gather="It works, but brings N times as much as each rank keeps.",
             all_reduce="There is nothing to add up.",
             reduce_scatter="There is nothing to add up.",
         ),
@@ -315,7 +316,7 @@ NINE = Prediction(
         ),
         Option(
             "eight",
-            "A matrix that is not cut fits to everything, and columns with rows meet where the sum is taken.",
+            "A matrix that is not cut fits everything, and columns with rows meet where the sum is taken.",
         ),
     ),
     answer="three",

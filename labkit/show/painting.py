@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,18 +38,27 @@ class Painting:
         """What there is to say, the result first."""
         product = self.product
         if product.possible:
-            begin = "Every rank can begin with what it holds: no communication."
+            notes = ["Every rank can begin with what it holds: no communication."]
         else:
-            begin = f"First: {_told(product.collectives, self.mesh)}."
-        notes = [begin, f"Y is then {self._lies}."]
+            notes = [f"First: {_told(product.collectives, self.mesh)}.", self._lacking]
+        notes.append(f"Y is then {self._lies}.")
         if self.whole:
             notes.append(f"To become whole, Y needs {_told([('', move) for move in self.whole], self.mesh)}.")
         else:
             notes.append("Y is whole already.")
         if self.cut:
             target = _of(self.cut[-1].after, self.mesh)
-            notes.append(f"To be cut into {target}, {_told([('', move) for move in self.cut], self.mesh)}.")
+            notes.append(f"To be cut into {target}, it needs {_told([('', move) for move in self.cut], self.mesh)}.")
         return [*notes, self._work]
+
+    @property
+    def _lacking(self) -> str:
+        """Why what the ranks hold is not enough."""
+        product, every = self.product, prod(self.shape)
+        some = placements.terms(product.x, product.w, self.shape, self.mesh)
+        if some == every:
+            return "Without it, some ranks would have nothing to do: they hold no two factors of the same term."
+        return f"Without it, the ranks hold both factors of only {some} of the {every} terms X[i, k] · W[k, j]."
 
     @property
     def _lies(self) -> str:
@@ -66,8 +76,8 @@ class Painting:
         x, w = (
             placements.numbers(s, own, self.mesh) for s, own in (((m, k), self.product.x), ((k, n), self.product.w))
         )
-        holds = f"A rank holds {x} of X's {m * k} numbers and {w} of W's {k * n}"
-        does = "its share of the work" if share <= 1 else f"{share:.3g} times its share of the work"
+        holds = f"Each rank holds {x} of X's {m * k} numbers and {w} of W's {k * n}"
+        does = "an equal share of the work" if share <= 1 else f"{share:.3g} times an equal share of the work"
         return f"{holds}, and does {does}."
 
     @property
@@ -83,7 +93,7 @@ class Painting:
 
         def matrix(name: str, shape: tuple[int, int], layout: Layout) -> painting.Matrix:
             tiles = placements.held(shape, layout, self.mesh)
-            words = f"{shape[0]} × {shape[1]}: {placements.said(layout)}"
+            words = f"{shape[0]} × {shape[1]}: {placements.said(layout).replace(PARTIAL, 'partial sum')}"
             return painting.Matrix(name, shape, words, tiles)
 
         product = self.product
@@ -108,7 +118,7 @@ class Run:
     """What the ranks did with a painted product: their real tiles, and the collectives that torch counted.
 
     `results[r]` is what rank r found: "X", "W" and "Y" are pairs of its numbers and their places, `y` how torch says
-    that the result lies, `needed` what was counted before the product, `torch` what `X @ W` took when torch chose.
+    that the result lies, `counted` the collectives up to the product, `torch` what `X @ W` took when torch chose.
     """
 
     def __init__(self, planned: Painting, results: Sequence[Mapping[str, Any]]) -> None:
@@ -135,8 +145,8 @@ class Run:
         product = self.planned.product
         notes = [f"Y has the placements {self.y}; counted: {_counts(self.counted)}."]
         if not product.possible:
-            own = f"`X @ W` alone leaves {self.results[0]['torch_y']}; counted: {_counts(self.torch)}."
-            notes.append(f"That was the way of the plan. {own}")
+            own = f"{self.results[0]['torch_y']}; counted: {_counts(self.torch)}"
+            notes.append(f"That was the painted way. Left to itself, torch's X @ W gives {own}.")
         return notes
 
     @property
@@ -149,11 +159,11 @@ class Run:
              shapes.items()]
             for mine in self.results
         ]  # fmt: skip
-        scene = painting.Parts("What each rank holds: X @ W = Y", parts, [note.replace("`", "") for note in self.notes])
+        scene = painting.Parts("What each rank holds: X @ W = Y", parts, self.notes)
         return svg.svg(painting.draw_parts(painting.axes_of_parts(scene), scene))
 
     def __repr__(self) -> str:
-        lines = [note.replace("`", "") for note in self.notes]
+        lines = list(self.notes)
         for r, mine in enumerate(self.results):
             held = {name: np.asarray(mine[name][0]).tolist() for name in ("X", "W", "Y")}
             lines.append(f"rank {r} │ " + "  ".join(f"{name} {_numbers(value)}" for name, value in held.items()))
@@ -184,7 +194,7 @@ def _told(steps: Sequence[tuple[str, Move]], mesh: Mesh) -> str:
         said.append(
             f"{'an' if move.op[0] == 'a' else 'a'} {NAMES[move.op]}{of}{over} ({nbytes(move.sent)} from each rank)"
         )
-    return listed(said, "then")
+    return ", then ".join(said)
 
 
 def _who(matrix: painting.Matrix) -> str:

@@ -196,17 +196,30 @@ def covered(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> bo
     >>> covered(("rows",), ("whole",), (4, 4, 4), (4,)), covered(("rows",), ("columns",), (4, 4, 4), (4,))
     (True, False)
     """
+    each = {prod(b - a for a, b in box) for box in _boxes(x, w, shape, mesh)}
+    return terms(x, w, shape, mesh) == prod(shape) and len(each) == 1
+
+
+def terms(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> int:
+    """How many of the m · k · n terms X[i, k] W[k, j] a rank can compute, whichever it is, with what it holds.
+
+    >>> terms(("rows",), ("columns",), (4, 4, 4), (4,)), terms(("columns",), ("rows",), (4, 4, 4), (4,))
+    (16, 64)
+    """
+    # Blocks of one cut are equal or apart, and so are these boxes: each counts once.
+    return sum(prod(b - a for a, b in box) for box in set(_boxes(x, w, shape, mesh)))
+
+
+def _boxes(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> list[tuple[Span, Span, Span]]:
+    """For each rank, of which i, k and j it holds both X[i, k] and W[k, j]."""
     m, k, n = shape
-    terms: set[tuple[int, int, int]] = set()
-    many = set()
+    boxes = []
     for rank in range(prod(mesh)):
         rows, mine = tile((m, k), x, mesh, rank)
         its, columns = tile((k, n), w, mesh, rank)
-        both = range(max(mine[0], its[0]), min(mine[1], its[1]))
-        can = {(i, a, j) for i in range(*rows) for a in both for j in range(*columns)}
-        terms |= can
-        many.add(len(can))
-    return len(terms) == m * k * n and len(many) == 1
+        start = max(mine[0], its[0])
+        boxes.append((rows, (start, max(start, min(mine[1], its[1]))), columns))
+    return boxes
 
 
 def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh, item: int = ITEM) -> Product:

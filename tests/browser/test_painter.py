@@ -33,7 +33,7 @@ def test_a_product_is_painted_and_run(opened, lab_server, shots):
     nb.page.keyboard.press("Space")
     expect(picture(widget, "X (4 × 4: columns)")).to_be_visible()
     nb.page.keyboard.press("Tab")
-    expect(groups.nth(0).get_by_role("button", name="not cut")).to_be_focused()
+    expect(groups.nth(0).get_by_role("button", name="whole")).to_be_focused()
     nb.page.keyboard.press("Tab")
     expect(groups.nth(1).get_by_role("button", name="rows")).to_be_focused()
     nb.page.keyboard.press("Enter")

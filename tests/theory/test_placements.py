@@ -8,7 +8,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.theory import placements
-from labkit.theory.placements import CUTS, PARTIAL, covered, finished, held, moves, multiplied, tile, work
+from labkit.theory.placements import CUTS, PARTIAL, covered, finished, held, moves, multiplied, terms, tile, work
 
 MESHES = [(2,), (3,), (4,), (2, 2), (2, 3), (4, 2)]
 TURNED = {"rows": "columns", "columns": "rows"}
@@ -41,6 +41,18 @@ def test_a_product_is_possible_at_once_where_the_ranks_hold_all_its_terms_in_equ
     """The table and the ways between layouts know nothing of terms, and `covered` nothing of tables."""
     shape = (8, 8, 8)
     assert multiplied(x, w, shape, mesh).possible == covered(x, w, shape, mesh)
+
+
+@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
+@pytest.mark.parametrize("shape", [(4, 4, 4), (5, 3, 2)], ids=str)
+def test_a_term_counts_once_however_many_ranks_hold_both_its_factors(mesh, x, w, shape):
+    m, k, n = shape
+    found = set()
+    for rank in range(4):
+        (rows, mine), (its, columns) = tile((m, k), x, mesh, rank), tile((k, n), w, mesh, rank)
+        both = set(range(*mine)) & set(range(*its))
+        found |= set(product(range(*rows), both, range(*columns)))
+    assert terms(x, w, shape, mesh) == len(found)
 
 
 @pytest.mark.parametrize(("mesh", "x", "w"), ALL)
