@@ -64,13 +64,13 @@ EMBEDDING = Exercise(
     lesson="12b",
     title="Look up in a table that is cut, and train it",
     statement=(
-        "Each rank has a `part` of the embedding table: as many rows on each of them, one part after the other in the "
-        "order of the ranks. `ids` are the numbers of rows in the **whole** table, in any shape, and the same on all "
+        "Each rank has a `part` of the embedding table: the same number of rows on every rank, in the order of the "
+        "ranks. `ids` are the numbers of rows in the **whole** table, in any shape, and the same on all "
         "ranks. Return `table[ids]` on every rank. `AddUp`, which is given, adds up over the ranks; **one** call "
         "communicates.\n\n"
         "Megatron does it without indexing by a mask: it looks up row 0 for an id that is not here, and makes zeros of "
         "what it found. Every rank then calls `backward()` on the same **one** loss and wants the gradient of its own "
-        "part: an id that is not here must leave none."
+        "part: an id whose row is on another rank must leave no gradient here."
     ),
     minutes=8,
     difficulty=2,
@@ -388,7 +388,7 @@ RECUT = Exercise(
     lesson="12b",
     title="From rows to columns",
     statement=(
-        "A matrix lies on the ranks in rows: `x` is this rank's block of them. Return this rank's block of its "
+        "A matrix is cut into rows: `x` is this rank's block of them. Return this rank's block of its "
         "**columns**. `rows` is the number of rows of the whole matrix.\n\n"
         "Blocks are those of `torch.chunk`, as in DTensor: as long as the quotient rounded **up**, so the last blocks "
         "may be shorter, or empty. **One** call that communicates, and no rank receives what it does not keep: "

@@ -60,36 +60,37 @@ PADDING = Prediction(
     ),
 )
 
-TABLE_GRADIENT = Prediction(
-    name="gradient_of_a_cut_table",
+HEAD_GRADIENTS = Prediction(
+    name="gradients_of_the_output_layer",
     lesson="12b",
     question=(
-        "All ranks read the same batch, and each holds some rows of the table. The backward pass is over. What has to "
-        "be done with the gradients of the parts before the optimizer steps?"
+        "Backward through the output layer: the features `x` are the same on all ranks, `part` has some of the rows, "
+        "and each rank knows the gradient of its own scores. It computes a gradient of `x` and one of `part` from "
+        "that. Which of them has to be added up over the ranks?"
     ),
     options=(
         Option(
-            "average them over the ranks, as always",
-            "That would be true if the ranks held copies that saw different rows of the batch. They hold different "
-            "rows of the table.",
+            "both",
+            "That would be true of weights that are copies. No other rank has anything to add to these rows: a score "
+            "belongs to one word, and a word to one rank.",
+        ),
+        Option("only the gradient of `x`"),
+        Option(
+            "only the gradient of `part`",
+            "It is the other way round. A row's gradient comes from the scores of its own word, and these are all on "
+            "its rank. The features were used by every rank.",
         ),
         Option(
-            "add them up over the ranks: each has seen only its own ids",
-            "That would be true if the parts were the same rows. The gradient of a row is where the row is, and "
-            "complete.",
-        ),
-        Option("nothing: each is complete"),
-        Option(
-            "gather them, so that each rank can update the whole table",
-            "Nobody has the whole table, and an optimizer updates what its rank has.",
+            "neither: all ranks have the same `x` and the same loss",
+            "They have the same `x`, but each has used it for other scores. One process would add up the gradients of "
+            "all uses.",
         ),
     ),
-    answer="nothing: each is complete",
+    answer="only the gradient of `x`",
     why=(
-        "Nothing. Every rank has the whole batch and the whole gradient of the looked-up rows, so it can add up "
-        "everything that belongs to its own rows. This holds for every weight that is cut by tensor parallelism: its "
-        "gradient is cut in the same way. What is left to average are copies: data parallelism, on another dimension "
-        "of the mesh."
+        "Only that of `x`: it took part in the scores of all words, and each rank knows the gradients of its own ones "
+        "only. This is *f* of lesson 12. The gradient of `part` is complete where it is. This holds for every weight "
+        "that is cut by tensor parallelism: its gradient is cut in the same way, and the optimizer needs no message."
     ),
 )
 
@@ -274,7 +275,7 @@ ONE_RANK = Prediction(
     name="full_tensor_on_one_rank",
     lesson="12b",
     question=(
-        "`X` lies on the ranks in rows. For a log line, only rank 0 prints the norm: "
+        "`X` is cut into rows. For a log line, only rank 0 prints the norm: "
         "`if rank == 0: print(X.full_tensor().norm())`. What happens?"
     ),
     options=(
@@ -322,7 +323,7 @@ NINE = Prediction(
     answer="three",
     why=(
         "Three: rows with rows, rows with columns, and columns with columns. In the other six each rank can begin, but "
-        "they are worth different things: in one everybody computes everything, in three the result is a sum that "
+        "they are worth different things: in one, every rank computes everything; in three, the result is a sum that "
         "nobody has added up yet."
     ),
 )
@@ -332,11 +333,11 @@ GRID = Prediction(
     lesson="12b",
     question=(
         "Four ranks on a mesh of 2 × 2. X is cut into rows over dimension 0, and not over dimension 1. W is cut into "
-        "columns over dimension 1, and not over dimension 0. How do the ranks get Y = X @ W, and how does it lie?"
+        "columns over dimension 1, and not over dimension 0. How do the ranks get Y = X @ W, and how is it laid out?"
     ),
     options=(
         Option(
-            "an all-gather of W along dimension 1, then Y lies in rows",
+            "an all-gather of W along dimension 1, then Y is cut into rows",
             "That would be needed if each rank wanted whole rows of Y. It can compute a tile with what it has.",
         ),
         Option("without a message; each rank has one tile of Y"),
@@ -361,9 +362,9 @@ POSITIONS = Prediction(
     name="cut_the_positions_too",
     lesson="12b",
     question=(
-        "With `every_matrix`: one table is whole on every rank otherwise, `position.weight`, with a row for each of "
-        "the eight positions. Now it is cut into rows as well. It is added to the looked-up rows, at the beginning. "
-        "What becomes of the all-reduces of the forward pass?"
+        "With `every_matrix`: so far one table was whole on every rank, `position.weight`, with a row for each of the "
+        "eight positions of the text. Now it is cut into rows as well. It is added to the looked-up rows, at the "
+        "beginning. What becomes of the all-reduces of the forward pass?"
     ),
     options=(
         Option(
@@ -385,7 +386,7 @@ POSITIONS = Prediction(
         "Reduce-scatters: the looked-up rows are a partial sum, and to add it to a table that is cut by positions, the "
         "cheapest is to cut the sum by positions, too. Then norms and the sums around the layers see an N-th of the "
         "positions, and each layer gathers them and scatters its result. That is **sequence parallelism**, which you "
-        "wrote by hand in lesson 12. Here one annotation has brought it about."
+        "wrote by hand in lesson 12. Here one annotation is enough for it."
     ),
 )
 
@@ -393,7 +394,7 @@ FOOLISH = Prediction(
     name="a_foolish_annotation",
     lesson="12b",
     question=(
-        "With `thoughtless`: somebody does not think at all, and distributes **every** weight of the transformer with "
+        "With `thoughtless`: without thinking, somebody distributes **every** weight of the transformer with "
         "`Shard(0)`, biases and norms included. What does training do?"
     ),
     options=(
@@ -445,7 +446,7 @@ ENDS = Series(
     name="two_ends",
     lesson="12b",
     question="Two questions before you write it. The model answers both when it trains with a vocabulary that is cut.",
-    parts=(PADDING, TABLE_GRADIENT),
+    parts=(PADDING, HEAD_GRADIENTS),
 )
 
 CLAIMS = Series(

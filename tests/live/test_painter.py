@@ -201,7 +201,7 @@ def test_run_draws_what_the_ranks_hold(lab, mesh, x, w):
 
 
 def test_a_lab_with_another_number_of_ranks_is_refused(lab):
-    with pytest.raises(LabError, match=r"has 3 ranks, and this lab 4"):
+    with pytest.raises(LabError, match=r"has 3 ranks, and this lab has 4"):
         Painter(3).run(lab)
 
 
