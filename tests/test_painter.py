@@ -45,10 +45,10 @@ def test_it_says_how_the_result_lies_and_what_it_takes():
 
 
 def test_it_says_why_something_has_to_be_sent_first():
-    few = "Without it, the ranks hold both factors of only 16 of the 64 terms X[i, k] · W[k, j]."
+    few = "Without that, the ranks hold both factors of only 16 of the 64 terms."
     assert few in Painter(4, x="rows", w="columns").painting.notes
     idle = Painter((2, 2), x=("columns", "whole"), w=("whole", "rows")).painting.notes
-    assert idle[1] == "Without it, some ranks would have nothing to do: they hold no two factors of the same term."
+    assert idle[1] == "Without that, some ranks would have nothing to do: they hold no two factors of the same term."
     assert not any("Without" in note for note in Painter(4, x="columns", w="rows").painting.notes)
 
 

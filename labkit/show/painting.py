@@ -57,8 +57,8 @@ class Painting:
         product, every = self.product, prod(self.shape)
         some = placements.terms(product.x, product.w, self.shape, self.mesh)
         if some == every:
-            return "Without it, some ranks would have nothing to do: they hold no two factors of the same term."
-        return f"Without it, the ranks hold both factors of only {some} of the {every} terms X[i, k] · W[k, j]."
+            return "Without that, some ranks would have nothing to do: they hold no two factors of the same term."
+        return f"Without that, the ranks hold both factors of only {some} of the {every} terms."
 
     @property
     def _lies(self) -> str:
