@@ -88,9 +88,10 @@ HEAD_GRADIENTS = Prediction(
     ),
     answer="only the gradient of `x`",
     why=(
-        "Only that of `x`: it took part in the scores of all words, and each rank knows the gradients of its own words' "
-        "scores only. This is *f* of lesson 12. The gradient of `part` is complete where it is. This holds for every weight "
-        "that is cut by tensor parallelism: its gradient is cut in the same way, and the optimizer needs no message."
+        "Only that of `x`: it took part in the scores of all words, and each rank knows the gradients of the scores of "
+        "its own words only. This is *f* of lesson 12. The gradient of `part` is complete where it is. This holds for "
+        "every weight that is cut by tensor parallelism: its gradient is cut in the same way, and the optimizer needs "
+        "no message."
     ),
 )
 
