@@ -344,16 +344,16 @@ def cheapest_chain(widths, tokens, ranks):
     """Return how many numbers each rank has to send, for the best choice of cuts."""
     share = (ranks - 1) / ranks * tokens
     whole, cut = 0.0, float("inf")  # the least so far, where the last result is whole, and where it is in columns
-    for before, after in zip(widths, widths[1:]):
-        by_columns = min(whole, cut + share * before)
-        by_rows = min(whole, cut) + 2 * share * after
+    for layer in range(len(widths) - 1):
+        by_columns = min(whole, cut + share * widths[layer])
+        by_rows = min(whole, cut) + 2 * share * widths[layer + 1]
         whole, cut = by_rows, by_columns
     return min(whole, cut + share * widths[-1])
 ''',
     mutants=(
         Mutant("leaves the last result in columns", replace=(" + share * widths[-1])", ")")),
-        Mutant("feeds columns to a matrix that is cut into columns", replace=("cut + share * before)", "cut)")),
-        Mutant("takes an all-reduce for one half of it", replace=("2 * share * after", "share * after")),
+        Mutant("feeds columns to a matrix that is cut into columns", replace=("cut + share * widths[layer])", "cut)")),
+        Mutant("takes an all-reduce for one half of it", replace=("2 * share * widths", "share * widths")),
         Mutant(
             "cuts by columns and rows in turn, whatever the widths",
             source="""
