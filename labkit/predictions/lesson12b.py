@@ -337,11 +337,11 @@ GRID = Prediction(
         "columns over dimension 1, and not over dimension 0. How do the ranks get Y = X @ W, and how is it laid out?"
     ),
     options=(
+        Option("without a message; each rank has one tile of Y"),
         Option(
             "an all-gather of W along dimension 1, then Y is cut into rows",
             "That would be needed if each rank wanted whole rows of Y. It can compute a tile with what it has.",
         ),
-        Option("without a message; each rank has one tile of Y"),
         Option(
             "without a message; Y is a partial sum",
             "That would be true if X were cut into columns: only a cut along k leaves sums that are not complete.",
@@ -376,11 +376,11 @@ POSITIONS = Prediction(
             "they stay: a table that is added needs nothing",
             "A rank has the positions' rows of its block only. It cannot add them to all positions of the text.",
         ),
-        Option("each becomes a reduce-scatter, and the ranks go on with different positions of the text"),
         Option(
             "it raises an error: the shapes do not fit",
             "The shapes are those of the whole tensors, and they fit. Only the layouts differ.",
         ),
+        Option("each becomes a reduce-scatter, and the ranks go on with different positions of the text"),
     ),
     answer="each becomes a reduce-scatter, and the ranks go on with different positions of the text",
     why=(
@@ -403,11 +403,11 @@ FOOLISH = Prediction(
             "it raises an error at the first product that does not fit",
             "That would be true of local tensors. DTensor brings what does not fit into a layout that does.",
         ),
+        Option("it trains to the same losses, with many more collectives"),
         Option(
             "it trains, but to other losses, because attention and norms see only parts",
             "No operation works on the parts as if they were the whole: each one knows the layout of its inputs.",
         ),
-        Option("it trains to the same losses, with many more collectives"),
         Option(
             "it trains to the same losses, with about as many collectives: everything is cut anyway",
             "How a weight is cut decides what has to travel. Rows in the wrong place cost a gather each.",
