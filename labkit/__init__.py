@@ -9,6 +9,7 @@
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
       knob.py      sliders that call a function and show what it returns; turns.py: when it runs, beside no cell
+      painter.py   a product of matrices painted over a mesh of ranks: what it takes, and what they do with it
       choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
       no_ranks.py  what %%px says before start()
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from labkit.choose import Choose
     from labkit.knob import Knob
     from labkit.lab import Lab, start
+    from labkit.painter import Painter
     from labkit.restore import put_back
     from labkit.show.schedule import draw
     from labkit.whatif import WhatIf
@@ -62,6 +64,7 @@ __all__ = [
     "Knob",
     "Lab",
     "LabError",
+    "Painter",
     "Predict",
     "StoppedError",
     "StuckError",
@@ -77,6 +80,7 @@ _WHERE = {
     "Choose": "labkit.choose",
     "Knob": "labkit.knob",
     "Lab": "labkit.lab",
+    "Painter": "labkit.painter",
     "Predict": "labkit.widgets",
     "WhatIf": "labkit.whatif",
     "draw": "labkit.show.schedule",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit import Atlas, WhatIf, draw, exercises
+from labkit import Atlas, Painter, WhatIf, draw, exercises
 from labkit.grading.finding import Finding
 from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference
@@ -27,12 +27,13 @@ from labkit.show.card import Card
 from labkit.show.curves import Curves
 from labkit.show.histogram import Histogram
 from labkit.show.overlay import Overlay
+from labkit.show.painting import Run
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
-from labkit.theory import schedules
+from labkit.theory import placements, schedules
 from labkit.theory.published import TABLES
 from tests.nccl_log import printed
 from tests.recorded import Told, told
@@ -184,6 +185,37 @@ def held(n: int, many: int) -> Bars:
     return Bars(dict.fromkeys(names, bars), {name: [0.98 * sum(b.values()) for b in bars] for name in names})
 
 
+PAINTED = [
+    (1, "whole", "whole", None),
+    (4, "rows", "whole", None),
+    (4, "columns", "rows", None),
+    (3, "columns", "rows", (4, 8, 5)),
+    (8, "whole", "columns", (4, 8, 16)),
+    ((2, 2), ("rows", "columns"), ("columns", "rows"), None),
+    ((2, 4), ("whole", "columns"), ("whole", "rows"), None),
+]
+
+
+def painted(n: int, shape: tuple[int, int, int]) -> Run:
+    """What ranks would have found of a product whose X is cut into rows."""
+    plan = Painter(n, x="rows", w="whole", shape=shape).painting
+    m, k, many = shape
+
+    def part(size: tuple[int, int], layout: tuple[str, ...], rank: int) -> list[Any]:
+        rows, columns = (range(*span) for span in placements.tile(size, layout, (n,), rank))
+        places = [[i * size[1] + j for j in columns] for i in rows]
+        return [[[-12.5 * place for place in line] for line in places], places]
+
+    results = [
+        {
+            "X": part((m, k), ("rows",), r), "W": part((k, many), ("whole",), r), "Y": part((m, many), ("rows",), r),
+            "y": "[Shard(dim=0)]", "torch_y": "[Shard(dim=0)]", "counted": {}, "torch": {},
+        }
+        for r in range(n)
+    ]  # fmt: skip
+    return Run(plan, results)
+
+
 def counted(n: int, largest: int) -> Histogram:
     """Staleness that differs between ranks; one rank has none."""
     lists = {r: [(i * i + 3 * r) % (largest + 1) for i in range(40 * r)] for r in range(n)}
@@ -269,6 +301,11 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[f"bars {n} {many}"] = lambda n=n, many=many: held(n, many).svg
     for n, largest in ((2, 1), (4, 12), (8, 5000)):
         makers[f"histogram {n} {largest}"] = lambda n=n, largest=largest: counted(n, largest).svg
+    for mesh, x, w, shape in PAINTED:
+        name = f"painting {mesh} {x} {w}"
+        makers[name] = lambda mesh=mesh, x=x, w=w, s=shape: Painter(mesh, x=x, w=w, shape=s).painting.svg
+    for n, shape in ((1, (1, 1, 1)), (3, (4, 8, 5)), (4, (4, 4, 4)), (8, (16, 8, 24))):
+        makers[f"painted {n} {shape}"] = lambda n=n, shape=shape: painted(n, shape).svg
     for n in (1, 2, 3, 5, 8, 16):
         makers[f"waits {n}"] = lambda n=n: ring(n).svg
     makers["waits for a rank that never comes"] = lambda: lacking().svg

@@ -1,0 +1,481 @@
+"""Exercises of lesson 12b, in their places: a vocabulary in parts with its gradients, and a matrix that is cut anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.promises import Calls, Once
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([122, seed, n])
+
+
+def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
+    """A rank's block along an axis, as torch.chunk cuts: the last blocks may be shorter, or empty."""
+    size = whole.shape[axis]
+    step = -(-size // n)
+    return np.ascontiguousarray(whole.take(range(min(size, rank * step), min(size, (rank + 1) * step)), axis))
+
+
+# -- an embedding whose table is cut ----------------------------------------------------------------------------------
+
+G = """
+class AddUp(torch.autograd.Function):  # Megatron's g: the sum forward, the gradient as it is backward
+    @staticmethod
+    def forward(ctx, x):
+        return comms.all_reduce(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+"""
+
+
+def _looked_up(xs: Sequence[Any]) -> list[Any]:
+    table = np.concatenate([part for part, _ in xs])
+    return [table[xs[0][1]] for _ in xs]
+
+
+def _tables(n: int) -> list[Case]:
+    def case(rows: int, width: int, ids: Any, about: str, seed: int) -> Case:
+        table = normal(n, seed).integers(-9, 10, (n * rows, width)).astype("float64")
+        return Case([(part_of(table, n, r), np.array(ids)) for r in range(n)], about)
+
+    rng = normal(n, 1)
+    return [
+        case(2, 2, [0, 3, 2 * n - 1], "three ids", 2),
+        case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that come again", 3),
+        case(3, 2, rng.integers(0, 3 * n, (2, 3)), "two rows of text", 4),
+        case(1, 2, list(range(n)), "one row a rank", 5),
+        case(3, 1, [3 * n - 1], "an id of the last rank alone", 6),
+    ]
+
+
+EMBEDDING = Exercise(
+    name="vocab_embedding",
+    lesson="12b",
+    title="Look up in a table that is cut, and train it",
+    statement=(
+        "Each rank has a `part` of the embedding table: the same number of rows on every rank, in the order of the "
+        "ranks. `ids` are the numbers of rows in the **whole** table, in any shape, and the same on all "
+        "ranks. Return `table[ids]` on every rank. `AddUp`, which is given, adds up over the ranks; **one** call "
+        "communicates.\n\n"
+        "Megatron does it without indexing by a mask: it looks up row 0 for an id that is not here, and makes zeros of "
+        "what it found. Every rank then calls `backward()` on the same **one** loss and wants the gradient of its own "
+        "part: an id whose row is on another rank must leave no gradient here."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_looked_up,
+    inputs=_tables,
+    gradients="one",
+    tolerance=1e-5,
+    forbids=("all_gather", "gather", "broadcast", "all_to_all"),
+    promises=(Once(("all_reduce",)),),
+    least=Least(rounds=lambda n: 1),
+    given=G.lstrip("\n"),
+    solution='''
+def vocab_embedding(part, ids):
+    """Return the rows of the whole table for these ids, on every rank."""
+    # yours
+    place = ids - rank * len(part)
+    here = (place >= 0) & (place < len(part))
+    rows = part[torch.where(here, place, 0)] * here.unsqueeze(-1)
+    # end
+    return AddUp.apply(rows)
+''',
+    mutants=(
+        Mutant("adds row 0 where it has nothing", replace=(" * here.unsqueeze(-1)", "")),
+        Mutant(
+            "zeroes the numbers and leaves their gradients",
+            replace=(
+                "    rows = part[torch.where(here, place, 0)] * here.unsqueeze(-1)\n",
+                "    rows = part[torch.where(here, place, 0)]\n"
+                "    rows = rows - rows.detach() * ~here.unsqueeze(-1)\n",
+            ),
+            says="gradient",
+        ),
+        Mutant("takes the nearest row that it has", replace=("torch.where(here, place, 0)] * here.unsqueeze(-1)",
+               "place.clamp(0, len(part) - 1)]")),
+        Mutant("takes the last id of the rank before for its own", replace=("(place >= 0)", "(place >= -1)")),
+        Mutant(
+            "looks up what it does not have",
+            replace=("part[torch.where(here, place, 0)]", "part[place]"),
+            verdict="raises",
+            says="out of bounds",
+        ),
+        Mutant("takes the ids as they are", replace=("ids - rank * len(part)", "ids"), says="three ids"),
+        Mutant(
+            "adds up the gradients of N equal losses",
+            replace=("return AddUp.apply(rows)", "return comms.all_reduce(rows)"),
+            says="gradient",
+        ),
+        Mutant(
+            "cuts the gradient off",
+            replace=("part[torch.where", "part.detach()[torch.where"),
+            verdict="raises",
+            says="no gradient",
+        ),
+        Mutant(
+            "gathers the table",
+            source="""
+def vocab_embedding(part, ids):
+    parts = comms.all_gather(part.detach())
+    parts[rank] = part
+    return torch.cat(parts)[ids]
+""",
+            verdict="forbidden",
+            says="all_gather",
+        ),
+    ),
+    hints=(
+        "Subtract the number of the first row that is here. Which of the results are rows of `part`?",
+        "`here = (place >= 0) & (place < len(part))`, and `torch.where(here, place, 0)` is a row that exists.",
+        "Multiply what you found by `here.unsqueeze(-1)`: that makes zeros of numbers **and** of their gradients.",
+    ),
+    after=(
+        "The backward pass communicates nothing. All ranks have the same ids and the same gradient of the rows, and "
+        "each one adds up what belongs to its own part: this is why the table's gradient needs no all-reduce."
+    ),
+)  # fmt: skip
+
+
+# -- the output layer and its loss, in one ----------------------------------------------------------------------------
+
+
+def _head(xs: Sequence[Any], words: int) -> list[Any]:
+    n = len(xs)
+    x, target = xs[0][0].astype("float64"), xs[0][2]
+    table = np.concatenate([part for _, part, _ in xs]).astype("float64")
+    logits = x @ table[:words].T
+    top = logits.max(1, keepdims=True)
+    powers = np.exp(logits - top)
+    shares = powers / powers.sum(1, keepdims=True)
+    tokens = np.arange(len(target))
+    loss = float((np.log(powers.sum(1)) + top[:, 0] - logits[tokens, target]).mean())
+    shares[tokens, target] -= 1
+    d_logits = np.pad(shares / len(target), ((0, 0), (0, len(table) - words)))
+    d_x, d_table = d_logits @ table, d_logits.T @ x
+    return [
+        {"loss": loss, "gradient of x": d_x, "gradient of my rows": part_of(d_table, n, r)} for r in range(n)
+    ]  # fmt: skip
+
+
+def _heads(n: int) -> list[Case]:
+    rng = normal(n, 7)
+
+    def case(rows: int, words: int, tokens: int, about: str, level: float = 1.0, target: Any = None) -> Case:
+        table = rng.integers(-4, 5, (n * rows, 3)) * 0.25
+        table[words:] = rng.integers(1, 5, (n * rows - words, 3)) * 1.0  # whatever was there
+        x = level * rng.integers(-4, 5, (tokens, 3))
+        goal = rng.integers(0, words, tokens) if target is None else np.array(target)
+        each = [(x.copy(), part_of(table, n, r), goal.copy()) for r in range(n)]
+        return Case(each, about, {"words": words})
+
+    return [
+        case(2, 2 * n, 2, "two words a rank"),
+        case(3, 3 * n - 2, 4, "two rows of padding"),
+        case(2, 2 * n - 2, 3, "the last rank has nothing but padding"),
+        case(2, 2 * n, 2 * n, "every word is a target", target=range(2 * n)),
+        case(4, 4 * n - 1, 5, "large logits", level=200.0),
+        case(2, 2 * n, 3, "all targets on rank 0", target=[0, 1, 0]),
+    ]
+
+
+HEAD = Exercise(
+    name="vocab_head",
+    lesson="12b",
+    title="The output layer and its loss, forward and backward",
+    statement=(
+        "`x`, the same on all ranks, has one row a token. `part` has this rank's rows of the output layer's weights, "
+        "one for each word, as many on each rank, in the order of the ranks. From word number `words` on, the rows are "
+        "padding: no word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean "
+        "loss of all tokens, on every rank.\n\n"
+        "Every rank calls `backward()` on this **one** loss. It wants the **whole** gradient of `x`, as one process "
+        "would have it, and the gradient of its own `part`. Write both passes: two all-reduces forward (lesson 08), "
+        "one backward; gather nothing. `ctx.save_for_backward` and `ctx.saved_tensors` carry tensors from one to the "
+        "other.\n\n"
+        "In the picture, `x`, the part and the targets on the left; on the right the loss and both gradients."
+    ),
+    minutes=20,
+    difficulty=3,
+    means=_head,
+    inputs=_heads,
+    tolerance=1e-5,
+    forbids=("all_gather", "gather", "reduce_scatter", "all_to_all"),
+    promises=(Calls(3),),
+    counts_memory=False,
+    harness="""
+def harness(vocab_head, x, part, target, words):
+    x, part = x.clone().requires_grad_(), part.clone().requires_grad_()
+    loss = vocab_head(x, part, target, words)
+    assert loss.requires_grad, "The loss has no gradient: it was computed from what autograd does not see."
+    loss.backward()
+    assert x.grad is not None, "x has no gradient after `backward()`."
+    assert part.grad is not None, "`part` has no gradient after `backward()`."
+    return {"loss": loss.detach(), "gradient of x": x.grad, "gradient of my rows": part.grad}
+""",
+    solution='''
+def vocab_head(x, part, target, words):
+    """Return the mean loss of all tokens, on every rank."""
+
+    class Head(torch.autograd.Function):
+        """Two static methods: forward(ctx, x, part), and backward(ctx, d_loss), which returns d_x and d_part."""
+
+        # yours
+        @staticmethod
+        def forward(ctx, x, part):
+            first = rank * len(part)
+            logits = x @ part.T
+            logits[:, max(0, words - first) :] = -torch.inf
+            top = logits.max(dim=1).values
+            dist.all_reduce(top, op=dist.ReduceOp.MAX)
+            logits -= top[:, None]
+            column = target - first
+            here = (column >= 0) & (column < len(part))
+            sums = logits.new_zeros(2, len(target))
+            sums[0] = logits.exp().sum(dim=1)
+            sums[1, here] = logits[here, column[here]]
+            dist.all_reduce(sums)
+            ctx.save_for_backward(x, part, logits.exp() / sums[0][:, None], here, column)
+            return (sums[0].log() - sums[1]).mean()
+
+        @staticmethod
+        def backward(ctx, d_loss):
+            x, part, shares, here, column = ctx.saved_tensors
+            d_logits = shares.clone()
+            d_logits[here, column[here]] -= 1
+            d_logits *= d_loss / len(x)
+            d_x = d_logits @ part
+            dist.all_reduce(d_x)
+            return d_x, d_logits.T @ x
+        # end
+
+    return Head.apply(x, part)
+''',
+    mutants=(
+        Mutant(
+            "counts the padding as words",
+            replace=("            logits[:, max(0, words - first) :] = -torch.inf\n", ""),
+            says="padding",
+        ),
+        Mutant(
+            "hides the padding by words of its own",
+            replace=("max(0, words - first)", "min(words, len(part))"),
+            says="padding",
+        ),
+        Mutant("takes its own maximum off", replace=("            dist.all_reduce(top, op=dist.ReduceOp.MAX)\n", "")),
+        Mutant("adds up its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[1])")),
+        Mutant("looks targets up in its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])")),
+        Mutant(
+            "takes its own part of the gradient of x for the whole",
+            replace=("            dist.all_reduce(d_x)\n", ""),
+            says="gradient of x",
+        ),
+        Mutant("forgets the mean in the gradient", replace=(" / len(x)", ""), says="gradient"),
+        Mutant(
+            "forgets the targets in the gradient",
+            replace=("            d_logits[here, column[here]] -= 1\n", ""),
+            says="gradient",
+        ),
+        Mutant(
+            "averages the gradient of x",
+            replace=("dist.all_reduce(d_x)", "dist.all_reduce(d_x)\n            d_x /= world_size"),
+            says="gradient of x",
+        ),
+        Mutant(
+            "adds up the gradients of different words",
+            replace=(
+                "            dist.all_reduce(d_x)\n            return d_x, d_logits.T @ x",
+                "            d_part = d_logits.T @ x\n            dist.all_reduce(d_x)\n"
+                "            dist.all_reduce(d_part)\n            return d_x, d_part",
+            ),
+            says="gradient of my rows",
+        ),
+        Mutant(
+            "adds up all gradients of logits",
+            replace=(
+                "            d_x = d_logits @ part\n",
+                "            dist.all_reduce(d_logits)\n            d_x = d_logits @ part\n",
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "reduces the two sums in two calls",
+            replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])\n            dist.all_reduce(sums[1])"),
+            verdict="not as asked",
+            says="3 is enough",
+        ),
+        Mutant(
+            "gathers the logits",
+            source="""
+def vocab_head(x, part, target, words):
+    class Head(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, part):
+            logits = torch.cat(comms.all_gather(x @ part.T), dim=1)[:, :words]
+            ctx.save_for_backward(x, part, logits.softmax(dim=1))
+            return torch.nn.functional.cross_entropy(logits, target)
+
+        @staticmethod
+        def backward(ctx, d_loss):
+            x, part, shares = ctx.saved_tensors
+            d_logits = torch.zeros(len(x), world_size * len(part), dtype=x.dtype)
+            d_logits[:, :words] = shares
+            d_logits[torch.arange(len(x)), target] -= 1
+            d_logits = d_logits.chunk(world_size, dim=1)[rank] * d_loss / len(x)
+            d_x = d_logits @ part
+            dist.all_reduce(d_x)
+            return d_x, d_logits.T @ x
+
+    return Head.apply(x, part)
+""",
+            verdict="forbidden",
+            says="all_gather",
+        ),
+    ),
+    hints=(
+        "Forward is `split_loss` of lesson 08, once the columns that are no words have the logit `-torch.inf`. They "
+        "begin at column `words - first` of this rank, or at 0 where that is negative.",
+        "Backward: the gradient of a token's logits is its shares, minus 1 for the target, divided by the number of "
+        "tokens. All of it is here already.",
+        "Each rank's `d_logits @ part` is the gradient through **its** words. The gradient of `x` is the sum of them "
+        "over the ranks; the gradient of `part` needs nobody else.",
+    ),
+    after=(
+        "Three numbers a token travel forward, and one row of the gradient of `x` a token backward. No rank has seen "
+        "the logits of the others. The all-reduce of `d_x` is Megatron's f: every layer that is cut by columns ends "
+        "its backward pass with it."
+    ),
+)
+
+
+# -- rows to columns --------------------------------------------------------------------------------------------------
+
+
+def _columns(xs: Sequence[Any]) -> list[Any]:
+    whole = np.concatenate([x for x, _ in xs])
+    return [part_of(whole, len(xs), r, axis=1) for r in range(len(xs))]
+
+
+def _matrices(n: int) -> list[Case]:
+    def case(rows: int, columns: int, about: str, seed: int, dtype: str = "float32") -> Case:
+        whole = normal(n, seed).integers(-9, 10, (rows, columns)).astype(dtype)
+        if seed == 8:
+            whole = (np.arange(rows)[:, None] * 10 + np.arange(columns)).astype(dtype)
+        return Case([(part_of(whole, n, r), rows) for r in range(n)], about)
+
+    return [
+        case(n, n, "one row a rank", 8),
+        case(2 * n, 3 * n, f"{2 * n} × {3 * n}", 9),
+        case(2 * n - 1, n, "rows that do not divide", 10, "float64"),
+        case(n, n + 1, "columns that do not divide", 11),
+        case(n + 1, 2 * n + 1, "neither divides", 12),
+        case(8 * n, 16 * n, "a larger matrix", 13),
+    ]
+
+
+RECUT = Exercise(
+    name="rows_to_columns",
+    lesson="12b",
+    title="From rows to columns",
+    statement=(
+        "A matrix is cut into rows: `x` is this rank's block of them. Return this rank's block of its "
+        "**columns**. `rows` is the number of rows of the whole matrix.\n\n"
+        "Blocks are those of `torch.chunk`, as in DTensor: as long as the quotient rounded **up**, so the last blocks "
+        "may be shorter, or empty. **One** call that communicates, and no rank receives what it does not keep: "
+        "`dist.all_to_all_single(out, all_that_i_send, receive_sizes, send_sizes)` on flat tensors takes blocks of "
+        "different lengths."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_columns,
+    inputs=_matrices,
+    keeps_input=True,
+    forbids=("all_gather", "gather", "broadcast", "all_reduce", "reduce_scatter"),
+    promises=(Calls(1),),
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1),
+    solution='''
+def rows_to_columns(x, rows):
+    """Return this rank's block of columns of the matrix that lies on the ranks in blocks of rows."""
+    high, wide = -(-rows // world_size), -(-x.shape[1] // world_size)
+    heights = [max(0, min(rows, (r + 1) * high) - r * high) for r in range(world_size)]
+    widths = [max(0, min(x.shape[1], (r + 1) * wide) - r * wide) for r in range(world_size)]
+    mine = widths[rank]
+    send = torch.cat([block.flatten() for block in x.split(widths, dim=1)])
+    received = x.new_empty(rows * mine)
+    dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
+    return received.view(rows, mine)
+''',
+    mutants=(
+        Mutant("sends the block row by row, not block by block",
+               replace=("torch.cat([block.flatten() for block in x.split(widths, dim=1)])", "x.flatten()")),
+        Mutant("turns every block on its side", replace=("block.flatten()", "block.T.flatten()")),
+        Mutant(
+            "takes the receive sizes for the send sizes",
+            replace=(
+                "[h * mine for h in heights], [len(x) * w for w in widths]",
+                "[len(x) * w for w in widths], [h * mine for h in heights]",
+            ),
+            verdict="raises",
+            says="Split sizes",
+        ),
+        Mutant(
+            "takes all blocks to be equally long",
+            replace=(
+                "[h * mine for h in heights], [len(x) * w for w in widths]",
+                "None, None",
+            ),
+            verdict="raises",
+            says="not divide",
+        ),
+        Mutant(
+            "puts the blocks in another order",
+            replace=("x.split(widths, dim=1)])", "x.split(widths, dim=1)[::-1]])"),
+        ),
+        Mutant(
+            "gathers the matrix and cuts it",
+            source="""
+def rows_to_columns(x, rows):
+    whole = torch.cat(comms.all_gather(x))
+    wide = -(-whole.shape[1] // world_size)
+    return whole[:, rank * wide : (rank + 1) * wide]
+""",
+            verdict="forbidden",
+            says="all_gather",
+        ),
+        Mutant(
+            "reads the columns of what it has",
+            source="""
+def rows_to_columns(x, rows):
+    dist.barrier()
+    wide = -(-x.shape[1] // world_size)
+    return x[:, rank * wide : (rank + 1) * wide].clone()
+""",
+        ),
+    ),
+    hints=(
+        "Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then? Begin with "
+        "two lists: how many rows and how many columns the block of each rank has.",
+        "With `high = -(-rows // world_size)`, rank r has `max(0, min(rows, (r + 1) * high) - r * high)` rows; columns "
+        "in the same way.",
+        "`x.split(widths, dim=1)` are the blocks for rank 0, 1, …; each one flattened, one after the other, is what "
+        "you send. From rank r you receive `heights[r]` rows of `widths[rank]` numbers.",
+        "What arrives is in the order of the ranks, so in the order of the rows: `received.view(rows, mine)`.",
+    ),
+    after=(
+        "Each rank sends its rows once, without its own part: (N − 1)/N · S, however large the matrix. Gathering sends "
+        "N times as much. DTensor does the same with NCCL; on CPUs it gathers and cuts, as its warning says."
+    ),
+)  # fmt: skip
+
+
+EXERCISES = (EMBEDDING, HEAD, RECUT)

@@ -1,0 +1,477 @@
+"""Predictions of lesson 12b: a vocabulary in parts, what placements say and hide, and which products need a message."""
+
+from __future__ import annotations
+
+from labkit.predictions.prediction import Option, Prediction, Series, Trap
+
+TABLE = Prediction(
+    name="table_or_rows",
+    lesson="12b",
+    question=(
+        "An embedding table has 128,000 rows of 4,096 numbers, and eight ranks hold an eighth of the rows each. The "
+        "batch has 4,096 tokens. Some lists of uses say: *embedding tables: gather the shards for the full "
+        "vocabulary*. The other way is that each rank looks up the rows it has, and an all-reduce adds up what was "
+        "found. Both with collectives that send the least: how many **times** as many bytes does the all-gather of "
+        "the table take?"
+    ),
+    answer=128_000 / (2 * 4096),
+    unit="times",
+    within=0.1,
+    why=(
+        "About 16 times: 128,000 rows against 4,096, and the all-reduce sends its rows twice. And every rank would "
+        "have to have room for the whole table, which was cut because it is too large. With more tokens the all-reduce "
+        "catches up: at 64,000 tokens both send the same. Then it is memory that decides."
+    ),
+    traps=(
+        Trap(128_000 / 4096, "An all-reduce sends everything twice: once to add up, once to hand out the sum."),
+        Trap(128_000 / 8 / 4096, "Every rank has an eighth, and the all-gather brings it the other seven."),
+        Trap(2 * 128_000 / 4096, "It is the all-reduce that sends twice, and its bytes stand below the line."),
+        Trap(8 * 128_000 / 4096 / 2, "Both are shared by eight ranks: the factor 7/8 is in both."),
+    ),
+)
+
+PADDING = Prediction(
+    name="padding_of_a_vocabulary",
+    lesson="12b",
+    question=(
+        "36 words do not fill the rows that four ranks have: the last four rows of the table are padding, all zeros. "
+        "Somebody forgets that they are no words, and takes the loss over all 40 columns. What does training look like?"
+    ),
+    options=(
+        Option(
+            "as before: a row of zeros adds nothing",
+            "That would be true of a sum of scores. The loss adds up exp(score), and exp(0) is 1.",
+        ),
+        Option(
+            "the loss is not a number",
+            "That would be true if a logarithm of 0 came up. The scores of the padding are 0, and so they are finite.",
+        ),
+        Option("the loss is a little too large, and the padding gets gradients"),
+        Option(
+            "the last rank waits for targets that never come",
+            "Nobody waits for targets: the ranks make the same calls, whatever is in their rows.",
+        ),
+    ),
+    answer="the loss is a little too large, and the padding gets gradients",
+    why=(
+        "Too large: each padding row takes part in the softmax as a word with the score 0. In the beginning all scores "
+        "are near 0, so the loss begins at log 40 instead of log 36. Training then pushes the padding away, with "
+        "gradients that no other process has. Nothing looks broken, which is why it stays in the code."
+    ),
+)
+
+HEAD_GRADIENTS = Prediction(
+    name="gradients_of_the_output_layer",
+    lesson="12b",
+    question=(
+        "Backward through the output layer: the features `x` are the same on all ranks, `part` has some of the rows, "
+        "and each rank knows the gradient of its own scores. It computes a gradient of `x` and one of `part` from "
+        "that. Which of them has to be added up over the ranks?"
+    ),
+    options=(
+        Option(
+            "both",
+            "That would be true of weights that are copies. No other rank has anything to add to these rows: a score "
+            "belongs to one word, and a word to one rank.",
+        ),
+        Option("only the gradient of `x`"),
+        Option(
+            "only the gradient of `part`",
+            "It is the other way round. A row's gradient comes from the scores of its own word, and these are all on "
+            "its rank. The features were used by every rank.",
+        ),
+        Option(
+            "neither: all ranks have the same `x` and the same loss",
+            "They have the same `x`, but each has used it for other scores. One process would add up the gradients of "
+            "all uses.",
+        ),
+    ),
+    answer="only the gradient of `x`",
+    why=(
+        "Only that of `x`: it took part in the scores of all words, and each rank knows the gradients of the scores of "
+        "its own words only. This is *f* of lesson 12. The gradient of `part` is complete where it is. This holds for "
+        "every weight that is cut by tensor parallelism: its gradient is cut in the same way, and the optimizer needs "
+        "no message."
+    ),
+)
+
+UNEVEN = Prediction(
+    name="uneven_shards",
+    lesson="12b",
+    question=(
+        "A matrix of five rows is distributed over four ranks with `Shard(0)`. How many rows do the ranks hold, in the "
+        "order of the ranks?"
+    ),
+    options=(
+        Option(
+            "2, 1, 1, 1",
+            "That would be true of `tensor_split`, which makes the parts as equal as it can.",
+        ),
+        Option("2, 2, 1, 0"),
+        Option(
+            "2, 2, 2, 2, with rows of zeros at the end",
+            "Padding is only added for a transfer, and taken off again. The local tensors have no padding.",
+        ),
+        Option(
+            "none: it raises an error, because 4 does not divide 5",
+            "That would be true of `reduce_scatter_single` and its like. DTensor allows it.",
+        ),
+    ),
+    answer="2, 2, 1, 0",
+    why=(
+        "2, 2, 1, 0: `Shard` cuts as `torch.chunk` does, into blocks as long as the quotient rounded up. A rank can be "
+        "left with nothing. So compute no rank's part by hand: look at `to_local()`."
+    ),
+)
+
+
+def _asked(name: str, question: str, answer: str, why: str, **wrong: str) -> Prediction:
+    options = tuple(Option(text, "" if text == answer else wrong[_key(text)]) for text in WAYS)
+    return Prediction(name=name, lesson="12b", question=question, answer=answer, why=why, options=options)
+
+
+WAYS = ("nothing is sent", "all-gather", "all-reduce", "reduce-scatter", "all-to-all")
+
+
+def _key(text: str) -> str:
+    return text.split()[0].replace("-", "_")
+
+
+SIX = Series(
+    name="six_redistributions",
+    lesson="12b",
+    question=(
+        "`X.redistribute(placements=[…])` brings a DTensor into another layout on the same ranks. Which collective "
+        "does each of these need, if no rank is to receive what it does not keep?"
+    ),
+    parts=(
+        _asked(
+            "shard_to_replicate",
+            "`Shard(0)` → `Replicate()`:",
+            "all-gather",
+            "An all-gather: every rank has a block, and wants all of them.",
+            nothing="A rank has only its own block, and wants the others.",
+            all_reduce="There is nothing to add up: the blocks are different rows.",
+            reduce_scatter="That is the other direction, and of a sum.",
+            all_to_all="In an all-to-all a rank ends with as much as it had. Here it ends with everything.",
+        ),
+        _asked(
+            "partial_to_replicate",
+            "`Partial()` → `Replicate()`:",
+            "all-reduce",
+            "An all-reduce: every rank has a part of the sum, and wants the sum.",
+            nothing="The parts differ. Somebody has to add them up.",
+            all_gather="Then every rank would have all parts, and still no sum.",
+            reduce_scatter="It leaves each rank with a block of the sum, and here every rank wants all of it.",
+            all_to_all="It moves blocks about and adds nothing up.",
+        ),
+        _asked(
+            "partial_to_shard",
+            "`Partial()` → `Shard(0)`:",
+            "reduce-scatter",
+            "A reduce-scatter: half of an all-reduce, for each rank wants the sum of its own block only.",
+            nothing="A rank has its part of the sum of every block, and lacks the others' parts.",
+            all_gather="Nobody wants all the parts: each rank wants one block, added up.",
+            all_reduce="It works, at twice the bytes: every rank would receive blocks that it then drops.",
+            all_to_all="It brings the right blocks to the right ranks, but it does not add them up.",
+        ),
+        _asked(
+            "shard_to_shard",
+            "`Shard(0)` → `Shard(1)`:",
+            "all-to-all",
+            "An all-to-all: every rank has something for every other one, where its rows cross the other's columns. It "
+            "is a transposition of blocks. On CPUs torch gathers everything and drops the rest, as its warning says; "
+            "with NCCL it makes the all-to-all.",
+            nothing="A rank has all columns of its rows. It wants all rows of its columns.",
+            all_gather="It works, but brings N times as much as each rank keeps.",
+            all_reduce="There is nothing to add up.",
+            reduce_scatter="There is nothing to add up.",
+        ),
+        _asked(
+            "partial_to_columns",
+            "`Partial()` → `Shard(1)`:",
+            "reduce-scatter",
+            "A reduce-scatter again, of blocks of columns. How the blocks lie in memory is the library's business: it "
+            "makes each one contiguous first.",
+            nothing="A rank has its part of the sum of every block, and lacks the others' parts.",
+            all_gather="Nobody wants all the parts: each rank wants one block, added up.",
+            all_reduce="It works, at twice the bytes: every rank would receive blocks that it then drops.",
+            all_to_all="It brings the right blocks to the right ranks, but it does not add them up.",
+        ),
+        _asked(
+            "replicate_to_shard",
+            "`Replicate()` → `Shard(0)`:",
+            "nothing is sent",
+            "Nothing. Every rank has all of it, and keeps its own block.",
+            all_gather="That is the way back.",
+            all_reduce="Every rank has the right numbers already.",
+            reduce_scatter="That would add up N equal copies, and give N times the numbers.",
+            all_to_all="What would they send? Every rank has everything.",
+        ),
+    ),
+)
+
+LIE = Prediction(
+    name="a_placement_that_lies",
+    lesson="12b",
+    question=(
+        "Each rank has computed the gradient of its own rows of the batch, so the ranks' tensors differ. Somebody "
+        "makes a DTensor of them: `DTensor.from_local(gradient, mesh, [Replicate()])`, and calls `full_tensor()`. What "
+        "comes back?"
+    ),
+    options=(
+        Option("on each rank its own gradient"),
+        Option(
+            "the mean, because a copy has to be the same everywhere",
+            "Nobody checks that the copies are the same, and nobody makes them so.",
+        ),
+        Option(
+            "an error: the ranks' tensors differ",
+            "To find that out, the ranks would have to send each other their tensors. `from_local` sends nothing by "
+            "default.",
+        ),
+        Option(
+            "rank 0's gradient on every rank",
+            "That would be true with `run_check=True`, which broadcasts rank 0's tensor. It is off by default.",
+        ),
+    ),
+    answer="on each rank its own gradient",
+    why=(
+        "Each rank's own: to make a `Replicate()` whole, there is nothing to do. `from_local` believes what you say. "
+        "From here on the ranks compute with different numbers under one name, and nothing raises. `Partial()` was "
+        "what these gradients are."
+    ),
+)
+
+RELU = Prediction(
+    name="relu_of_a_partial",
+    lesson="12b",
+    question=(
+        "`P` is a DTensor with the placement `Partial()`: rank 0 holds [1, 3], every other rank [1, −1]. On four ranks "
+        "the sum is [4, 0]. What do `P.relu().full_tensor()` and the sum over the ranks of `P.to_local().relu()` give?"
+    ),
+    options=(
+        Option(
+            "[4, 0] and [4, 0]",
+            "The second one is the sum of what each rank's relu leaves: rank 0's 3 stays, the others' −1 does not.",
+        ),
+        Option(
+            "[4, 3] and [4, 3]",
+            "That would be true if DTensor did what each rank does alone. It knows that these are parts of a sum.",
+        ),
+        Option("[4, 0] and [4, 3]"),
+        Option(
+            "an error and [4, 3]",
+            "DTensor need not refuse: it can add up first, and does.",
+        ),
+    ),
+    answer="[4, 0] and [4, 3]",
+    why=(
+        "DTensor knows that a relu of parts is not a part of the relu. It all-reduces first, without a word: that is "
+        "right, and it costs what you may not have meant to pay. With `to_local()` you take over the responsibility."
+    ),
+)
+
+ONE_RANK = Prediction(
+    name="full_tensor_on_one_rank",
+    lesson="12b",
+    question=(
+        "`X` is cut into rows. For a log line, only rank 0 prints the norm: "
+        "`if rank == 0: print(X.full_tensor().norm())`. What happens?"
+    ),
+    options=(
+        Option(
+            "it prints the norm: rank 0 fetches the other blocks",
+            "That would be true if a rank could fetch from others that do nothing. They have to send.",
+        ),
+        Option(
+            "it prints the norm of rank 0's rows",
+            "That would be true of `X.to_local().norm()`.",
+        ),
+        Option("rank 0 waits, and nobody comes"),
+        Option(
+            "it raises an error on rank 0 at once, which says that a DTensor belongs to all ranks",
+            "Nothing on rank 0 knows what the others do.",
+        ),
+    ),
+    answer="rank 0 waits, and nobody comes",
+    why=(
+        "It waits: `full_tensor()` is an all-gather. The same holds for every operation that needs a collective, and "
+        "with DTensor you do not always see which one does. So let all ranks compute, and only one of them print."
+    ),
+)
+
+NINE = Prediction(
+    name="paintings_that_need",
+    lesson="12b",
+    question=(
+        "Each of the two matrices is cut into rows, into columns, or not at all, over all ranks: nine ways. In how "
+        "many of them does something have to travel **before** the ranks can multiply?"
+    ),
+    options=(
+        Option("one", "There is more than one. Go through those where **both** are cut: there are four."),
+        Option("three"),
+        Option(
+            "five",
+            "Columns with a whole W, and a whole X with rows, are no problem: of the whole matrix, a rank takes the "
+            "part that it needs, and drops the rest.",
+        ),
+        Option(
+            "eight",
+            "A matrix that is not cut fits everything, and columns with rows meet where the sum is taken.",
+        ),
+    ),
+    answer="three",
+    why=(
+        "Three: rows with rows, rows with columns, and columns with columns. In the other six each rank can begin, but "
+        "they are worth different things: in one, every rank computes everything; in three, the result is a sum that "
+        "nobody has added up yet."
+    ),
+)
+
+GRID = Prediction(
+    name="tiles_on_a_grid",
+    lesson="12b",
+    question=(
+        "Four ranks on a mesh of 2 × 2. X is cut into rows over dimension 0, and not over dimension 1. W is cut into "
+        "columns over dimension 1, and not over dimension 0. How do the ranks get Y = X @ W, and how is it laid out?"
+    ),
+    options=(
+        Option("without a message; each rank has one tile of Y"),
+        Option(
+            "an all-gather of W along dimension 1, then Y is cut into rows",
+            "That would be needed if each rank wanted whole rows of Y. It can compute a tile with what it has.",
+        ),
+        Option(
+            "without a message; Y is a partial sum",
+            "That would be true if X were cut into columns: only a cut along k leaves sums that are not complete.",
+        ),
+        Option(
+            "not at all: rows and columns do not fit together",
+            "They do not over **one** dimension of a mesh. Here they are cut over different ones.",
+        ),
+    ),
+    answer="without a message; each rank has one tile of Y",
+    why=(
+        "Without a message. Rank (i, j) has the i-th half of X's rows and the j-th half of W's columns, which is all "
+        "that tile (i, j) of Y needs. Every rank holds half of each matrix, where one dimension would leave it with a "
+        "quarter of one and all of the other."
+    ),
+)
+
+POSITIONS = Prediction(
+    name="cut_the_positions_too",
+    lesson="12b",
+    question=(
+        "With `every_matrix`: so far one table was whole on every rank, `position.weight`, with a row for each of the "
+        "eight positions of the text. Now it is cut into rows as well. It is added to the looked-up rows, at the "
+        "beginning. What becomes of the all-reduces of the forward pass?"
+    ),
+    options=(
+        Option(
+            "they stay, and one all-gather of the table comes on top",
+            "That would be true if torch made the table whole. It can also cut the other term of the sum.",
+        ),
+        Option(
+            "they stay: a table that is added needs nothing",
+            "A rank has the positions' rows of its block only. It cannot add them to all positions of the text.",
+        ),
+        Option(
+            "it raises an error: the shapes do not fit",
+            "The shapes are those of the whole tensors, and they fit. Only the layouts differ.",
+        ),
+        Option("each becomes a reduce-scatter, and the ranks go on with different positions of the text"),
+    ),
+    answer="each becomes a reduce-scatter, and the ranks go on with different positions of the text",
+    why=(
+        "Reduce-scatters: the looked-up rows are a partial sum, and to add it to a table that is cut by positions, the "
+        "cheapest is to cut the sum by positions, too. Then norms and the sums around the layers see an N-th of the "
+        "positions, and each layer gathers them and scatters its result. That is **sequence parallelism**, which you "
+        "wrote by hand in lesson 12. Here one annotation is enough for it."
+    ),
+)
+
+FOOLISH = Prediction(
+    name="a_foolish_annotation",
+    lesson="12b",
+    question=(
+        "With `thoughtless`: without thinking, somebody distributes **every** weight of the transformer with "
+        "`Shard(0)`, biases and norms included. What does training do?"
+    ),
+    options=(
+        Option(
+            "it raises an error at the first product that does not fit",
+            "That would be true of local tensors. DTensor brings what does not fit into a layout that does.",
+        ),
+        Option("it trains to the same losses, with many more collectives"),
+        Option(
+            "it trains, but to other losses, because attention and norms see only parts",
+            "No operation works on the parts as if they were the whole: each one knows the layout of its inputs.",
+        ),
+        Option(
+            "it trains to the same losses, with about as many collectives: everything is cut anyway",
+            "How a weight is cut decides what has to travel. Rows in the wrong place cost a gather each.",
+        ),
+    ),
+    answer="it trains to the same losses, with many more collectives",
+    why=(
+        "The same losses: a placement says where numbers are, not what is computed. A bad annotation is never wrong, "
+        "only slow, and a profile or `CommDebugMode` has to tell you. This is the bargain of DTensor, and of JAX's "
+        "sharding, which made it popular."
+    ),
+)
+
+FEWEST = Prediction(
+    name="all_reduces_by_annotation",
+    lesson="12b",
+    question=(
+        "With `columns_then_rows`: in each of the two transformer layers `qkv` and `widen` are cut into columns, "
+        "`project` and `narrow` into rows, and the embedding is cut by its vocabulary. How many all-reduces are there "
+        "in the **forward** pass, up to the scores?"
+    ),
+    options=(
+        Option("two", "Each layer has two pairs of column and row, and the embedding is a partial sum, too."),
+        Option("four", "These are the two in each of the two layers. The embedding is a partial sum as well."),
+        Option("five"),
+        Option("nine", "A layer that is cut into columns needs nothing in the forward pass."),
+    ),
+    answer="five",
+    why=(
+        "Five: one for the embedding, and in each of the two layers one after `project` and one after `narrow`. These "
+        "are the ones that you put in by hand in lesson 12. Here nobody wrote them: partial sums had to be added up "
+        "before a norm."
+    ),
+)
+
+ENDS = Series(
+    name="two_ends",
+    lesson="12b",
+    question="Two questions before you write it. The model answers both when it trains with a vocabulary that is cut.",
+    parts=(PADDING, HEAD_GRADIENTS),
+)
+
+CLAIMS = Series(
+    name="four_claims",
+    lesson="12b",
+    question=(
+        "A placement is a claim about what the ranks hold. Four questions about such claims; the cells below run them, "
+        "one after the other."
+    ),
+    parts=(UNEVEN, LIE, RELU, ONE_RANK),
+)
+
+PRODUCTS = Series(
+    name="two_products",
+    lesson="12b",
+    question="Y = X @ W, on several ranks. What do they need?",
+    parts=(NINE, GRID),
+)
+
+ANNOTATIONS = Series(
+    name="three_annotations",
+    lesson="12b",
+    question="The same model with three annotations. What do you expect?",
+    parts=(FEWEST, POSITIONS, FOOLISH),
+)
+
+PREDICTIONS = (TABLE, ENDS, SIX, CLAIMS, PRODUCTS, ANNOTATIONS)
