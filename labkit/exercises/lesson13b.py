@@ -588,7 +588,8 @@ GRADIENTS = Exercise(
     harness="""
 def harness(mixture_gradients, shared, experts):
     def parameter(grad):
-        p = torch.nn.Parameter(torch.zeros_like(grad) if grad is not None else torch.zeros(3, dtype=torch.float64, device=device))
+        like = torch.zeros(3, dtype=torch.float64, device=device) if grad is None else grad
+        p = torch.nn.Parameter(torch.zeros_like(like))
         p.grad = grad
         return p
 
@@ -601,7 +602,8 @@ def harness(mixture_gradients, shared, experts):
         assert not torch.equal(p.grad, sums), (
             "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
         )
-        means = [sums / (rank + 1) * total / world_size for total in (sum(range(world_size + 1)), sum(range(world_size)))]
+        totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
+        means = [sums / (rank + 1) * total / world_size for total in totals]
         assert not any(torch.allclose(p.grad, mean) for mean in means), (
             "The experts' gradients are the mean over the ranks, where each rank holds a different expert."
         )

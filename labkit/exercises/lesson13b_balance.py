@@ -42,7 +42,7 @@ def _scores(n: int) -> list[Case]:
 
     apart = [np.full(4, min(r, n - 2)) for r in range(n)]
     return [
-        drawn(3, 2, "three tokens, two experts"),
+        drawn(3, 2, "three tokens, two experts", [np.array([0, 0, 1])] * n),
         drawn(4, n, "the tokens of a rank all choose the same expert", apart),
         drawn(5, 2 * n, f"{2 * n} experts, of which some get nothing"),
         drawn(60, n, "60 tokens a rank"),
