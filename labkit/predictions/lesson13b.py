@@ -1,0 +1,212 @@
+"""The predictions of lesson 13b: what arrives at an expert, what comes back, and what a router does if it is let."""
+
+from labkit.predictions.prediction import Option, Prediction, Trap
+
+ARRIVE = Prediction(
+    name="tokens_that_arrive",
+    lesson="13b",
+    question=(
+        "Each of the four ranks has 480 tokens and one expert, and the router has chosen an expert for every token. "
+        "How many tokens will arrive at rank 2's expert?"
+    ),
+    options=(
+        Option(
+            "480: as many as rank 2 has",
+            "That would be true if the router dealt the tokens out evenly. It chooses for each token alone, and does "
+            "not count.",
+        ),
+        Option(
+            "120, a quarter of what rank 2 has",
+            "These would be rank 2's own tokens for its own expert, if all experts were equally liked. The other ranks "
+            "send theirs, too.",
+        ),
+        Option("rank 2 cannot know before the other ranks tell it"),
+        Option(
+            "as many as rank 2 sends away",
+            "That would be true of a swap. What rank 2 sends depends on its own tokens, and what comes depends on the "
+            "tokens of the others.",
+        ),
+    ),
+    answer="rank 2 cannot know before the other ranks tell it",
+    why=(
+        "Rank 2 cannot know. Anything from 0 to 1,920 is possible, and a receiver has to make room before the tokens "
+        "come. So a first all-to-all brings four numbers, and a second one the tokens."
+    ),
+)
+
+BACK = Prediction(
+    name="backward_of_an_exchange",
+    lesson="13b",
+    question=(
+        "An all-to-all brings rows from every rank to every rank: `give[r]` of this rank's rows to rank r, and "
+        "`take[r]` from rank r. In the backward pass a rank has the gradients of the rows that **came**. Which call "
+        "gives it the gradients of the rows that it **gave**?"
+    ),
+    options=(
+        Option("an all-to-all that gives `take[r]` rows to rank r and takes `give[r]`"),
+        Option(
+            "an all-reduce of the gradients",
+            "That would be true if every rank had used the same row. Each row is on one rank only, and it has one "
+            "gradient there.",
+        ),
+        Option(
+            "the same all-to-all once more, with `give` and `take` as they are",
+            "That would be true if all numbers of rows were equal. Now rank 2 has the gradients of the rows that it "
+            "took, and these go back to where they came from.",
+        ),
+        Option(
+            "a reduce-scatter",
+            "That is the backward pass of an all-gather, where every rank used every row, and the gradients add up. "
+            "Here nothing adds up.",
+        ),
+    ),
+    answer="an all-to-all that gives `take[r]` rows to rank r and takes `give[r]`",
+    why=(
+        "The same call with its splits swapped. An all-to-all only moves rows, and its backward pass moves their "
+        "gradients back. Autograd does not do this by itself: to it, torch's collectives do not exist."
+    ),
+)
+
+HOLDS = Prediction(
+    name="gradient_of_an_expert",
+    lesson="13b",
+    question=(
+        "Every rank computes the mean loss of **its own** rows and calls `backward()`. Nobody has averaged any "
+        "gradient yet. What is in the gradient of rank 2's expert, which exists on rank 2 alone?"
+    ),
+    options=(
+        Option(
+            "the gradient of rank 2's loss",
+            "That is true of rank 2's copy of the embedding. But its expert has computed tokens of all ranks, and "
+            "their gradients have come back to it.",
+        ),
+        Option(
+            "the gradient of the mean of all ranks' losses",
+            "It is close: all ranks' losses are in it. But nobody has divided, because an all-to-all moves numbers and "
+            "does no arithmetic.",
+        ),
+        Option(
+            "nothing, until the gradients are all-reduced",
+            "That would be true if no gradient came back through the exchange. Yours brings them.",
+        ),
+        Option("the gradient of the sum of all ranks' losses"),
+    ),
+    answer="the gradient of the sum of all ranks' losses",
+    why=(
+        "The sum over all ranks' losses. The tokens of all ranks went through this expert, and the backward all-to-all "
+        "has brought all their gradients. One process would take the mean of the losses, so N times less."
+    ),
+)
+
+CALLS = Prediction(
+    name="exchanges_of_a_training_step",
+    lesson="13b",
+    question=(
+        "The model has two mixtures, without a capacity. How many all-to-alls are there in a forward and a backward "
+        "pass together?"
+    ),
+    answer=10.0,
+    within=0.0,
+    why=(
+        "Ten, five for each mixture: sizes, tokens and results in the forward pass, gradients of the results and of "
+        "the tokens in the backward pass. Sizes have no gradient."
+    ),
+    traps=(
+        Trap(6, "These are those of the forward pass: sizes, tokens and results, twice."),
+        Trap(8, "The tokens' journeys are all there. Their sizes travel, too, in the forward pass."),
+        Trap(12, "That would be true if sizes had a gradient. They are integers."),
+        Trap(5, "That is one mixture. The model has two."),
+        Trap(
+            4, "That is the forward pass without the sizes, or one mixture without them. Every journey has a way back."
+        ),
+    ),
+)
+
+PRICE = Prediction(
+    name="bytes_against_tensor_parallel",
+    lesson="13b",
+    question=(
+        "For one MLP, tensor parallelism all-reduces all 1,920 tokens in the forward pass, and as many numbers in the "
+        "backward pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the "
+        "backward pass the gradients likewise. How many times as many bytes does a rank send with tensor parallelism, "
+        "on four ranks?"
+    ),
+    answer=4.0,
+    within=0.15,
+    why=(
+        "Four times as many, one for each rank. Two ring all-reduces send 2 · 2 · 1,920 · ¾ rows from each rank, and "
+        "four exchanges 4 · 480 · ¾. With two experts a token it is half of that, and with 8, as in DeepSeek-V3, four "
+        "ranks would send more than tensor parallelism does."
+    ),
+    traps=(
+        Trap(1, "Four exchanges and two all-reduces, each of them in two halves: that part is equal. How many tokens?"),
+        Trap(2, "An all-reduce sends twice as much as an all-to-all of the same buffer; but the buffers differ, too."),
+        Trap(8, "There are four exchanges, and two all-reduces: count the way back."),
+        Trap(0.25, "The other way round: each rank's own tokens are a quarter of all tokens."),
+    ),
+)
+
+HEAD = Prediction(
+    name="head_start_of_an_expert",
+    lesson="13b",
+    question=(
+        "At the beginning, expert 0 gets about half of all tokens, because its score is 0.5 higher. Nothing but the "
+        "loss of the language model is trained. Where do the tokens of the second layer go after 30 training steps?"
+    ),
+    options=(
+        Option(
+            "training evens them out: each expert gets about a quarter",
+            "That would be true if an idle expert cost anything. The loss sees the model's guesses, and no expert's "
+            "idleness.",
+        ),
+        Option("even more of them to expert 0"),
+        Option(
+            "as at the beginning: the router hardly moves",
+            "That would be true if the router had no gradient. It has one through the gate, which multiplies what the "
+            "chosen expert returns.",
+        ),
+        Option(
+            "expert 0 wears out, and another one takes its place",
+            "That would be true if an expert had room for so many tokens only. More tokens mean more training.",
+        ),
+    ),
+    answer="even more of them to expert 0",
+    why=(
+        "Even more to expert 0. An expert that gets tokens is trained, so its results are useful, so the router raises "
+        "its gate, and it gets more. The others stay as bad as they began. In larger models this ends with a few "
+        "experts in use, and all memory of the others is wasted."
+    ),
+)
+
+DROP = Prediction(
+    name="dropped_at_capacity_one",
+    lesson="13b",
+    question=(
+        "With a capacity factor of 1 there are as many places as tokens. The **balanced** model sends about a quarter "
+        "of the tokens to each expert. How many tokens are dropped?"
+    ),
+    options=(
+        Option(
+            "none: there is a place for each",
+            "That would be true if a token could take any free place. Each has one expert, and where that is full, "
+            "free places elsewhere do not help.",
+        ),
+        Option("some per cent: those of a rank are never exactly even"),
+        Option(
+            "about a quarter",
+            "That would be true with a capacity factor of 0.75.",
+        ),
+        Option(
+            "more than half",
+            "That would be true if nearly all tokens wanted the same expert.",
+        ),
+    ),
+    answer="some per cent: those of a rank are never exactly even",
+    why=(
+        "Some per cent, while as many places stay empty. The balance loss counts the tokens of all ranks, but places "
+        "are per rank and expert, and each batch is different. Switch used factors of 1 to 1.25 in training and 2 in "
+        "evaluation."
+    ),
+)
+
+PREDICTIONS = (ARRIVE, BACK, HOLDS, CALLS, PRICE, HEAD, DROP)
