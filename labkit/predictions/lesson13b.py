@@ -150,31 +150,31 @@ HEAD = Prediction(
     name="head_start_of_an_expert",
     lesson="13b",
     question=(
-        "At the beginning, expert 0 gets about half of all tokens, because its score is 0.5 higher. Nothing but the "
-        "loss of the language model is trained. Where do the tokens of the second layer go after 30 training steps?"
+        "With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language "
+        "model is trained: all weights, the router's too. Where do the tokens go after 30 training steps?"
     ),
     options=(
         Option(
-            "training evens them out: each expert gets about a quarter",
+            "training has evened them out: about a quarter to each expert",
             "That would be true if an idle expert cost anything. The loss sees the model's guesses, and no expert's "
             "idleness.",
         ),
-        Option("even more of them to expert 0"),
+        Option("still most of them to expert 0"),
         Option(
-            "as at the beginning: the router hardly moves",
-            "That would be true if the router had no gradient. It has one through the gate, which multiplies what the "
-            "chosen expert returns.",
+            "as at the beginning, to the last token: the router gets no gradient",
+            "It gets one through the gate, which multiplies what the chosen expert returns. Some tokens do change "
+            "their expert.",
         ),
         Option(
-            "expert 0 wears out, and another one takes its place",
+            "expert 0 has worn out, and most go to another one",
             "That would be true if an expert had room for so many tokens only. More tokens mean more training.",
         ),
     ),
-    answer="even more of them to expert 0",
+    answer="still most of them to expert 0",
     why=(
-        "Even more to expert 0. An expert that gets tokens is trained, so its results are useful, so the router raises "
-        "its gate, and it gets more. The others stay as bad as they began. In larger models this ends with a few "
-        "experts in use, and all memory of the others is wasted."
+        "Still most of them to expert 0. Only the chosen expert is trained by a token, so expert 0 gets better, its "
+        "gate is worth raising, and the others stay about as they began. In larger models, too, a few experts often "
+        "end up with most tokens, and the memory of all others is wasted."
     ),
 )
 
