@@ -123,15 +123,15 @@ MEMORY = Prediction(
     name="memory_of_the_ring",
     lesson="13d",
     question=(
-        "Both compute scores as a plain matrix: the all-gather's of 256 queries and 1,024 keys, the ring's of 256 "
-        "queries and 256 keys at a time. About how many times as many bytes does the all-gather's version have alive "
-        "at its peak?"
+        "Both make the scores that they need as a whole matrix: `at_once` of 256 queries and 1,024 keys, `ring` of 256 "
+        "queries and 256 keys at a time. About how many times as many bytes of tensors does `at_once` have alive at "
+        "its peak?"
     ),
     answer=4.0,
-    within=0.4,
+    within=0.15,
     why=(
-        "About four times as many, one for each rank: both the scores and the keys and values are those of four blocks "
-        "against one or two. The ring's rescaled sums take a little more, so it is not quite four."
+        "About four times as many, one for each rank: its scores are those of four blocks against one, and its keys "
+        "and values those of four against two."
     ),
     traps=(
         Trap(1, "That would be true if the ring kept what came by."),
