@@ -440,14 +440,12 @@ def harness(mixture_of_experts, x, chosen, gate):
     solution='''
 def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
     """Return what each token's experts make of it, weighted by its gates."""
-    # yours
     order, give, take = plan(chosen.flatten())
     token = order // chosen.shape[1]
     came = exchange(x[token], give, take)
     back = exchange(compute(came), take, give)
     weighted = back * gate.flatten()[order, None]
     return torch.zeros_like(x).index_add(0, token, weighted)
-    # end
 ''',
     mutants=(
         Mutant(
@@ -613,14 +611,12 @@ def harness(mixture_gradients, shared, experts):
     solution='''
 def mixture_gradients(shared, experts):
     """Leave in each p.grad the gradient of the mean of all ranks' losses."""
-    # yours
     for p in shared:
         dist.all_reduce(p.grad)
         p.grad /= world_size
     for p in experts:
         if p.grad is not None:
             p.grad /= world_size
-    # end
 ''',
     mutants=(
         Mutant(

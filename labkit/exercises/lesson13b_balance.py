@@ -87,13 +87,11 @@ def harness(balance_loss, scores, chosen):
     solution='''
 def balance_loss(probabilities, chosen):
     """Return this rank's part of experts * sum(f * P); the mean of the ranks' parts is the loss."""
-    # yours
     tokens, experts = probabilities.shape
     counts = chosen.bincount(minlength=experts)
     dist.all_reduce(counts)
     part = counts / (tokens * world_size)
     return experts * (part * probabilities.mean(0)).sum()
-    # end
 ''',
     mutants=(
         Mutant(
@@ -261,7 +259,6 @@ def harness(capped_mixture, x, h, chosen, gate, capacity):
     solution='''
 def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     """Return x plus what the experts make of h, for the tokens that find a place."""
-    # yours
     sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
     place = sames[torch.arange(len(chosen)), chosen] - 1
     (token,) = (place < capacity).nonzero(as_tuple=True)
@@ -270,7 +267,6 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     equal = [capacity] * world_size
     back = exchange(compute(exchange(room, equal, equal)), equal, equal)
     return x.index_add(0, token, back[row] * gate[token, None])
-    # end
 ''',
     mutants=(
         Mutant(

@@ -110,6 +110,17 @@ def attend_gathered(q, k, v):
             says="shape",
         ),
         Mutant(
+            "stays away on rank 0, which needs nothing of the others",
+            replace=(
+                "    k, v = (torch.cat",
+                "    if rank == 0:\n"
+                "        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+                "    k, v = (torch.cat",
+            ),
+            verdict="deadlock",
+            says="all_gather",
+        ),
+        Mutant(
             "gathers where autograd does not see it",
             source="""
 def attend_gathered(q, k, v):
@@ -211,13 +222,11 @@ MERGE = Exercise(
     solution='''
 def merge_pieces(out, top, total, scores, v):
     """Return out, top and total with one more piece of keys."""
-    # yours
     new = torch.maximum(top, scores.amax(-1))
     shift = new.masked_fill(new == -torch.inf, 0)
     old = (top - shift).exp()
     powers = (scores - shift[..., None]).exp()
     return out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)
-    # end
 ''',
     mutants=(
         Mutant(
@@ -590,10 +599,8 @@ def harness(zigzag_positions, length):
     solution='''
 def zigzag_positions(length):
     """Return this rank's positions: two pieces of the sequence, with an even share of the work."""
-    # yours
     pieces = torch.arange(length).chunk(2 * world_size)
     return torch.cat([pieces[rank], pieces[-1 - rank]])
-    # end
 ''',
     mutants=(
         Mutant(

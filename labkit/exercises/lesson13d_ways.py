@@ -60,7 +60,6 @@ def harness(swap_heads, q, k, v):
     solution='''
 def swap_heads(q, k, v, attend):
     """Return causal attention for this rank's positions and all heads."""
-    # yours
     heads, length, size = q.shape
     give = torch.stack([q, k, v]).view(3, world_size, -1, length, size).transpose(0, 1).contiguous()
     got = torch.empty_like(give)
@@ -70,7 +69,6 @@ def swap_heads(q, k, v, attend):
     out = torch.empty_like(give)
     dist.all_to_all_single(out, give)
     return out.view(heads, length, size)
-    # end
 ''',
     mutants=(
         Mutant(
