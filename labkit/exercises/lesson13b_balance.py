@@ -260,7 +260,7 @@ def harness(capped_mixture, x, h, chosen, gate, capacity):
 def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     """Return x plus what the experts make of h, for the tokens that find a place."""
     sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
-    place = sames[torch.arange(len(chosen)), chosen] - 1
+    place = sames.gather(1, chosen[:, None])[:, 0] - 1
     (token,) = (place < capacity).nonzero(as_tuple=True)
     row = (chosen * capacity + place)[token]
     room = h.new_zeros(world_size * capacity, h.shape[1]).index_copy(0, row, h[token])
@@ -306,7 +306,7 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
         ),
         Mutant(
             "keeps one place of each expert empty",
-            replace=("chosen] - 1", "chosen]"),
+            replace=("[:, 0] - 1", "[:, 0]"),
             says="capacity 2",
         ),
         Mutant(
@@ -451,8 +451,8 @@ def many_experts(x, chosen, gate, experts, exchange):
     dist.all_to_all_single(come, counts)
     give, take = counts.sum(1).tolist(), come.sum(1).tolist()
     came = exchange(x[order], give, take)
-    whose = torch.arange(len(experts)).repeat(world_size).repeat_interleave(come.flatten())
-    by_expert = whose.argsort(stable=True)
+    local = torch.arange(len(experts), device=x.device)
+    by_expert = local.repeat(world_size).repeat_interleave(come.flatten()).argsort(stable=True)
     parts = came[by_expert].split(come.sum(0).tolist())
     made = torch.cat([expert(part) for expert, part in zip(experts, parts)])
     back = exchange(made[by_expert.argsort()], take, give)
@@ -461,7 +461,7 @@ def many_experts(x, chosen, gate, experts, exchange):
     mutants=(
         Mutant(
             "takes what came for sorted by expert",
-            replace=("by_expert = whose.argsort(stable=True)", "by_expert = torch.arange(len(whose))"),
+            replace=(".repeat_interleave(come.flatten()).argsort(stable=True)", "[:0].new_tensor(range(len(came)))"),
         ),
         Mutant(
             "sends back what it has regrouped as it is",

@@ -151,7 +151,7 @@ HEAD = Prediction(
     lesson="13b",
     question=(
         "With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language "
-        "model is trained: all weights, the router's too. Where do the tokens go after 30 training steps?"
+        "model is trained: all weights, the router's too. Where do the tokens go after 20 training steps?"
     ),
     options=(
         Option(
@@ -191,7 +191,7 @@ DROP = Prediction(
             "That would be true if a token could take any free place. Each has one expert, and where that is full, "
             "free places elsewhere do not help.",
         ),
-        Option("some per cent: those of a rank are never exactly even"),
+        Option("about one in ten: those of a rank are never exactly even"),
         Option(
             "about a quarter",
             "That would be true with a capacity factor of 0.75.",
@@ -201,9 +201,9 @@ DROP = Prediction(
             "That would be true if nearly all tokens wanted the same expert.",
         ),
     ),
-    answer="some per cent: those of a rank are never exactly even",
+    answer="about one in ten: those of a rank are never exactly even",
     why=(
-        "Some per cent, while as many places stay empty. The balance loss counts the tokens of all ranks, but places "
+        "About one in ten, while as many places stay empty. The balance loss counts the tokens of all ranks, but places "
         "are per rank and expert, and each batch is different. Switch used factors of 1 to 1.25 in training and 2 in "
         "evaluation."
     ),
