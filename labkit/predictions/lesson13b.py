@@ -203,9 +203,9 @@ DROP = Prediction(
     ),
     answer="about one in ten: those of a rank are never exactly even",
     why=(
-        "About one in ten, while as many places stay empty. The balance loss counts the tokens of all ranks, but places "
-        "are per rank and expert, and each batch is different. Switch used factors of 1 to 1.25 in training and 2 in "
-        "evaluation."
+        "About one in ten, while as many places stay empty. The balance loss counts the tokens of all ranks, but "
+        "places are per rank and expert, and each batch is different. The Switch Transformer was trained with factors "
+        "of 1 and 1.25."
     ),
 )
 
