@@ -4,7 +4,7 @@
 
 Trains for four training steps in several ways and prints a line for each, from rank 0: the losses, how many tokens of
 the last step each rank's experts got, and the part of the tokens that was dropped. "alone" holds all experts in one
-process, and has the losses of "spread" and of "capped" with enough places: those of lesson 13b.
+process, and has the losses of "spread" and of "capped" with enough places: those of lesson 13c.
 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:

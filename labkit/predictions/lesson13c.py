@@ -1,10 +1,10 @@
-"""The predictions of lesson 13b: what arrives at an expert, what comes back, and what a router does if it is let."""
+"""The predictions of lesson 13c: what arrives at an expert, what comes back, and what a router does if it is let."""
 
 from labkit.predictions.prediction import Option, Prediction, Trap
 
 ARRIVE = Prediction(
     name="tokens_that_arrive",
-    lesson="13b",
+    lesson="13c",
     question=(
         "Each of the four ranks has 480 tokens and one expert, and the router has chosen an expert for every token. "
         "How many tokens will arrive at rank 2's expert?"
@@ -36,7 +36,7 @@ ARRIVE = Prediction(
 
 BACK = Prediction(
     name="backward_of_an_exchange",
-    lesson="13b",
+    lesson="13c",
     question=(
         "An all-to-all brings rows from every rank to every rank: `give[r]` of this rank's rows to rank r, and "
         "`take[r]` from rank r. In the backward pass a rank has the gradients of the rows that **came**. Which call "
@@ -69,7 +69,7 @@ BACK = Prediction(
 
 HOLDS = Prediction(
     name="gradient_of_an_expert",
-    lesson="13b",
+    lesson="13c",
     question=(
         "Every rank computes the mean loss of **its own** rows and calls `backward()`. Nobody has averaged any "
         "gradient yet. What is in the gradient of rank 2's expert, which exists on rank 2 alone?"
@@ -100,7 +100,7 @@ HOLDS = Prediction(
 
 CALLS = Prediction(
     name="exchanges_of_a_training_step",
-    lesson="13b",
+    lesson="13c",
     question=(
         "The model has two mixtures, without a capacity. How many all-to-alls are there in a forward and a backward "
         "pass together?"
@@ -124,7 +124,7 @@ CALLS = Prediction(
 
 PRICE = Prediction(
     name="bytes_against_tensor_parallel",
-    lesson="13b",
+    lesson="13c",
     question=(
         "For one MLP, tensor parallelism all-reduces all 1,920 tokens in the forward pass, and as many numbers in the "
         "backward pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the "
@@ -148,7 +148,7 @@ PRICE = Prediction(
 
 HEAD = Prediction(
     name="head_start_of_an_expert",
-    lesson="13b",
+    lesson="13c",
     question=(
         "With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language "
         "model is trained: all weights, the router's too. Where do the tokens go after 20 training steps?"
@@ -180,7 +180,7 @@ HEAD = Prediction(
 
 DROP = Prediction(
     name="dropped_at_capacity_one",
-    lesson="13b",
+    lesson="13c",
     question=(
         "With a capacity factor of 1 there are as many places as tokens. The **balanced** model sends about a quarter "
         "of the tokens to each expert. How many tokens are dropped?"

@@ -1,4 +1,4 @@
-"""Lesson 13b: its cells and its script train alike, and its checks take other right ways."""
+"""Lesson 13c: its cells and its script train alike, and its checks take other right ways."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_experts_on_all_ranks_have_the_losses_of_one_process_and_get_the_same_to
 
 @pytest.mark.slow
 def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, script):
-    said, _ = run_cells(lab, "13b")
+    said, _ = run_cells(lab, "13c")
     trained = {
         way: [float(x) for x in losses.split(",")] for way, losses in re.findall(r"(\w+) +losses: \[(.*)\]", said)
     }

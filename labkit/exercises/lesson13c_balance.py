@@ -1,4 +1,4 @@
-"""Exercises of lesson 13b on load: the loss that balances experts, their capacity, and several experts a rank."""
+"""Exercises of lesson 13c on load: the loss that balances experts, their capacity, and several experts a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson13b import EXPERTS, WIDE, mixed, normal, slope_of, weight_of
+from labkit.exercises.lesson13c import EXPERTS, WIDE, mixed, normal, slope_of, weight_of
 from labkit.grading.exercise import Case, Exercise, Least, Mutant
 from labkit.grading.promises import Calls
 
@@ -51,7 +51,7 @@ def _scores(n: int) -> list[Case]:
 
 BALANCE = Exercise(
     name="balance_loss",
-    lesson="13b",
+    lesson="13c",
     title="A loss that balances the experts",
     statement=(
         "`probabilities`, [tokens, experts], is what the router's softmax says of this rank's tokens, and `chosen` "
@@ -204,7 +204,7 @@ def _crowded(n: int) -> list[Case]:
 
 CAPPED = Exercise(
     name="capped_mixture",
-    lesson="13b",
+    lesson="13c",
     title="Room for so many, and no more",
     statement=(
         "Expert e lies on rank e, and each token has one expert, `chosen[i]`, with one `gate[i]`. A rank may send at "
@@ -403,7 +403,7 @@ def _several(n: int) -> list[Case]:
 
 MANY = Exercise(
     name="many_experts",
-    lesson="13b",
+    lesson="13c",
     title="Several experts a rank",
     statement=(
         "Every rank holds `experts`, a list of E functions, equally many everywhere: expert e of the world is number "

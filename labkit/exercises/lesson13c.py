@@ -1,4 +1,4 @@
-"""Exercises of lesson 13b, in their places: tokens that travel to their experts and back, and what gradients hold."""
+"""Exercises of lesson 13c, in their places: tokens that travel to their experts and back, and what gradients hold."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _chosen(n: int) -> list[Case]:
 
 PLAN = Exercise(
     name="plan_dispatch",
-    lesson="13b",
+    lesson="13c",
     title="Who sends what to whom?",
     statement=(
         "Expert e lies on rank e. `chosen[i]` is the expert of this rank's token i. The tokens will travel in one "
@@ -166,7 +166,7 @@ def _rows(n: int) -> list[Case]:
 
 EXCHANGE = Exercise(
     name="exchange_tokens",
-    lesson="13b",
+    lesson="13c",
     title="An all-to-all that gradients flow through",
     statement=(
         "`x` has a row for each token, those for rank 0 first. Send `give[r]` rows to rank r and return the rows that "
@@ -396,7 +396,7 @@ def _tokens(n: int) -> list[Case]:
 
 MIXTURE = Exercise(
     name="mixture_of_experts",
-    lesson="13b",
+    lesson="13c",
     title="Tokens to their experts, and back",
     statement=(
         "Expert e lies on rank e. This rank's token `x[i]` goes to the experts `chosen[i]`, one or more, all "
@@ -566,7 +566,7 @@ def _gradients(n: int) -> list[Case]:
 
 GRADIENTS = Exercise(
     name="mixture_gradients",
-    lesson="13b",
+    lesson="13c",
     title="Which gradients are averaged, and how?",
     statement=(
         "`backward()` has run on every rank, from the mean loss of the rank's own tokens. `shared` are parameters of "
