@@ -102,8 +102,8 @@ CALLS = Prediction(
     name="exchanges_of_a_training_step",
     lesson="13c",
     question=(
-        "The model has two mixtures, without a capacity. How many all-to-alls are there in a forward and a backward "
-        "pass together?"
+        "The model has two mixtures, with the functions that you have written. How many **collectives** does a rank "
+        "call in a forward and a backward pass together?"
     ),
     answer=10.0,
     within=0.0,
@@ -112,8 +112,8 @@ CALLS = Prediction(
         "the tokens in the backward pass. Sizes have no gradient."
     ),
     traps=(
-        Trap(6, "These are those of the forward pass: sizes, tokens and results, twice."),
-        Trap(8, "The tokens' journeys are all there. Their sizes travel, too, in the forward pass."),
+        Trap(6, "That is the forward pass alone: sizes, tokens and results, in two mixtures."),
+        Trap(8, "The tokens' journeys are all there. Before they leave, their numbers travel, too."),
         Trap(12, "That would be true if sizes had a gradient. They are integers."),
         Trap(5, "That is one mixture. The model has two."),
         Trap(
@@ -182,8 +182,8 @@ DROP = Prediction(
     name="dropped_at_capacity_one",
     lesson="13c",
     question=(
-        "With a capacity factor of 1 there are as many places as tokens. The **balanced** model sends about a quarter "
-        "of the tokens to each expert. How many tokens are dropped?"
+        "With a capacity factor of 1 there are as many places as tokens. After its training, the **balanced** model "
+        "sends roughly equally many tokens to each expert. How many tokens are dropped?"
     ),
     options=(
         Option(
@@ -191,21 +191,22 @@ DROP = Prediction(
             "That would be true if a token could take any free place. Each has one expert, and where that is full, "
             "free places elsewhere do not help.",
         ),
-        Option("about one in ten: those of a rank are never exactly even"),
+        Option("some, but fewer than half"),
         Option(
-            "about a quarter",
-            "That would be true with a capacity factor of 0.75.",
+            "three quarters: a rank has places for a quarter of its tokens",
+            "A rank has places for a quarter of its tokens at **each** of the four experts.",
         ),
         Option(
-            "more than half",
-            "That would be true if nearly all tokens wanted the same expert.",
+            "as many as without the loss for balance",
+            "That would be true if balance did not matter. Without it nearly all tokens want the same expert, and "
+            "most of them find no place.",
         ),
     ),
-    answer="about one in ten: those of a rank are never exactly even",
+    answer="some, but fewer than half",
     why=(
-        "About one in ten, while as many places stay empty. The balance loss counts the tokens of all ranks, but "
-        "places are per rank and expert, and each batch is different. The Switch Transformer was trained with factors "
-        "of 1 and 1.25."
+        "Some, while as many places stay empty: roughly equal is not equal. Some experts are a little more popular "
+        "than others, and each rank's batch is different. So the Switch Transformer was also trained with a factor of "
+        "1.25."
     ),
 )
 

@@ -34,8 +34,8 @@ def run_cells(lab: labkit.Lab, lesson: str) -> tuple[str, dict[str, Any]]:
             if source in used or source in mine:  # an exercise at the end may be used before it is written
                 name = mine[source].name if source in mine else source.split('"')[1]
                 lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
-            elif source.startswith("%%px\n"):
-                lab.run(source.removeprefix("%%px\n"))  # prints, as in a notebook
+            elif source.startswith(("%%px\n", "%%flow ")):
+                lab.run(source.partition("\n")[2])  # prints, as in a notebook
             elif not any(source.startswith(start) or f"\n{start}" in source for start in NOT_HERE):
                 exec(source, space)
     return printed.getvalue(), space

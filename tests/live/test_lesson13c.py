@@ -164,15 +164,16 @@ def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, scr
     }
     like_ddp, average = trained["like_ddp"], trained["average"]
     on_all = [[float(x) for x in losses.split(",")] for losses in re.findall(r"ranks 0–2 │ losses: \[(.*)\]", said)]
-    alone, alone_two, spread_two = (losses for losses in on_all if len(losses) == 4)
+    (alone,) = (losses for losses in on_all if len(losses) == 4)
     assert alone == pytest.approx(script["alone"][0], abs=1e-4)
     assert average == pytest.approx(alone, abs=1e-4)
     assert like_ddp[0] == pytest.approx(alone[0], abs=1e-4)
-    assert max(abs(a - b) for a, b in zip(like_ddp, alone, strict=True)) > 5e-4, "averaged experts train otherwise"
-    assert spread_two == pytest.approx(alone_two, abs=1e-4)
-    assert alone_two == pytest.approx(script["alone, two experts a token"][0], abs=1e-4)
-    off = [float(x) for x in re.findall(r"off by ([\d.e+-]+)", said)]
-    assert len(off) >= 3
+    upto = [float(x) for x in re.findall(r"of my experts: numbers up to ([\d.e+-]+)", said)]
+    averaged = [float(x) for x in re.findall(r"like_ddp gradients off by ([\d.e+-]+)", said)]
+    assert len(upto) == len(averaged) == 3
+    assert max(averaged) > 0.3 * max(upto), "the mean over different experts is nobody's gradient"
+    off = [float(x) for x in re.findall(r"(?:average  gradients|,) off by ([\d.e+-]+)", said)]
+    assert len(off) == 6, "yours and PyTorch's all-to-all, on three ranks"
     assert max(off) < 1e-12
     assert "{'all_to_all_single': 10}" in said
 
@@ -181,6 +182,9 @@ def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, scr
         [sum(mine.count(e) for mine in lab.pull(name)) / (2 * 1920) for e in experts]
         for name in ("at_first", "after", "after_fair")
     )
+    (hot,) = re.findall(r"^losses: \[.*, ([\d.]+)\]$", said, re.MULTILINE)
+    (fair_loss,) = (losses[-1] for losses in on_all if len(losses) == 2)
+    assert fair_loss == pytest.approx(float(hot), abs=0.2), "both guess about equally well"
     assert before[0] > 0.8
     assert after[0] > 0.5, "the hot expert stays hot"
     assert max(fair) < 0.45, "and the loss for balance cools it down"
