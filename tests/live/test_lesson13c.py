@@ -180,7 +180,7 @@ def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, scr
     experts = range(3)
     before, after, fair = (
         [sum(mine.count(e) for mine in lab.pull(name)) / (2 * 1920) for e in experts]
-        for name in ("at_first", "after", "after_fair")
+        for name in ("expert_at_first", "expert_after", "expert_after_fair")
     )
     (hot,) = re.findall(r"^losses: \[.*, ([\d.]+)\]$", said, re.MULTILINE)
     (fair_loss,) = (losses[-1] for losses in on_all if len(losses) == 2)
