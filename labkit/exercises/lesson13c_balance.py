@@ -56,8 +56,8 @@ BALANCE = Exercise(
     statement=(
         "`probabilities`, [tokens, experts], is what the router's softmax says of this rank's tokens, and `chosen` "
         "the expert of each. Every rank has equally many tokens. For **all** tokens of **all** ranks together, the "
-        "Switch Transformer's loss is experts · Σ f · P, a sum over experts: f is the part of the tokens that chose "
-        "the expert, which has no gradient, and P the mean of its probabilities, which has one.\n\n"
+        "Switch Transformer's loss is experts · Σ f · P, a sum over experts: f is the fraction of the tokens that "
+        "chose the expert, which has no gradient, and P is the mean of its probabilities, which has one.\n\n"
         "Return a loss on every rank, such that the **mean of the ranks' losses** is this one, and its gradient, too "
         "(the ranks' gradients are averaged later, like all others). One call is enough: look which of f and P has to "
         "be known for all ranks, and which may be this rank's own."

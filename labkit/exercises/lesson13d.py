@@ -278,9 +278,9 @@ def merge_pieces(out, top, total, scores, v):
     ),
     hints=(
         "It is the softmax of lesson 08, with what came before in place of another rank. Both sums are relative to a "
-        "maximum. What do you multiply them with when the maximum grows?",
+        "maximum. What do you multiply them by when the maximum grows?",
         "exp(score − top) · exp(top − new) = exp(score − new). So what was there is multiplied by exp(top − new).",
-        "−inf − (−inf) is nan. Where nothing has been seen at all, `new` is −inf: take off 0 instead, and exp(−inf) "
+        "−inf − (−inf) is nan. Where nothing has been seen at all, `new` is −inf: subtract 0 instead, and exp(−inf) "
         "makes the zeros that you want. `masked_fill` does it.",
     ),
     after=(

@@ -156,18 +156,18 @@ HEAD = Prediction(
     options=(
         Option(
             "training has evened them out: about a quarter to each expert",
-            "That would be true if an idle expert cost anything. The loss sees the model's guesses, and no expert's "
-            "idleness.",
+            "That would be true if an idle expert cost anything. The loss depends on the model's guesses, "
+            "not on how busy each expert is.",
         ),
         Option("still most of them to expert 0"),
         Option(
-            "as at the beginning, to the last token: the router gets no gradient",
+            "exactly where they went at the beginning: the router gets no gradient",
             "It gets one through the gate, which multiplies what the chosen expert returns. Some tokens do change "
             "their expert.",
         ),
         Option(
-            "expert 0 has worn out, and most go to another one",
-            "That would be true if an expert had room for so many tokens only. More tokens mean more training.",
+            "most of them to a different expert: expert 0 has too much to learn",
+            "That would be true if an expert got worse with every token. More tokens mean more training.",
         ),
     ),
     answer="still most of them to expert 0",

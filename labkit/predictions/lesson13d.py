@@ -53,7 +53,7 @@ SEES = Prediction(
         ),
         Option(
             "none: it raises an error, because there are more keys than queries",
-            "That would be kind. The shapes are allowed, and so is the mask.",
+            "An error would be helpful, but these shapes are allowed, with this mask, too.",
         ),
     ),
     answer="key 0 alone",
@@ -88,8 +88,8 @@ WHOSE = Prediction(
     ),
     answer="rank 3's",
     why=(
-        "Rank 3's: after s steps a rank holds the block of rank (r − s) mod N, and (1 − 2) mod 4 is 3. Who counts in "
-        "the other direction masks the wrong keys, and gets plausible numbers."
+        "Rank 3's: after s steps a rank holds the block of rank (r − s) mod N, and (1 − 2) mod 4 is 3. If "
+        "you count in the other direction, you mask the wrong keys and get plausible numbers."
     ),
 )
 
@@ -114,8 +114,8 @@ BYTES = Prediction(
     ),
     answer="as much",
     why=(
-        "As much. Each rank passes on N − 1 blocks, in either way. What differs is that the ring computes in between, "
-        "and keeps no block."
+        "As much. Either way, each rank passes on N − 1 blocks. What differs is that the ring computes in between and "
+        "does not keep the blocks."
     ),
 )
 
@@ -146,7 +146,7 @@ IDLE = Prediction(
     question=(
         "In each step of the ring the ranks wait for the slowest one. Add up what the slowest one has to do in each of "
         "the four steps, in pairs of a query and a key that it sees. If the same pairs were shared out **evenly**, "
-        "every rank would have how many per cent of that?"
+        "every rank would have what percentage of that?"
     ),
     answer=57.1,
     unit="%",

@@ -137,6 +137,14 @@ def test_the_cells_attend_as_one_process_does_and_show_what_the_text_says(lab, t
     shared = [[int(x) for x in re.findall(r"added up: (\d+) · evenly shared: (\d+)", said)[i]] for i in (0, 1)]
     assert shared[0][0] > 1.5 * shared[0][1], "in order, the ranks wait for the one with the most to do"
     assert shared[1][0] == pytest.approx(shared[1][1], rel=0.02), "zigzag shares it out"
+    pieces = re.findall(r"^rank (\d) │ queries of piece (\d): (.*)$", said, re.MULTILINE)
+    for order, rows in (("0 1 2 3 4 5", pieces[:6]), ("0 5 1 4 2 3", pieces[6:])):
+        assert " ".join(piece for _, piece, _ in rows) == order
+        for _, piece, steps in rows:
+            assert [step == "·" for step in steps.split()] == [keys > int(piece) for keys in range(6)]
+    for rank in "012":
+        steps = " ".join(steps for r, _, steps in pieces[6:] if r == rank).split()
+        assert (steps.count("0"), steps.count("1"), steps.count("2")) == (3, 2, 2), "the same work for all in each step"
     gathered, ring = (lab.pull(name)[0]["most at once"] for name in ("gathered", "in_a_ring"))
     assert gathered > 2.5 * ring, "three blocks at a time, or one"
     sent = {way: float(kib.replace(",", "")) for way, kib in re.findall(r"^(\w+) +([\d,]+) KiB", said, re.MULTILINE)}
