@@ -1,0 +1,692 @@
+"""Exercises of lesson 13c, in their places: tokens that travel to their experts and back, and what gradients hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.promises import Calls
+
+WIDE = 3  # numbers a token, in the checks
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([13, seed, n])
+
+
+def choices(n: int, sizes: Sequence[int], experts: int, seed: int) -> list[np.ndarray]:
+    """Each rank's tokens' experts, drawn at random."""
+    rng = normal(n, seed)
+    return [rng.integers(0, experts, size) for size in sizes]
+
+
+# -- who sends what to whom -------------------------------------------------------------------------------------------
+
+
+def _planned(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    give = np.array([np.bincount(x, minlength=n) for x in xs])
+    return [[x.argsort(kind="stable"), give[r].tolist(), give[:, r].tolist()] for r, x in enumerate(xs)]
+
+
+def _chosen(n: int) -> list[Case]:
+    sizes = [r + 3 for r in range(n)]
+    return [
+        Case([(np.arange(n + 1) + 2 * r) % n for r in range(n)], f"{n + 1} tokens a rank"),
+        Case(choices(n, sizes, n, 1), "ranks with different numbers of tokens"),
+        Case(choices(n, [6] * n, n - 1 or 1, 2), "the last expert is chosen by no token"),
+        Case([np.full(4, n - 1) for _ in range(n)], "all tokens choose the last expert"),
+        Case(choices(n, [0, *sizes[1:]], n, 3), "rank 0 has no token"),
+        Case(choices(n, [300] * n, n, 4), "300 tokens a rank"),
+    ]
+
+
+PLAN = Exercise(
+    name="plan_dispatch",
+    lesson="13c",
+    title="Who sends what to whom?",
+    statement=(
+        "Expert e lies on rank e. `chosen[i]` is the expert of this rank's token i. The tokens will travel in one "
+        "buffer, sorted by expert. Return three things: `order`, the tokens' numbers in the order in which they go "
+        "into the buffer, where tokens of the same expert keep their order; `give`, a list with how many tokens this "
+        "rank gives to each rank; `take`, a list with how many it takes from each. Only the other ranks know the "
+        "last one: one call is enough to ask all of them."
+    ),
+    minutes=6,
+    difficulty=1,
+    means=_planned,
+    inputs=_chosen,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def plan_dispatch(chosen):
+    """Return the order in which tokens are sent, and how many go to each rank and come from each."""
+    # yours
+    order = chosen.argsort(stable=True)
+    give = chosen.bincount(minlength=world_size)
+    take = torch.empty_like(give)
+    dist.all_to_all_single(take, give)
+    # end
+    return order, give.tolist(), take.tolist()
+''',
+    mutants=(
+        Mutant("takes as many as it gives", replace=("    dist.all_to_all_single(take, give)\n", "    take = give\n")),
+        Mutant(
+            "assumes that all ranks give equally many",
+            replace=(
+                "    dist.all_to_all_single(take, give)\n",
+                "    take.fill_(len(chosen) // world_size)\n",
+            ),
+        ),
+        Mutant(
+            "takes what the next expert gets, from everyone",
+            source="""
+def plan_dispatch(chosen):
+    order = chosen.argsort(stable=True)
+    give = chosen.bincount(minlength=world_size)
+    everyone = torch.stack(comms.all_gather(give))
+    return order, give.tolist(), everyone[rank].tolist()
+""",
+        ),
+        Mutant(
+            "forgets experts that no token has chosen",
+            replace=("chosen.bincount(minlength=world_size)", "chosen.bincount()"),
+            says="chosen by no token",
+        ),
+        Mutant(
+            "returns each token's place instead of the order",
+            replace=("chosen.argsort(stable=True)", "chosen.argsort(stable=True).argsort()"),
+        ),
+        Mutant("returns the experts, sorted", replace=("chosen.argsort(stable=True)", "chosen.sort().values")),
+        Mutant(
+            "puts the last expert's tokens first",
+            replace=("chosen.argsort(stable=True)", "chosen.argsort(stable=True, descending=True)"),
+        ),
+        Mutant(
+            "asks one rank after the other",
+            replace=(
+                "    dist.all_to_all_single(take, give)\n",
+                "    for r in range(world_size):\n"
+                "        into = torch.empty_like(give)\n"
+                "        dist.all_to_all_single(into, give)\n"
+                "        take[r] = into[r]\n",
+            ),
+            verdict="not as asked",
+            says="1 is enough",
+        ),
+    ),
+    hints=(
+        "`argsort(stable=True)` gives an order in which equal ones keep theirs, and `bincount` counts.",
+        "An expert that no token chose has to be counted, too: `bincount(minlength=world_size)`.",
+        "Rank r gives this rank `give[rank]` of its own counts. One number from everyone to everyone is an all-to-all: "
+        "`dist.all_to_all_single(take, give)`.",
+    ),
+    after=(
+        "In the matrix of who gives how many to whom, each rank knows its row and asks for its column: the all-to-all "
+        "of lesson 04 transposes it. A few bytes travel, but the ranks wait for them, and on a GPU the CPU waits as "
+        "well: the sizes of the next buffers depend on these numbers."
+    ),
+)
+
+
+# -- tokens there and back, with gradients ----------------------------------------------------------------------------
+
+
+def exchanged(xs: Sequence[np.ndarray], give: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """What each rank has after an all-to-all of rows: those from rank 0 first."""
+    parts = [np.split(x, np.cumsum(g)[:-1]) for x, g in zip(xs, give, strict=True)]
+    return [np.concatenate([mine[r] for mine in parts]) for r in range(len(xs))]
+
+
+def _travelled(xs: Sequence[Any]) -> list[Any]:
+    return list(exchanged([x for x, _, _ in xs], [give for _, give, _ in xs]))
+
+
+def _rows(n: int) -> list[Case]:
+    rng = normal(n, 5)
+
+    def case(give: np.ndarray, about: str, dtype: str = "float64", wide: int = 2) -> Case:
+        rows = [rng.integers(-9, 10, (sum(g), wide)).astype(dtype) for g in give]
+        return Case([(rows[r], give[r].tolist(), give[:, r].tolist()) for r in range(n)], about)
+
+    one = np.ones((n, n), dtype=int)
+    hot = np.zeros((n, n), dtype=int)
+    hot[:, 0] = 2
+    return [
+        case(one, "one row to each rank"),
+        case(np.arange(n * n).reshape(n, n) % 3, "uneven"),
+        case(hot, "all rows go to rank 0"),
+        case(rng.integers(0, 40, (n, n)), "many rows", "float32", 8),
+    ]
+
+
+EXCHANGE = Exercise(
+    name="exchange_tokens",
+    lesson="13c",
+    title="An all-to-all that gradients flow through",
+    statement=(
+        "`x` has a row for each token, those for rank 0 first. Send `give[r]` rows to rank r and return the rows that "
+        "come, `take[r]` from rank r, those of rank 0 first. The function below does this. But the gradients count, "
+        "too: every rank calls `backward()` with a loss of its own, and wants the gradient of the **sum** of all "
+        "losses by its `x`. Run the check first and see what is missing. Then repair it with a "
+        "`torch.autograd.Function` of your own."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_travelled,
+    inputs=_rows,
+    gradients=True,
+    promises=(Calls(2),),
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    specimen='''
+def exchange_tokens(x, give, take):
+    """Return the rows that the ranks send to this one; gradients flow back."""
+    got = x.new_empty(sum(take), *x.shape[1:])
+    dist.all_to_all_single(got, x.detach(), take, give)
+    return got
+''',
+    solution='''
+def exchange_tokens(x, give, take):
+    """Return the rows that the ranks send to this one; gradients flow back."""
+
+    class Exchange(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            got = x.new_empty(sum(take), *x.shape[1:])
+            dist.all_to_all_single(got, x.contiguous(), take, give)
+            return got
+
+        @staticmethod
+        def backward(ctx, slope):
+            back = slope.new_empty(sum(give), *slope.shape[1:])
+            dist.all_to_all_single(back, slope.contiguous(), give, take)
+            return back
+
+    return Exchange.apply(x)
+''',
+    mutants=(
+        Mutant(
+            "has no backward pass",
+            source="""
+def exchange_tokens(x, give, take):
+    got = x.new_empty(sum(take), *x.shape[1:])
+    dist.all_to_all_single(got, x.detach(), take, give)
+    return got
+""",
+            verdict="raises",
+            says="no gradient",
+        ),
+        Mutant(
+            "makes the result require a gradient, which leads nowhere",
+            source="""
+def exchange_tokens(x, give, take):
+    got = x.new_empty(sum(take), *x.shape[1:])
+    dist.all_to_all_single(got, x.detach(), take, give)
+    return got.requires_grad_()
+""",
+            says="gradient",
+        ),
+        Mutant(
+            "does not swap the splits on the way back",
+            replace=("slope.contiguous(), give, take)", "slope.contiguous(), take, give)"),
+            verdict="raises",
+        ),
+        Mutant(
+            "sends nothing back, and keeps the gradients of what it got",
+            replace=(
+                "            dist.all_to_all_single(back, slope.contiguous(), give, take)\n",
+                "            back[: len(slope)] = slope[: len(back)]\n",
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "brings back the mean",
+            replace=("            return back\n", "            return back / world_size\n"),
+            says="gradient",
+        ),
+        Mutant(
+            "adds up the gradients of all ranks",
+            replace=("            return back\n", "            dist.all_reduce(back)\n            return back\n"),
+            says="gradient",
+        ),
+        Mutant(
+            "sends equally many rows to each rank",
+            replace=("dist.all_to_all_single(got, x.contiguous(), take, give)", "dist.all_to_all_single(got, x)"),
+            verdict="raises",
+        ),
+    ),
+    hints=(
+        "torch's collectives are no part of autograd's graph: what comes out of them begins a new one. A "
+        "`torch.autograd.Function` has `forward(ctx, x)` and `backward(ctx, slope)`, and `apply(x)` calls them.",
+        "The row that went from rank 1 to rank 3 has its gradient on rank 3. Which call brings it to rank 1, and to "
+        "the place that the row had?",
+        "`dist.all_to_all_single(back, slope.contiguous(), give, take)`: on the way back, what was taken is given.",
+    ),
+    after=(
+        "An all-to-all moves rows and adds nothing up. So does its backward pass: the same call with the splits "
+        "swapped. PyTorch has such a function, too: `all_to_all_single_autograd`, in a module whose name still begins "
+        "with an underscore."
+    ),
+)
+
+
+# -- the mixture ------------------------------------------------------------------------------------------------------
+
+
+def weight_of(expert: int, wide: int = WIDE) -> np.ndarray:
+    """The weights of an expert, as the harness makes them."""
+    return np.cos(np.arange(wide * wide) + 2.0 * expert).reshape(wide, wide)
+
+
+def slope_of(shape: tuple[int, ...], rank: int) -> np.ndarray:
+    """What the loss of a rank multiplies its results with."""
+    return np.cos(0.9 * np.arange(int(np.prod(shape))) + rank).reshape(shape)
+
+
+# On the ranks: an expert, tokens' exchange with a gradient, a plan, and all experts in one process.
+EXPERTS = """
+import math
+
+WIDE = 3
+
+def weight_of(expert, wide=WIDE):
+    return torch.cos(torch.arange(wide * wide, dtype=torch.float64) + 2.0 * expert).view(wide, wide).to(device)
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, give, take):
+        ctx.give, ctx.take = give, take
+        got = x.new_empty(sum(take), *x.shape[1:])
+        dist.all_to_all_single(got, x.contiguous(), list(take), list(give))
+        return got
+
+    @staticmethod
+    def backward(ctx, slope):
+        back = slope.new_empty(sum(ctx.give), *slope.shape[1:])
+        dist.all_to_all_single(back, slope.contiguous(), list(ctx.give), list(ctx.take))
+        return back, None, None
+
+def exchange(x, give, take):
+    assert isinstance(x, torch.Tensor), f"`exchange` got a {type(x).__name__} to send, and sends the rows of a tensor."
+    give, take = ([int(k) for k in counts] for counts in (give, take))
+    assert len(give) == len(take) == world_size, "`give` and `take` need a number for every rank."
+    assert sum(give) == len(x), (
+        f"`exchange` is to send {sum(give)} rows away, and got {len(x)}: `give` belongs to another buffer."
+    )
+    return Exchange.apply(x, give, take)
+
+def plan(chosen):
+    give = chosen.bincount(minlength=world_size)
+    take = torch.empty_like(give)
+    dist.all_to_all_single(take, give)
+    return chosen.argsort(stable=True), give.tolist(), take.tolist()
+
+def named(found, right, mistakes):
+    for says, other in mistakes.items():
+        same = found.shape == other.shape and torch.allclose(found, other)
+        assert not same or torch.allclose(right, other), says
+
+def together(x, chosen, gate):
+    made = [torch.tanh(x @ weight_of(e)) for e in range(world_size)]
+    rows = torch.arange(len(x))
+    return sum((gate[:, k, None] * torch.stack(made)[chosen[:, k], rows] for k in range(chosen.shape[1])), 0 * x)
+
+def backward(y):
+    assert isinstance(y, torch.Tensor), f"It returns a {type(y).__name__}, and a tensor is asked for."
+    assert y.requires_grad, "The result carries no gradient: nothing connects it with the experts in autograd."
+    slope = torch.cos(0.9 * torch.arange(y.numel(), dtype=torch.float64) + rank).view(y.shape).to(device)
+    (y * slope).sum().backward()
+"""
+
+
+def mixed(xs: Sequence[Any], kept: Sequence[np.ndarray] | None = None, residual: bool = False) -> list[Any]:
+    """What one process with all experts finds: results, and the gradients of the sum of all ranks' losses.
+
+    `kept[r][i]` says which of rank r's tokens have room; with `residual`, a token itself comes first.
+    """
+    n = len(xs)
+    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(n)]
+    found = []
+    for r, (*given, chosen, gate) in enumerate(xs):
+        h = given[-1]
+        slope = slope_of(h.shape, r)
+        y = given[0].copy() if residual else np.zeros_like(h)
+        dh, dgate = np.zeros_like(h), np.zeros_like(gate)
+        for i, k in np.ndindex(chosen.shape):
+            if kept is not None and not kept[r][i]:
+                continue
+            e = chosen[i, k]
+            t = np.tanh(h[i] @ weight_of(e))
+            y[i] += gate[i, k] * t
+            dgate[i, k] = slope[i] @ t
+            dz = gate[i, k] * slope[i] * (1 - t**2)
+            dh[i] += weight_of(e) @ dz
+            of_experts[e] += np.outer(h[i], dz)
+        found.append((y, dh, dgate))
+    return [
+        {"y": y, "gradient of the tokens": dh, "of the gates": dgate, "of this rank's expert": of_experts[r]}
+        for r, (y, dh, dgate) in enumerate(found)
+    ]
+
+
+def _tokens(n: int) -> list[Case]:
+    rng = normal(n, 6)
+
+    def drawn(sizes: Sequence[int], top: int, about: str, chosen: Any = None) -> Case:
+        xs = []
+        for r, size in enumerate(sizes):
+            order = np.argsort(rng.random((size, n)), axis=1)[:, :top] if chosen is None else chosen[r]
+            xs.append((rng.normal(size=(size, WIDE)), order, rng.uniform(0.1, 0.9, size=order.shape)))
+        return Case(xs, about)
+
+    hot = [np.full((3, 1), n - 1) for _ in range(n)]
+    return [
+        drawn([4] * n, 1, "one expert a token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
+        drawn([2 * r + 2 for r in range(n)], 1, "ranks with different numbers of tokens"),
+        drawn([5] * n, 2, "two experts a token"),
+        drawn([3] * n, 1, "all tokens choose the last expert", hot),
+        drawn([0, *[4] * (n - 1)], 2, "rank 0 has no token"),
+    ]
+
+
+MIXTURE = Exercise(
+    name="mixture_of_experts",
+    lesson="13c",
+    title="Tokens to their experts, and back",
+    statement=(
+        "Expert e lies on rank e. This rank's token `x[i]` goes to the experts `chosen[i]`, one or more, all "
+        "different. Return a tensor like `x`: row i is the sum of what token i's experts make of it, each multiplied "
+        "by its gate, `gate[i, k]`. Gradients have to flow to `x`, `gate` and the experts.\n\n"
+        "These functions are there: `compute(rows)` is what **this rank's** expert makes of rows, also of none. "
+        "`plan(flat)` is your `plan_dispatch` for a flat tensor of choices, and returns `order, give, take`. "
+        "`exchange(rows, give, take)` is your `exchange_tokens`. (`chosen.flatten()` has the choices of token 0 "
+        "first, then those of token 1, and so on.)"
+    ),
+    minutes=12,
+    difficulty=2,
+    means=mixed,
+    inputs=_tokens,
+    tolerance=1e-9,
+    promises=(Calls(5),),
+    least=Least(rounds=lambda n: 5),
+    counts_memory=False,
+    harness=EXPERTS
+    + """
+def harness(mixture_of_experts, x, chosen, gate):
+    weight = torch.nn.Parameter(weight_of(rank))
+    x, gate = x.requires_grad_(), gate.requires_grad_()
+    y = mixture_of_experts(x, chosen, gate, lambda rows: torch.tanh(rows @ weight), plan, exchange)
+    backward(y)
+    with torch.no_grad():
+        order = chosen.flatten().argsort(stable=True)
+        right, bare = (together(x, chosen, g) for g in (gate, torch.ones_like(gate)))
+        rows = torch.cat([together(x, chosen[:, k : k + 1], gate[:, k : k + 1]) for k in range(chosen.shape[1])])
+        named(y, right, {
+            "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
+            "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.":
+                right[order] if chosen.shape[1] == 1 else rows,
+        })
+    grads = [torch.zeros_like(t) if t.grad is None and not t.numel() else t.grad for t in (x, gate)]
+    return {
+        "y": y.detach(), "gradient of the tokens": grads[0], "of the gates": grads[1],
+        "of this rank's expert": weight.grad,
+    }
+""",
+    solution='''
+def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
+    """Return what each token's experts make of it, weighted by its gates."""
+    order, give, take = plan(chosen.flatten())
+    token = order // chosen.shape[1]
+    came = exchange(x[token], give, take)
+    back = exchange(compute(came), take, give)
+    weighted = back * gate.flatten()[order, None]
+    return torch.zeros_like(x).index_add(0, token, weighted)
+''',
+    mutants=(
+        Mutant(
+            "forgets the gates",
+            replace=("back * gate.flatten()[order, None]", "back"),
+            says="nothing has multiplied them by the gates",
+        ),
+        Mutant(
+            "weighs with the gates of other tokens: they are not in the order of the buffer",
+            replace=("gate.flatten()[order, None]", "gate.flatten()[:, None]"),
+        ),
+        Mutant(
+            "does not restore the order",
+            replace=(
+                "torch.zeros_like(x).index_add(0, token, weighted)",
+                "weighted.view(len(x), -1, x.shape[1]).sum(1)",
+            ),
+            says="in the order of the buffer",
+        ),
+        Mutant(
+            "does not swap the splits on the way back",
+            replace=("exchange(compute(came), take, give)", "exchange(compute(came), give, take)"),
+            verdict="raises",
+            says="belongs to another buffer",
+        ),
+        Mutant(
+            "sends the tokens unsorted",
+            replace=(
+                "exchange(x[token], give, take)",
+                "exchange(x[(token * 0).cumsum(0) + token.sort().values], give, take)",
+            ),
+        ),
+        Mutant(
+            "keeps one expert's answer instead of adding them up",
+            replace=("index_add(0, token, weighted)", "index_copy(0, token, weighted)"),
+            says="two experts a token",
+        ),
+        Mutant(
+            "takes the places in the flat choices for tokens",
+            replace=("    token = order // chosen.shape[1]\n", "    token = order % len(x) if len(x) else order\n"),
+            says="two experts a token",
+        ),
+        Mutant(
+            "assumes that every rank gets as many as it gives",
+            replace=("    token =", "    take = give\n    token ="),
+            verdict="raises",
+        ),
+        Mutant(
+            "sends nothing where it has no token, and leaves the others waiting",
+            replace=("    order, give", "    if len(x) == 0:\n        return x\n    order, give"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "leaves the gates out of the gradient",
+            replace=("gate.flatten()[order, None]", "gate.detach().flatten()[order, None]"),
+            says="of the gates",
+        ),
+        Mutant(
+            "brings the results back without a gradient",
+            replace=("exchange(compute(came), take, give)", "exchange(compute(came).detach(), take, give)"),
+        ),
+        Mutant(
+            "asks for the sizes twice",
+            replace=(
+                "    back = exchange(compute(came), take, give)\n",
+                "    order, give, take = plan(chosen.flatten())\n    back = exchange(compute(came), take, give)\n",
+            ),
+            verdict="not as asked",
+            says="5 is enough",
+        ),
+    ),
+    hints=(
+        "Five steps: plan, send the tokens in their order, compute, send back, weigh and put in place. On the way "
+        "back, what was taken is given.",
+        "Place p of the flat choices belongs to token `p // chosen.shape[1]`. So `x[order // chosen.shape[1]]` are "
+        "the rows to send, and a token with two experts is sent twice.",
+        "What comes back is in the order of the buffer: its gates are `gate.flatten()[order]`, and "
+        "`torch.zeros_like(x).index_add(0, token, weighted)` adds each row to that of its token.",
+    ),
+    after=(
+        "Three all-to-alls forward, of which one carries sizes only, and two backward. The ranks have different "
+        "amounts of work, and nobody can compute before the slowest has sent."
+    ),
+)
+
+
+# -- what the gradients hold ------------------------------------------------------------------------------------------
+
+
+def _averaged(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    shared = [np.mean([x[0][i] for x in xs], axis=0) for i in range(len(xs[0][0]))]
+    return [
+        {"shared": shared, "experts": [None if g is None else g / n for g in x[1]]}
+        if all(g is not None for g in x[1])
+        else {"shared": shared, "experts": "no gradient"}
+        for x in xs
+    ]
+
+
+def _gradients(n: int) -> list[Case]:
+    rng = normal(n, 7)
+
+    def drawn(shared: Sequence[tuple[int, ...]], mine: Sequence[tuple[int, ...]]) -> list[Any]:
+        alike = [rng.normal(size=s) for s in mine]  # rank r's are r + 1 times these: the harness tells means by it
+        return [([rng.normal(size=s) for s in shared], [(r + 1) * g for g in alike]) for r in range(n)]
+
+    first = [([np.full(2, 10.0 * r)], [np.full(2, 100.0 * (r + 1))]) for r in range(n)]
+    idle = drawn([(2,)], [(3,)])
+    idle[-1] = (idle[-1][0], [None])
+    return [
+        Case(first, "one shared parameter, and one of the expert"),
+        Case(drawn([(3, 2), (3,)], [(4, 3), (4,), (3, 4)]), "several parameters"),
+        Case(idle, "the last rank's expert has no gradient, because no token came"),
+        Case(drawn([(20, 20), (20,)], [(80, 20), (20, 80)]), "larger parameters"),
+    ]
+
+
+GRADIENTS = Exercise(
+    name="mixture_gradients",
+    lesson="13c",
+    title="Which gradients are averaged, and how?",
+    statement=(
+        "`backward()` has run on every rank, from the mean loss of the rank's own tokens. `shared` are parameters of "
+        "which every rank has a copy: attention, norms, router. `experts` are those of this rank's expert, which "
+        "exists nowhere else. Leave in every `p.grad` the gradient that one process would have, which holds all "
+        "experts and takes the **mean of all ranks' losses**. Return nothing. (An expert that no token has reached "
+        "may have `p.grad` None, and keeps it.)\n\n"
+        "Think first: whose losses has an expert's gradient added up, when the backward pass ends?"
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_averaged,
+    inputs=_gradients,
+    tolerance=1e-9,
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    harness="""
+def harness(mixture_gradients, shared, experts):
+    def parameter(grad):
+        like = torch.zeros(3, dtype=torch.float64, device=device) if grad is None else grad
+        p = torch.nn.Parameter(torch.zeros_like(like))
+        p.grad = grad
+        return p
+
+    copies, mine = [parameter(g) for g in shared], [parameter(g) for g in experts]
+    before = [None if g is None else g.clone() for g in experts]
+    mixture_gradients(copies, mine)
+    for p, sums in zip(mine, before):
+        if sums is None or p.grad is None or torch.allclose(p.grad, sums / world_size):
+            continue
+        assert not torch.equal(p.grad, sums), (
+            "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
+        )
+        totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
+        means = [sums / (rank + 1) * total / world_size for total in totals]
+        assert not any(torch.allclose(p.grad, mean) for mean in means), (
+            "The experts' gradients are the mean over the ranks, where each rank holds a different expert."
+        )
+    none = any(p.grad is None for p in mine)
+    return {"shared": [p.grad for p in copies], "experts": "no gradient" if none else [p.grad for p in mine]}
+""",
+    solution='''
+def mixture_gradients(shared, experts):
+    """Leave in each p.grad the gradient of the mean of all ranks' losses."""
+    for p in shared:
+        dist.all_reduce(p.grad)
+        p.grad /= world_size
+    for p in experts:
+        if p.grad is not None:
+            p.grad /= world_size
+''',
+    mutants=(
+        Mutant(
+            "averages the experts over the ranks, as if they were copies",
+            replace=(
+                "    for p in experts:\n        if p.grad is not None:\n            p.grad /= world_size\n",
+                "    for p in experts:\n"
+                "        grad = p.grad if p.grad is not None else torch.zeros_like(p)\n"
+                "        dist.all_reduce(grad)\n"
+                "        p.grad = grad / world_size\n",
+            ),
+            says="where each rank holds a different expert",
+        ),
+        Mutant(
+            "leaves the experts' gradients as they are",
+            replace=(
+                "    for p in experts:\n        if p.grad is not None:\n            p.grad /= world_size\n",
+                "",
+            ),
+            says="still the sum over all ranks",
+        ),
+        Mutant(
+            "adds the shared ones up and does not divide",
+            replace=(
+                "        dist.all_reduce(p.grad)\n        p.grad /= world_size\n",
+                "        dist.all_reduce(p.grad)\n",
+            ),
+            says="shared",
+        ),
+        Mutant(
+            "divides the shared ones and does not add them up",
+            replace=("        dist.all_reduce(p.grad)\n", ""),
+            says="shared",
+        ),
+        Mutant(
+            "divides an expert's gradient twice",
+            replace=("            p.grad /= world_size\n", "            p.grad /= world_size**2\n"),
+            says="experts",
+        ),
+        Mutant(
+            "takes for granted that every expert had a token",
+            replace=(
+                "        if p.grad is not None:\n            p.grad /= world_size\n",
+                "        p.grad /= world_size\n",
+            ),
+            verdict="raises",
+            says="no token came",
+        ),
+        Mutant(
+            "gives an expert without tokens a gradient of zeros",
+            replace=(
+                "        if p.grad is not None:\n            p.grad /= world_size\n",
+                "        p.grad = torch.zeros_like(p) if p.grad is None else p.grad / world_size\n",
+            ),
+            says="no token came",
+        ),
+    ),
+    hints=(
+        "For copies it is lesson 09: all-reduce, and divide by the number of ranks.",
+        "The backward all-to-all has brought the gradients of all ranks' tokens to their expert. So its gradient is a "
+        "sum over all ranks already.",
+        "The sum is there, and the mean is asked for: divide, and communicate nothing. An all-reduce would add the "
+        "gradients of different experts.",
+    ),
+    after=(
+        "An all-reduce over experts adds up gradients of different functions, and nothing complains, because the "
+        "shapes agree. The missing division is harder to see: Adam divides by the size of the gradient, so only "
+        "clipping, weight decay and SGD notice that the experts' gradients are N times too large."
+    ),
+)
+
+
+EXERCISES = (PLAN, EXCHANGE, MIXTURE, GRADIENTS)

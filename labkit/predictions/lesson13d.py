@@ -1,0 +1,192 @@
+"""The predictions of lesson 13d: what attention needs of other ranks, and what a ring sends, holds and leaves idle."""
+
+from labkit.predictions.prediction import Option, Prediction, Trap
+
+OTHERS = Prediction(
+    name="what_needs_the_others",
+    lesson="13d",
+    question=(
+        "Each rank has some positions of the sequence, and all weights. Which parts of a transformer layer need "
+        "something of the positions on other ranks?"
+    ),
+    options=(
+        Option(
+            "all of them: a layer is one function of the whole sequence",
+            "Taken together it is. But most of its parts look at one position at a time.",
+        ),
+        Option(
+            "attention and the layer norms",
+            "That would be true of a batch norm, which takes a mean over positions. A layer norm takes its mean over "
+            "the numbers of one position.",
+        ),
+        Option(
+            "attention and the MLP",
+            "The MLP has most of the weights, and computes each position by itself.",
+        ),
+        Option("attention alone"),
+    ),
+    answer="attention alone",
+    why=(
+        "Attention alone. Embeddings, norms, MLP and output compute each position by itself. Without the others' "
+        "positions the loss is wrong, and so is the gradient, though no rank notices."
+    ),
+)
+
+SEES = Prediction(
+    name="keys_of_the_first_query",
+    lesson="13d",
+    question=(
+        "Rank 2 has the queries of positions 512 to 767, and has gathered the keys and values of all 1,024 positions. "
+        "It calls `scaled_dot_product_attention(q, k, v, is_causal=True)`. Which keys does its **first** query see?"
+    ),
+    options=(
+        Option("key 0 alone"),
+        Option(
+            "keys 0 to 512",
+            "That would be right, and it would be true if the function knew that these queries begin at 512. Nobody "
+            "has told it.",
+        ),
+        Option(
+            "keys 0 to 768: queries and keys are aligned at their ends",
+            "That is what you want when you generate text with a cache, and PyTorch has `causal_lower_right` for it. "
+            "`is_causal=True` aligns both at the beginning.",
+        ),
+        Option(
+            "none: it raises an error, because there are more keys than queries",
+            "An error would be helpful, but these shapes are allowed, with this mask, too.",
+        ),
+    ),
+    answer="key 0 alone",
+    why=(
+        "Key 0 alone. The function numbers queries and keys from 0, and its query 0 sees key 0. Rank 2 would look at "
+        "rank 0's positions and never at its own. All ranks but rank 0 get this wrong, without an error."
+    ),
+)
+
+WHOSE = Prediction(
+    name="block_after_two_steps",
+    lesson="13d",
+    question=(
+        "At the beginning each of four ranks holds its own block. In each step it sends the block that it holds to the "
+        "next rank (rank 3 to rank 0) and gets one from the rank before it. Whose block does rank 1 hold after **two** "
+        "steps?"
+    ),
+    options=(
+        Option(
+            "rank 1's: blocks go there and back",
+            "That would be true with two ranks.",
+        ),
+        Option(
+            "rank 2's",
+            "That would be true after three steps: the block before the last one has come all the way round.",
+        ),
+        Option("rank 3's"),
+        Option(
+            "rank 0's",
+            "That would be true after one step.",
+        ),
+    ),
+    answer="rank 3's",
+    why=(
+        "Rank 3's: after s steps a rank holds the block of rank (r − s) mod N, and (1 − 2) mod 4 is 3. If "
+        "you count in the other direction, you mask the wrong keys and get plausible numbers."
+    ),
+)
+
+BYTES = Prediction(
+    name="bytes_of_the_ring",
+    lesson="13d",
+    question="Compared with the all-gather of all keys and values, a rank in the ring sends …",
+    options=(
+        Option(
+            "less: it only ever talks to its neighbour",
+            "Fewer partners are not fewer bytes. In an all-gather, too, each block has to reach three other ranks.",
+        ),
+        Option(
+            "more: it passes on what is not its own",
+            "That would be true if the all-gather did not. Gloo's and NCCL's all-gather is a ring as well.",
+        ),
+        Option("as much"),
+        Option(
+            "half, because masked blocks are skipped",
+            "They are skipped when it comes to computing. But the ranks further on need them, so they travel.",
+        ),
+    ),
+    answer="as much",
+    why=(
+        "As much. Either way, each rank passes on N − 1 blocks. What differs is that the ring computes in between and "
+        "does not keep the blocks."
+    ),
+)
+
+MEMORY = Prediction(
+    name="memory_of_the_ring",
+    lesson="13d",
+    question=(
+        "Both make the scores that they need as a whole matrix: `at_once` of 256 queries and 1,024 keys, `ring` of 256 "
+        "queries and 256 keys at a time. About how many times as many bytes of tensors does `at_once` have alive at "
+        "its peak?"
+    ),
+    answer=4.0,
+    within=0.15,
+    why=(
+        "About four times as many, one for each rank: its scores are those of four blocks against one, and its keys "
+        "and values those of four against two."
+    ),
+    traps=(
+        Trap(1, "That would be true if the ring kept what came by."),
+        Trap(16, "That would be true of one process with all 1,024 queries. The queries are shared out in both ways."),
+        Trap(2, "Two blocks are in memory at a time, but scores are much larger, and they are those of one block."),
+    ),
+)
+
+IDLE = Prediction(
+    name="even_share_of_a_causal_ring",
+    lesson="13d",
+    question=(
+        "In each step of the ring the ranks wait for the slowest one. Add up what the slowest one has to do in each of "
+        "the four steps, in pairs of a query and a key that it sees. If the same pairs were shared out **evenly**, "
+        "every rank would have what percentage of that?"
+    ),
+    answer=57.1,
+    unit="%",
+    within=0.06,
+    why=(
+        "57 %. In the first step all ranks have their own block, a triangle: half a block. In the other three, some "
+        "rank has a whole block. That is 3.5 blocks. Together there are 4 triangles and 6 whole blocks, 8 in all, and "
+        "a quarter of that is 2. With more ranks the share comes close to one half."
+    ),
+    traps=(
+        Trap(62.5, "These are the blocks that are not skipped, 10 of 16. The four on the diagonal are half empty."),
+        Trap(50, "That is the limit for many ranks. With four, the triangles still count."),
+        Trap(25, "That would be true if one rank did everything."),
+        Trap(
+            100, "That would be true if all ranks had the same to do in each step. Rank 0 has nothing after the first."
+        ),
+    ),
+)
+
+HEADS = Prediction(
+    name="bytes_of_ulysses",
+    lesson="13d",
+    question=(
+        "The ring sends two tensors (keys, values) as large as a rank's `q` in each of three steps. Ulysses exchanges "
+        "four tensors of that size once: `q`, `k`, `v` and the result. How many times as many bytes does a rank send "
+        "in the **ring**, on four ranks?"
+    ),
+    answer=2.0,
+    within=0.1,
+    why=(
+        "Twice as many. The ring sends 2 · 3 = 6 tensors. An all-to-all keeps a rank's own quarter, so Ulysses sends 4 "
+        "· ¾ = 3. In general it is N / 2 times: the more ranks, the better for Ulysses. But Ulysses' messages are not "
+        "hidden, and it needs as many heads as ranks."
+    ),
+    traps=(
+        Trap(1.5, "6 against 4 tensors. A rank's own part stays where it is in an all-to-all: a quarter of each."),
+        Trap(0.5, "The other way round: the ring sends more."),
+        Trap(1, "Count the tensors: two in each of three steps, and four once, less a quarter."),
+        Trap(6, "That is what the ring sends, in tensors. Ulysses sends some, too."),
+    ),
+)
+
+PREDICTIONS = (OTHERS, SEES, WHOSE, BYTES, MEMORY, IDLE, HEADS)
