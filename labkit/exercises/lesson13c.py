@@ -606,7 +606,7 @@ def load_slices(read, shapes, plan, part_of, group):
                 "            mine[name] = comms.all_gather(read(name), group=group)[0]\n",
             ),
             verdict="forbidden",
-            says="a remainder",
+            says="all_gather",
         ),
     ),
     hints=(

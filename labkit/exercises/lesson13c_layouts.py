@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson03 import OBJECTS
 from labkit.exercises.lesson11 import LET_GO
 from labkit.exercises.lesson13c import PART_OF, bounds, numbers
 from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.theory.primitives import OBJECTS
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
 
