@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c: a pipeline's stage, shards for another number of ranks, and a file that one rank has."""
+"""Exercises of lesson 13c: a pipeline's stage, and a file that only one rank has."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from labkit.exercises.lesson11 import LET_GO
 from labkit.exercises.lesson13c import PART_OF, bounds, numbers
 from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
 from labkit.theory.primitives import OBJECTS
-
-Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
-
 
 # -- a stage of a pipeline --------------------------------------------------------------------------------------------
 
@@ -133,7 +130,7 @@ def load_stage(stage, whole, layers, part_of):
             _, number, *rest = name.split(".")
             there = ".".join(["blocks", str(start + int(number)), *rest])
         mine[name] = whole[there]
-    stage.load_state_dict(mine)
+    stage.load_state_dict(mine, assign=True)
 ''',
     mutants=(
         Mutant(
@@ -148,7 +145,7 @@ def load_stage(stage, whole, layers, part_of):
         Mutant(
             "keeps the names of the whole model, and is not strict about it",
             replace=(
-                "        mine[name] = whole[there]\n    stage.load_state_dict(mine)\n",
+                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
                 "        mine[there] = whole[there]\n    stage.load_state_dict(mine, strict=False)\n",
             ),
             says="-1",
@@ -163,7 +160,7 @@ def load_stage(stage, whole, layers, part_of):
         Mutant(
             "forgets the buffers",
             replace=(
-                "        mine[name] = whole[there]\n    stage.load_state_dict(mine)\n",
+                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
                 "        if name in dict(stage.named_parameters()):\n            mine[name] = whole[there]\n"
                 "    stage.load_state_dict(mine, strict=False)\n",
             ),
@@ -177,7 +174,7 @@ def load_stage(stage, whole, layers, part_of):
         Mutant(
             "forgets the embedding and the head",
             replace=(
-                "        mine[name] = whole[there]\n    stage.load_state_dict(mine)\n",
+                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
                 "        if there != name or start == 0:\n            mine[name] = whole[there]\n"
                 "    stage.load_state_dict(mine, strict=False)\n",
             ),
@@ -195,183 +192,6 @@ def load_stage(stage, whole, layers, part_of):
         "`strict=False` is for a checkpoint that really has other tensors than the model; then look at the missing and "
         "unexpected names that `load_state_dict` returns. A layer that nobody loads still computes, and the model is "
         "just worse."
-    ),
-)
-
-
-# -- another number of ranks ------------------------------------------------------------------------------------------
-
-
-def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
-    """A tensor cut into rows x columns parts, as boxes; those without a number are left out.
-
-    >>> grid((3, 4), 2)
-    [([0, 0], [2, 4]), ([2, 0], [1, 4])]
-    """
-    boxes: list[Box] = []
-    for i in range(rows):
-        for j in range(columns):
-            cuts = [bounds(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
-            boxes.append(([a for a, _ in cuts], [b - a for a, b in cuts]))
-    return [box for box in boxes if math.prod(box[1])]
-
-
-def _mine(xs: Sequence[Any], boxes: Sequence[Box], chunks: Sequence[Box]) -> list[Any]:
-    return [
-        whole[tuple(slice(a, a + s) for a, s in zip(*box, strict=True))]
-        for (whole,), box in zip(xs, boxes, strict=True)
-    ]
-
-
-def _reshardings(n: int) -> list[Case]:
-    old = 3 if n == 4 else 4
-
-    def case(about: str, shape: tuple[int, ...], boxes: Sequence[Box], chunks: Sequence[Box]) -> Case:
-        whole = np.arange(float(math.prod(shape)), dtype="float32").reshape(shape)
-        boxes = [*boxes, *[([0] * len(shape), [0] * len(shape))] * (n - len(boxes))]
-        return Case([(whole.copy(),) for _ in range(n)], about, {"boxes": boxes, "chunks": list(chunks)})
-
-    def vectors(length: int, ranks: int) -> list[Box]:
-        return grid((length,), ranks)
-
-    wide, tall = (4, 2 * n), (2 * n + 1, 3)
-    return [
-        case(f"from {old} ranks to {n}", (12,), vectors(12, n), vectors(12, old)),
-        case("rows that do not divide", tall, grid(tall, n), grid(tall, old)),
-        case("rows become columns", wide, grid(wide, 1, n), grid(wide, 4)),
-        case("from a grid of 2 x 2", wide, grid(wide, n), grid(wide, 2, 2)),
-        case("one whole tensor", tall, grid(tall, n), grid(tall, 1)),
-        case("the last rank needs nothing", (n - 1, 2), grid((n - 1, 2), n), grid((n - 1, 2), n - 1)),
-        case("chunks in another order", (12,), vectors(12, n), vectors(12, 6)[::-1]),
-    ]
-
-
-ASSEMBLED = """
-def harness(pieces_for_me, whole, boxes, chunks):
-    def cut(first, size):
-        return tuple(slice(a, a + s) for a, s in zip(first, size))
-
-    pieces = list(pieces_for_me(boxes[rank], chunks))
-    room = torch.full(boxes[rank][1], float("nan"), device=device)
-    for chunk, there, here, size in pieces:
-        said = f"rank {rank}'s piece {(chunk, list(there), list(here), list(size))}"
-        assert all(s > 0 for s in size), f"{said} is empty: nobody has to open that file"
-        fits = all(0 <= a and a + s <= wide for a, s, wide in zip(there, size, chunks[chunk][1]))
-        assert fits, f"{said} reaches out of chunk {chunk}, whose size is {list(chunks[chunk][1])}"
-        fits = all(0 <= a and a + s <= wide for a, s, wide in zip(here, size, room.shape))
-        assert fits, f"{said} reaches out of what the rank needs, whose size is {list(room.shape)}"
-        assert room[cut(here, size)].isnan().all(), f"{said} brings numbers that another piece has brought already"
-        room[cut(here, size)] = whole[cut([a + b for a, b in zip(chunks[chunk][0], there)], size)]
-    return room
-"""
-
-PIECES = Exercise(
-    name="pieces_for_me",
-    lesson="13c",
-    title="Which pieces of old shards make up a new one?",
-    statement=(
-        "A tensor was saved in parts by one number of ranks and is loaded by another. A part is a box, "
-        "`(offsets, sizes)`: where it begins in the whole tensor and how large it is, in each dimension. `mine` is the "
-        "box that this rank needs, and `chunks` are the boxes that lie in files, in any order; they do not overlap. "
-        "There may be one dimension or more.\n\n"
-        "Return a list with a piece `(i, there, here, sizes)` for every chunk i that has something for you: where the "
-        "piece begins **within the chunk**, where it begins **within your box**, and its sizes. Leave out chunks that "
-        "have nothing for you. Communicate nothing; the check puts the pieces together. In the picture, the whole "
-        "tensor is on the left."
-    ),
-    minutes=12,
-    difficulty=3,
-    means=_mine,
-    inputs=_reshardings,
-    harness=ASSEMBLED,
-    tolerance=0,
-    forbids=("collectives",),
-    solution='''
-def pieces_for_me(mine, chunks):
-    """Return what to read: (chunk, where in the chunk, where in my box, sizes) for every chunk that I need."""
-    pieces = []
-    for i, (offsets, sizes) in enumerate(chunks):
-        # yours
-        first = [max(a, b) for a, b in zip(mine[0], offsets)]
-        after = [min(a + s, b + t) for a, s, b, t in zip(*mine, offsets, sizes)]
-        if all(a < b for a, b in zip(first, after)):
-            there = [a - b for a, b in zip(first, offsets)]
-            here = [a - b for a, b in zip(first, mine[0])]
-            pieces.append((i, there, here, [b - a for a, b in zip(first, after)]))
-        # end
-    return pieces
-''',
-    mutants=(
-        Mutant(
-            "counts from where the whole tensor begins, not the chunk",
-            replace=("there = [a - b for a, b in zip(first, offsets)]", "there = first"),
-            says="reaches out of chunk",
-        ),
-        Mutant(
-            "puts the pieces where the whole tensor has them",
-            replace=("here = [a - b for a, b in zip(first, mine[0])]", "here = first"),
-            says="what the rank needs",
-        ),
-        Mutant(
-            "brings empty pieces, too",
-            replace=("a < b for a, b in zip(first, after)", "a <= b for a, b in zip(first, after)"),
-            says="is empty",
-        ),
-        Mutant(
-            "takes any dimension for enough",
-            replace=("if all(a < b", "if any(a < b"),
-        ),
-        Mutant(
-            "stops at the first chunk that fits",
-            replace=("(first, after)]))\n", "(first, after)]))\n            break\n"),
-        ),
-        Mutant(
-            "thinks that its own box was saved",
-            source="""
-def pieces_for_me(mine, chunks):
-    nowhere = [0] * len(mine[1])
-    return [(chunks.index(mine), nowhere, nowhere, mine[1])]
-""",
-            verdict="raises",
-            says="ValueError",
-        ),
-        Mutant(
-            "takes the old part of its own number",
-            source="""
-def pieces_for_me(mine, chunks):
-    nowhere = [0] * len(mine[1])
-    return [(rank, nowhere, nowhere, chunks[rank % len(chunks)][1])]
-""",
-        ),
-        Mutant(
-            "thinks that there were as many ranks as there are now",
-            replace=("enumerate(chunks):", "enumerate(chunks[:world_size]):"),
-            says="nan",
-        ),
-        Mutant(
-            "looks at the first dimension only",
-            replace=(
-                "for a, s, b, t in zip(*mine, offsets, sizes)]",
-                "for a, s, b, t in list(zip(*mine, offsets, sizes))[:1]] + mine[1][1:]",
-            ),
-            says="columns",
-        ),
-        Mutant(
-            "loses the last row of each piece",
-            replace=("[b - a for a, b in zip(first, after)]))", "[max(1, b - a - 1) for a, b in zip(first, after)]))"),
-        ),
-    ),
-    hints=(
-        "In one dimension: where do two intervals begin and end together? At the larger of the two beginnings, and at "
-        "the smaller of the two ends.",
-        "Do that in each dimension, in the numbers of the whole tensor. Two boxes overlap if **every** dimension has a "
-        "beginning before its end.",
-        "Then subtract: `there` counts from the chunk's offsets, `here` from those of your own box.",
-    ),
-    after=(
-        "This is all there is to loading with another number of ranks, along another dimension, or on another mesh: "
-        "`torch.distributed.checkpoint` keeps the list of boxes in its file `.metadata`, and each rank makes such a "
-        "list of pieces for every tensor."
     ),
 )
 
@@ -535,4 +355,4 @@ def hand_out(pieces, shapes, part_of):
     ),
 )
 
-EXERCISES = (STAGE, PIECES, HAND_OUT)
+EXERCISES = (STAGE, HAND_OUT)

@@ -35,6 +35,7 @@ COPIES = Prediction(
     ),
 )
 
+
 PEAK = Prediction(
     name="peak_of_the_reader",
     lesson="13c",
@@ -57,36 +58,6 @@ PEAK = Prediction(
     ),
 )
 
-EMPTY = Prediction(
-    name="what_to_empty_leaves",
-    lesson="13c",
-    question=(
-        "A module makes a mask of 0 and 1 in its `__init__` and registers it as a buffer with `persistent=False`, so "
-        "that no file has to hold it. It is built on `meta`, `to_empty` gives it memory, and `load_state_dict` fills "
-        "in everything that the file has. What does the mask hold now?"
-    ),
-    options=(
-        Option(
-            "0 and 1, as `__init__` made them",
-            "That would be true on a device with memory. On `meta`, `__init__` computed shapes and no numbers.",
-        ),
-        Option(
-            "zeros, because `to_empty` begins with zeros",
-            "That would be true if it wrote anything. It allocates, like `torch.empty`; fresh memory often happens to "
-            "be zero, and used memory is not.",
-        ),
-        Option("whatever was in that memory before"),
-        Option(
-            "nothing: `load_state_dict` raises an error, because a buffer is missing",
-            "That would be true of a persistent buffer. `load_state_dict` does not look for the others.",
-        ),
-    ),
-    answer="whatever was in that memory before",
-    why=(
-        "Whatever was there. The numbers of `__init__` were never computed, the file does not have them, and no error "
-        "says so. After `to_empty`, everything that is in no file has to be computed again."
-    ),
-)
 
 BROADCAST_TIME = Prediction(
     name="seconds_to_64_replicas",
@@ -112,36 +83,6 @@ BROADCAST_TIME = Prediction(
     ),
 )
 
-PICKLE = Prediction(
-    name="a_file_with_an_object",
-    lesson="13c",
-    question=(
-        "Somebody gives you a file with a tensor and a small object. You call "
-        "`found = torch.load(path, weights_only=False)` and never touch the object. When does code run that the "
-        "**file** has chosen?"
-    ),
-    options=(
-        Option(
-            "never: a file holds data",
-            "That would be true of a file of numbers. A pickle is a program that builds objects.",
-        ),
-        Option(
-            'when I look at `found["note"]`',
-            "That would be true if objects were built when they are first used. `torch.load` builds all of them.",
-        ),
-        Option(
-            "never, unless I have imported the object's class",
-            "That would be true if the class were needed. The file names a function, and the loader imports it.",
-        ),
-        Option("while `torch.load` runs"),
-    ),
-    answer="while `torch.load` runs",
-    why=(
-        "While it loads. A pickle says how to make each object again: *import this function, call it with these "
-        "arguments*. Here the call made an empty file; it could have been any other. With `weights_only=True`, which "
-        "is the default since torch 2.6, the loader makes tensors and plain containers only, and refuses the rest."
-    ),
-)
 
 GPT3 = Prediction(
     name="gpus_for_350_gb",
@@ -165,6 +106,7 @@ GPT3 = Prediction(
         Trap(24, "That works, too, but a smaller number does as well."),
     ),
 )
+
 
 CHUNKS = Prediction(
     name="six_in_four_chunks",
@@ -192,27 +134,6 @@ CHUNKS = Prediction(
     ),
 )
 
-PAGES = Prediction(
-    name="columns_from_storage",
-    lesson="13c",
-    question=(
-        "A matrix lies in a file, row after row. A row takes 3,840 bytes. The file is mapped into memory: what is "
-        "touched is read, in pages of 4,096 bytes. A rank copies a quarter of the **columns**, 240 of 960. How many "
-        "per cent of the matrix must the storage deliver?"
-    ),
-    answer=100.0,
-    unit="%",
-    within=0.05,
-    why=(
-        "100 %. A quarter of each row is 960 bytes, and then 2,880 bytes follow that this rank does not need. That is "
-        "less than a page, so every page holds some byte that it does need. A quarter of the **rows** is one run of "
-        "bytes, and there 25 % are enough."
-    ),
-    traps=(
-        Trap(25, "That is what is copied, and what a quarter of the rows would need. Storage delivers whole pages."),
-        Trap(50, "A page is longer than a row: it always holds some bytes of these columns."),
-    ),
-)
 
 QKV = Prediction(
     name="a_chunk_of_qkv",
@@ -242,6 +163,7 @@ QKV = Prediction(
         "raises an error, and the model computes nonsense. Each of the three has to be cut by itself."
     ),
 )
+
 
 RANK_9 = Prediction(
     name="the_device_of_rank_9",
@@ -274,72 +196,4 @@ RANK_9 = Prediction(
     ),
 )
 
-OLD_SHARDS = Prediction(
-    name="old_shards_of_a_new_rank",
-    lesson="13c",
-    question=(
-        "A matrix of 12 rows was saved by four ranks, three rows in each file. Three ranks load it, four rows each. "
-        "Which of the files 0, 1, 2, 3 does **rank 1** have to open?"
-    ),
-    options=(
-        Option(
-            "file 1",
-            "That would be true if it needed rows 3, 4 and 5, the old rank 1's.",
-        ),
-        Option(
-            "files 0, 1 and 2",
-            "File 0 has rows 0 to 2. All of them belong to the new rank 0.",
-        ),
-        Option("files 1 and 2"),
-        Option(
-            "all four, and then it cuts",
-            "That is right and costly: it reads 12 rows for the sake of 4.",
-        ),
-    ),
-    answer="files 1 and 2",
-    why="Files 1 and 2. It needs rows 4 to 7; file 1 has rows 3 to 5, and file 2 has rows 6 to 8.",
-)
-
-ASYNC = Prediction(
-    name="weights_of_an_async_save",
-    lesson="13c",
-    question=(
-        "`saving = dcp.async_save(state, …)` returns while a thread still writes. At once the program adds 1 to every "
-        "weight, as the next training step might, and then it waits: `saving.result()`. What does the file hold?"
-    ),
-    options=(
-        Option(
-            "the new weights",
-            "That would be true if the thread read the weights when it writes them.",
-        ),
-        Option(
-            "a mixture: some tensors are old, others new",
-            "That would be true if the thread read the weights while they change. This is what has to be prevented.",
-        ),
-        Option("the old weights"),
-        Option(
-            "an error: the state has changed while it was saved",
-            "Nobody looks for changes; and nobody has to.",
-        ),
-    ),
-    answer="the old weights",
-    why=(
-        "The old weights. Before it returns, `async_save` copies everything that it will write. So the price of going "
-        "on at once is the memory of a second copy (of this rank's part), and the time to make it."
-    ),
-)
-
-PREDICTIONS = (
-    COPIES,
-    PEAK,
-    EMPTY,
-    BROADCAST_TIME,
-    PICKLE,
-    GPT3,
-    CHUNKS,
-    PAGES,
-    QKV,
-    RANK_9,
-    OLD_SHARDS,
-    ASYNC,
-)
+PREDICTIONS = (COPIES, PEAK, BROADCAST_TIME, GPT3, CHUNKS, QKV, RANK_9)
