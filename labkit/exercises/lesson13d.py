@@ -157,8 +157,8 @@ def read_part(file, dtype, shape, offset, dim, start, end):
     ),
     hints=(
         "Rows follow one another in the file, so the rows of a part are one run of bytes. Where does it begin?",
-        "A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector) of `dtype.itemsize` bytes. Make an empty tensor of "
-        "the part's shape and fill it.",
+        "A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector), each of `dtype.itemsize` bytes. Make an "
+        "empty tensor of the part's shape and fill it.",
         "For columns, each row of the part is a run of its own: it begins at number `i * shape[1] + start`.",
     ),
     after=(
