@@ -349,9 +349,9 @@ def hand_out(pieces, shapes, part_of):
         "`del whole`. And where a rank has no rows, nobody sends and nobody receives.",
     ),
     after=(
-        "Rank 0 never holds more than its part and one whole tensor. `dist.scatter` does the same where all parts have "
-        "the same shape. `set_model_state_dict` of `torch.distributed.checkpoint` works like that with "
-        "`broadcast_from_rank0=True`."
+        "Rank 0 never holds more than its part and one whole tensor. `dist.scatter` does the same in one call for each "
+        "tensor, if all parts are filled up to the same shape. A broadcast of each tensor, after which every rank "
+        "cuts, is simpler and sends more."
     ),
 )
 
