@@ -1,4 +1,4 @@
-"""Laws of cutting: the parts of lesson 13c cover everything once, and 13d's pieces fill any box from any cut."""
+"""Laws of cutting: the parts of lesson 13e cover everything once, and 13f's pieces fill any box from any cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labkit import exercises
-from labkit.exercises.lesson13d import grid
+from labkit.exercises.lesson13f import grid
 
 CUTS = [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (1, 4), (2, 2), (3, 2)]
 

@@ -1,4 +1,4 @@
-"""Predictions of lesson 13d: what is in a checkpoint's files, and what other ranks need of them."""
+"""Predictions of lesson 13f: what is in a checkpoint's files, and what other ranks need of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from labkit.predictions.prediction import Option, Prediction, Trap
 
 EMPTY = Prediction(
     name="what_to_empty_leaves",
-    lesson="13d",
+    lesson="13f",
     question=(
         "A module makes a mask of 0 and 1 in its `__init__` and registers it as a buffer with `persistent=False`, so "
         "that no file has to hold it. It is built on `meta`, `to_empty` gives it memory, and `load_state_dict` fills "
@@ -38,7 +38,7 @@ EMPTY = Prediction(
 
 PICKLE = Prediction(
     name="a_file_with_an_object",
-    lesson="13d",
+    lesson="13f",
     question=(
         "Somebody gives you a file with a tensor and a small object. You call "
         "`found = torch.load(path, weights_only=False)` and never touch the object. When does code run that the "
@@ -70,7 +70,7 @@ PICKLE = Prediction(
 
 PAGES = Prediction(
     name="columns_from_storage",
-    lesson="13d",
+    lesson="13f",
     question=(
         "A matrix lies in a file, row after row. A row takes 3,840 bytes. The file is mapped into memory: what is "
         "touched is read, in pages of 4,096 bytes. A rank copies a quarter of the **columns**, 240 of 960. How many "
@@ -93,7 +93,7 @@ PAGES = Prediction(
 
 OLD_SHARDS = Prediction(
     name="old_shards_of_a_new_rank",
-    lesson="13d",
+    lesson="13f",
     question=(
         "A matrix of 12 rows was saved by four ranks, three rows in each file. Three ranks load it, four rows each. "
         "Which of the files 0, 1, 2, 3 does **rank 1** have to open?"
@@ -120,7 +120,7 @@ OLD_SHARDS = Prediction(
 
 ASYNC = Prediction(
     name="weights_of_an_async_save",
-    lesson="13d",
+    lesson="13f",
     question=(
         "`saving = dcp.async_save(state, …)` returns while a thread still writes. At once the program adds 1 to every "
         "weight, as the next training step might, and then it waits: `saving.result()`. What does the file hold?"
@@ -149,7 +149,7 @@ ASYNC = Prediction(
 
 VIEW = Prediction(
     name="file_of_a_view",
-    lesson="13d",
+    lesson="13f",
     question=(
         "`whole` has 240 rows of 960 numbers in float32, which is 900 KiB. A rank cuts its part, `mine = whole[:60]`, "
         "and saves it: `torch.save(mine, path)`. About how many KiB does the file have?"
@@ -170,7 +170,7 @@ VIEW = Prediction(
 
 CHUNK_READS = Prediction(
     name="what_dcp_reads",
-    lesson="13d",
+    lesson="13f",
     question=(
         "A matrix of 12 long rows was saved by four ranks with DCP, three rows each. Three ranks load it, four rows "
         "each. DCP reads from a file what was written there as one piece, and then cuts. How many per cent of what "

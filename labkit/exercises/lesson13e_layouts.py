@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c: a pipeline's stage, and a file that only one rank has."""
+"""Exercises of lesson 13e: a pipeline's stage, and a file that only one rank has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson11 import LET_GO
-from labkit.exercises.lesson13c import PART_OF, bounds, numbers
+from labkit.exercises.lesson13e import PART_OF, bounds, numbers
 from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
 from labkit.theory.primitives import OBJECTS
 
@@ -90,7 +90,7 @@ def harness(load_stage, whole, layers):
 
 STAGE = Exercise(
     name="load_stage",
-    lesson="13c",
+    lesson="13e",
     title="Repair: a pipeline's stage loads its layers",
     statement=(
         "`whole` is a checkpoint of a model with so many `layers`: `whole[name]` reads one tensor, and going through "
@@ -246,7 +246,7 @@ def harness(hand_out, tensors):
 
 HAND_OUT = Exercise(
     name="hand_out",
-    lesson="13c",
+    lesson="13e",
     title="One rank has the file: hand it out piece by piece",
     statement=(
         "Only rank 0 sees the checkpoint, and no rank has room for all of it. On rank 0 `next(pieces)` reads **one** "

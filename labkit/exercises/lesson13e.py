@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c: read a checkpoint for data and for tensor parallelism."""
+"""Exercises of lesson 13e: read a checkpoint for data and for tensor parallelism."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def harness(load_for_all, params, buffers):
 
 FOR_ALL = Exercise(
     name="load_for_all",
-    lesson="13c",
+    lesson="13e",
     title="Repair: rank 0 reads, everybody receives",
     statement=(
         "The file `path` holds the state dict of a whole model, saved on some machine's GPU 0. **Rank 0 alone** may "
@@ -214,7 +214,7 @@ def _counts(n: int) -> list[Case]:
 
 PART = Exercise(
     name="part_of",
-    lesson="13c",
+    lesson="13e",
     title="Which part is mine?",
     statement=(
         "`count` rows, columns or layers are dealt out to `n` ranks. Return `(start, end)`, the part of the rank at "
@@ -370,7 +370,7 @@ def harness(load_slices, tensors, plan, teams):
 
 SLICES = Exercise(
     name="load_slices",
-    lesson="13c",
+    lesson="13e",
     title="A tensor-parallel rank reads its slices",
     statement=(
         "`read(name, dim, start, end)` reads a part of a tensor from a checkpoint, and `read(name)` all of it; "

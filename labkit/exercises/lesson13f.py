@@ -1,4 +1,4 @@
-"""Exercises of lesson 13d: a part of a file, a checkpoint for another number of ranks, and who writes what."""
+"""Exercises of lesson 13f: a part of a file, a checkpoint for another number of ranks, and who writes what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson13c import PART_OF, bounds, numbers
+from labkit.exercises.lesson13e import PART_OF, bounds, numbers
 from labkit.grading.exercise import Case, Exercise, Mutant
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
@@ -74,7 +74,7 @@ def harness(read_part, whole, dim, parts):
 
 READ = Exercise(
     name="read_part",
-    lesson="13d",
+    lesson="13f",
     title="Read your part of a file, and nothing else",
     statement=(
         "A tensor of this `dtype` and `shape` lies in an open binary `file`, from byte `offset` on, row after row. "
@@ -237,7 +237,7 @@ def harness(pieces_for_me, whole, boxes, chunks):
 
 PIECES = Exercise(
     name="pieces_for_me",
-    lesson="13d",
+    lesson="13f",
     title="Which pieces of old shards make up a new one?",
     statement=(
         "A tensor was saved in parts by one number of ranks and is loaded by another. A part is a box, "
@@ -382,7 +382,7 @@ def _meshes(n: int) -> list[Case]:
 
 WRITE = Exercise(
     name="mine_to_write",
-    lesson="13d",
+    lesson="13f",
     title="Save every piece once",
     statement=(
         "On a mesh with copies, several ranks hold the same piece, and one of them should write it. `held[r]` is the "

@@ -1,4 +1,4 @@
-"""Lessons 13c and 13d: cells and script load the same model in every way, and the checks take other right ways."""
+"""Lessons 13e and 13f: cells and script load the same model in every way, and the checks take other right ways."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ def run_cells(lab, lesson: str, folder: Path) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the lesson's meter reads /proc")
-def test_the_cells_of_13c_print_the_scripts_loss_in_every_way_and_the_peaks_that_they_tell_of(lab, script, tmp_path):
-    said = run_cells(lab, "13c", tmp_path)
+def test_the_cells_of_13e_print_the_scripts_loss_in_every_way_and_the_peaks_that_they_tell_of(lab, script, tmp_path):
+    said = run_cells(lab, "13e", tmp_path)
     right = round(script["saved"][0], 4)
     text = "\n".join(said[0])
     losses = [float(x) for x in re.findall(r"(?:^loss|from slices:) ([\d.]+)", text, re.MULTILINE)]
@@ -249,8 +249,8 @@ def test_the_cells_of_13c_print_the_scripts_loss_in_every_way_and_the_peaks_that
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the lesson reads /proc and advises the kernel")
-def test_the_cells_of_13d_find_every_number_again_bit_by_bit(lab, tmp_path):
-    said = run_cells(lab, "13d", tmp_path)
+def test_the_cells_of_13f_find_every_number_again_bit_by_bit(lab, tmp_path):
+    said = run_cells(lab, "13f", tmp_path)
     text = "\n".join(said[0])
     assert "weights_only=True: UnpicklingError · a new file: False" in text
     assert "weights_only=False: loaded · a new file: True" in text

@@ -1,4 +1,4 @@
-"""Predictions of lesson 13c: loading a model for data, tensor and pipeline parallelism."""
+"""Predictions of lesson 13e: loading a model for data, tensor and pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from labkit.predictions.prediction import Option, Prediction, Trap
 
 COPIES = Prediction(
     name="copies_after_loading",
-    lesson="13c",
+    lesson="13e",
     question=(
         "Every rank builds the model with random weights of its own, rank 0 loads the file, and then each "
         "**parameter** is broadcast from rank 0. All ranks compute the loss of the same rows. What do they find?"
@@ -38,7 +38,7 @@ COPIES = Prediction(
 
 PEAK = Prediction(
     name="peak_of_the_reader",
-    lesson="13c",
+    lesson="13e",
     question=(
         "The file has 16 MiB. Every rank builds the model, `Primed()`. Then rank 0 runs "
         "`model.load_state_dict(torch.load(path))`, and everybody receives. How many MiB more than before does "
@@ -61,7 +61,7 @@ PEAK = Prediction(
 
 BROADCAST_TIME = Prediction(
     name="seconds_to_64_replicas",
-    lesson="13c",
+    lesson="13e",
     question=(
         "On paper: 64 hosts start with the same model of 14 GB. The storage gives 5 GB/s, which all its readers share; "
         "each link between hosts carries 10 GB/s. One host reads the file, and **then** broadcasts it in many small "
@@ -86,7 +86,7 @@ BROADCAST_TIME = Prediction(
 
 GPT3 = Prediction(
     name="gpus_for_350_gb",
-    lesson="13c",
+    lesson="13e",
     question=(
         "GPT-3 has 175 billion parameters: 350 GB in 16 bits. A GPU has room for 25 GB of weights. Tensor parallelism "
         "cuts every layer by its heads, 96 of them, and each GPU gets **equally many**. What is the smallest number of "
@@ -110,7 +110,7 @@ GPT3 = Prediction(
 
 CHUNKS = Prediction(
     name="six_in_four_chunks",
-    lesson="13c",
+    lesson="13e",
     question="Six layers for four ranks: `torch.arange(6).chunk(4)[rank]`. What does **rank 3** get?",
     options=(
         Option(
@@ -137,7 +137,7 @@ CHUNKS = Prediction(
 
 QKV = Prediction(
     name="a_chunk_of_qkv",
-    lesson="13c",
+    lesson="13e",
     question=(
         "`qkv.weight` has 720 rows: 240 for the queries, then 240 for the keys, then 240 for the values; 20 rows for "
         "each of 12 heads. What does rank 0 of four get from `qkv.weight.chunk(4)[0]`?"
@@ -167,7 +167,7 @@ QKV = Prediction(
 
 RANK_9 = Prediction(
     name="the_device_of_rank_9",
-    lesson="13c",
+    lesson="13e",
     question=(
         "A program for one host of 8 GPUs reads `torch.load(path, map_location=f'cuda:{rank}')`. It now runs on two "
         "such hosts, with 16 ranks in all. Which device does **rank 9** need?"
