@@ -191,7 +191,8 @@ def load_stage(stage, whole, layers, part_of):
     after=(
         "`strict=False` is for a checkpoint that really has other tensors than the model; then look at the missing and "
         "unexpected names that `load_state_dict` returns. A layer that nobody loads still computes, and the model is "
-        "just worse."
+        "just worse. `assign=True` uses the tensors that were read; without it they are copied into the stage's own, "
+        "and for a moment both are in memory."
     ),
 )
 

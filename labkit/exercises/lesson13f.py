@@ -388,9 +388,10 @@ WRITE = Exercise(
         "On a mesh with copies, several ranks hold the same piece, and one of them should write it. `held[r]` is the "
         "list of the pieces that rank r holds, each a tuple `(name, row, bytes)`: the tensor, the row where the piece "
         "begins, and its size. Equal tuples are the same piece. Every rank has the lists of all ranks, so all can work "
-        "out the same plan without a message.\n\n"
-        "Go through the different pieces in sorted order. Each is written by that one of its holders that has the "
-        "fewest **bytes** to write so far, the lowest rank if several have. Return the list of the pieces that this "
+        "out the same plan without a message. The plan is for `len(held)` ranks, which may be more than the check "
+        "runs.\n\n"
+        "Go through the different pieces in sorted order. Give each one to the holder that has the fewest **bytes** "
+        "to write so far, and to the lowest rank if several have equally few. Return the list of the pieces that this "
         "`rank` writes, in that order. Communicate nothing."
     ),
     minutes=8,
@@ -421,6 +422,12 @@ def mine_to_write(held):
         ),
         Mutant("lets the lowest rank write everything", replace=("min(holders, key=lambda r: todo[r])", "holders[0]")),
         Mutant("counts pieces, not bytes", replace=("+= piece[2]", "+= 1")),
+        Mutant(
+            "plans for the ranks of the check, not for those of the lists",
+            replace=("enumerate(held) if", "enumerate(held[:world_size]) if"),
+            verdict="raises",
+            says="empty",
+        ),
         Mutant(
             "takes shards of one tensor for the same",
             source="""
