@@ -330,11 +330,12 @@ def _checkpoints(n: int) -> list[Case]:
         tensors = {name: t.astype("float32") for name, t in tensors.items()}
         return Case([(dict(tensors),) for _ in range(n)], about, {"plan": plan, "teams": teams})
 
+    small = {"up": (n, 1), "down": (2, n)}  # so that the card shows every number
     mlp = {"up": (2 * n, 3), "down": (3, 2 * n)}
     odd = {"up": (2 * n + 1, 2), "bias": (2 * n + 1,), "down": (2, 2 * n + 1), "prior": (4,)}
     qkv = {"qkv": (3 * 2 * n, 2), "gates": (2, 2 * (n + 1)), "norm": (3,)}
     return [
-        case("rows of one, columns of the other", 0, mlp, everybody, up=(0, 1), down=(1, 1)),
+        case("rows of one, columns of the other", 0, small, everybody, up=(0, 1), down=(1, 1)),
         case("a remainder, and a tensor that nobody cuts", 1, odd, everybody, up=(0, 1), bias=(0, 1), down=(1, 1)),
         case("stacked matrices", 2, qkv, everybody, qkv=(0, 3), gates=(1, 2)),
         case(f"groups {' and '.join(map(str, apart))}", 3, {**mlp, **qkv}, apart, up=(0, 1), down=(1, 1), qkv=(0, 3)),
@@ -379,7 +380,8 @@ SLICES = Exercise(
         "dimension holds so many equal matrices one after the other (as queries, keys and values do): cut **each** of "
         "them, and put the parts together again. What is not in the plan, every rank needs whole.\n\n"
         "The ranks that share a copy of the model form `group`; other groups have copies of their own. Read only what "
-        "you return, and communicate nothing."
+        "you return, and communicate nothing. In the picture, `up` is cut into rows, and `down`, which has two rows, "
+        "into columns."
     ),
     minutes=14,
     difficulty=3,
