@@ -1,0 +1,359 @@
+"""Exercises of lesson 13e: a pipeline's stage, and a file that only one rank has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson11 import LET_GO
+from labkit.exercises.lesson13e import PART_OF, bounds, numbers
+from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.theory.primitives import OBJECTS
+
+# -- a stage of a pipeline --------------------------------------------------------------------------------------------
+
+
+def _stages(xs: Sequence[Any], layers: int) -> list[Any]:
+    n, found = len(xs), []
+    for r, (whole,) in enumerate(xs):
+        start, end = bounds(layers, n, r)
+        mine = {f"blocks.{i - start}.{what}": whole[f"blocks.{i}.{what}"] for i in range(start, end) for what in LAYER}
+        first = {"embedding.weight": whole["embedding.weight"]} if r == 0 else {}
+        last = {name: whole[name] for name in ("head.weight", "head.prior")} if r == n - 1 else {}
+        found.append({**first, **mine, **last})
+    return found
+
+
+LAYER = ("weight", "count")  # a parameter and a buffer
+
+
+def _whole_models(n: int) -> list[Case]:
+    def case(layers: int, seed: int, about: str = "") -> Case:
+        rng = numbers(n, seed)
+        whole: dict[str, Any] = {"embedding.weight": rng.integers(-9, 10, 2).astype("float32")}
+        for i in range(layers):
+            whole[f"blocks.{i}.weight"] = np.array([i + 0.5], dtype="float32")
+            whole[f"blocks.{i}.count"] = np.array(100 + i)
+        whole |= {"head.weight": rng.integers(-9, 10, 2).astype("float32"), "head.prior": np.array([7.5], "float32")}
+        return Case([(dict(whole),) for _ in range(n)], about or f"{layers} layers", {"layers": layers})
+
+    return [case(n, 10, "a layer a stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
+
+
+# The checkpoint counts what is read from it, and a stage begins with numbers of its own, as every model does.
+STAGE_OF = (
+    PART_OF
+    + """
+def harness(load_stage, whole, layers):
+    from collections.abc import Mapping
+
+    asked = []
+
+    class Checkpoint(Mapping):
+        def __getitem__(self, name):
+            tensor = whole[name]
+            asked.append(name)
+            return tensor.clone()
+
+        def __contains__(self, name):
+            return name in whole
+
+        def __iter__(self):
+            return iter(whole)
+
+        def __len__(self):
+            return len(whole)
+
+    def part(parameter, **buffers):
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(torch.full_like(whole[parameter], -1))
+        for name, there in buffers.items():
+            module.register_buffer(name, torch.full_like(whole[there], -1))
+        return module
+
+    start, end = part_of(layers, world_size, rank)
+    stage = torch.nn.Module()
+    if rank == 0:
+        stage.embedding = part("embedding.weight")
+    stage.blocks = torch.nn.ModuleList(part("blocks.0.weight", count="blocks.0.count") for _ in range(start, end))
+    if rank == world_size - 1:
+        stage.head = part("head.weight", prior="head.prior")
+    load_stage(stage, Checkpoint(), layers, part_of)
+    state = stage.state_dict()
+    assert len(asked) <= len(state), f"rank {rank} reads {len(asked)} tensors, and its stage has {len(state)}"
+    return dict(state)
+"""
+)
+
+STAGE = Exercise(
+    name="load_stage",
+    lesson="13e",
+    title="Repair: a pipeline's stage loads its layers",
+    statement=(
+        "`whole` is a checkpoint of a model with so many `layers`: `whole[name]` reads one tensor, and going through "
+        "`whole` gives the names, such as `blocks.3.weight`. `stage` is this rank's part of the model: "
+        "`stage.blocks` holds its layers, those of `part_of(layers, world_size, rank)`, and counts them **from 0**. "
+        "The first stage also has the embedding, and the last one the head. Fill everything that `stage` has, buffers "
+        "too, and read nothing else. Communicate nothing and return nothing.\n\n"
+        "The specimen is the loop that one finds in guides, and it raises no error. Run its check, and look at what "
+        "the stages hold. Numbers of −1 are those that the stage began with."
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_stages,
+    inputs=_whole_models,
+    harness=STAGE_OF,
+    tolerance=0,
+    forbids=("collectives",),
+    specimen='''
+def load_stage(stage, whole, layers, part_of):
+    """Fill this rank's stage of the pipeline from the checkpoint of the whole model."""
+    layers_per_rank = layers // world_size
+    mine = {}
+    for layer in range(rank * layers_per_rank, (rank + 1) * layers_per_rank):
+        for name in whole:
+            if name.startswith(f"blocks.{layer}."):
+                mine[name] = whole[name]
+    stage.load_state_dict(mine, strict=False)
+''',
+    solution='''
+def load_stage(stage, whole, layers, part_of):
+    """Fill this rank's stage of the pipeline from the checkpoint of the whole model."""
+    start, _ = part_of(layers, world_size, rank)
+    mine = {}
+    for name in stage.state_dict():
+        there = name
+        if name.startswith("blocks."):
+            _, number, *rest = name.split(".")
+            there = ".".join(["blocks", str(start + int(number)), *rest])
+        mine[name] = whole[there]
+    stage.load_state_dict(mine, assign=True)
+''',
+    mutants=(
+        Mutant(
+            "loses the remainder, and all later stages begin too early",
+            replace=("start, _ = part_of(layers, world_size, rank)", "start = rank * (layers // world_size)"),
+            says="layers",
+        ),
+        Mutant(
+            "keeps the numbers of the whole model",
+            replace=("str(start + int(number))", "number"),
+        ),
+        Mutant(
+            "keeps the names of the whole model, and is not strict about it",
+            replace=(
+                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
+                "        mine[there] = whole[there]\n    stage.load_state_dict(mine, strict=False)\n",
+            ),
+            says="-1",
+        ),
+        Mutant(
+            "keeps the names of the whole model",
+            replace=("mine[name] = whole[there]", "mine[there] = whole[there]"),
+            verdict="raises",
+            says="state_dict",
+        ),
+        Mutant("begins one layer late", replace=("start + int(number)", "min(start + 1, layers - 1) + int(number)")),
+        Mutant(
+            "forgets the buffers",
+            replace=(
+                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
+                "        if name in dict(stage.named_parameters()):\n            mine[name] = whole[there]\n"
+                "    stage.load_state_dict(mine, strict=False)\n",
+            ),
+            says="count",
+        ),
+        Mutant(
+            "reads the whole model, and keeps its stage",
+            replace=("    mine = {}\n", "    mine, whole = {}, dict(whole)\n"),
+            says="reads",
+        ),
+        Mutant(
+            "forgets the embedding and the head",
+            replace=(
+                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
+                "        if there != name or start == 0:\n            mine[name] = whole[there]\n"
+                "    stage.load_state_dict(mine, strict=False)\n",
+            ),
+            says="head",
+        ),
+    ),
+    hints=(
+        "`strict=False` hides what goes wrong: names that the stage does not have are left out without a word. Take it "
+        "away and read the error.",
+        "Begin with the names that the stage has: `stage.state_dict()`. What are they called in the whole model?",
+        "Layer `number` of the stage is layer `start + number` of the model, where `start, _ = part_of(layers, "
+        "world_size, rank)`. All other names are the same.",
+    ),
+    after=(
+        "`strict=False` is for a checkpoint that really has other tensors than the model; then look at the missing and "
+        "unexpected names that `load_state_dict` returns. A layer that nobody loads still computes, and the model is "
+        "just worse. `assign=True` uses the tensors that were read; without it they are copied into the stage's own, "
+        "and for a moment both are in memory."
+    ),
+)
+
+
+# -- one rank has the file --------------------------------------------------------------------------------------------
+
+
+def _handed(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    return [{name: t[slice(*bounds(len(t), n, r))] for name, t in tensors.items()} for r, (tensors,) in enumerate(xs)]
+
+
+def _on_one_rank(n: int) -> list[Case]:
+    def case(about: str, seed: int, **shapes: tuple[int, ...]) -> Case:
+        rng = numbers(n, seed)
+        tensors = {
+            name: np.arange(float(math.prod(shape))).reshape(shape) if seed == 20 else rng.normal(size=shape)
+            for name, shape in shapes.items()
+        }
+        return Case([({k: t.astype("float32") for k, t in tensors.items()},) for _ in range(n)], about)
+
+    return [
+        case("two tensors", 20, up=(n, 2), bias=(2 * n,)),
+        case("rows that do not divide", 21, up=(2 * n + 1, 3), down=(n + 1, 2), bias=(3,)),
+        case("fewer rows than ranks", 22, up=(2 * n, 1), short=(n - 1, 2)),
+        case("three larger ones", 23, up=(8 * n, 40), down=(16 * n, 20), head=(4 * n, 50)),
+    ]
+
+
+HANDED = (
+    LET_GO
+    + PART_OF
+    + """
+def harness(hand_out, tensors):
+    names, held, faults = list(tensors), [], []
+
+    def pieces():
+        for name in names:
+            faults.extend(f"{name!r} is read while all of {names[i]!r} is still in memory" for i in kept(held))
+            whole = tensors[name].clone()
+            held.append(weakref.ref(whole.untyped_storage()))
+            yield name, whole
+            del whole
+
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    mine = hand_out(pieces() if rank == 0 else None, shapes, part_of)
+    faults.extend(f"all of {names[i]!r} is still in memory at the end: does a view keep it?" for i in kept(held))
+    assert not faults, faults[0]
+    return mine
+"""
+)
+
+HAND_OUT = Exercise(
+    name="hand_out",
+    lesson="13e",
+    title="One rank has the file: hand it out piece by piece",
+    statement=(
+        "Only rank 0 sees the checkpoint, and no rank has room for all of it. On rank 0 `next(pieces)` reads **one** "
+        "tensor and returns `(name, tensor)`, in the order of `shapes`, a dict of all shapes that every rank knows; "
+        "elsewhere `pieces` is None. Everything is float32.\n\n"
+        "Return a dict with this rank's rows of each tensor: those of `part_of(rows, world_size, rank)`, perhaps none. "
+        "When the next tensor is read, the one before must be gone from memory; and each row travels once, to the rank "
+        "that needs it, perhaps with some padding. No object collectives."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_handed,
+    inputs=_on_one_rank,
+    harness=HANDED,
+    tolerance=0,
+    forbids=OBJECTS,
+    budget=Budget(sent=lambda n, S: 1.5 * (n - 1) / n * S),  # room for parts that are filled up to equal lengths
+    least=Least(sent=lambda n, S: (n - 1) / n * S),
+    solution='''
+def hand_out(pieces, shapes, part_of):
+    """Return this rank's rows of every tensor, which rank 0 reads one by one."""
+    mine = {}
+    for name, shape in shapes.items():
+        parts = [part_of(shape[0], world_size, r) for r in range(world_size)]
+        start, end = parts[rank]
+        mine[name] = torch.empty(end - start, *shape[1:], device=device)
+        if rank == 0:
+            _, whole = next(pieces)
+            mine[name].copy_(whole[start:end])
+            for r in range(1, world_size):
+                if parts[r][0] < parts[r][1]:
+                    dist.send(whole[slice(*parts[r])], dst=r)
+            del whole
+        elif start < end:
+            dist.recv(mine[name], src=0)
+    return mine
+''',
+    mutants=(
+        Mutant(
+            "keeps a view of the whole tensor",
+            replace=("mine[name].copy_(whole[start:end])", "mine[name] = whole[start:end]"),
+            says="still in memory",
+        ),
+        Mutant(
+            "reads all tensors before it sends the first",
+            replace=("    mine = {}\n", "    mine = {}\n    pieces = iter(list(pieces)) if rank == 0 else None\n"),
+            says="still in memory",
+        ),
+        Mutant(
+            "keeps the last tensor until the next one is there",
+            replace=("            del whole\n", ""),
+            says="still in memory",
+        ),
+        Mutant(
+            "broadcasts every tensor, and each rank cuts",
+            source="""
+def hand_out(pieces, shapes, part_of):
+    mine = {}
+    for name, shape in shapes.items():
+        whole = next(pieces)[1] if rank == 0 else torch.empty(shape, device=device)
+        dist.broadcast(whole, src=0)
+        mine[name] = whole[slice(*part_of(shape[0], world_size, rank))].clone()
+        del whole
+    return mine
+""",
+            verdict="costly",
+        ),
+        Mutant(
+            "loses the remainder",
+            replace=(
+                "        parts = [",
+                "        shape = (shape[0] // world_size * world_size, *shape[1:])\n        parts = [",
+            ),
+            says="do not divide",
+        ),
+        Mutant(
+            "hands the parts to the wrong ranks",
+            replace=(
+                "dist.send(whole[slice(*parts[r])], dst=r)",
+                "dist.send(whole[slice(*parts[r])], dst=world_size - r)",
+            ),
+        ),
+        Mutant(
+            "sends nothing to a rank that waits for it",
+            replace=("        elif start < end:\n", "        else:\n"),
+            verdict="deadlock",
+            says="fewer rows",
+        ),
+        Mutant(
+            "forgets rank 0's own rows",
+            replace=("            mine[name].copy_(whole[start:end])\n", ""),
+        ),
+    ),
+    hints=(
+        "Send and receive tensor by tensor: read one, send each rank its rows, keep your own, let go of it, read the "
+        "next one.",
+        "A view such as `whole[start:end]` keeps the memory of all of `whole`. Copy your rows into a tensor of their "
+        "own.",
+        "A loop variable that still names the old tensor keeps it, while `next(pieces)` reads the new one: "
+        "`del whole`. And where a rank has no rows, nobody sends and nobody receives.",
+    ),
+    after=(
+        "Rank 0 never holds more than its part and one whole tensor. `dist.scatter` does the same in one call for each "
+        "tensor, if all parts are filled up to the same shape. A broadcast of each tensor, after which every rank "
+        "cuts, is simpler and sends more."
+    ),
+)
+
+EXERCISES = (STAGE, HAND_OUT)

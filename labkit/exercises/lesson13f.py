@@ -1,0 +1,482 @@
+"""Exercises of lesson 13f: a part of a file, a checkpoint for another number of ranks, and who writes what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson13e import PART_OF, bounds, numbers
+from labkit.grading.exercise import Case, Exercise, Mutant
+
+Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
+
+
+# -- only the bytes that are mine -------------------------------------------------------------------------------------
+
+
+def _read(xs: Sequence[Any], dim: int, parts: int) -> list[Any]:
+    found = []
+    for r, (whole,) in enumerate(xs):
+        start, end = bounds(whole.shape[dim], parts, r)
+        found.append(whole.take(range(start, end), dim))
+    return found
+
+
+def _in_a_file(n: int) -> list[Case]:
+    def case(about: str, seed: int, shape: tuple[int, ...], dim: int, dtype: str = "float32", parts: int = n) -> Case:
+        whole = np.arange(math.prod(shape)).reshape(shape) if seed == 0 else numbers(n, seed).normal(size=shape)
+        return Case([(whole.astype(dtype),) for _ in range(n)], about, {"dim": dim, "parts": parts})
+
+    return [
+        case("rows", 0, (n, 3), 0),
+        case("columns", 0, (3, n), 1),
+        case("a vector", 1, (2 * n + 1,), 0),
+        case(f"{2 * n + 1} columns", 2, (5, 2 * n + 1), 1),
+        case("rows in float64", 3, (3 * n, 5), 0, "float64"),
+        case("columns in float16", 4, (4, 3 * n), 1, "float16"),
+        case("rows for more ranks than there are rows", 5, (n, 4), 0, parts=n + 2),
+        case("three dimensions", 6, (2 * n, 3, 2), 0),
+    ]
+
+
+# A file of which every byte that is read is counted.
+IN_A_FILE = (
+    PART_OF
+    + """
+def harness(read_part, whole, dim, parts):
+    import io
+
+    class Counting(io.BytesIO):
+        got = 0
+
+        def read(self, size=-1):
+            data = super().read(size)
+            self.got += len(data)
+            return data
+
+        def readinto(self, room):
+            got = super().readinto(room)
+            self.got += got
+            return got
+
+    before, after = bytes(range(7, 95)), bytes(range(100, 140))
+    file = Counting(before + whole.contiguous().cpu().numpy().tobytes() + after)
+    start, end = part_of(whole.shape[dim], parts, rank)
+    part = read_part(file, whole.dtype, list(whole.shape), len(before), dim, start, end)
+    mine = (end - start) * (whole.numel() // whole.shape[dim]) * whole.dtype.itemsize
+    assert file.got <= mine, f"rank {rank} reads {file.got} bytes of the file, and its part has {mine}"
+    return part
+"""
+)
+
+READ = Exercise(
+    name="read_part",
+    lesson="13f",
+    title="Read your part of a file, and nothing else",
+    statement=(
+        "A tensor of this `dtype` and `shape` lies in an open binary `file`, from byte `offset` on, row after row. "
+        "Return the part from `start` to `end` (not included) along `dim`: rows for `dim` 0, and columns of a matrix "
+        "for `dim` 1. Read **no byte that is not in this part**. `dtype.itemsize` is the number of "
+        "bytes of one number.\n\n"
+        "`file.seek(place)` goes to a byte. `file.readinto(part.view(torch.uint8).numpy())` fills the contiguous "
+        "tensor `part`, of whatever dtype, with the bytes that follow."
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_read,
+    inputs=_in_a_file,
+    harness=IN_A_FILE,
+    tolerance=0,
+    forbids=("collectives",),
+    solution='''
+def read_part(file, dtype, shape, offset, dim, start, end):
+    """Return the part from start to end along dim of a tensor in a file, reading nothing else."""
+    # yours
+    size = list(shape)
+    size[dim] = end - start
+    part = torch.empty(size, dtype=dtype)
+    if dim == 0:
+        file.seek(offset + start * torch.Size(shape[1:]).numel() * dtype.itemsize)
+        file.readinto(part.view(torch.uint8).numpy())
+    else:
+        for i, row in enumerate(part):
+            file.seek(offset + (i * shape[1] + start) * dtype.itemsize)
+            file.readinto(row.view(torch.uint8).numpy())
+    # end
+    return part.to(device)
+''',
+    mutants=(
+        Mutant(
+            "reads the whole tensor, and cuts",
+            source="""
+def read_part(file, dtype, shape, offset, dim, start, end):
+    file.seek(offset)
+    whole = torch.empty(shape, dtype=dtype)
+    file.readinto(whole.view(torch.uint8).numpy())
+    return whole.narrow(dim, start, end - start).clone().to(device)
+""",
+            says="reads",
+        ),
+        Mutant(
+            "reads whole rows for a few columns",
+            source="""
+def read_part(file, dtype, shape, offset, dim, start, end):
+    size = list(shape)
+    size[0] = end - start if dim == 0 else size[0]
+    part = torch.empty(size, dtype=dtype)
+    file.seek(offset + (start * torch.Size(shape[1:]).numel() * dtype.itemsize if dim == 0 else 0))
+    file.readinto(part.view(torch.uint8).numpy())
+    return (part if dim == 0 else part[:, start:end].clone()).to(device)
+""",
+            says="columns",
+        ),
+        Mutant("forgets where the tensor begins", replace=("file.seek(offset + start *", "file.seek(start *")),
+        Mutant(
+            "counts rows in numbers, not in bytes",
+            replace=("torch.Size(shape[1:]).numel() * dtype.itemsize", "torch.Size(shape[1:]).numel()"),
+        ),
+        Mutant(
+            "takes every number for four bytes",
+            replace=("(i * shape[1] + start) * dtype.itemsize", "(i * shape[1] + start) * 4"),
+            says="float16",
+        ),
+        Mutant(
+            "reads the columns as if they lay one after the other",
+            replace=("(i * shape[1] + start)", "(start * shape[0] + i * (end - start))"),
+            says="columns",
+        ),
+        Mutant(
+            "takes every tensor for a matrix",
+            replace=("torch.Size(shape[1:]).numel()", "shape[1]"),
+            verdict="raises",
+            says="a vector",
+        ),
+    ),
+    hints=(
+        "Rows follow one another in the file, so the rows of a part are one run of bytes. Where does it begin?",
+        "A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector), each of `dtype.itemsize` bytes. Make an "
+        "empty tensor of the part's shape and fill it.",
+        "For columns, each row of the part is a run of its own: it begins at number `i * shape[1] + start`.",
+    ),
+    after=(
+        "Rows are one read, columns one read for each row. Many small reads are slow on network storage; there it is "
+        "better to read a run of whole rows and cut, or to save the file in the shards that will be loaded. The "
+        "package `safetensors` reads files of this layout, and its `get_slice` gives you a part."
+    ),
+)
+
+
+# -- another number of ranks ------------------------------------------------------------------------------------------
+
+
+def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
+    """A tensor cut into rows x columns parts, as boxes; those without a number are left out.
+
+    >>> grid((3, 4), 2)
+    [([0, 0], [2, 4]), ([2, 0], [1, 4])]
+    """
+    boxes: list[Box] = []
+    for i in range(rows):
+        for j in range(columns):
+            cuts = [bounds(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
+            boxes.append(([a for a, _ in cuts], [b - a for a, b in cuts]))
+    return [box for box in boxes if math.prod(box[1])]
+
+
+def _mine(xs: Sequence[Any], boxes: Sequence[Box], chunks: Sequence[Box]) -> list[Any]:
+    return [
+        whole[tuple(slice(a, a + s) for a, s in zip(*box, strict=True))]
+        for (whole,), box in zip(xs, boxes, strict=True)
+    ]
+
+
+def _reshardings(n: int) -> list[Case]:
+    old = 3 if n == 4 else 4
+
+    def case(about: str, shape: tuple[int, ...], boxes: Sequence[Box], chunks: Sequence[Box]) -> Case:
+        whole = np.arange(float(math.prod(shape)), dtype="float32").reshape(shape)
+        boxes = [*boxes, *[([0] * len(shape), [0] * len(shape))] * (n - len(boxes))]
+        return Case([(whole.copy(),) for _ in range(n)], about, {"boxes": boxes, "chunks": list(chunks)})
+
+    def vectors(length: int, ranks: int) -> list[Box]:
+        return grid((length,), ranks)
+
+    wide, tall = (4, 2 * n), (2 * n + 1, 3)
+    return [
+        case(f"from {old} ranks to {n}", (12,), vectors(12, n), vectors(12, old)),
+        case("rows that do not divide", tall, grid(tall, n), grid(tall, old)),
+        case("rows become columns", wide, grid(wide, 1, n), grid(wide, 4)),
+        case("from a grid of 2 x 2", wide, grid(wide, n), grid(wide, 2, 2)),
+        case("one whole tensor", tall, grid(tall, n), grid(tall, 1)),
+        case("the last rank needs nothing", (n - 1, 2), grid((n - 1, 2), n), grid((n - 1, 2), n - 1)),
+        case("chunks in another order", (12,), vectors(12, n), vectors(12, 6)[::-1]),
+    ]
+
+
+ASSEMBLED = """
+def harness(pieces_for_me, whole, boxes, chunks):
+    def cut(first, size):
+        return tuple(slice(a, a + s) for a, s in zip(first, size))
+
+    pieces = list(pieces_for_me(boxes[rank], chunks))
+    room = torch.full(boxes[rank][1], float("nan"), device=device)
+    for chunk, there, here, size in pieces:
+        said = f"rank {rank}'s piece {(chunk, list(there), list(here), list(size))}"
+        assert all(s > 0 for s in size), f"{said} is empty: nobody has to open that file"
+        fits = all(0 <= a and a + s <= wide for a, s, wide in zip(there, size, chunks[chunk][1]))
+        assert fits, f"{said} reaches out of chunk {chunk}, whose size is {list(chunks[chunk][1])}"
+        fits = all(0 <= a and a + s <= wide for a, s, wide in zip(here, size, room.shape))
+        assert fits, f"{said} reaches out of what the rank needs, whose size is {list(room.shape)}"
+        assert room[cut(here, size)].isnan().all(), f"{said} brings numbers that another piece has brought already"
+        room[cut(here, size)] = whole[cut([a + b for a, b in zip(chunks[chunk][0], there)], size)]
+    return room
+"""
+
+PIECES = Exercise(
+    name="pieces_for_me",
+    lesson="13f",
+    title="Which pieces of old shards make up a new one?",
+    statement=(
+        "A tensor was saved in parts by one number of ranks and is loaded by another. A part is a box, "
+        "`(offsets, sizes)`: where it begins in the whole tensor and how large it is, in each dimension. `mine` is the "
+        "box that this rank needs, and `chunks` are the boxes that lie in files, in any order; they do not overlap. "
+        "There may be one dimension or more.\n\n"
+        "Return a list with a piece `(i, there, here, sizes)` for every chunk i that has something for you: where the "
+        "piece begins **within the chunk**, where it begins **within your box**, and its sizes. Leave out chunks that "
+        "have nothing for you. Communicate nothing; the check puts the pieces together. In the picture, the whole "
+        "tensor is on the left."
+    ),
+    minutes=12,
+    difficulty=3,
+    means=_mine,
+    inputs=_reshardings,
+    harness=ASSEMBLED,
+    tolerance=0,
+    forbids=("collectives",),
+    solution='''
+def pieces_for_me(mine, chunks):
+    """Return what to read: (chunk, where in the chunk, where in my box, sizes) for every chunk that I need."""
+    pieces = []
+    for i, (offsets, sizes) in enumerate(chunks):
+        # yours
+        first = [max(a, b) for a, b in zip(mine[0], offsets)]
+        after = [min(a + s, b + t) for a, s, b, t in zip(*mine, offsets, sizes)]
+        if all(a < b for a, b in zip(first, after)):
+            there = [a - b for a, b in zip(first, offsets)]
+            here = [a - b for a, b in zip(first, mine[0])]
+            pieces.append((i, there, here, [b - a for a, b in zip(first, after)]))
+        # end
+    return pieces
+''',
+    mutants=(
+        Mutant(
+            "counts from where the whole tensor begins, not the chunk",
+            replace=("there = [a - b for a, b in zip(first, offsets)]", "there = first"),
+            says="reaches out of chunk",
+        ),
+        Mutant(
+            "puts the pieces where the whole tensor has them",
+            replace=("here = [a - b for a, b in zip(first, mine[0])]", "here = first"),
+            says="what the rank needs",
+        ),
+        Mutant(
+            "brings empty pieces, too",
+            replace=("a < b for a, b in zip(first, after)", "a <= b for a, b in zip(first, after)"),
+            says="is empty",
+        ),
+        Mutant(
+            "takes any dimension for enough",
+            replace=("if all(a < b", "if any(a < b"),
+        ),
+        Mutant(
+            "stops at the first chunk that fits",
+            replace=("(first, after)]))\n", "(first, after)]))\n            break\n"),
+        ),
+        Mutant(
+            "thinks that its own box was saved",
+            source="""
+def pieces_for_me(mine, chunks):
+    nowhere = [0] * len(mine[1])
+    return [(chunks.index(mine), nowhere, nowhere, mine[1])]
+""",
+            verdict="raises",
+            says="ValueError",
+        ),
+        Mutant(
+            "takes the old part of its own number",
+            source="""
+def pieces_for_me(mine, chunks):
+    nowhere = [0] * len(mine[1])
+    return [(rank, nowhere, nowhere, chunks[rank % len(chunks)][1])]
+""",
+        ),
+        Mutant(
+            "thinks that there were as many ranks as there are now",
+            replace=("enumerate(chunks):", "enumerate(chunks[:world_size]):"),
+            says="nan",
+        ),
+        Mutant(
+            "looks at the first dimension only",
+            replace=(
+                "for a, s, b, t in zip(*mine, offsets, sizes)]",
+                "for a, s, b, t in list(zip(*mine, offsets, sizes))[:1]] + mine[1][1:]",
+            ),
+            says="columns",
+        ),
+        Mutant(
+            "loses the last row of each piece",
+            replace=("[b - a for a, b in zip(first, after)]))", "[max(1, b - a - 1) for a, b in zip(first, after)]))"),
+        ),
+    ),
+    hints=(
+        "In one dimension: where do two intervals begin and end together? At the larger of the two beginnings, and at "
+        "the smaller of the two ends.",
+        "Do that in each dimension, in the numbers of the whole tensor. Two boxes overlap if **every** dimension has a "
+        "beginning before its end.",
+        "Then subtract: `there` counts from the chunk's offsets, `here` from those of your own box.",
+    ),
+    after=(
+        "This is all there is to loading with another number of ranks, along another dimension, or on another mesh: "
+        "`torch.distributed.checkpoint` keeps the list of boxes in its file `.metadata`, and each rank makes such a "
+        "list of pieces for every tensor."
+    ),
+)
+
+
+# -- who writes what --------------------------------------------------------------------------------------------------
+
+Piece = tuple[str, int, int]  # the tensor's name, the row where the piece begins, its bytes
+
+
+def _dealt(xs: Sequence[Any]) -> list[Any]:
+    (held,) = xs[0]
+    holders: dict[Piece, list[int]] = {}
+    for r, pieces in enumerate(held):
+        for piece in pieces:
+            holders.setdefault(tuple(piece), []).append(r)
+    total, mine = [0] * len(held), [[] for _ in held]  # type: ignore[var-annotated]
+    for piece in sorted(holders):
+        writer = min(holders[piece], key=lambda r: (total[r], r))
+        total[writer] += piece[2]
+        mine[writer].append([*piece])
+    return mine[: len(xs)]
+
+
+def _meshes(n: int) -> list[Case]:
+    def case(about: str, held: Sequence[Sequence[Piece]]) -> Case:
+        return Case([([[*pieces] for pieces in held],) for _ in range(n)], about)
+
+    copies = [[("down", 0, 400), ("norm", 0, 40), ("up", 0, 400)] for _ in range(n)]
+    grid = [[("bias", 0, 8), ("norm", 0, 4), ("up", 16 * (r % 2), 64)] for r in range(2 * n)]
+    uneven = [[("a", 0, 10), ("b", 0, 1), ("c", 0, 1), ("d", 0, 9), ("e", 0, 3), ("own", r, 5 * r)] for r in range(n)]
+    return [
+        case("three tensors, copied on all ranks", copies),
+        case(f"{n} copies in two parts each, on {2 * n} ranks; you see the first {n}", grid),
+        case("small and large ones, and one of each rank's own", uneven),
+        case("nothing is copied", [[("rows", 4 * r, 16), ("tail", r, 4)] for r in range(n)]),
+    ]
+
+
+WRITE = Exercise(
+    name="mine_to_write",
+    lesson="13f",
+    title="Save every piece once",
+    statement=(
+        "On a mesh with copies, several ranks hold the same piece, and one of them should write it. `held[r]` is the "
+        "list of the pieces that rank r holds, each a tuple `(name, row, bytes)`: the tensor, the row where the piece "
+        "begins, and its size. Equal tuples are the same piece. Every rank has the lists of all ranks, so all can work "
+        "out the same plan without a message. The plan is for `len(held)` ranks, which may be more than the check "
+        "runs.\n\n"
+        "Go through the different pieces in sorted order. Give each one to the holder that has the fewest **bytes** "
+        "to write so far, and to the lowest rank if several have equally few. Return the list of the pieces that this "
+        "`rank` writes, in that order. Communicate nothing."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_dealt,
+    inputs=_meshes,
+    forbids=("collectives",),
+    solution='''
+def mine_to_write(held):
+    """Return the pieces (name, row, bytes) that this rank writes, so that each is written once."""
+    todo = [0] * len(held)
+    mine = []
+    for piece in sorted({tuple(piece) for pieces in held for piece in pieces}):
+        holders = [r for r, pieces in enumerate(held) if piece in [tuple(p) for p in pieces]]
+        writer = min(holders, key=lambda r: todo[r])
+        todo[writer] += piece[2]
+        if writer == rank:
+            mine.append(piece)
+    return mine
+''',
+    mutants=(
+        Mutant(
+            "writes all that it holds",
+            source="""
+def mine_to_write(held):
+    return sorted(tuple(piece) for piece in held[rank])
+""",
+        ),
+        Mutant("lets the lowest rank write everything", replace=("min(holders, key=lambda r: todo[r])", "holders[0]")),
+        Mutant("counts pieces, not bytes", replace=("+= piece[2]", "+= 1")),
+        Mutant(
+            "plans for the ranks of the check, not for those of the lists",
+            replace=("enumerate(held) if", "enumerate(held[:world_size]) if"),
+            says="you see the first",
+        ),
+        Mutant(
+            "takes shards of one tensor for the same",
+            source="""
+def mine_to_write(held):
+    todo, seen, mine = [0] * len(held), set(), []
+    for piece in sorted({tuple(piece) for pieces in held for piece in pieces}):
+        if piece[0] in seen:
+            continue
+        seen.add(piece[0])
+        holders = [r for r, pieces in enumerate(held) if piece in [tuple(p) for p in pieces]]
+        writer = min(holders, key=lambda r: todo[r])
+        todo[writer] += piece[2]
+        if writer == rank:
+            mine.append(piece)
+    return mine
+""",
+        ),
+        Mutant(
+            "takes turns, whoever holds it",
+            source="""
+def mine_to_write(held):
+    pieces = sorted({tuple(piece) for pieces in held for piece in pieces})
+    return pieces[rank :: len(held)]
+""",
+        ),
+        Mutant(
+            "remembers only what it writes itself",
+            replace=(
+                "        todo[writer] += piece[2]\n        if writer == rank:\n",
+                "        if writer == rank:\n            todo[rank] += piece[2]\n",
+            ),
+        ),
+        Mutant(
+            "asks the others for their lists",
+            replace=("    todo = [0] * len(held)\n", "    todo = [0] * len(comms.all_gather(held) and held)\n"),
+            verdict="forbidden",
+            says="all_gather",
+        ),
+    ),
+    hints=(
+        "Make the set of all different pieces, sort it, and keep one total for each rank, whoever you are.",
+        "The holders of a piece are the ranks in whose list it is. `min(holders, key=...)` returns the first of the "
+        "smallest.",
+        "Add the bytes to the writer's total for **every** piece, and put the piece into your own list only if the "
+        "writer is you.",
+    ),
+    after=(
+        "All ranks come to the same plan because they go through the same pieces in the same order. DCP makes its plan "
+        "on one rank instead: the ranks send what they hold, and get back what to write."
+    ),
+)
+
+EXERCISES = (READ, PIECES, WRITE)

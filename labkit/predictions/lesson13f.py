@@ -1,0 +1,194 @@
+"""Predictions of lesson 13f: what is in a checkpoint's files, and what other ranks need of them."""
+
+from __future__ import annotations
+
+from labkit.predictions.prediction import Option, Prediction, Trap
+
+EMPTY = Prediction(
+    name="what_to_empty_leaves",
+    lesson="13f",
+    question=(
+        "A module makes a mask of 0 and 1 in its `__init__` and registers it as a buffer with `persistent=False`, so "
+        "that no file has to hold it. It is built on `meta`, `to_empty` gives it memory, and `load_state_dict` fills "
+        "in everything that the file has. What does the mask hold now?"
+    ),
+    options=(
+        Option(
+            "0 and 1, as `__init__` made them",
+            "That would be true on a device with memory. On `meta`, `__init__` computed shapes and no numbers.",
+        ),
+        Option(
+            "zeros, because `to_empty` begins with zeros",
+            "That would be true if it wrote anything. It allocates, like `torch.empty`; fresh memory often happens to "
+            "be zero, and used memory is not.",
+        ),
+        Option("whatever was in that memory before"),
+        Option(
+            "nothing: `load_state_dict` raises an error, because a buffer is missing",
+            "That would be true of a persistent buffer. `load_state_dict` does not look for the others.",
+        ),
+    ),
+    answer="whatever was in that memory before",
+    why=(
+        "Whatever was there. The numbers of `__init__` were never computed, the file does not have them, and no error "
+        "says so. After `to_empty`, everything that is in no file has to be computed again."
+    ),
+)
+
+
+PICKLE = Prediction(
+    name="a_file_with_an_object",
+    lesson="13f",
+    question=(
+        "Somebody gives you a file with a tensor and a small object. You call "
+        "`found = torch.load(path, weights_only=False)` and never touch the object. When does code run that the "
+        "**file** has chosen?"
+    ),
+    options=(
+        Option(
+            "never: a file holds data",
+            "That would be true of a file of numbers. A pickle is a program that builds objects.",
+        ),
+        Option(
+            'when I look at `found["note"]`',
+            "That would be true if objects were built when they are first used. `torch.load` builds all of them.",
+        ),
+        Option(
+            "never, unless I have imported the object's class",
+            "That would be true if the class were needed. The file names a function, and the loader imports it.",
+        ),
+        Option("while `torch.load` runs"),
+    ),
+    answer="while `torch.load` runs",
+    why=(
+        "While it loads. A pickle says how to make each object again: *import this function, call it with these "
+        "arguments*. Here the call made an empty file; it could have been any other. With `weights_only=True`, which "
+        "is the default since torch 2.6, the loader makes tensors and plain containers only, and refuses the rest."
+    ),
+)
+
+
+PAGES = Prediction(
+    name="columns_from_storage",
+    lesson="13f",
+    question=(
+        "A matrix lies in a file, row after row. A row takes 3,840 bytes. The file is mapped into memory: what is "
+        "touched is read, in pages of 4,096 bytes. A rank copies a quarter of the **columns**, 240 of 960. How many "
+        "per cent of the matrix must the storage deliver?"
+    ),
+    answer=100.0,
+    unit="%",
+    within=0.05,
+    why=(
+        "100 %. A quarter of each row is 960 bytes, and then 2,880 bytes follow that this rank does not need. That is "
+        "less than a page, so every page holds some byte that it does need. A quarter of the **rows** is one run of "
+        "bytes, and there 25 % are enough."
+    ),
+    traps=(
+        Trap(25, "That is what is copied, and what a quarter of the rows would need. Storage delivers whole pages."),
+        Trap(50, "A page is longer than a row: it always holds some bytes of these columns."),
+    ),
+)
+
+
+OLD_SHARDS = Prediction(
+    name="old_shards_of_a_new_rank",
+    lesson="13f",
+    question=(
+        "A matrix of 12 rows was saved by four ranks, three rows in each file. Three ranks load it, four rows each. "
+        "Which of the files 0, 1, 2, 3 does **rank 1** have to open?"
+    ),
+    options=(
+        Option(
+            "file 1",
+            "That would be true if it needed rows 3, 4 and 5, the old rank 1's.",
+        ),
+        Option(
+            "files 0, 1 and 2",
+            "File 0 has rows 0 to 2. All of them belong to the new rank 0.",
+        ),
+        Option("files 1 and 2"),
+        Option(
+            "all four, and then it cuts",
+            "That is right and costly: it reads 12 rows for the sake of 4.",
+        ),
+    ),
+    answer="files 1 and 2",
+    why="Files 1 and 2. It needs rows 4 to 7; file 1 has rows 3 to 5, and file 2 has rows 6 to 8.",
+)
+
+
+ASYNC = Prediction(
+    name="weights_of_an_async_save",
+    lesson="13f",
+    question=(
+        "`saving = dcp.async_save(state, …)` returns while a thread still writes. At once the program adds 1 to every "
+        "weight, as the next training step might, and then it waits: `saving.result()`. What does the file hold?"
+    ),
+    options=(
+        Option("the old weights"),
+        Option(
+            "the new weights",
+            "That would be true if the thread read the weights when it writes them.",
+        ),
+        Option(
+            "a mixture: some tensors are old, others new",
+            "That would be true if the thread read the weights while they change. This is what has to be prevented.",
+        ),
+        Option(
+            "an error: the state has changed while it was saved",
+            "Nobody looks for changes; and nobody has to.",
+        ),
+    ),
+    answer="the old weights",
+    why=(
+        "The old weights. Before it returns, `async_save` copies everything that it will write. So the price of going "
+        "on at once is the memory of a second copy (of this rank's part), and the time to make it."
+    ),
+)
+
+VIEW = Prediction(
+    name="file_of_a_view",
+    lesson="13f",
+    question=(
+        "`whole` has 240 rows of 960 numbers in float32, which is 900 KiB. A rank cuts its part, `mine = whole[:60]`, "
+        "and saves it: `torch.save(mine, path)`. About how many KiB does the file have?"
+    ),
+    answer=900.0,
+    unit="KiB",
+    within=0.1,
+    why=(
+        "About 900. `mine` is a view: it looks into the memory of all of `whole`, and `torch.save` keeps that memory, "
+        "so that views which share it still share it after loading. `mine.clone()` has memory of its own, 225 KiB. In "
+        "the rank's memory it is the same: as long as the view lives, all of `whole` does."
+    ),
+    traps=(
+        Trap(225, "That would be true of a copy: `whole[:60].clone()`. A view has no memory of its own."),
+        Trap(450, "Nothing is saved in 16 bits: float32 it was, and float32 it stays."),
+    ),
+)
+
+CHUNK_READS = Prediction(
+    name="what_dcp_reads",
+    lesson="13f",
+    question=(
+        "A matrix of 12 long rows was saved by four ranks with DCP, three rows each. Three ranks load it, four rows "
+        "each. DCP reads from a file what was written there as one piece, and then cuts. How many per cent of what "
+        "**it needs** does a rank read?"
+    ),
+    answer=150.0,
+    unit="%",
+    within=0.05,
+    why=(
+        "150 %. Each new rank needs four rows, which lie in two old pieces of three rows. It reads both pieces whole, "
+        "six rows, and throws two away. Your `read_part` would read four."
+    ),
+    traps=(
+        Trap(100, "That would be true if it read rows out of a piece. It reads whole pieces."),
+        Trap(300, "That is everything: 12 rows for the sake of 4. DCP leaves out pieces that it needs nothing of."),
+        Trap(75, "A rank needs four rows. One old piece has only three of them."),
+        Trap(200, "Each new rank needs two old pieces, of three rows each, and four rows are what it keeps."),
+    ),
+)
+
+PREDICTIONS = (PICKLE, PAGES, VIEW, EMPTY, OLD_SHARDS, CHUNK_READS, ASYNC)
