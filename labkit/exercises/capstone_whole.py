@@ -1,0 +1,269 @@
+"""Exercises at the end of the capstone, which look at the mesh as a whole: the gradient's norm, and the best mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.capstone import mesh_price, normal, pairs
+from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.promises import Calls
+from labkit.theory.plan import meshes
+
+# -- the norm of a gradient that lies on a mesh -----------------------------------------------------------------------
+
+
+def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    squares = sum(float((g.astype("float64") ** 2).sum()) for x in xs[: shape[1]] for g in x[0])
+    squares += sum(float((g.astype("float64") ** 2).sum()) for g in xs[0][1])
+    return [np.array([np.sqrt(squares)], dtype="float32")] * len(xs)
+
+
+def _gradients(n: int) -> list[Case]:
+    rng = normal(n, 4)
+
+    def drawn(shape: tuple[int, int], cut: tuple[int, ...], whole: tuple[int, ...], about: str = "") -> Case:
+        parts = [[rng.normal(size=size).astype("float32") for size in cut] for _ in range(shape[1])]
+        common = [rng.normal(size=size).astype("float32") for size in whole]
+        told = f"data {shape[0]}, team {shape[1]}{about}"
+        return Case([(parts[r % shape[1]], common) for r in range(n)], told, {"shape": shape})
+
+    shapes = pairs(n)
+    readable = [
+        ([np.full(1, 3.0 * (r % shapes[0][1] == 0), "float32")], [np.full(1, 4.0, "float32")]) for r in range(n)
+    ]
+    first = Case(readable, f"data {shapes[0][0]}, team {shapes[0][1]}", {"shape": shapes[0]})
+    others = [drawn(shape, (3, 2), (4,)) for shape in shapes[1:]]
+    return [first, *others, drawn(shapes[0], (7,), (), ", nothing that is whole")]
+
+
+NORM = Exercise(
+    name="mesh_norm",
+    lesson="capstone",
+    title="The norm of a gradient on a mesh",
+    statement=(
+        "The gradients have been averaged over `data`, so all copies have the same. Of a copy's gradient, the team's "
+        "ranks hold different parts, `cut`, a list of tensors. And they all hold the same `whole` ones: those of "
+        "norms, and of biases that are not cut. Return the norm of the model's gradient, the root of the sum of all squares "
+        "in which every parameter counts **once**, on every rank. **One** collective.\n\n"
+        "In the picture, ranks 0 and 1 are one copy; each of them has a cut gradient of one number and a whole one."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_norms,
+    inputs=_gradients,
+    tolerance=1e-4,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
+    harness="""
+def harness(mesh_norm, cut, whole, shape):
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        table, groups = torch.arange(world_size).view(*shape), []
+        for ranks in (table.T, table):
+            made = [(dist.new_group(row), row) for row in ranks.tolist()]
+            groups.append(next(group for group, row in made if rank in row))
+    return torch.as_tensor(mesh_norm(cut, whole, *groups), dtype=torch.float32).reshape(1)
+""",
+    solution='''
+def mesh_norm(cut, whole, data, team):
+    """Return the norm of the model's gradient, of which this rank holds a part."""
+    squares = torch.zeros((), device=device)
+    for gradient in cut:
+        squares += (gradient**2).sum()
+    dist.all_reduce(squares, group=team)
+    for gradient in whole:
+        squares += (gradient**2).sum()
+    return squares.sqrt().item()
+''',
+    mutants=(
+        Mutant(
+            "counts what everybody has once for each rank",
+            source="""
+def mesh_norm(cut, whole, data, team):
+    squares = sum((gradient**2).sum() for gradient in [*cut, *whole])
+    dist.all_reduce(squares, group=team)
+    return squares.sqrt().item()
+""",
+        ),
+        Mutant(
+            "counts every copy",
+            replace=("dist.all_reduce(squares, group=team)", "dist.all_reduce(squares)"),
+        ),
+        Mutant(
+            "adds up over the copies instead of the team",
+            replace=("group=team", "group=data"),
+        ),
+        Mutant("takes its own part for everything", replace=("    dist.all_reduce(squares, group=team)\n", "")),
+        Mutant(
+            "adds up norms",
+            replace=(
+                "    dist.all_reduce(squares, group=team)\n",
+                "    squares = squares.sqrt()\n    dist.all_reduce(squares, group=team)\n    squares = squares**2\n",
+            ),
+        ),
+        Mutant(
+            "forgets what is not cut",
+            replace=("    for gradient in whole:\n        squares += (gradient**2).sum()\n", ""),
+        ),
+        Mutant(
+            "reduces each gradient by itself",
+            source="""
+def mesh_norm(cut, whole, data, team):
+    squares = torch.zeros((), device=device)
+    for gradient in [*cut, *whole]:
+        part = (gradient**2).sum()
+        dist.all_reduce(part, group=team)
+        squares += part / (1 if any(gradient is g for g in cut) else dist.get_world_size(team))
+    return squares.sqrt().item()
+""",
+            verdict="not as asked",
+            says="1 is enough",
+        ),
+    ),
+    hints=(
+        "Squares add up; norms do not. Which squares are on one rank of the team alone, and which on all of them?",
+        "Only the squares of `cut` have to be added up over the team. The copies have nothing to add.",
+        "All-reduce the squares of `cut` over `team`, and add those of `whole` afterwards.",
+    ),
+    after=(
+        "Megatron-LM marks parameters that every rank of a team has, and counts them on one of its ranks alone. "
+        "Whoever forgets it clips a little too early, the more so the larger the team is, and no error says so."
+    ),
+)
+
+
+# -- the best mesh ----------------------------------------------------------------------------------------------------
+
+NUMBERS = ("parameters", "layers", "width", "tokens")
+
+
+def _best(
+    xs: Sequence[Any], gpus: int, per_node: int, room: float, fast: float, slow: float, **model: Any
+) -> list[Any]:
+    found: list[tuple[float, list[int]]] = []
+    for mesh in meshes(gpus, int(model["layers"]), per_node):
+        cost = mesh_price(**model, data=mesh.data, tensor=mesh.tensor, pipe=mesh.pipe)
+        if cost["memory"] <= room:
+            seconds = cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow
+            found.append((seconds, [mesh.data, mesh.tensor, mesh.pipe]))
+    return [min(found)[1] if found else None] * len(xs)
+
+
+def _clusters(n: int) -> list[Case]:
+    def case(about: str, gpus: int, per_node: int, room: float, fast: float, *model: float) -> Case:
+        links = {"gpus": gpus, "per_node": per_node, "room": room, "fast": fast, "slow": 50e9}
+        return Case([()] * n, about, {**links, **dict(zip(NUMBERS, model, strict=True))})
+
+    large = (7e9, 32, 4096, 2**16)
+    return [
+        case("a model that fits everywhere", 8, 8, 80e9, 370e9, 1e8, 12, 768, 2**14),
+        case("7 billion parameters on 64 GPUs", 64, 8, 80e9, 370e9, *large),
+        case("less memory", 64, 8, 24e9, 370e9, *large),
+        case("nodes of two", 64, 2, 24e9, 370e9, *large),
+        case("links within a node that are no faster", 32, 8, 40e9, 50e9, *large),
+        case("no room at all", 8, 8, 1e9, 370e9, *large),
+    ]
+
+
+BEST = Exercise(
+    name="best_mesh",
+    lesson="capstone",
+    title="The best mesh for a cluster",
+    statement=(
+        "A cluster has `gpus` GPUs in nodes of `per_node`. `price(data, tensor, pipe)` returns what your `mesh_price` "
+        'returned for such a mesh: bytes, under `"memory"`, `"data"`, `"tensor"` and `"pipe"`. Find the mesh of '
+        "**all** GPUs with the least time to send: tensor parallelism stays within a node and sends `fast` bytes a "
+        "second; data and pipeline parallelism cross nodes and send `slow` bytes a second. Add the three times up, as "
+        "if nothing were hidden.\n\n"
+        "A mesh is possible if its memory is at most `room`, if `tensor` is at most `per_node`, and if `pipe` divides "
+        "`layers`. Return `[data, tensor, pipe]`, or None if no mesh is possible. Communicate nothing."
+    ),
+    minutes=10,
+    difficulty=3,
+    means=_best,
+    inputs=_clusters,
+    forbids=("collectives",),
+    picture=lambda: [()] * 4,
+    ranks=(2, 4),
+    harness="""
+def harness(best_mesh, gpus, per_node, room, fast, slow, parameters, layers, width, tokens):
+    def price(data, tensor, pipe):
+        assert data * tensor * pipe == gpus, f"{data} x {tensor} x {pipe} are not all {gpus} GPUs."
+        mine, share = parameters / tensor / pipe, tokens / data
+        passed = 4 * share * width
+        return {
+            "memory": 16 * mine + 4 * share * layers / pipe * (4 + 13 / tensor) * width,
+            "data": 8 * mine * (data - 1) / data,
+            "tensor": layers / pipe * 8 * passed * (tensor - 1) / tensor,
+            "pipe": min(pipe - 1, 2) * passed,
+        }
+
+    return best_mesh(price, gpus, per_node, layers, room, fast, slow)
+""",
+    solution='''
+def best_mesh(price, gpus, per_node, layers, room, fast, slow):
+    """Return [data, tensor, pipe] of the mesh that fits and needs the least time to send, or None."""
+    best, least = None, float("inf")
+    for tensor in range(1, per_node + 1):
+        for pipe in range(1, layers + 1):
+            if gpus % (tensor * pipe) == 0 and layers % pipe == 0:
+                mesh = [gpus // (tensor * pipe), tensor, pipe]
+                cost = price(*mesh)
+                seconds = cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow
+                if cost["memory"] <= room and seconds < least:
+                    best, least = mesh, seconds
+    return best
+''',
+    mutants=(
+        Mutant("does not look at the memory", replace=('cost["memory"] <= room and ', "")),
+        Mutant(
+            "lets tensor parallelism cross nodes",
+            replace=("range(1, per_node + 1)", "range(1, gpus + 1)"),
+            says="nodes of two",
+        ),
+        Mutant(
+            "takes the mesh with the least bytes",
+            replace=(
+                'cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow',
+                'cost["tensor"] + cost["data"] + cost["pipe"]',
+            ),
+        ),
+        Mutant(
+            "forgets the pipeline",
+            replace=("for pipe in range(1, layers + 1):", "for pipe in (1,):"),
+        ),
+        Mutant(
+            "takes the mesh with the least memory",
+            replace=(
+                '                seconds = cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow\n',
+                '                seconds = cost["memory"]\n',
+            ),
+        ),
+        Mutant(
+            "leaves GPUs out",
+            replace=("gpus % (tensor * pipe) == 0 and ", "tensor * pipe <= gpus and "),
+            says="are not all",
+        ),
+        Mutant(
+            "asks the other ranks",
+            replace=("    best, least", "    dist.barrier()\n    best, least"),
+            verdict="forbidden",
+            says="barrier",
+        ),
+    ),
+    hints=(
+        "Go through all `tensor` up to `per_node` and all `pipe` up to `layers`, and skip what does not divide.",
+        "`data` is what is left: `gpus // (tensor * pipe)`, where that has no remainder.",
+        'The time is `cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow`. Keep the least one that fits.',
+    ),
+    after=(
+        "This is the core of what planners do. Real ones add what this one leaves out: compute time, the bubble, what "
+        "overlaps, sequence parallelism, ZeRO. Their answer is a short list to be measured, and not the last word."
+    ),
+)
+
+EXERCISES = (NORM, BEST)
