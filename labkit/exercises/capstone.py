@@ -194,6 +194,57 @@ def _shapes(n: int) -> list[Case]:
     ]
 
 
+# Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
+# compared in a rehearsal that makes no group, and the groups before they communicate.
+IN_GROUPS = """
+def harness(make_groups, shape):
+    from labkit.rank import recorder
+
+    new_group, calls = dist.new_group, []
+
+    def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
+        if not use_local_synchronization:
+            calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
+
+    def everybodys(what):
+        with recorder.paused():
+            told = [None] * world_size
+            dist.all_gather_object(told, what)
+        return told
+
+    dist.new_group, well = rehearsed, True
+    try:
+        make_groups(dict(shape))
+    except Exception:
+        well = False
+    finally:
+        dist.new_group = new_group
+    told = everybodys((well, calls))
+    for r, (its_well, its_calls) in enumerate(told):
+        if told[0][0] and its_well and its_calls != told[0][1]:
+            raise AssertionError(
+                f"rank 0 makes the groups {told[0][1]}, and rank {r} makes {its_calls}. Every rank has to make every "
+                "group, in the same order, also those that it is not in: else the next new_group meets the wrong ranks."
+            )
+    groups = make_groups(dict(shape))
+    mine = {name: None for name in shape}
+    for name, group in groups.items():
+        if group is not None and group is not dist.GroupMember.NON_GROUP_MEMBER:
+            mine[name] = dist.get_process_group_ranks(group)
+    told = everybodys(mine)
+    for r, its in enumerate(told):
+        for name, ranks in its.items():
+            assert ranks, f"rank {r} returns a group along {name!r} that it is not in."
+    if all(told[q].get(name) == ranks for its in told for name, ranks in its.items() for q in ranks):
+        with recorder.paused():
+            for name in mine:
+                seen = torch.zeros(world_size, device=device)
+                seen[rank] = 1
+                dist.all_reduce(seen, group=groups[name])
+                assert seen.nonzero().flatten().tolist() == sorted(mine[name]), f"the group along {name!r} is mixed up"
+    return {name: torch.tensor(ranks) for name, ranks in mine.items()}
+"""
+
 GROUPS = Exercise(
     name="make_groups",
     lesson="capstone",
@@ -206,33 +257,15 @@ GROUPS = Exercise(
         "Make the groups, and return a dict with this rank's group along each dimension: the ranks that differ from it "
         "in their place along this dimension and in no other. `init_device_mesh` does this, and you write it with "
         "`dist.new_group`.\n\n"
-        "What is compared are the ranks of your groups. Each group also adds up a number, and then all ranks make one "
-        "more group together."
+        "What is compared are the ranks of your groups, and each group also adds up a number. (Your function is called "
+        "twice, at first with a `new_group` that notes its calls and makes nothing.)"
     ),
     minutes=10,
     difficulty=2,
     means=_groups,
     inputs=_shapes,
     picture=lambda: [()] * 4,
-    harness="""
-def harness(make_groups, shape):
-    from labkit.rank import recorder
-
-    groups = make_groups(dict(shape))
-    found = {}
-    with recorder.paused():
-        for name, group in groups.items():
-            mine = torch.zeros(world_size, device=device)
-            mine[rank] = 1
-            dist.all_reduce(mine, group=group)
-            found[name] = mine.nonzero().flatten()
-            assert found[name].tolist() == sorted(dist.get_process_group_ranks(group)), (
-                f"the group along {name!r} adds up the numbers of ranks {found[name].tolist()}"
-            )
-        everyone = dist.new_group(list(range(world_size)))
-        dist.all_reduce(torch.ones(1, device=device), group=everyone)
-    return found
-""",
+    harness=IN_GROUPS,
     solution='''
 def make_groups(shape):
     """Return this rank's group along each dimension of a mesh of this shape."""
@@ -268,8 +301,7 @@ def make_groups(shape):
                 "                groups[name] = group\n",
                 "            if rank in ranks:\n                groups[name] = dist.new_group(ranks)\n",
             ),
-            verdict="deadlock",
-            says="new_group",
+            says="Every rank has to make every group",
         ),
         Mutant(
             "keeps the group that was made last",
@@ -277,7 +309,7 @@ def make_groups(shape):
                 "            if rank in ranks:\n                groups[name] = group\n",
                 "            groups[name] = group\n",
             ),
-            verdict="raises",
+            says="that it is not in",
         ),
         Mutant(
             "makes every group of neighbours",
@@ -291,7 +323,13 @@ def make_groups(shape):
                 "        rows = table.movedim(i, -1).reshape(-1, shape[name]).tolist()\n"
                 "        for ranks in sorted(rows, key=lambda ranks: rank not in ranks):\n",
             ),
-            verdict="deadlock",
+            says="in the same order",
+        ),
+        Mutant(
+            "takes a view of a table that is turned",
+            replace=("table.movedim(i, -1).reshape(-1", "table.movedim(i, -1).view(-1"),
+            verdict="raises",
+            says="view",
         ),
     ),
     hints=(

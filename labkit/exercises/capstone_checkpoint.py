@@ -59,7 +59,7 @@ def a_folder():
 
 # -- save -------------------------------------------------------------------------------------------------------------
 
-# The last rank that should write is slow, and looks for the mark before it writes; all ranks tell what they wrote.
+# All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
 SAVING = f"""{STATEFUL}
 
 def harness(save_mesh, step, shape):
@@ -70,29 +70,28 @@ def harness(save_mesh, step, shape):
         copy, part = dist.get_rank(data), dist.get_rank(team)
         folder = a_folder()
         model, optimizer, reader = states(step, copy, part)
-    here, save, said = os.path.join(folder, f"step-{{step}}"), torch.save, []
-    written = []
+    here, said, written = os.path.join(folder, f"step-{{step}}"), [], []
+    mark = os.path.join(here, "complete")
 
-    def slowly(obj, file, *args, **kwargs):
-        name = os.path.basename(getattr(file, "name", None) or str(file)).removesuffix(".new")
-        until = time.monotonic() + (0.1 if rank == world_size - 1 or copy == 0 and part == shape[1] - 1 else 0)
-        while time.monotonic() < until and not os.path.exists(os.path.join(here, "complete")):
+    def put(state, path):
+        name, until = os.path.basename(path), time.monotonic() + (0.1 if rank else 0)
+        while time.monotonic() < until and not os.path.exists(mark):
             time.sleep(0.005)
-        if name != "complete" and os.path.exists(os.path.join(here, "complete")):
+        if name != "complete" and os.path.exists(mark):
             said.append(f"`complete` is there, and {{name}} is not written yet: who loads now gets half a checkpoint.")
-        save(obj, file, *args, **kwargs)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.dirname(path) != here:
+            said.append(f"it writes {{path}}, and {{name}} belongs into `here`.")
+        torch.save(state, f"{{path}}.{{rank}}")
+        os.replace(f"{{path}}.{{rank}}", path)
         written.append(name)
 
-    torch.save = slowly
-    try:
-        save_mesh(folder, model, optimizer, reader, data, team)
-    finally:
-        torch.save = save
+    save_mesh(put, here, model, optimizer, reader, data, team)
     with recorder.paused():
         told = [None] * world_size
         dist.all_gather_object(told, (written, said))
         until = time.monotonic() + 0.5
-        while time.monotonic() < until and not os.path.exists(os.path.join(here, "complete")):
+        while time.monotonic() < until and not os.path.exists(mark):
             time.sleep(0.005)
         dist.barrier()
     wanted = [f"part-{{t}}.pt" for t in range(shape[1])] + [f"reader-{{d}}.pt" for d in range(shape[0])]
@@ -146,28 +145,13 @@ def _savings(n: int) -> list[Case]:
     ]
 
 
-PUT = '''
-import os
-
-
-def put(state, path):
-    """Write a file that is whole as soon as it has its name."""
-    with open(path + ".new", "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".new", path)
-
-
-'''.lstrip()
-
 SAVE = Exercise(
     name="save_mesh",
     lesson="capstone",
     title="A checkpoint that four ranks write",
     statement=(
         "`team` holds a copy of the model in parts, and `data` are the ranks with the same part. Save a checkpoint in "
-        "the folder `here`, all ranks together. `put(state, path)` writes one file.\n\n"
+        "the folder `here`, all ranks together. `put(state, path)` writes one file, whole or not at all.\n\n"
         '`part-0.pt`, `part-1.pt` … have the parts, by the place in the team: `{"model": …, "optimizer": …}`, the '
         "`state_dict()` of both. `reader-0.pt`, `reader-1.pt` … have the `reader.state_dict()` of each **copy**, by "
         "its place along `data`: copies read different rows, and so their readers' states differ. No file is written "
@@ -182,13 +166,9 @@ SAVE = Exercise(
     inputs=_savings,
     harness=SAVING,
     counts_memory=False,
-    given=PUT,
     solution='''
-def save_mesh(folder, model, optimizer, reader, data, team):
-    """Save a checkpoint of all ranks in a folder of its own."""
-    here = f"{folder}/step-{reader.step}"
-    os.makedirs(here, exist_ok=True)
-    # yours
+def save_mesh(put, here, model, optimizer, reader, data, team):
+    """Save a checkpoint of the whole mesh in the folder `here`."""
     if dist.get_rank(data) == 0:
         part = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         put(part, f"{here}/part-{dist.get_rank(team)}.pt")
@@ -197,7 +177,6 @@ def save_mesh(folder, model, optimizer, reader, data, team):
     dist.barrier()
     if rank == 0:
         put({}, f"{here}/complete")
-    # end
 ''',
     mutants=(
         Mutant(
@@ -208,9 +187,7 @@ def save_mesh(folder, model, optimizer, reader, data, team):
         Mutant(
             "marks it first of all",
             source="""
-def save_mesh(folder, model, optimizer, reader, data, team):
-    here = f"{folder}/step-{reader.step}"
-    os.makedirs(here, exist_ok=True)
+def save_mesh(put, here, model, optimizer, reader, data, team):
     if rank == 0:
         put({}, f"{here}/complete")
     dist.barrier()
@@ -311,11 +288,16 @@ def harness(load_mesh, whole, broken, shape):
     with recorder.paused():
         dist.barrier()
     model, optimizer, reader = states(0, copy, part)
-    returned = load_mesh(folder, model, optimizer, reader, data, team)
+    try:
+        returned, failed = load_mesh(folder, model, optimizer, reader, data, team), None
+    except Exception as error:
+        failed = error
     with recorder.paused():
         dist.barrier()
     if rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
+    if failed:
+        raise failed
     return {{
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),

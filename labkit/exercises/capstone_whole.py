@@ -46,8 +46,8 @@ NORM = Exercise(
     statement=(
         "The gradients have been averaged over `data`, so all copies have the same. Of a copy's gradient, the team's "
         "ranks hold different parts, `cut`, a list of tensors. And they all hold the same `whole` ones: those of "
-        "norms, and of biases that are not cut. Return the norm of the model's gradient, the root of the sum of all squares "
-        "in which every parameter counts **once**, on every rank. **One** collective.\n\n"
+        "norms, and of biases that are not cut. Return the norm of the model's gradient, the root of the sum of all "
+        "squares in which every parameter counts **once**, on every rank. **One** collective.\n\n"
         "In the picture, ranks 0 and 1 are one copy; each of them has a cut gradient of one number and a whole one."
     ),
     minutes=8,
@@ -138,35 +138,49 @@ def mesh_norm(cut, whole, data, team):
 
 # -- the best mesh ----------------------------------------------------------------------------------------------------
 
-NUMBERS = ("parameters", "layers", "width", "tokens")
-
 
 def _best(
-    xs: Sequence[Any], gpus: int, per_node: int, room: float, fast: float, slow: float, **model: Any
+    xs: Sequence[Any],
+    gpus: int,
+    per_node: int,
+    layers: int,
+    width: int,
+    rows: int,
+    parameters: float,
+    tokens: int,
+    seconds: float,
+    room: float,
 ) -> list[Any]:
     found: list[tuple[float, list[int]]] = []
-    for mesh in meshes(gpus, int(model["layers"]), per_node):
-        cost = mesh_price(**model, data=mesh.data, tensor=mesh.tensor, pipe=mesh.pipe)
+    for mesh in meshes(gpus, layers, per_node):
+        cost = mesh_price(parameters, layers, width, tokens, mesh.data, mesh.tensor, mesh.pipe)
         if cost["memory"] <= room:
-            seconds = cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow
-            found.append((seconds, [mesh.data, mesh.tensor, mesh.pipe]))
+            idle = seconds * (mesh.pipe - 1) * mesh.data / rows
+            sending = cost["tensor"] / FAST + (cost["data"] + cost["pipe"]) / SLOW
+            found.append((idle + sending, [mesh.data, mesh.tensor, mesh.pipe]))
     return [min(found)[1] if found else None] * len(xs)
 
 
-def _clusters(n: int) -> list[Case]:
-    def case(about: str, gpus: int, per_node: int, room: float, fast: float, *model: float) -> Case:
-        links = {"gpus": gpus, "per_node": per_node, "room": room, "fast": fast, "slow": 50e9}
-        return Case([()] * n, about, {**links, **dict(zip(NUMBERS, model, strict=True))})
+FAST, SLOW, FLOPS = 370e9, 50e9, 400e12  # of an H100: bytes a second over NVLink and over its NIC; what it computes
 
-    large = (7e9, 32, 4096, 2**16)
-    return [
-        case("a model that fits everywhere", 8, 8, 80e9, 370e9, 1e8, 12, 768, 2**14),
-        case("7 billion parameters on 64 GPUs", 64, 8, 80e9, 370e9, *large),
-        case("less memory", 64, 8, 24e9, 370e9, *large),
-        case("nodes of two", 64, 2, 24e9, 370e9, *large),
-        case("links within a node that are no faster", 32, 8, 40e9, 50e9, *large),
-        case("no room at all", 8, 8, 1e9, 370e9, *large),
+
+def _clusters(n: int) -> list[Case]:
+    def case(about: str, gpus: int, per_node: int, room: float, parameters: float, rows: int, **model: int) -> Case:
+        tokens = rows * 2048
+        computing = 6 * parameters * tokens / gpus / FLOPS
+        numbers = {"parameters": parameters, "rows": rows, "tokens": tokens, "seconds": computing, "room": room}
+        return Case([()] * n, about, {"gpus": gpus, "per_node": per_node, **model, **numbers})
+
+    small, large = {"layers": 12, "width": 768}, {"layers": 32, "width": 4096}
+    cases = [
+        case("a small model", 8, 8, 80e9, 1e8, 32, **small),
+        case("7 billion parameters on 64 GPUs", 64, 8, 80e9, 7e9, 64, **large),
+        case("twice the batch", 64, 8, 80e9, 7e9, 128, **large),
+        case("less memory", 64, 8, 30e9, 7e9, 64, **large),
+        case("nodes of two", 64, 2, 40e9, 7e9, 64, **large),
+        case("no room at all", 8, 8, 1e9, 7e9, 64, **large),
     ]
+    return cases if n == 4 else cases[1:4]
 
 
 BEST = Exercise(
@@ -175,14 +189,16 @@ BEST = Exercise(
     title="The best mesh for a cluster",
     statement=(
         "A cluster has `gpus` GPUs in nodes of `per_node`. `price(data, tensor, pipe)` returns what your `mesh_price` "
-        'returned for such a mesh: bytes, under `"memory"`, `"data"`, `"tensor"` and `"pipe"`. Find the mesh of '
-        "**all** GPUs with the least time to send: tensor parallelism stays within a node and sends `fast` bytes a "
-        "second; data and pipeline parallelism cross nodes and send `slow` bytes a second. Add the three times up, as "
-        "if nothing were hidden.\n\n"
+        'returns for such a mesh of the given model: bytes, under `"memory"`, `"data"`, `"tensor"` and `"pipe"`. Find '
+        "the mesh of **all** GPUs that loses the least time in a training step.\n\n"
+        "Computing takes `seconds` on every mesh. What is lost comes on top. Tensor parallelism stays within a node "
+        "and sends 370e9 bytes a second; data and pipeline parallelism cross nodes and send 50e9 bytes a second. Add "
+        "the times up, as if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch "
+        "is one row of its copy's share, and (pipe - 1) / micro-batches of `seconds` are idle.\n\n"
         "A mesh is possible if its memory is at most `room`, if `tensor` is at most `per_node`, and if `pipe` divides "
         "`layers`. Return `[data, tensor, pipe]`, or None if no mesh is possible. Communicate nothing."
     ),
-    minutes=10,
+    minutes=12,
     difficulty=3,
     means=_best,
     inputs=_clusters,
@@ -190,7 +206,7 @@ BEST = Exercise(
     picture=lambda: [()] * 4,
     ranks=(2, 4),
     harness="""
-def harness(best_mesh, gpus, per_node, room, fast, slow, parameters, layers, width, tokens):
+def harness(best_mesh, gpus, per_node, layers, width, rows, parameters, tokens, seconds, room):
     def price(data, tensor, pipe):
         assert data * tensor * pipe == gpus, f"{data} x {tensor} x {pipe} are not all {gpus} GPUs."
         mine, share = parameters / tensor / pipe, tokens / data
@@ -202,24 +218,25 @@ def harness(best_mesh, gpus, per_node, room, fast, slow, parameters, layers, wid
             "pipe": min(pipe - 1, 2) * passed,
         }
 
-    return best_mesh(price, gpus, per_node, layers, room, fast, slow)
+    return best_mesh(price, gpus, per_node, layers, rows, seconds, room)
 """,
     solution='''
-def best_mesh(price, gpus, per_node, layers, room, fast, slow):
-    """Return [data, tensor, pipe] of the mesh that fits and needs the least time to send, or None."""
+def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
+    """Return [data, tensor, pipe] of the mesh that fits and loses the least time in a training step, or None."""
     best, least = None, float("inf")
     for tensor in range(1, per_node + 1):
         for pipe in range(1, layers + 1):
             if gpus % (tensor * pipe) == 0 and layers % pipe == 0:
-                mesh = [gpus // (tensor * pipe), tensor, pipe]
-                cost = price(*mesh)
-                seconds = cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow
-                if cost["memory"] <= room and seconds < least:
-                    best, least = mesh, seconds
+                data = gpus // (tensor * pipe)
+                cost = price(data, tensor, pipe)
+                idle = seconds * (pipe - 1) / (rows / data)
+                lost = idle + cost["tensor"] / 370e9 + (cost["data"] + cost["pipe"]) / 50e9
+                if cost["memory"] <= room and lost < least:
+                    best, least = [data, tensor, pipe], lost
     return best
 ''',
     mutants=(
-        Mutant("does not look at the memory", replace=('cost["memory"] <= room and ', "")),
+        Mutant("does not look at the memory", replace=('cost["memory"] <= room and ', ""), says="less memory"),
         Mutant(
             "lets tensor parallelism cross nodes",
             replace=("range(1, per_node + 1)", "range(1, gpus + 1)"),
@@ -228,41 +245,47 @@ def best_mesh(price, gpus, per_node, layers, room, fast, slow):
         Mutant(
             "takes the mesh with the least bytes",
             replace=(
-                'cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow',
+                'idle + cost["tensor"] / 370e9 + (cost["data"] + cost["pipe"]) / 50e9',
                 'cost["tensor"] + cost["data"] + cost["pipe"]',
             ),
         ),
+        Mutant("forgets the bubble", replace=("lost = idle + cost", "lost = cost")),
         Mutant(
-            "forgets the pipeline",
-            replace=("for pipe in range(1, layers + 1):", "for pipe in (1,):"),
+            "gives every copy all rows",
+            replace=("(pipe - 1) / (rows / data)", "(pipe - 1) / rows"),
         ),
+        Mutant("builds no pipeline", replace=("for pipe in range(1, layers + 1):", "for pipe in (1,):")),
         Mutant(
             "takes the mesh with the least memory",
             replace=(
-                '                seconds = cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow\n',
-                '                seconds = cost["memory"]\n',
+                "                lost = idle",
+                '                idle = 1e9 * cost["memory"]\n                lost = idle',
             ),
         ),
         Mutant(
             "leaves GPUs out",
             replace=("gpus % (tensor * pipe) == 0 and ", "tensor * pipe <= gpus and "),
+            verdict="raises",
             says="are not all",
         ),
         Mutant(
             "asks the other ranks",
-            replace=("    best, least", "    dist.barrier()\n    best, least"),
+            replace=("    best, least = None", "    dist.barrier()\n    best, least = None"),
             verdict="forbidden",
             says="barrier",
         ),
     ),
     hints=(
         "Go through all `tensor` up to `per_node` and all `pipe` up to `layers`, and skip what does not divide.",
-        "`data` is what is left: `gpus // (tensor * pipe)`, where that has no remainder.",
-        'The time is `cost["tensor"] / fast + (cost["data"] + cost["pipe"]) / slow`. Keep the least one that fits.',
+        "`data` is what is left: `gpus // (tensor * pipe)`, where that has no remainder. A copy has `rows / data` "
+        "micro-batches.",
+        'The time lost is `seconds * (pipe - 1) / (rows / data) + cost["tensor"] / 370e9 + (cost["data"] + '
+        'cost["pipe"]) / 50e9`. Keep the least one that fits.',
     ),
     after=(
-        "This is the core of what planners do. Real ones add what this one leaves out: compute time, the bubble, what "
-        "overlaps, sequence parallelism, ZeRO. Their answer is a short list to be measured, and not the last word."
+        "This is the core of what planners do. Real ones add what this one leaves out: what overlaps, latency, "
+        "sequence parallelism, ZeRO, GPUs that compute small pieces less well. Their answer is a short list to be "
+        "measured, and not the last word."
     ),
 )
 
