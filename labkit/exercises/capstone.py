@@ -326,10 +326,10 @@ def make_groups(shape):
             says="in the same order",
         ),
         Mutant(
-            "takes a view of a table that is turned",
-            replace=("table.movedim(i, -1).reshape(-1", "table.movedim(i, -1).view(-1"),
+            "counts ranks from 1",
+            replace=("torch.arange(world_size)", "torch.arange(1, world_size + 1)"),
             verdict="raises",
-            says="view",
+            says="world_size",
         ),
     ),
     hints=(

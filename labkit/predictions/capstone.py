@@ -1,6 +1,6 @@
 """The predictions of the capstone: what a mesh sends, who averages with whom, what a checkpoint needs, what is lost."""
 
-from labkit.predictions.prediction import Option, Prediction, Trap
+from labkit.predictions.prediction import Option, Prediction, Series, Trap
 
 LEAST = Prediction(
     name="least_sent_on_a_mesh",
@@ -43,8 +43,8 @@ MATES = Prediction(
     name="mates_of_rank_3",
     lesson="capstone",
     question=(
-        "A mesh of data 2 x tensor 2: ranks 0 and 1 hold one copy of the model, ranks 2 and 3 the other. With whom does "
-        "rank 3 average the gradient of its half of a layer's columns?"
+        "A mesh of data 2 x tensor 2: ranks 0 and 1 hold one copy of the model, ranks 2 and 3 the other. With whom "
+        "does rank 3 average the gradient of its half of a layer's columns?"
     ),
     options=(
         Option(
@@ -95,8 +95,8 @@ ROWS = Prediction(
     ),
     answer="48 to 95, as rank 2 does",
     why=(
-        "48 to 95, and so does rank 2. The ranks of a team compute parts of the same activations, so they read the same "
-        "rows, and the same noise. The share goes by the place along **data**: number 1 of 2."
+        "48 to 95, and so does rank 2. The ranks of a team compute parts of the same activations, so they read the "
+        "same rows, and the same noise. The share goes by the place along **data**: number 1 of 2."
     ),
 )
 
@@ -104,14 +104,14 @@ NORMS = Prediction(
     name="gradients_that_all_have",
     lesson="capstone",
     question=(
-        "Norms and embeddings are not cut: ranks 2 and 3 both hold them whole. After the backward pass, before anything "
-        "is averaged, how do the two ranks' gradients of a norm compare?"
+        "Norms and embeddings are not cut: ranks 2 and 3 both hold them whole. After the backward pass, before "
+        "anything is averaged, how do the two ranks' gradients of a norm compare?"
     ),
     options=(
         Option(
             "each has a part, and the team has to add them up",
             "That would be true with sequence parallelism, where each rank has seen a part of the positions; then this "
-            "sum is needed. Here *f* has added up what flows back into the norm.".replace("*f*", "`Copy`"),
+            "sum is needed. Here `Over` has added up what flows back into the norm.",
         ),
         Option(
             "they differ by rounding, so they have to be averaged now and then",
@@ -125,7 +125,7 @@ NORMS = Prediction(
     ),
     answer="they are equal, to the last bit",
     why=(
-        "They are equal. What flows back into a cut layer is added up over the team by `Copy`, so both ranks carry on "
+        "They are equal. What flows back into a cut layer is added up over the team by `Over`, so both ranks carry on "
         "with the same whole gradient, and everything that is not cut gets the same. Nothing has to be summed over the "
         "team afterwards."
     ),
@@ -135,9 +135,9 @@ DIFFERENT = Prediction(
     name="what_copies_differ_in",
     lesson="capstone",
     question=(
-        "Ranks 0 and 2 hold the same part of the model, in two copies. Both have weights, Adam's moments, the number of "
-        "the training step, and a reader with its random generator. Right after a training step, in what do the two "
-        "differ?"
+        "Ranks 0 and 2 hold the same part of the model, in two copies. Both have weights, Adam's moments, the number "
+        "of the training step, and a reader with its random generator. Right after a training step, in what do the "
+        "two differ?"
     ),
     options=(
         Option(
@@ -167,8 +167,9 @@ BACK = Prediction(
     name="who_goes_back",
     lesson="capstone",
     question=(
-        "Checkpoints are saved after steps 10 and 20. In the 28th training step rank 2 is killed. Ranks 0, 1 and 3 are "
-        "alive, with their variables. The group is joined again, with a new rank 2. Who loads the checkpoint of step 20?"
+        "Checkpoints are saved after steps 10 and 20. In the 28th training step rank 2 is killed. Ranks 0, 1 and 3 "
+        "are alive, with their variables. The group is joined again, with a new rank 2. Who loads the checkpoint of "
+        "step 20?"
     ),
     options=(
         Option(
@@ -261,15 +262,15 @@ HALF = Prediction(
     name="killed_while_saving",
     lesson="capstone",
     question=(
-        "In the second run rank 3 is killed while it writes its part of the checkpoint of step 30, half of the bytes of "
-        "which are on the disk. Checkpoints are saved every ten steps, and the run began at step 0. How many finished "
-        "training steps have to be done **again**?"
+        "In the second run rank 1 is killed while it writes its part of the checkpoint of step 30, half of the bytes "
+        "of which are on the disk. Checkpoints are saved every ten steps, and the run began at step 0. How many "
+        "finished training steps have to be done **again**?"
     ),
     answer=10.0,
     within=0.0,
     why=(
         "Ten. The folder of step 30 is there, with the parts of the ranks that were faster, and without `complete`. So "
-        "the newest checkpoint that counts is that of step 20, and steps 21 to 30 are done again. Had rank 3 written "
+        "the newest checkpoint that counts is that of step 20, and steps 21 to 30 are done again. Had rank 1 written "
         "over the files of step 20, all thirty would be gone."
     ),
     traps=(
@@ -304,29 +305,18 @@ SMALLEST = Prediction(
     ),
 )
 
-ACROSS = Prediction(
-    name="tensor_across_nodes",
+ON_A_MESH = Series(
+    name="on_a_mesh",
     lesson="capstone",
-    question=(
-        "On 64 H100s, 8 in a node, the mesh is data 4 x tensor 8 x pipe 2, and tensor parallelism stays within a "
-        "node: its all-reduces take 6.5 s of a training step. Someone proposes data 4 x tensor 16. A GPU sends 370 "
-        "GB/s within its node and 50 GB/s to other nodes. How long do the all-reduces take then, with a flat ring, as "
-        "long as its slowest link?"
-    ),
-    answer=103.0,
-    unit="s",
-    within=0.1,
-    why=(
-        "About 103 s. A ring over 16 GPUs in two nodes is as slow as the network, 370/50 = 7.4 times slower. And "
-        "without the pipeline, every GPU has all 80 layers instead of 40, so twice as many all-reduces. (15/16 in "
-        "place of 7/8 makes another 7 per cent.) Computing takes about 33 s, so nobody would do it."
-    ),
-    traps=(
-        Trap(6.5, "That would be true if the network were as fast as NVLink."),
-        Trap(13, "This counts the layers, of which there are twice as many, and not the links."),
-        Trap(48, "This counts the links, and not that a GPU without a pipeline has twice as many layers."),
-        Trap(24, "With twice as many ranks, each all-reduce still sends nearly twice its buffer from each rank."),
-    ),
+    question="Four ranks in a mesh of data 2 x tensor 2:",
+    parts=(MATES, ROWS, NORMS, DIFFERENT),
 )
 
-PREDICTIONS = (LEAST, MATES, ROWS, NORMS, DIFFERENT, BACK, OLD, SAME, HALF, SMALLEST, ACROSS)
+AFTER_THE_KILL = Series(
+    name="after_the_kill",
+    lesson="capstone",
+    question="Rank 2 is killed after 27 training steps, with checkpoints of steps 10 and 20:",
+    parts=(BACK, OLD, SAME),
+)
+
+PREDICTIONS = (LEAST, ON_A_MESH, AFTER_THE_KILL, HALF, SMALLEST)
