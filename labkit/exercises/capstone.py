@@ -470,8 +470,10 @@ def mesh_step(read, compute, params, optimizer, data, team):
     """Take a training step on this rank's share of the batch; return the loss of the whole batch."""
     optimizer.zero_grad()
     loss = compute(*read(dist.get_rank(data), dist.get_world_size(data)))
-    for p in params:
-        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)
+    gradients = torch.cat([p.grad.flatten() for p in params])
+    dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)
+    for p, mean in zip(params, gradients.split([p.numel() for p in params])):
+        p.grad.copy_(mean.view_as(p))
     optimizer.step()
     dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)
     return loss.item()
@@ -492,55 +494,55 @@ def mesh_step(read, compute, params, optimizer, data, team):
         ),
         Mutant(
             "averages the gradients over the world",
-            replace=(
-                "dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)",
-                "dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)",
-            ),
+            replace=("(gradients, op=dist.ReduceOp.AVG, group=data)", "(gradients, op=dist.ReduceOp.AVG)"),
             says="my columns",
         ),
         Mutant(
             "averages the gradients over the team",
-            replace=(
-                "dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)",
-                "dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=team)",
-            ),
+            replace=("(gradients, op=dist.ReduceOp.AVG, group=data)", "(gradients, op=dist.ReduceOp.AVG, group=team)"),
+            says="my columns",
         ),
         Mutant(
             "forgets the other copies",
-            replace=("        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)\n", "        pass\n"),
+            replace=("    dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)\n", ""),
+            says="losses",
         ),
         Mutant(
             "adds the gradients up",
-            replace=("p.grad, op=dist.ReduceOp.AVG, group=data", "p.grad, group=data"),
+            replace=("(gradients, op=dist.ReduceOp.AVG, group=data)", "(gradients, group=data)"),
+            says="losses",
         ),
         Mutant(
             "averages the loss over the wrong group",
-            replace=(
-                "dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)",
-                "dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=team)",
-            ),
+            replace=("(loss, op=dist.ReduceOp.AVG, group=data)", "(loss, op=dist.ReduceOp.AVG, group=team)"),
             says="losses",
         ),
         Mutant("keeps the gradients of the step before", replace=("    optimizer.zero_grad()\n", "")),
         Mutant(
             "steps before it averages",
             replace=(
-                "    for p in params:\n"
-                "        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)\n"
-                "    optimizer.step()\n",
-                "    optimizer.step()\n"
-                "    for p in params:\n"
-                "        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)\n",
+                "    gradients = torch.cat",
+                "    optimizer.step()\n    optimizer.step = lambda: None\n    gradients = torch.cat",
             ),
+            says="losses",
         ),
         Mutant(
             "lets the first rank of each team average",
             replace=(
-                "        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)\n",
-                "        if dist.get_rank(team) == 0:\n"
-                "            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=data)\n",
+                "    dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)\n",
+                "    if dist.get_rank(team) == 0:\n"
+                "        dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)\n",
             ),
             says="my columns",
+        ),
+        Mutant(
+            "lets one copy report the loss",
+            replace=(
+                "    dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)\n",
+                "    if dist.get_rank(data) == 0:\n        dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)\n",
+            ),
+            verdict="deadlock",
+            says="all_reduce",
         ),
     ),
     hints=(
@@ -548,7 +550,8 @@ def mesh_step(read, compute, params, optimizer, data, team):
         "which one tells the copies apart?",
         "The share is `dist.get_rank(data)` of `dist.get_world_size(data)`.",
         "A gradient is averaged with those of the same part: over `data`, the parameters that every rank of a team has "
-        "no less than the ones that are cut. The loss is one number for each copy, so its mean is over `data`, too.",
+        "no less than the ones that are cut. Whether one by one or in one buffer is up to you. The loss is one number "
+        "for each copy, so its mean is over `data`, too.",
     ),
     after=(
         "One line says what data parallelism is on any mesh: the mean over the ranks that hold the same part. "
