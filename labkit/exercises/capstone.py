@@ -178,8 +178,8 @@ def group_of(shape: Mapping[str, int], name: str, rank: int) -> list[int]:
     return next(ranks for ranks in grid(shape)[name] if rank in ranks)
 
 
-def _groups(xs: Sequence[Any], shape: Mapping[str, int]) -> list[Any]:
-    return [{name: np.array(group_of(shape, name, r)) for name in shape} for r in range(len(xs))]
+def _groups(xs: Sequence[Any]) -> list[Any]:
+    return [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)]
 
 
 def _shapes(n: int) -> list[Case]:
@@ -263,6 +263,7 @@ GROUPS = Exercise(
     difficulty=2,
     means=_groups,
     inputs=_shapes,
+    picture=lambda: [({"data": 2, "tensor": 2},)] * 4,
     harness=IN_GROUPS,
     solution='''
 def make_groups(shape):
@@ -347,7 +348,7 @@ def make_groups(shape):
 
 # -- a training step on a mesh ----------------------------------------------------------------------------------------
 
-LR, STEPS = 0.5, 2
+LR, STEPS = 0.1, 2
 
 
 def _stepped(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
@@ -411,7 +412,7 @@ def harness(mesh_step, inputs, targets, columns, shape):
         def step(self):
             steps.append(len(shares))
             for p in params:
-                p -= 0.5 * p.grad
+                p -= 0.1 * p.grad
 
     def read(place, size):
         shares.append((place, size))

@@ -48,7 +48,7 @@ NORM = Exercise(
         "ranks hold different parts, `cut`, a list of tensors. And they all hold the same `whole` ones: those of "
         "norms, and of biases that are not cut. Return the norm of the model's gradient, the root of the sum of all "
         "squares in which every parameter counts **once**, on every rank. **One** collective.\n\n"
-        "In the picture, ranks 0 and 1 are one copy; each of them has a cut gradient of one number and a whole one."
+        "In the picture, three ranks are one copy. Each has a cut gradient of one number, and a whole one."
     ),
     minutes=8,
     difficulty=2,

@@ -120,26 +120,26 @@ class Stage(nn.Module):
         super().__init__()
         size, place = dist.get_world_size(team), dist.get_rank(team)
         self.blocks = model.blocks[len(model.blocks) * place // size : len(model.blocks) * (place + 1) // size]
-        self.begin = nn.ModuleList([model.embedding, model.position] if place == 0 else [])
-        self.end = nn.ModuleList([model.norm, model.output] if place == size - 1 else [])
+        self.embedding, self.position = (model.embedding, model.position) if place == 0 else (None, None)
+        self.output = nn.Sequential(model.norm, model.output) if place == size - 1 else None
 
     def forward(self, x):
-        x = self.begin[0](x) + self.begin[1].weight if self.begin else x
+        x = self.embedding(x) + self.position.weight if self.embedding else x
         for block in self.blocks:
             x = block(x)
-        return self.end[1](self.end[0](x[:, -1])) if self.end else x
+        return self.output(x[:, -1]) if self.output else x
 
 
 def pipe_pass(stage: Stage, team: Group, text: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """GPipe: all micro-batches forward, then all of them backward. The loss is on every rank of the team."""
     place, kept, loss = dist.get_rank(team), [], torch.zeros(())
     for x, target in zip(text.chunk(PIECES), wanted.chunk(PIECES), strict=True):
-        if not stage.begin:
+        if not stage.embedding:
             x = torch.empty(len(x), tiny.CONTEXT, WIDTH)
             dist.recv(x, group=team, group_src=place - 1)
             x.requires_grad_()
         out = stage(x)
-        if stage.end:
+        if stage.output:
             out = functional.cross_entropy(out, target) / PIECES
             loss += out.detach()
         else:
@@ -147,10 +147,10 @@ def pipe_pass(stage: Stage, team: Group, text: torch.Tensor, wanted: torch.Tenso
         kept.append((x, out))
     for x, out in kept:
         slope = torch.ones_like(out)
-        if not stage.end:
+        if not stage.output:
             dist.recv(slope, group=team, group_src=place + 1)
         out.backward(slope)
-        if not stage.begin:
+        if not stage.embedding:
             dist.send(x.grad, group=team, group_dst=place - 1)
     dist.broadcast(loss, group=team, group_src=dist.get_world_size(team) - 1)
     return loss
