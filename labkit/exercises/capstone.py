@@ -188,9 +188,7 @@ def _shapes(n: int) -> list[Case]:
         shapes[2:] = [{"data": 2, "pipe": 1, "tensor": 2}, {"replicas": 2, "pipe": 2}]
     else:
         shapes.append({"data": 1, "pipe": n, "tensor": 1})
-    return [
-        Case([()] * n, " x ".join(f"{name} {k}" for name, k in shape.items()), {"shape": shape}) for shape in shapes
-    ]
+    return [Case([(shape,)] * n, " x ".join(f"{name} {k}" for name, k in shape.items())) for shape in shapes]
 
 
 # Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
