@@ -200,8 +200,8 @@ def harness(make_groups, shape):
     new_group, calls = dist.new_group, []
 
     def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
-        if not use_local_synchronization:
-            calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
+        assert not use_local_synchronization, "leave use_local_synchronization out: here every rank makes every group."
+        calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
 
     def everybodys(what):
         with recorder.paused():
@@ -212,6 +212,8 @@ def harness(make_groups, shape):
     dist.new_group, well = rehearsed, True
     try:
         make_groups(dict(shape))
+    except AssertionError:
+        raise
     except Exception:
         well = False
     finally:
@@ -253,7 +255,7 @@ GROUPS = Exercise(
         "data.\n\n"
         "Make the groups, and return a dict with this rank's group along each dimension: the ranks that differ from it "
         "in their place along this dimension and in no other. `init_device_mesh` does this, and you write it with "
-        "`dist.new_group`.\n\n"
+        "`dist.new_group`, which **every** rank calls for every group.\n\n"
         "What is compared are the ranks of your groups, and each group also adds up a number. (Your function is called "
         "twice, at first with a `new_group` that notes its calls and makes nothing.)"
     ),
@@ -321,6 +323,18 @@ def make_groups(shape):
                 "        for ranks in sorted(rows, key=lambda ranks: rank not in ranks):\n",
             ),
             says="in the same order",
+        ),
+        Mutant(
+            "lets the members alone make a group, and says so",
+            replace=(
+                "            group = dist.new_group(ranks)\n"
+                "            if rank in ranks:\n"
+                "                groups[name] = group\n",
+                "            if rank in ranks:\n"
+                "                groups[name] = dist.new_group(ranks, use_local_synchronization=True)\n",
+            ),
+            verdict="raises",
+            says="leave use_local_synchronization out",
         ),
         Mutant(
             "counts ranks from 1",

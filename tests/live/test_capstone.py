@@ -45,15 +45,6 @@ def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
     "make_groups": [
         """
 def make_groups(shape):
-    table, groups = torch.arange(world_size).view(*shape.values()), {}
-    for i, name in enumerate(shape):
-        rows = table.movedim(i, -1).reshape(-1, shape[name]).tolist()
-        mine = next(row for row in rows if rank in row)
-        groups[name] = dist.new_group(mine, use_local_synchronization=True)
-    return groups
-""",
-        """
-def make_groups(shape):
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
