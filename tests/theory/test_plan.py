@@ -6,7 +6,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.exercises.capstone import mesh_price
-from labkit.theory import plan, sharding
+from labkit.theory import costs, plan, sharding
 from labkit.theory.plan import Mesh, Model
 
 SMALL = Model(layers=4, width=32)
@@ -98,11 +98,21 @@ def test_the_plan_of_the_lesson_for_66_billion_parameters():
     }
     assert memory == pytest.approx({(0, False): 143, (0, True): 105, (1, False): 96, (1, True): 59}, abs=0.6)
     sent = plan.sent(LLAMA, mesh, tokens / 4, 0, sharding.MIXED)
-    assert sent["tensor"] / 370.8e9 == pytest.approx(6.5, abs=0.05)
-    assert (sent["data"] + sent["pipe"]) / 50e9 == pytest.approx(0.5, abs=0.03)
-    wide = plan.sent(LLAMA, Mesh(4, 16), tokens / 4, 0, sharding.MIXED)
-    assert wide["tensor"] / 1e9 == pytest.approx(5154, abs=1)
-    assert wide["tensor"] / 50e9 == pytest.approx(103, abs=0.5)
+    across = sent["data"] + sent["pipe"]
+    assert sent["tensor"] / across == pytest.approx(100, rel=0.01)
+    assert across / 1e9 == pytest.approx(24, abs=0.5)
+    assert across / 50e9 == pytest.approx(0.5, abs=0.03)
+    seconds = {}
+    for its in (mesh, Mesh(4, 16)):
+        one = 2 * 8192 * LLAMA.width  # bytes of a sequence's activations
+        times = plan.REDUCED * LLAMA.layers // its.pipe * (256 // its.data)
+        assert plan.sent(LLAMA, its, tokens / 4, 0, sharding.MIXED)["tensor"] == pytest.approx(
+            times * plan.all_reduced(one, its.tensor)
+        )
+        takes = costs.predict("all_reduce", one, its.tensor, costs.H100).estimate
+        seconds[its.tensor] = (round(1e3 * takes, 2), times, round(times * takes, 1))
+    assert seconds == {8: (0.61, 10_240, 6.2), 16: (0.77, 20_480, 15.9)}
+    assert 6 * LLAMA.parameters * tokens / 64 / 400e12 == pytest.approx(33, abs=0.5)
     assert 16 * LLAMA.parameters / 1e9 == pytest.approx(1066, abs=1)
 
 
