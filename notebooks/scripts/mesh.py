@@ -279,8 +279,8 @@ if __name__ == "__main__":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store, *_ = next(rendezvous(os.environ.get("INIT_METHOD", "env://"), rank, world_size))
-    # torchrun keeps its store when it starts the ranks again, and the addresses of the old ones are still in it: without
-    # a place of its own for each attempt the new ranks wait for the old ones (seen with torch 2.13 and Gloo).
+    # torchrun keeps its store when it starts the ranks again, and the addresses of the old ones are still in it.
+    # Without a place of its own for each attempt the new ranks wait for the old ones (seen with torch 2.13 and Gloo).
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     main()
