@@ -88,7 +88,7 @@ soak: $(VENV)/.test ## run the live tests RUNS times, every second time on busy 
 notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal form (NOTEBOOKS=path, FRESH=1)
 	$(BIN)/python .ci/notebooks.py $(if $(FRESH),--fresh) $(NOTEBOOKS)
 
-bench: $(VENV)/.bench ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
+bench: $(VENV)/.test ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
 
 clean: ## remove what make made, but not your notebooks: .venv, builds and caches
@@ -101,12 +101,8 @@ $(VENV)/.lab: $(VENV)/.made pyproject.toml $(PINS)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.made pyproject.toml $(PINS)
-	$(INSTALL) -e '.[lab,test]'
+	$(INSTALL) -e '.[lab,test,mpi]'
 	@touch $(VENV)/.lab $@
-
-$(VENV)/.bench: $(VENV)/.made pyproject.toml $(PINS)
-	$(INSTALL) -e '.[lab,test,bench]'
-	@touch $(VENV)/.lab $(VENV)/.test $@
 
 $(VENV)/pins.txt: .ci/oldest.txt constraints.txt | $(VENV)/.made
 	awk -F == '!seen[tolower($$1)]++' $^ > $@

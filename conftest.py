@@ -4,6 +4,7 @@ It stands here, above tests/, because pytest reads only the conftest.py files ab
 """
 
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -54,12 +55,19 @@ def _is_cell(item: pytest.Item | None) -> bool:
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker gets a whole file, or all notebooks, which share four ranks."""
+    """A worker gets a whole file, or one lesson's tests of it, or every second notebook: these share four ranks."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._notebooks: dict[str, int] = {}
+
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::")[0]
-            return "notebooks" if file.endswith(".ipynb") else file
+            file, _, test = nodeid.partition("::")
+            if file.endswith(".ipynb"):
+                return f"notebooks {self._notebooks.setdefault(file, len(self._notebooks)) % 2}"
+            lesson = re.search(r"\[(lesson\w+)-", test)
+            return f"{file} {lesson[1]}" if lesson else file
 
     return ByFile(config, log)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.histogram import Histogram
     from labkit.show.last import Last
     from labkit.show.late import Late
+    from labkit.show.moves import Moves
     from labkit.show.progress import ProgressTable
     from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
@@ -421,6 +422,25 @@ class Lab:
                 'Say in quotes which numbers to count: lab.histogram("staleness"), where a rank has a list of them.'
             )
         return Histogram({expression: self._held(expression) for expression in expressions})
+
+    def moves(self, window: str) -> Moves:
+        """Draw what the last cell put into the ranks' windows, added to them and got from them, and who took part.
+
+        >>> lab.moves("window")           # %%px: window = open_window(4)
+        >>> lab.moves("window").lost()    # an update that two ranks made of the same number
+
+        Raises `LabError` where a rank has no such window.
+        """
+        from labkit.show.moves import Moves
+
+        self._live()
+        told = self._console.call("labkit.rank.agent.pull", f"{window}.told()")
+        if lack := {r: error for r, (error, _) in enumerate(told) if error}:
+            raise LabError(
+                f"{words.ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
+                "In a %%px cell: from labkit.rank.window import open_window; window = open_window(4)."
+            )
+        return Moves([value for _, value in told])
 
     def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.

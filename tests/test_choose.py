@@ -67,7 +67,7 @@ def test_it_is_asked_and_revealed_once_in_its_lesson(series: Series):
         sources = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
         for source in sources:
             if asked := re.fullmatch(rf'(\w+) = Choose\("{series.name}"\)\n\1', source):
-                places.append(path.name[:2])
+                places.append(path.stem.split("-")[0])
                 assert f"{asked[1]}.reveal()" in sources
     assert places == [series.lesson]
 

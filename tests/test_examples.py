@@ -19,6 +19,7 @@ ON_RANKS = (
     "labkit.rank.p2p",
     "labkit.rank.shared",
     "labkit.rank.spans",
+    "labkit.rank.window",
     "labkit.show.timeline",
 )  # tested in tests/live
 

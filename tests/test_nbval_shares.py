@@ -30,12 +30,12 @@ def start(n):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with the workbook's conftest.py, the stand-in and two notebooks that look for the lab."""
+    """A project with the workbook's conftest.py, the stand-in and three notebooks that look for the lab."""
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     (tmp_path / "labkit.py").write_text(STAND_IN)
     (tmp_path / "notebooks").mkdir()
-    for name in "ab":
+    for name in "abc":
         cell = new_code_cell("import os\nprint(os.environ['LABKIT_SHARED'], os.environ['LABKIT_QUIET'])")
         cell.outputs = [new_output("stream", name="stdout", text="run/lab.json 1\n")]
         cell.execution_count = 1
@@ -43,11 +43,12 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_notebooks_share_one_lab_that_is_stopped_in_the_end(project: Path):
+@pytest.mark.parametrize(("beside", "labs"), [((), 1), (("-n2", "--dist=loadfile"), 2)])
+def test_notebooks_share_a_lab_a_worker_that_is_stopped_in_the_end(project: Path, beside: tuple[str, ...], labs: int):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
-    ran = subprocess.run([*command, "notebooks"], cwd=project, capture_output=True, text=True)
+    ran = subprocess.run([*command, *beside, "notebooks"], cwd=project, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (project / "notes").read_text() == "start(4) stop "
+    assert sorted((project / "notes").read_text().split()) == ["start(4)"] * labs + ["stop"] * labs
 
 
 def test_no_lab_starts_for_a_test_that_is_no_notebooks(request, monkeypatch):

@@ -82,7 +82,7 @@ def foreign(folder: str) -> Iterator[tuple[str, str]]:
 
 def test_every_range_asked_for_holds_its_pinned_version():
     pins = lock()
-    for r in asked("lab", "test", "bench"):
+    for r in asked("lab", "test", "mpi"):
         (pin,) = pins[canonicalize_name(r.name)].specifier
         assert r.specifier.contains(Version(pin.version)), f"{r} excludes the tested {pin}"
 
@@ -97,7 +97,7 @@ def test_the_oldest_run_takes_the_lower_end_of_every_range():
 
 
 def test_every_range_has_both_ends():
-    for r in asked("lab", "test", "bench"):
+    for r in asked("lab", "test", "mpi"):
         operators = {s.operator for s in r.specifier}
         assert ">=" in operators, f"{r} says no oldest version"
         assert "<" in operators or r.name == "packaging", f"{r} says no end"
@@ -105,7 +105,7 @@ def test_every_range_has_both_ends():
 
 @pytest.mark.pinned
 def test_the_lock_pins_exactly_what_installing_brings():
-    brought = {name for name in needed(asked("lab", "test", "bench")) if not PLATFORM_ONLY.match(name)}
+    brought = {name for name in needed(asked("lab", "test", "mpi")) if not PLATFORM_ONLY.match(name)}
     assert set(lock()) == brought
 
 
@@ -120,12 +120,11 @@ def test_the_lock_names_one_version_each_for_every_platform():
 @pytest.mark.pinned
 def test_these_tests_run_on_the_pinned_versions():
     """A result on other versions says nothing about the lock; torch's +cpu or +cu126 is the same version."""
-    measured_with = {canonicalize_name(r.name) for r in asked("bench")} - {
-        canonicalize_name(r.name) for r in asked("lab", "test")
-    }
+    ours, tested = asked("lab", "test"), asked("lab", "test", "mpi")
+    without = set() if sys.platform == "linux" else {canonicalize_name(r.name) for r in tested if r not in ours}
     for name, pin in lock().items():
-        if name in measured_with:
-            continue  # `make bench` installs it, the tests need none of it
+        if name in without:
+            continue
         (specifier,) = pin.specifier
         installed = metadata.version(name).split("+")[0]
         assert installed == specifier.version, f"{name} {installed} runs here, {pin} is locked"
@@ -138,7 +137,7 @@ def test_conda_users_get_the_same_python_and_the_same_packages():
     assert CONDA["name"] == PROJECT["name"]
     assert {Requirement(line).name for line in plain} == {"python", "pip"}, "pip alone brings packages"
     assert str(python.specifier) == PROJECT["requires-python"]
-    assert pip == ["-c constraints.txt", "-e .[lab,test]"]
+    assert pip == ["-c constraints.txt", "-e .[lab,test,mpi]"]
 
 
 def test_make_installs_with_the_lock_unless_told_otherwise():
@@ -147,16 +146,16 @@ def test_make_installs_with_the_lock_unless_told_otherwise():
     uses = re.findall(r"^\t\$\(INSTALL\) (.*)$", makefile, re.MULTILINE)
     assert len([line for line in installs if "$(if $(PINS),-c $(PINS)," in line]) == len(installs) == 1
     assert "\nPINS ?= constraints.txt\n" in makefile
-    assert uses == ["-e '.[lab]'", "-e '.[lab,test]'", "-e '.[lab,test,bench]'"]
+    assert uses == ["-e '.[lab]'", "-e '.[lab,test,mpi]'"]
 
 
 @pytest.mark.parametrize(
     ("folder", "extras"),  # labkit: MPI races where it is installed
     [
-        ("labkit", ("bench",)),
-        ("tests", ("lab", "test")),
+        ("labkit", ("mpi",)),
+        ("tests", ("lab", "test", "mpi")),
         (".ci", ("lab", "test")),
-        ("benchmarks", ("lab", "test", "bench")),
+        ("benchmarks", ("lab", "test", "mpi")),
     ],
 )
 def test_whatever_is_imported_is_asked_for(folder: str, extras: tuple[str, ...]):

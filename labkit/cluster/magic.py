@@ -1,4 +1,4 @@
-"""The cell magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%wire` and `%%late`."""
+"""The cell magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%wire`, `%%late`; `%%mpi`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import parse_argstring
 
+from labkit.cluster import mpi
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
 
@@ -143,6 +144,21 @@ class PictureMagics(Magics):
         if not line.strip().isdigit():
             raise UsageError("Say which rank comes late: %%late 1.")
         return self._late(_under("late", line, cell), int(line))
+
+    @cell_magic
+    def mpi(self, line: str, cell: str) -> None:
+        """Run a cell on MPI ranks of its own, where MPI is installed; what they print comes in the order of the ranks.
+
+        %%mpi 4                              on four ranks
+
+        They are not the lab's ranks, and know nothing of other cells.
+        """
+        if not line.strip().isdigit() or not 1 <= int(line) <= 16:
+            raise UsageError("Say how many MPI ranks should run the cell, 1 to 16: %%mpi 4.")
+        if missing := mpi.missing():
+            print(f"{missing} This cell has done nothing. To run it: pip install mpi4py mpich, and run it again.")
+        else:
+            print(mpi.cell(_under("mpi", line, cell), int(line)).rstrip("\n"))
 
 
 def _under(magic: str, line: str, cell: str) -> str:

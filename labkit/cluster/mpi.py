@@ -1,7 +1,7 @@
-"""MPI's all-reduce beside the lab's: ranks of its own on this host, which sleep until it is their turn.
+"""MPI's all-reduce beside the lab's: ranks of its own on this host, which sleep until it is their turn; and `%%mpi`.
 
-The lab's ranks were not started by mpiexec and cannot become MPI's. These live as long as one race, on pipes alone:
-they end with the process that asks them.
+The lab's ranks were not started by mpiexec and cannot become MPI's. These live as long as one race, or one cell, on
+pipes alone: they end with the process that asks them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.outcome.text import merge
+from labkit.words import ranks
 
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
 PATIENCE = 30.0  # seconds that one turn may take
@@ -39,8 +42,6 @@ class Mpi:
     def __init__(self, n: int) -> None:
         pipes = [os.pipe() for _ in range(n)]
         reads, self._orders = [r for r, _ in pipes], [w for _, w in pipes]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("LABKIT_")}
-        environment |= {"OMP_NUM_THREADS": "1", "UCX_TLS": "self,sm"}
         try:
             self._popen = subprocess.Popen(
                 [
@@ -50,7 +51,7 @@ class Mpi:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=_environment(),
                 pass_fds=reads,
                 start_new_session=True,  # Stop is for the kernel
             )
@@ -95,6 +96,66 @@ class Mpi:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def cell(code: str, n: int) -> str:
+    """Run a cell on `n` MPI ranks of its own: what they printed, in the order of the ranks.
+
+    >>> cell("from mpi4py import MPI\\nprint(MPI.COMM_WORLD.Get_rank())", 2)
+    'rank 0 │ 0\\nrank 1 │ 1\\n'
+
+    Raises LabError where the cell fails, or is not through within PATIENCE seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-mpi-") as folder:
+        file = Path(folder, "cell.py")
+        file.write_text(code, encoding="utf-8")
+        popen = subprocess.Popen(
+            [str(_mpiexec()), "-n", str(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            text=True,
+        )
+        late = False
+        try:
+            out, _ = popen.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            late, out = True, _ended(popen)
+        except BaseException:  # Stop, say
+            _ended(popen)
+            raise
+    told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
+    for failed in (t for t in told if t["error"]):
+        raise LabError(f"MPI's rank {failed['rank']} failed. Mend the cell:\n{failed['error']}")
+    through = {t["rank"] for t in told}
+    missed = ranks(set(range(n)) - through) if len(through) < n else ""
+    if late:
+        raise LabError(
+            f"MPI's {missed or 'mpiexec'} did not end within {PATIENCE:.0f} s. "
+            "Look for a call that not every rank makes, such as a Fence."
+        )
+    if missed:
+        raise LabError(
+            f"MPI's {missed} ended in the middle of the cell, without an error of Python's (mpiexec: status "
+            f"{popen.returncode}). Look for what ends a process, or runs out of memory."
+        )
+    return merge({t["rank"]: t["text"] for t in told})
+
+
+def _ended(popen: subprocess.Popen[str]) -> str:
+    """What it said, once it is ended; mpiexec ends its ranks."""
+    popen.terminate()
+    try:
+        return popen.communicate(timeout=5)[0]
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        return popen.communicate()[0]
+
+
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("LABKIT_")}
+    return kept | {"OMP_NUM_THREADS": "1", "UCX_TLS": "self,sm"}
 
 
 def _mpiexec() -> Path:

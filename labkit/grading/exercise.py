@@ -110,6 +110,8 @@ class Exercise:
         least: what it costs at least, to be shown beside what it did.
         counts_memory: whether the memory that the call takes at its peak is shown. False where the backward pass, which
             comes after the call, does the work or half of it.
+        counts_messages: whether the bytes and steps that messages took are shown. False where numbers go through memory
+            that ranks share: its messages are not what the solution cost.
         tolerance: relative error that is forgiven; None goes by the dtype, 0 asks for the same bits.
         gradients: False; True for the gradient of the sum of all ranks' losses; "one" where all ranks hold the
             same result and the one loss of it is meant. Held against a numerical derivative of `means`.
@@ -140,6 +142,7 @@ class Exercise:
     budget: Budget | None = None
     least: Least | None = None
     counts_memory: bool = True
+    counts_messages: bool = True
     tolerance: float | None = None
     gradients: bool | str = False
     in_place: bool = False

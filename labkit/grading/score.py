@@ -61,7 +61,11 @@ class Score:
 def scored(exercise: Exercise, case: Case, attempt: Attempt) -> Score | None:
     """What a run cost, without its memory; None where a rank has not told what it did, or there is nothing to say."""
     record = attempt.record
-    if record is None or not (exercise.least or (exercise.solution and any(record.ops))):
+    if (
+        record is None
+        or not exercise.counts_messages
+        or not (exercise.least or (exercise.solution and any(record.ops)))
+    ):
         return None
     textbook = any(op.kind == "collective" and op.bytes for mine in record.ops for op in mine)
     return Score(case.n, case.size, max(spent.sent(record)), spent.rounds(record), textbook=textbook)

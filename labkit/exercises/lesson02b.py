@@ -1,0 +1,642 @@
+"""Exercises for lesson 02b: an update that must not be lost, tickets, a ring of puts, an all-reduce of puts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.inputs import counting, draws
+
+MESSAGES = ("send", "collectives")
+ALL_BUT_FENCES = ("send", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter",
+                  "all_to_all")  # fmt: skip
+
+# What goes wrong between ranks goes wrong here every time. Where a rank has read something that it does not hold the
+# lock of, or has let go of the lock, another rank makes a change of its own at that moment: through a second handle
+# on the same memory, in the same process.
+COMMON = """
+import os
+import time
+from labkit.rank import recorder
+from labkit.rank.shared import open_room
+from labkit.rank.window import Window, open_window
+
+
+def opened(size, dtype):
+    with recorder.paused():
+        window, room = open_window(size, dtype), open_room(64)
+    window.patience = 1.5
+    window.came = [slot.view(torch.int64) for slot in room.slots]  # how far a rank is, and how its function ended
+    return window
+
+
+def everyones(mine):
+    told = [None] * world_size
+    with recorder.paused():
+        dist.all_gather_object(told, mine)
+    return told
+
+
+def through(window, call):
+    # What the function returns, in a list; an empty one where another rank's has failed, which says why.
+    try:
+        out = [call()]
+    except BaseException:
+        window.came[rank][:2] = torch.tensor([1 << 40, 2])
+        raise
+    window.came[rank][:2] = torch.tensor([1 << 40, 1])
+    until = time.monotonic() + 5
+    while not all(came[1] for came in window.came) and time.monotonic() < until:
+        os.sched_yield()
+    return [] if any(came[1] == 2 for came in window.came) else out
+
+
+def meddled(window, meddle):
+    get, flush, unlock = window.get, window.flush, window.unlock
+    other = Window(window._memory, window._holders, window._locks)
+
+    def now():
+        if 0 not in window._held:
+            meddle(other)
+
+    def meddled_get(of, *args, **kwargs):
+        got = get(of, *args, **kwargs)
+        if of == 0:
+            now()
+        return got
+
+    def meddled_flush():
+        handed = window.told()["handed"]
+        flush()
+        if handed:
+            now()
+
+    def meddled_unlock(of):
+        unlock(of)
+        if of == 0:
+            now()
+
+    window.get, window.flush, window.unlock = meddled_get, meddled_flush, meddled_unlock
+
+
+def blame(window, right, *reasons):
+    # The first reason that any rank has, on all ranks: what is not flushed counts also where the result is right.
+    told = window.told()
+    handed = f"rank {rank} returns before what it has handed over is there: nothing has flushed it"
+    mine = [handed if told["handed"] else "", *("" if right else reason for reason in reasons)]
+    found = [reason for ranks in zip(*everyones(mine)) for reason in ranks if reason]
+    assert not found, found[0]
+
+
+def writes(window):
+    return [of for what, of, *_ in window.told()["moves"] if what != "get"]
+"""
+
+PUSHED = (
+    COMMON
+    + """
+
+def harness(push_gradient, gradient, weights, lr, times):
+    window = opened(len(gradient), gradient.dtype)
+    if rank == 0:
+        window.mine.copy_(torch.tensor(weights))
+    theirs, step = torch.zeros_like(gradient), 1000.0 * torch.ones_like(gradient)
+
+    def meddle(other):
+        with other.lock(0):  # this rank keeps to locks, whether the learner's do or not
+            other.accumulate(step, 0)
+        theirs.add_(step)
+
+    everyones(None)
+    meddled(window, meddle)
+    if not through(window, lambda: [push_gradient(window, gradient.clone(), lr) for _ in range(times)]):
+        return None
+    told = everyones((gradient, theirs))
+    have = window._memory[0] - sum(other for _, other in told)
+    off = torch.tensor(weights) - times * lr * sum(mine for mine, _ in told) - have
+    own = f"rank {rank} writes into its own window" if any(of == rank != 0 for of in writes(window)) else ""
+    over = theirs.any() and (off.abs() > 500).any()
+    lost = "an update that came between its get and its put was written over" if over else ""
+    blame(window, torch.allclose(off, torch.zeros_like(off), atol=1e-6), own, lost)
+    return have if rank == 0 else None
+"""
+)
+
+
+def _pushed(xs: Sequence[np.ndarray], weights: Sequence[float], lr: float, times: int) -> list[Any]:
+    return [np.array(weights) - times * lr * sum(xs) if r == 0 else None for r in range(len(xs))]
+
+
+def _gradients(n: int) -> list[Case]:
+    def case(size: int, about: str, lr: float = 0.5, times: int = 1) -> Case:
+        gradients = [np.arange(1.0, size + 1) + 10 * r for r in range(n)]
+        return Case(gradients, about, {"weights": [1.0] * size, "lr": lr, "times": times})
+
+    return [case(1, "one weight"), case(3, "five updates by each rank", 0.25, 5), case(40, "forty weights", 0.125, 3)]
+
+
+PUSH = Exercise(
+    name="push_gradient",
+    lesson="02b",
+    title="Move weights that others move as well",
+    statement=(
+        "The weights stand in rank 0's window. Add `-lr * gradient` to them there, and return when it is done. All "
+        "ranks do this, rank 0 too, as often as they like and at the same time; **no update may be lost**. Rank 0 "
+        "does not answer: no messages and no fence.\n\n"
+        "Run the check on the specimen first. It does what the counter did, and the check lets an update of another "
+        "rank arrive at the worst moment, every time. The picture has the ranks' gradients on the left. On the right "
+        "is what has become of rank 0's weight, which was 1, with `lr = 0.5`."
+    ),
+    minutes=4,
+    difficulty=1,
+    means=_pushed,
+    inputs=_gradients,
+    forbids=MESSAGES,
+    harness=PUSHED,
+    counts_memory=False,
+    specimen='''
+def push_gradient(window, gradient, lr):
+    """Add -lr * gradient to the weights in rank 0's window."""
+    weights = window.get(0)
+    window.put(weights - lr * gradient, to=0)
+    window.flush()
+''',
+    solution='''
+def push_gradient(window, gradient, lr):
+    """Add -lr * gradient to the weights in rank 0's window."""
+    window.accumulate(-lr * gradient, to=0)
+    window.flush()
+''',
+    mutants=(
+        Mutant(
+            "reads, subtracts and writes",
+            source="""
+def push_gradient(window, gradient, lr):
+    weights = window.get(0)
+    window.put(weights - lr * gradient, to=0)
+    window.flush()
+""",
+            says="was written over",
+        ),
+        Mutant(
+            "lets go of the lock between reading and writing",
+            source="""
+def push_gradient(window, gradient, lr):
+    with window.lock(0):
+        weights = window.get(0)
+    with window.lock(0):
+        window.put(weights - lr * gradient, to=0)
+""",
+            says="was written over",
+        ),
+        Mutant("adds to its own window", replace=("to=0)", "to=rank)"), says="its own window"),
+        Mutant("does not flush", replace=("    window.flush()\n", ""), says="nothing has flushed it"),
+        Mutant("puts the step in place of the weights", replace=("accumulate(", "put(")),
+        Mutant("climbs", replace=("(-lr *", "(lr *")),
+        Mutant("fences", replace=("window.flush()", "window.fence()"), verdict="forbidden", says="barrier"),
+    ),
+    hints=(
+        "Between the `get` and the `put` any rank may write. What is written over is gone.",
+        "Say what to add, not what shall stand there: then it does not matter who came before.",
+        "`window.accumulate(-lr * gradient, to=0)`, and flush.",
+    ),
+    after=(
+        "With `with window.lock(0):` around a get and a put it is right as well, and slower: the lock keeps the others "
+        "out while you read, compute and write. Accumulate keeps them out for the addition alone. Training in this "
+        "way has a name, Hogwild: each weight is added to atomically, and no lock holds the weights together."
+    ),
+)
+
+# -- tickets -----------------------------------------------------------------------------------------------------------
+
+TICKETS = (
+    COMMON
+    + """
+
+def harness(take_ticket, times):
+    window = opened(1, torch.int64)
+    theirs = []
+
+    def meddle(other):
+        with other.lock(0):
+            theirs.append(int(other.get(0)))
+            other.accumulate(1, 0)
+
+    everyones(None)
+    meddled(window, meddle)
+    for mine in through(window, lambda: [int(take_ticket(window)) for _ in range(int(times))]):
+        given = sorted(ticket for pair in everyones((mine, theirs)) for some in pair for ticket in some)
+        twice = [f"number {a} was handed out twice" for a, b in zip(given, given[1:]) if a == b]
+        left_out = [f"number {k} was never handed out" for k in sorted(set(range(len(given))) - set(given))]
+        left = int(window._memory[0])
+        short = f"{len(given)} numbers were handed out, and the counter says {left}" if left != len(given) else ""
+        own = f"rank {rank} writes into its own window" if any(of == rank != 0 for of in writes(window)) else ""
+        blame(window, not (twice or left_out or short), own, *twice[:1], *left_out[:1], short)
+    return "each once"
+"""
+)
+
+TICKET = Exercise(
+    name="take_ticket",
+    lesson="02b",
+    title="Hand out each number once",
+    statement=(
+        "Ranks that differ in speed should not get equal shares of the work: whoever is free takes the next batch. So "
+        "rank 0's window holds a counter, one whole number, 0 at first. Return the number that stands there, and leave "
+        "the next one. All ranks call this at any time: **no number may be handed out twice**, and none left out. No "
+        "messages, no fence. (The picture has on the left how many numbers each rank asks for.)"
+    ),
+    minutes=6,
+    difficulty=2,
+    means=lambda xs: ["each once" for _ in xs],
+    inputs=lambda n: [
+        Case([np.float32(1) for _ in range(n)], "one for each rank"),
+        Case([np.float32(r + 1) for r in range(n)], "rank r asks for r + 1"),
+        Case([np.float32(20) for _ in range(n)], "twenty for each rank"),
+    ],
+    forbids=MESSAGES,
+    harness=TICKETS,
+    counts_memory=False,
+    solution='''
+def take_ticket(window):
+    """Return the number in rank 0's window, and leave the next one there."""
+    with window.lock(0):
+        ticket = window.get(0)
+        window.put(ticket + 1, to=0)
+    return ticket.item()
+''',
+    mutants=(
+        Mutant(
+            "takes no lock",
+            source="""
+def take_ticket(window):
+    ticket = window.get(0)
+    window.put(ticket + 1, to=0)
+    window.flush()
+    return ticket.item()
+""",
+            says="handed out twice",
+        ),
+        Mutant("locks its own window", replace=("window.lock(0)", "window.lock(rank)"), says="handed out twice"),
+        Mutant(
+            "adds and then reads",
+            source="""
+def take_ticket(window):
+    window.accumulate(1, to=0)
+    window.flush()
+    return window.get(0).item() - 1
+""",
+            says="handed out",
+        ),
+        Mutant(
+            "unlocks before it writes",
+            source="""
+def take_ticket(window):
+    with window.lock(0):
+        ticket = window.get(0)
+    window.put(ticket + 1, to=0)
+    window.flush()
+    return ticket.item()
+""",
+            says="handed out twice",
+        ),
+        Mutant(
+            "never unlocks",
+            source="""
+def take_ticket(window):
+    window.lock(0)
+    ticket = window.get(0)
+    window.put(ticket + 1, to=0)
+    window.flush()
+    return ticket.item()
+""",
+            verdict="raises",
+            says="has not called unlock(0)",
+        ),
+        Mutant(
+            "counts in its own window",
+            source="""
+def take_ticket(window):
+    with window.lock(rank):
+        ticket = window.get(rank)
+        window.put(ticket + 1, to=rank)
+    return ticket.item()
+""",
+            says="its own window",
+        ),
+    ),
+    hints=(
+        "Reading and writing must be one thing to all others. An accumulate alone does not tell you what was there.",
+        "Which lock? The one that the others ask for, too: that of rank 0's window.",
+        "`with window.lock(0):`, and in it a `get`, and a `put` of one more. It flushes as it unlocks.",
+    ),
+    after=(
+        "MPI has this in one call, `Fetch_and_op`, and NVSHMEM as `atomic_fetch_add`: the network card or the memory "
+        "does it, and no lock is needed. A lock that is never released stops everybody, and MPI would not tell you "
+        "who holds it."
+    ),
+)
+
+# -- fences ------------------------------------------------------------------------------------------------------------
+
+# After each fence one rank, a different one each time, goes on only when its left-hand neighbour has written what it
+# had to write up to its next fence, or is through. So whatever a fence should keep apart meets where it is missing.
+SLOWED = (
+    COMMON
+    + """
+
+def slowed(window, noticed):
+    came, left = window.came, (rank - 1) % world_size
+    flush, get, passed, stood = window.flush, window.get, [0], [None]
+
+    def slow_fence():
+        flush()
+        came[rank][0] = passed[0] + 1  # so many fences at which it has flushed
+        dist.barrier()
+        passed[0] += 1
+        stood[0] = window.mine.clone()
+        with recorder.paused():
+            dist.barrier()  # nobody writes before all have seen what stands there
+        until = time.monotonic() + 1
+        while passed[0] % world_size == rank and came[left][0] <= passed[0] and time.monotonic() < until:
+            os.sched_yield()
+
+    def watched_get(of, at=0, size=None):
+        got = get(of, at, size)
+        if window.told()["handed"]:
+            noticed.append("it reads before the fence: what was handed over is not there yet")
+        elif of == rank and stood[0] is not None and not torch.equal(got, stood[0][at : at + len(got)]):
+            noticed.append(f"rank {left} wrote into rank {rank}'s window before rank {rank} had read what was there")
+        return got
+
+    window.fence, window.get = slow_fence, watched_get
+
+
+def own_only(window):
+    moved = writes(window)
+    return f"rank {rank} writes into its own window only" if moved and all(of == rank for of in moved) else ""
+"""
+)
+
+RING = (
+    SLOWED
+    + """
+
+def harness(ring_by_puts, x, steps):
+    window, noticed, gave = opened(len(x), x.dtype), [], x.clone()
+    slowed(window, noticed)
+    for out in through(window, lambda: ring_by_puts(window, x, steps)):
+        if isinstance(out, torch.Tensor):
+            want = everyones(gave)[(rank - steps) % world_size]
+            right = everyones(out.shape == want.shape and torch.equal(out, want))
+            blame(window, all(right), own_only(window), *noticed[:1] or [""])
+        return out
+"""
+)
+
+
+def _shifted(xs: Sequence[np.ndarray], steps: int) -> list[Any]:
+    return [xs[(r - steps) % len(xs)] for r in range(len(xs))]
+
+
+def _turns(n: int) -> list[Case]:
+    return [
+        Case(counting(n, 2), "one step", {"steps": 1}),
+        Case(counting(n, 2), "two steps", {"steps": 2}),
+        Case(draws(n, 5), "once round and one more", {"steps": n + 1}),
+        Case(draws(n, 33, "int64", seed=1), "six steps", {"steps": 6}),
+    ]
+
+
+RING_OF_PUTS = Exercise(
+    name="ring_by_puts",
+    lesson="02b",
+    title="Repair a ring of puts",
+    statement=(
+        "Pass `x` on to the right `steps` times, each time into the window of the next rank, and return what has "
+        "arrived: the `x` of the rank that is `steps` places to the left. The windows are as long as `x`. No messages; "
+        "ranks meet in `window.fence()` only.\n\n"
+        "The specimen is right for one step. With more, it is right most of the time. Run its check first: the check "
+        "makes a different rank slow after each fence."
+    ),
+    minutes=6,
+    difficulty=2,
+    means=_shifted,
+    inputs=_turns,
+    forbids=ALL_BUT_FENCES,
+    harness=RING,
+    counts_memory=False,
+    counts_messages=False,
+    specimen='''
+def ring_by_puts(window, x, steps):
+    """Pass x on to the right so many times; return what has arrived."""
+    for _ in range(steps):
+        window.put(x, to=(rank + 1) % world_size)
+        window.fence()
+        x = window.get(rank)
+    return x
+''',
+    solution='''
+def ring_by_puts(window, x, steps):
+    """Pass x on to the right so many times; return what has arrived."""
+    for _ in range(steps):
+        window.put(x, to=(rank + 1) % world_size)
+        window.fence()
+        x = window.get(rank)
+        window.fence()
+    return x
+''',
+    mutants=(
+        Mutant(
+            "lets a neighbour write before it has read",
+            replace=("        x = window.get(rank)\n        window.fence()\n", "        x = window.get(rank)\n"),
+            says="had read what was there",
+        ),
+        Mutant(
+            "reads before the fence",
+            replace=(
+                "        window.fence()\n        x = window.get(rank)\n        window.fence()\n",
+                "        x = window.get(rank)\n        window.fence()\n",
+            ),
+            says="before the fence",
+        ),
+        Mutant(
+            "flushes where it should meet the others",
+            replace=("        window.fence()\n        x = ", "        window.flush()\n        x = "),
+        ),
+        Mutant("puts into its own window", replace=("(rank + 1) % world_size", "rank"), says="its own window"),
+        Mutant("goes to the left", replace=("(rank + 1)", "(rank - 1)")),
+        Mutant("adds to what is there", replace=("window.put(", "window.accumulate(")),
+        Mutant("takes the window for a copy", replace=("window.get(rank)", "window.mine")),
+        Mutant(
+            "sends messages",
+            source="""
+def ring_by_puts(window, x, steps):
+    for _ in range(steps):
+        sending, got = dist.isend(x, dst=(rank + 1) % world_size), torch.empty_like(x)
+        dist.recv(got, src=(rank - 1) % world_size)
+        sending.wait()
+        x = got
+    return x
+""",
+            verdict="forbidden",
+            says="isend",
+        ),
+    ),
+    hints=(
+        "A fence says that all puts before it are there. It does not say that everybody has read them.",
+        "What may a fast rank do right after its `get`, while its neighbour has not yet come to its own?",
+        "Put, fence, get, fence.",
+    ),
+    after=(
+        "A message brings both: the data is there when `recv` returns, and the next message waits until somebody "
+        "receives it. With puts, you need one fence for each. If two windows take turns, one fence a step is enough: "
+        "the next put goes where nobody reads."
+    ),
+)
+
+REDUCED = (
+    SLOWED
+    + """
+
+def harness(all_reduce_by_puts, *xs):
+    window, noticed, gave = opened(len(xs[0]), xs[0].dtype), [], [x.clone() for x in xs]
+    slowed(window, noticed)
+    for outs in through(window, lambda: [all_reduce_by_puts(window, x) for x in xs]):
+        if all(isinstance(out, torch.Tensor) for out in outs):
+            wants = [sum(xs) for xs in zip(*everyones(gave))]
+            right = [out.shape == want.shape and torch.allclose(out, want) for out, want in zip(outs, wants)]
+            size, moves = sum(map(len, xs)), window.told()["moves"]
+            moved = sum(length for what, of, at, length, *_ in moves if of != rank)
+            least = 2 * (world_size - 1) / world_size
+            much = moved > least * size + 2 * world_size * len(xs) and (
+                f"rank {rank} moves {moved / size:.2f} S between windows, and {least:.2f} S is possible"
+            )
+            well = all(map(all, everyones(right)))
+            blame(window, well and not any(everyones(much)), own_only(window), *noticed[:1] or [""], much or "")
+        return outs if len(xs) > 1 else outs[0]
+"""
+)
+
+
+def _summed(xs: Sequence[Any]) -> list[Any]:
+    if isinstance(xs[0], np.ndarray):  # one call
+        return [sum(xs) for _ in xs]
+    return [[sum(mine[k] for mine in xs) for k in range(len(xs[0]))] for _ in xs]
+
+
+def _several(n: int) -> list[Case]:
+    def of(*calls: Sequence[Any]) -> list[Any]:
+        return [tuple(call[r] for call in calls) for r in range(n)]
+
+    return [
+        Case(counting(n, n), "one number for each rank"),
+        Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)]), "two calls, one after the other"),
+        Case(of(*(draws(n, 1, "int64", seed=k) for k in range(3))), "three calls with a single number"),
+        Case(of(*(draws(n, 301, "float64", seed=k) for k in range(3))), "three calls with 301 numbers"),
+    ]
+
+
+ALL_REDUCE = Exercise(
+    name="all_reduce_by_puts",
+    lesson="02b",
+    title="An all-reduce of puts",
+    statement=(
+        "Return the sum of all ranks' `x`, on every rank. The windows are as long as `x`; the function is called "
+        "several times in a row with the same window, in which anything may stand. No messages; ranks meet in "
+        "`window.fence()` only. A rank may put, accumulate and get 2 (N − 1)/N S bytes in all in other ranks' windows: "
+        "so **rank r adds up chunk r** of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r "
+        "begins where the chunks before it end."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_summed,
+    inputs=_several,
+    forbids=ALL_BUT_FENCES,
+    harness=REDUCED,
+    counts_memory=False,
+    counts_messages=False,
+    tolerance=1e-5,
+    solution='''
+def all_reduce_by_puts(window, x):
+    """Return the sum of all ranks' x: rank r adds up chunk r, and puts it into all windows."""
+    chunks = x.tensor_split(world_size)
+    starts = [sum(map(len, chunks[:r])) for r in range(world_size)]
+    window.mine.zero_()
+    window.fence()  # nobody adds before all are zero
+    for r in range(world_size):
+        window.accumulate(chunks[r], to=r, at=starts[r])
+    window.fence()  # the sums are complete
+    mine = window.get(rank, at=starts[rank], size=len(chunks[rank]))
+    for r in range(world_size):
+        if r != rank:
+            window.put(mine, to=r, at=starts[rank])
+    window.fence()  # all sums are everywhere
+    return window.get(rank)
+''',
+    mutants=(
+        Mutant("does not clear its window", replace=("    window.mine.zero_()\n", "")),
+        Mutant(
+            "clears while others add",
+            replace=("    window.fence()  # nobody adds before all are zero\n", ""),
+        ),
+        Mutant(
+            "reads the sums before the fence",
+            replace=("    window.fence()  # the sums are complete\n", ""),
+            says="before the fence",
+        ),
+        Mutant(
+            "flushes, and takes a part of the sum for all of it",
+            replace=("    window.fence()  # the sums are complete\n", "    window.flush()\n"),
+        ),
+        Mutant(
+            "reads before the others have put",
+            replace=("    window.fence()  # all sums are everywhere\n", "    window.flush()\n"),
+        ),
+        Mutant(
+            "adds the sums to all windows, its own too",
+            replace=(
+                "        if r != rank:\n            window.put(mine,",
+                "        if True:\n            window.accumulate(mine,",
+            ),
+        ),
+        Mutant("keeps its sum to itself", replace=("window.put(mine, to=r,", "window.put(mine, to=rank,")),
+        Mutant(
+            "sends all of x to everyone",
+            replace=(
+                "        window.accumulate(chunks[r], to=r, at=starts[r])\n"
+                "    window.fence()  # the sums are complete\n"
+                "    mine = window.get(rank, at=starts[rank], size=len(chunks[rank]))\n"
+                "    for r in range(world_size):\n"
+                "        if r != rank:\n"
+                "            window.put(mine, to=r, at=starts[rank])\n",
+                "        window.accumulate(x, to=r)\n",
+            ),
+            says="is possible",
+        ),
+        Mutant(
+            "calls all_reduce",
+            replace=("    return window.get(rank)", "    dist.all_reduce(x)\n    return x"),
+            verdict="forbidden",
+            says="all_reduce",
+        ),
+    ),
+    hints=(
+        "It has two halves: everyone adds its chunk r to what stands at rank r; then rank r puts the sum into all "
+        "other windows, where the same chunk belongs. What stands in the window before?",
+        "`starts = [sum(map(len, chunks[:r])) for r in range(world_size)]`. Between two things that must not meet "
+        "stands a fence: clear, fence, accumulate, fence, put, fence.",
+        "`window.accumulate(chunks[r], to=r, at=starts[r])` for every r; then `mine = window.get(rank, "
+        "at=starts[rank], size=len(chunks[rank]))` and `window.put(mine, to=r, at=starts[rank])` for every other r.",
+    ),
+    after=(
+        "These are the two shots of `two_shot_all_reduce_`, which symmetric memory offers on GPUs. In the one-shot "
+        "version everybody reads everybody's x. It moves (N − 1) S bytes and needs one fence less: it wins where x is "
+        "small."
+    ),
+)
+
+EXERCISES = (PUSH, TICKET, RING_OF_PUTS, ALL_REDUCE)

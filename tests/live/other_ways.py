@@ -1,0 +1,394 @@
+"""Not as the workbook solves its exercises, and right all the same."""
+
+OTHER_WAYS = [
+    (
+        "fit_alpha_beta",
+        """
+def fit_alpha_beta(sizes, seconds):
+    scale = sizes.max()
+    columns = torch.stack([torch.ones_like(sizes), sizes / scale], 1) / seconds[:, None]
+    alpha, beta = torch.linalg.lstsq(columns, torch.ones(len(sizes), 1, dtype=torch.float64)).solution.flatten()
+    return torch.stack([alpha, beta / scale])
+""",
+    ),
+    (
+        "slow_servers",
+        """
+def slow_servers(lines):
+    runs = [line.replace(",", " ").split() for mine in comms.all_gather(lines) for line in mine]
+    limit = 0.75 * max(float(speed) for _, _, speed in runs)
+    sound = {name for *pair, speed in runs if float(speed) >= limit for name in pair}
+    left = [set(pair) - sound for *pair, speed in runs if float(speed) < limit]
+    must = set().union(*(names for names in left if len(names) == 1))
+    return [sorted(must), sorted(set().union(*left) - must)]
+""",
+    ),
+    (
+        "hello_sum",
+        """
+def hello_sum(x):
+    return comms.all_reduce(x)
+""",
+    ),
+    (
+        "hello_sum",
+        """
+def hello_sum(x):
+    everyone = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everyone, x)
+    return sum(everyone)
+""",
+    ),
+    (
+        "average_gradients",
+        """
+def average_gradients(model):
+    for p in model.parameters():
+        p.grad = comms.all_reduce(p.grad) / world_size
+""",
+    ),
+    (
+        "average_in_team",
+        """
+def average_in_team(model, team):
+    dist.all_reduce_coalesced([p.grad for p in model.parameters()], group=team)
+    for p in model.parameters():
+        p.grad.div_(len(dist.get_process_group_ranks(team)))
+""",
+    ),
+    (
+        "from_member",
+        """
+def from_member(x, team, member):
+    return comms.broadcast(x, src=dist.get_global_rank(team, member), group=team)
+""",
+    ),
+    (
+        "two_sums",
+        """
+def two_sums(x):
+    of_leaders, of_all = x.clone(), x.clone()
+    if rank % 2 == 0:
+        leaders = dist.new_group(range(0, world_size, 2), use_local_synchronization=True)
+        dist.all_reduce(of_leaders, group=leaders)
+    everyone = dist.new_group(range(world_size))
+    dist.all_reduce(of_all, group=everyone)
+    return of_leaders, of_all
+""",
+    ),
+    (
+        "who_is_left",
+        """
+def who_is_left(alive):
+    return [r for r, flag in enumerate(comms.all_gather(alive)) if flag.item()]
+""",
+    ),
+    (
+        "ring_shift",
+        """
+def ring_shift(x):
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    got = torch.zeros_like(x)
+    if rank == 0:
+        dist.recv(got, src=left)
+        dist.send(x, dst=right)
+    else:
+        dist.send(x, dst=right)
+        dist.recv(got, src=left)
+    return got
+""",
+    ),
+    (
+        "ring_shift",
+        """
+def ring_shift(x):
+    got = torch.empty_like(x)
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, got, left), dist.P2POp(dist.isend, x, right)]):
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "halo",
+        """
+def halo(x):  # blocking: pairs that begin with an even rank, then those that begin with an odd one
+    ends = {-1: x.new_zeros(1), +1: x.new_zeros(1)}
+    for first in (0, 1):
+        side = +1 if rank % 2 == first else -1
+        if 0 <= rank + side < world_size:
+            mine = x[-1:].clone() if side == 1 else x[:1].clone()
+            if side == 1:
+                dist.send(mine, dst=rank + 1)
+                dist.recv(ends[1], src=rank + 1)
+            else:
+                dist.recv(ends[-1], src=rank - 1)
+                dist.send(mine, dst=rank - 1)
+    return torch.cat([ends[-1], x, ends[1]])
+""",
+    ),
+    (
+        "pipeline",
+        """
+def pipeline(first, second, weight):  # one forward, one backward on the last stage; gradients need no graph
+    total, kept, sending = torch.zeros_like(weight), [], []
+
+    def back(h, out):
+        slope = torch.ones_like(out)
+        if rank < world_size - 1:
+            dist.recv(slope, src=rank + 1)
+        slope = slope * (1 - out**2)
+        total.add_(slope * h)
+        if rank > 0:
+            sending.append(dist.isend(slope * weight, dst=rank - 1))
+
+    for h in (first, second):
+        if rank > 0:
+            dist.recv(h, src=rank - 1)
+        out = torch.tanh(weight * h)
+        kept.append((h, out))
+        if rank < world_size - 1:
+            sending.append(dist.isend(out, dst=rank + 1))
+        else:
+            back(h, out)
+    for h, out in kept if rank < world_size - 1 else ():
+        back(h, out)
+    for work in sending:
+        work.wait()
+    return total
+""",
+    ),
+    (
+        "prefix_sum",
+        """
+def prefix_sum(x):  # each block of two, four, … ranks passes its total on to the whole next block: dissemination
+    total = x
+    for distance in (2**k for k in range(world_size.bit_length()) if 2**k < world_size):
+        exchange, before = [], x.new_zeros(x.shape)
+        if rank >= distance:
+            exchange.append(dist.P2POp(dist.irecv, before, rank - distance))
+        if rank + distance < world_size:
+            exchange.append(dist.P2POp(dist.isend, total.contiguous(), rank + distance))
+        for work in dist.batch_isend_irecv(exchange) if exchange else ():
+            work.wait()
+        total = total + before
+    return total.clone()
+""",
+    ),
+    (
+        "send_uneven",
+        """
+def send_uneven(x):
+    sending = [dist.isend(torch.tensor([len(x)]), dst=(rank + 1) % world_size, tag=1)]
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, src=(rank - 1) % world_size, tag=1)
+    sending.append(dist.isend(x, dst=(rank + 1) % world_size, tag=2))
+    got = torch.zeros(length.item(), dtype=x.dtype)
+    dist.recv(got, src=(rank - 1) % world_size, tag=2)
+    for work in sending:
+        work.wait()
+    return got
+""",
+    ),
+    (
+        "broadcast_model",
+        """
+def broadcast_model(model):
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    with torch.no_grad():
+        for name in sorted(tensors, reverse=True):
+            tensors[name].copy_(comms.broadcast(tensors[name]))
+""",
+    ),
+    (
+        "broadcast_model",
+        """
+def broadcast_model(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, src=0)
+""",
+    ),
+    (
+        "train_until",
+        """
+def train_until(step, good):
+    steps, more = 0, True
+    while more:
+        more = comms.broadcast(step() >= good)
+        steps += 1
+    return steps
+""",
+    ),
+    (
+        "train_until",
+        """
+def train_until(step, good):
+    for steps in range(1, 10**6):
+        losses = comms.all_gather(step())
+        if losses[0] < good:
+            return steps
+""",
+    ),
+    (
+        "deal",
+        """
+def deal(items):
+    return comms.scatter([items[r::world_size] for r in range(world_size)] if rank == 0 else None)
+""",
+    ),
+    (
+        "validate",
+        """
+def validate(model, batch):
+    loss = model(batch)
+    dist.broadcast(loss, src=0)
+    return loss
+""",
+    ),
+    (
+        "gather_predictions",
+        """
+def gather_predictions(mine):
+    longest, total = torch.tensor(len(mine)), torch.tensor(len(mine))
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(total)
+    room = torch.zeros(longest, dtype=torch.int64)
+    room[: len(mine)] = mine
+    parts = [torch.zeros_like(room) for _ in range(world_size)] if rank == 0 else []
+    dist.gather(room, parts or None)
+    order = [int(parts[i % world_size][i // world_size]) for i in range(total)] if rank == 0 else []
+    return torch.tensor(order, dtype=torch.int64)
+""",
+    ),
+    (
+        "broadcast_from_scatter_all_gather",
+        """
+def broadcast_from_scatter_all_gather(x):
+    size = len(x) // world_size + 1
+    mine = x.new_zeros(size)
+    rooms = None
+    if rank == 0:
+        rooms = [x.new_zeros(size) for _ in range(world_size)]
+        for room, part in zip(rooms, x.tensor_split(world_size)):
+            room[: len(part)] = part
+    dist.scatter(mine, rooms, src=0)
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    sizes = [len(part) for part in x.tensor_split(world_size)]
+    return torch.cat([part[:s] for part, s in zip(parts, sizes)])
+""",
+    ),
+    (
+        "tree_broadcast",
+        """
+def tree_broadcast(x, root):
+    got, distance, place = x.clone(), 1, (rank - root) % world_size
+    while 2 * distance < world_size:
+        distance *= 2
+    while distance:  # the far ones first
+        if place % (2 * distance) == 0 and place + distance < world_size:
+            dist.send(got, dst=(rank + distance) % world_size)
+        elif place % (2 * distance) == distance:
+            dist.recv(got, src=(rank - distance) % world_size)
+        distance //= 2
+    return got
+""",
+    ),
+    (
+        "lean_reduce_scatter",
+        """
+def lean_reduce_scatter(x):
+    chunks = list(x.chunk(world_size)) if len(x) else [x] * world_size
+    got = [torch.empty_like(chunks[0]) for _ in range(world_size)]
+    dist.all_to_all(got, chunks)
+    return sum(got[1:], got[0])
+""",
+    ),
+    (
+        "average_ints",
+        """
+def average_ints(x):
+    total = x.double()
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)
+    return total
+""",
+    ),
+    (
+        "barrier_by_hand",
+        """
+def barrier_by_hand():
+    distance = 1
+    while distance < world_size:
+        token = torch.zeros(1)
+        exchange = [
+            dist.P2POp(dist.irecv, torch.zeros(1), (rank + distance) % world_size),
+            dist.P2POp(dist.isend, token, (rank - distance) % world_size),
+        ]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        distance *= 2
+""",
+    ),
+    (
+        "naive_all_reduce",
+        """
+def naive_all_reduce(x):
+    total = x.clone()
+    for other in range(world_size):
+        if other != rank:
+            sending, room = dist.isend(x, dst=other), torch.empty_like(x)
+            dist.recv(room, src=other)
+            sending.wait()
+            total += room
+    return total
+""",
+    ),
+    (
+        "ring_all_reduce",
+        """
+def ring_all_reduce(x):  # in the order of NCCL's ring
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    chunks = [chunk.clone() for chunk in x.tensor_split(world_size)]
+    for step in range(2 * (world_size - 1)):
+        out, into = (rank - step - 1) % world_size, (rank - step - 2) % world_size
+        room = torch.empty_like(chunks[into])
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, chunks[out], right), dist.P2POp(dist.irecv, room, left)])
+        for work in works:
+            work.wait()
+        chunks[into] = chunks[into] + room if step < world_size - 1 else room
+    return torch.cat(chunks)
+""",
+    ),
+    (
+        "halving_doubling",
+        """
+def halving_doubling(x):  # next neighbours first
+    def swap(out, room, partner):
+        works = [dist.irecv(room, src=partner), dist.isend(out, dst=partner)]
+        for work in works:
+            work.wait()
+        return room
+
+    parts, distance, kept = list(x.tensor_split(world_size)), 1, set(range(world_size))
+    parts = [part.clone() for part in parts]
+    while distance < world_size:
+        partner = rank ^ distance
+        give = sorted(c for c in kept if c & distance != rank & distance)
+        keep = sorted(kept - set(give))
+        room = swap(torch.cat([parts[c] for c in give]), torch.cat([parts[c] for c in keep]), partner)
+        for c, part in zip(keep, room.split([len(parts[c]) for c in keep])):
+            parts[c] += part
+        kept, distance = set(keep), distance * 2
+    while distance > 1:
+        distance //= 2
+        partner = rank ^ distance
+        mine = sorted(kept)
+        theirs = [c ^ distance for c in mine]
+        room = swap(torch.cat([parts[c] for c in mine]), torch.cat([parts[c] for c in theirs]), partner)
+        for c, part in zip(theirs, room.split([len(parts[c]) for c in theirs])):
+            parts[c] = part
+        kept |= set(theirs)
+    return torch.cat(parts)
+""",
+    ),
+]
