@@ -68,7 +68,7 @@ def test_it_is_asked_and_revealed_once_in_its_lesson(series: Series):
         for source in sources:
             if asked := re.fullmatch(rf'(\w+) = Choose\("{series.name}"\)\n\1', source):
                 places.append(path.stem.split("-")[0])
-                assert f"{asked[1]}.reveal()" in sources
+                assert any(source.endswith(f"{asked[1]}.reveal()") for source in sources)
     assert places == [series.lesson]
 
 

@@ -115,7 +115,8 @@ def test_the_stub_is_a_specimen_or_leaves_out_what_is_to_be_written(exercise: Ex
 
 
 def cells_of(lesson: str) -> list[nbformat.NotebookNode]:
-    (path,) = (ROOT / "notebooks").glob(f"{lesson}-*.ipynb")
+    """The cells of a lesson, with which its notebook's name begins: 02-send-and-receive, capstone."""
+    (path,) = (path for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem.split("-")[0] == lesson)
     return nbformat.read(path, as_version=4).cells
 
 

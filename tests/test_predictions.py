@@ -79,7 +79,7 @@ def test_no_notebook_says_what_is_said_once_the_learner_has_chosen(path: Path):
 @every
 def test_it_is_complete(prediction: Prediction):
     assert prediction.name.isidentifier()
-    assert re.fullmatch(r"\d\d[a-z]?", prediction.lesson)
+    assert re.fullmatch(r"\d\d[a-z]?|capstone", prediction.lesson)
     assert prediction.question.strip().endswith(("?", "…", ":"))
     assert len(prediction.why.split()) > 5
     for option in prediction.options:
@@ -101,7 +101,8 @@ def test_each_answer_is_told_with_its_reply(prediction: Prediction):
 
 
 def test_the_module_of_a_lesson_holds_that_lessons_questions():
-    for module in Path(predictions.__file__).parent.glob("lesson*.py"):
+    folder = Path(predictions.__file__).parent
+    for module in [*folder.glob("lesson*.py"), *folder.glob("capstone*.py")]:
         held = importlib.import_module(f"labkit.predictions.{module.stem}").PREDICTIONS
         assert {p.lesson for p in held} <= {module.stem.removeprefix("lesson")}
 
@@ -124,7 +125,7 @@ def test_a_notebook_asks_what_there_is_and_reveals_all_that_it_asks(path: Path):
 def test_it_is_asked_once_in_its_own_lesson(prediction: Prediction):
     in_series = [f'Choose("{s.name}")' for s in predictions.series().values() if prediction in s.parts]
     pattern = re.compile(re.escape(*(in_series or [f'Predict("{prediction.name}")'])))
-    places = [path.name.split("-")[0] for path in NOTEBOOKS for _ in pattern.findall("\n".join(sources(path, "code")))]
+    places = [path.stem.split("-")[0] for path in NOTEBOOKS for _ in pattern.findall("\n".join(sources(path, "code")))]
     assert places == [prediction.lesson]
 
 

@@ -1,4 +1,4 @@
-"""The workbook's exercises, one module a lesson (`lesson06.py`), each with a tuple EXERCISES.
+"""The workbook's exercises, one module or more a lesson (`lesson06.py`, `capstone.py`), each with a tuple EXERCISES.
 
 The solutions stand here and nowhere else: stubs, checks and tests are made of them. Imports theory and errors only.
 """
@@ -17,7 +17,8 @@ from labkit.grading.exercise import Exercise
 @cache
 def every() -> dict[str, Exercise]:
     """All exercises by name, in the order of the lessons."""
-    modules = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name.startswith("lesson"))
+    named = [m.name for m in pkgutil.iter_modules(__path__) if m.name.startswith(("lesson", "capstone"))]
+    modules = sorted(named, key=lambda name: (name.startswith("capstone"), name))  # which comes last
     found: dict[str, Exercise] = {}
     for module in modules:
         for exercise in importlib.import_module(f"{__name__}.{module}").EXERCISES:

@@ -1,4 +1,4 @@
-"""The workbook's predictions, one module or two a lesson (`lesson02.py`), each with a tuple PREDICTIONS.
+"""The workbook's predictions, one module or two a lesson (`lesson02.py`, `capstone.py`), each with a tuple PREDICTIONS.
 
 The answers stand here and nowhere else: a notebook names a question, and neither its source nor the output under the
 question gives the answer away. A `Series` among them is asked in one table, by `Choose`.
@@ -49,7 +49,8 @@ def find_series(name: str) -> Series:
 
 
 def _asked() -> Iterator[Prediction | Series]:
-    modules = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name.startswith("lesson"))
+    named = [m.name for m in pkgutil.iter_modules(__path__) if m.name.startswith(("lesson", "capstone"))]
+    modules = sorted(named, key=lambda name: (name.startswith("capstone"), name))  # which comes last
     for module in modules:
         yield from importlib.import_module(f"{__name__}.{module}").PREDICTIONS
 

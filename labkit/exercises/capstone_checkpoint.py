@@ -1,0 +1,419 @@
+"""Exercises of the capstone: a checkpoint of a mesh, which is complete or does not count, and how to go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.capstone import pairs
+from labkit.grading.exercise import Case, Exercise, Mutant
+
+# What a rank saves and loads in the harnesses of both exercises: things with a state, as torch's own have it.
+STATEFUL = """
+import os, shutil, tempfile
+from labkit.rank import recorder
+
+
+class Stateful:
+    def __init__(self, **state):
+        self.state, self.loaded = state, 0
+
+    def state_dict(self):
+        return dict(self.state)
+
+    def load_state_dict(self, state):
+        assert isinstance(state, dict) and set(state) == set(self.state), (
+            f"a state of {sorted(self.state)} belongs into load_state_dict, and "
+            f"{sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__} came."
+        )
+        self.state, self.loaded = dict(state), self.loaded + 1
+
+
+class Reader(Stateful):
+    @property
+    def step(self):
+        return self.state["step"]
+
+
+def meshed(shape):
+    table, groups = torch.arange(world_size).view(*shape), []
+    for ranks in (table.T, table):
+        made = [(dist.new_group(row), row) for row in ranks.tolist()]
+        groups.append(next(group for group, row in made if rank in row))
+    return groups
+
+
+def states(step, copy, part):
+    model = Stateful(weight=torch.full((2,), step + 10.0 * part), bias=torch.full((1,), float(step)))
+    return model, Stateful(moments=torch.full((2,), -step - 10.0 * part)), Reader(step=step, noise=step + 100 * copy)
+
+
+def a_folder():
+    box = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+"""
+
+
+# -- save -------------------------------------------------------------------------------------------------------------
+
+# All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
+SAVING = f"""{STATEFUL}
+
+def harness(save_mesh, step, shape):
+    import time
+
+    with recorder.paused():
+        data, team = meshed(shape)
+        copy, part = dist.get_rank(data), dist.get_rank(team)
+        folder = a_folder()
+        model, optimizer, reader = states(step, copy, part)
+    here, said, written = os.path.join(folder, f"step-{{step}}"), [], []
+    mark = os.path.join(here, "complete")
+
+    def put(state, path):
+        name, until = os.path.basename(path), time.monotonic() + (0.1 if rank else 0)
+        while time.monotonic() < until and not os.path.exists(mark):
+            time.sleep(0.005)
+        if name != "complete" and os.path.exists(mark):
+            said.append(f"`complete` is there, and {{name}} is not written yet: who loads now gets half a checkpoint.")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.dirname(path) != here:
+            said.append(f"it writes {{path}}, and {{name}} belongs into `here`.")
+        torch.save(state, f"{{path}}.{{rank}}")
+        os.replace(f"{{path}}.{{rank}}", path)
+        written.append(name)
+
+    save_mesh(put, here, model, optimizer, reader, data, team)
+    with recorder.paused():
+        told = [None] * world_size
+        dist.all_gather_object(told, (written, said))
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until and not os.path.exists(mark):
+            time.sleep(0.005)
+        dist.barrier()
+    wanted = [f"part-{{t}}.pt" for t in range(shape[1])] + [f"reader-{{d}}.pt" for d in range(shape[0])]
+    files = [name for mine, _ in told for name in mine if name != "complete"]
+    found, there = [], sorted(os.listdir(here)) if os.path.isdir(here) else []
+    for name in (f"part-{{part}}.pt", f"reader-{{copy}}.pt"):
+        found.append(torch.load(os.path.join(here, name)) if name in there else None)
+    with recorder.paused():
+        dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    for _, faults in told:
+        assert not faults, faults[0]
+    assert not set(wanted) - set(there), f"there is no {{sorted(set(wanted) - set(there))[0]}} in step-{{step}}."
+    twice = [name for name in wanted if files.count(name) > 1]
+    assert not twice, f"{{twice[0]}} is written by {{files.count(twice[0])}} ranks, and one is enough."
+    assert "complete" in there, f"there is no `complete` in step-{{step}}, so it never counts."
+    more = set(there) - set(wanted) - {{"complete"}}
+    assert not more, f"there is {{sorted(more)[0]}} in step-{{step}}, which nobody asked for."
+    return dict(zip(("part", "reader"), found))
+"""
+
+
+def _state(step: int, copy: int, part: int) -> dict[str, Any]:
+    return {
+        "part": {
+            "model": {
+                "weight": np.full(2, step + 10.0 * part, dtype="float32"),
+                "bias": np.array([step], dtype="float32"),
+            },
+            "optimizer": {"moments": np.full(2, -step - 10.0 * part, dtype="float32")},
+        },
+        "reader": {"step": step, "noise": step + 100 * copy},
+    }
+
+
+def _places(n: int, shape: tuple[int, int]) -> list[tuple[int, int]]:
+    return [divmod(r, shape[1]) for r in range(n)]
+
+
+def _saved(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    return [_state(x[0], copy, part) for x, (copy, part) in zip(xs, _places(len(xs), shape), strict=True)]
+
+
+def _savings(n: int) -> list[Case]:
+    shapes = [*pairs(n), pairs(n)[0]][:3]
+    steps = (10, 20, 100)
+    return [
+        Case([(step,)] * n, f"step {step}, data {data}, team {team}", {"shape": (data, team)})
+        for step, (data, team) in zip(steps, shapes, strict=True)
+    ]
+
+
+SAVE = Exercise(
+    name="save_mesh",
+    lesson="capstone",
+    title="A checkpoint that four ranks write",
+    statement=(
+        "`team` holds a copy of the model in parts, and `data` are the ranks with the same part. Save a checkpoint in "
+        "the folder `here`, all ranks together. `put(state, path)` writes one file, whole or not at all.\n\n"
+        '`part-0.pt`, `part-1.pt` … have the parts, by the place in the team: `{"model": …, "optimizer": …}`, the '
+        "`state_dict()` of both. `reader-0.pt`, `reader-1.pt` … have the `reader.state_dict()` of each **copy**, by "
+        "its place along `data`: copies read different rows, and so their readers' states differ. No file is written "
+        "by two ranks.\n\n"
+        "Any rank may be killed at any line. The checkpoint counts once there is a file named `complete` in its "
+        'folder, such as `put({}, f"{here}/complete")` makes: so this file may only appear when all others are '
+        "there. Return nothing."
+    ),
+    minutes=12,
+    difficulty=3,
+    means=_saved,
+    inputs=_savings,
+    harness=SAVING,
+    counts_memory=False,
+    solution='''
+def save_mesh(put, here, model, optimizer, reader, data, team):
+    """Save a checkpoint of the whole mesh in the folder `here`."""
+    if dist.get_rank(data) == 0:
+        part = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        put(part, f"{here}/part-{dist.get_rank(team)}.pt")
+    if dist.get_rank(team) == 0:
+        put(reader.state_dict(), f"{here}/reader-{dist.get_rank(data)}.pt")
+    dist.barrier()
+    if rank == 0:
+        put({}, f"{here}/complete")
+''',
+    mutants=(
+        Mutant(
+            "marks it before the parts are written",
+            replace=("    dist.barrier()\n    if rank == 0:\n", "    if rank == 0:\n"),
+            says="is not written yet",
+        ),
+        Mutant(
+            "marks it first of all",
+            source="""
+def save_mesh(put, here, model, optimizer, reader, data, team):
+    if rank == 0:
+        put({}, f"{here}/complete")
+    dist.barrier()
+    if dist.get_rank(data) == 0:
+        part = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        put(part, f"{here}/part-{dist.get_rank(team)}.pt")
+    if dist.get_rank(team) == 0:
+        put(reader.state_dict(), f"{here}/reader-{dist.get_rank(data)}.pt")
+    dist.barrier()
+""",
+            says="is not written yet",
+        ),
+        Mutant(
+            "waits for its team alone",
+            replace=("dist.barrier()", "dist.barrier(group=team)"),
+            says="is not written yet",
+        ),
+        Mutant(
+            "lets every copy write the parts",
+            replace=("    if dist.get_rank(data) == 0:\n", "    if True:\n"),
+            says="is written by",
+        ),
+        Mutant(
+            "leaves the optimizer out",
+            replace=(', "optimizer": optimizer.state_dict()}', "}"),
+            says="lacks 'optimizer'",
+        ),
+        Mutant(
+            "saves rank 0's reader for everyone",
+            replace=("    if dist.get_rank(team) == 0:\n", "    if rank == 0:\n"),
+            says="there is no reader-1.pt",
+        ),
+        Mutant(
+            "leaves the readers out",
+            replace=(
+                "    if dist.get_rank(team) == 0:\n"
+                '        put(reader.state_dict(), f"{here}/reader-{dist.get_rank(data)}.pt")\n',
+                "",
+            ),
+            says="there is no reader-",
+        ),
+        Mutant(
+            "lets rank 0 write its part alone",
+            replace=("    if dist.get_rank(data) == 0:\n", "    if rank == 0:\n"),
+            says="there is no part-1.pt",
+        ),
+        Mutant(
+            "never marks it",
+            replace=('    if rank == 0:\n        put({}, f"{here}/complete")\n', ""),
+            says="it never counts",
+        ),
+        Mutant(
+            "lets those wait who have written",
+            replace=(
+                "    dist.barrier()\n    if rank == 0:\n",
+                "    if dist.get_rank(data) == 0:\n        dist.barrier()\n    if rank == 0:\n",
+            ),
+            verdict="deadlock",
+            says="barrier",
+        ),
+    ),
+    hints=(
+        "Sort the states by who has the same: which ranks have equal weights and moments, and which have equal "
+        "readers? One rank of each set writes.",
+        "The ranks whose place along `data` is 0 hold one whole copy: each of them writes its part. The ranks whose "
+        "place in the team is 0 are one of each copy: each of them writes its reader.",
+        "Every rank has to be done before rank 0 makes `complete`: a barrier of all ranks stands between them.",
+    ),
+    after=(
+        "A checkpoint of a mesh is many files of many ranks, and no operation of the file system makes all of them "
+        "appear at once. So one small file decides, and it is written last. Copies of the same part cost nothing more: "
+        "each part is written once, however many copies there are."
+    ),
+)
+
+
+# -- load -------------------------------------------------------------------------------------------------------------
+
+LOADING = f"""{STATEFUL}
+
+def harness(load_mesh, whole, broken, shape):
+    with recorder.paused():
+        data, team = meshed(shape)
+        copy, part = dist.get_rank(data), dist.get_rank(team)
+        folder = a_folder()
+    if rank == 0:
+        for step in (*whole, *broken):
+            here = os.path.join(folder, f"step-{{step}}")
+            os.mkdir(here)
+            for d in range(shape[0]):
+                torch.save(states(step, d, 0)[2].state_dict(), os.path.join(here, f"reader-{{d}}.pt"))
+            for t in range(shape[1]):
+                model, optimizer, _ = states(step + (step in broken) / 2, 0, t)
+                its = {{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}
+                torch.save(its, os.path.join(here, f"part-{{t}}.pt"))
+            if step in whole:
+                torch.save({{}}, os.path.join(here, "complete"))
+    with recorder.paused():
+        dist.barrier()
+    model, optimizer, reader = states(0, copy, part)
+    try:
+        returned, failed = load_mesh(folder, model, optimizer, reader, data, team), None
+    except Exception as error:
+        failed = error
+    with recorder.paused():
+        dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    if failed:
+        raise failed
+    return {{
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "reader": reader.state_dict(),
+        "returned": returned,
+    }}
+"""
+
+
+def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    found = []
+    for (whole, _), (copy, part) in zip(xs, _places(len(xs), shape), strict=True):
+        step = max(whole, default=0)
+        state = _state(step, copy, part)
+        found.append({**state["part"], "reader": state["reader"], "returned": step})
+    return found
+
+
+def _folders(n: int) -> list[Case]:
+    shape, other = pairs(n)[0], pairs(n)[1]
+    return [
+        Case([([10, 20], [])] * n, "two checkpoints, both complete", {"shape": shape}),
+        Case([([10, 20], [30])] * n, "the newest one is not complete", {"shape": other}),
+        Case([([80, 90, 100], [110])] * n, "step 100 is newer than step 90", {"shape": shape}),
+        Case([([], [10])] * n, "none is complete", {"shape": shape}),
+        Case([([], [])] * n, "none at all", {"shape": other}),
+    ]
+
+
+LOAD = Exercise(
+    name="load_mesh",
+    lesson="capstone",
+    title="Go on from the newest complete checkpoint",
+    statement=(
+        "`folder` has the checkpoints that `save_mesh` made, in `step-10`, `step-20` and so on; some of them may lack "
+        "the file `complete`. Load the newest one that has it: this rank's part into `model` and `optimizer`, and its "
+        "copy's reader into `reader`, with their `load_state_dict`. Return the number of its training step. If there "
+        "is none, load nothing and return 0. Communicate nothing.\n\n"
+        "`os.listdir(folder)` gives the names in a folder, in no order that you could count on."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_loaded,
+    inputs=_folders,
+    harness=LOADING,
+    counts_memory=False,
+    forbids=("collectives",),
+    given="import os\n\n\n",
+    solution='''
+def load_mesh(folder, model, optimizer, reader, data, team):
+    """Load the newest complete checkpoint; return its training step, or 0 if there is none."""
+    names = [name for name in os.listdir(folder) if os.path.exists(f"{folder}/{name}/complete")]
+    step = max((int(name.removeprefix("step-")) for name in names), default=0)
+    if step:
+        here = f"{folder}/step-{step}"
+        part = torch.load(f"{here}/part-{dist.get_rank(team)}.pt", weights_only=True)
+        model.load_state_dict(part["model"])
+        optimizer.load_state_dict(part["optimizer"])
+        reader.load_state_dict(torch.load(f"{here}/reader-{dist.get_rank(data)}.pt", weights_only=True))
+    return step
+''',
+    mutants=(
+        Mutant(
+            "takes the newest one, complete or not",
+            replace=('if os.path.exists(f"{folder}/{name}/complete")', 'if name.startswith("step-")'),
+            says="30",
+        ),
+        Mutant(
+            "compares names instead of numbers",
+            replace=(
+                'step = max((int(name.removeprefix("step-")) for name in names), default=0)',
+                'step = int(max(names, default="step-0").removeprefix("step-"))',
+            ),
+            says="step 100 is newer",
+        ),
+        Mutant(
+            "forgets the optimizer",
+            replace=('        optimizer.load_state_dict(part["optimizer"])\n', ""),
+            says="['optimizer']",
+        ),
+        Mutant(
+            "forgets where the reader was",
+            replace=(
+                "        reader.load_state_dict("
+                'torch.load(f"{here}/reader-{dist.get_rank(data)}.pt", weights_only=True))\n',
+                "",
+            ),
+            says="['reader']",
+        ),
+        Mutant(
+            "gives every copy the first copy's reader",
+            replace=("reader-{dist.get_rank(data)}.pt", "reader-0.pt"),
+            says="['reader']",
+        ),
+        Mutant(
+            "takes its part by its place among the copies",
+            replace=("part-{dist.get_rank(team)}.pt", "part-{dist.get_rank(data)}.pt"),
+        ),
+        Mutant(
+            "takes its part by its rank in the world",
+            replace=("part-{dist.get_rank(team)}.pt", "part-{rank}.pt"),
+            verdict="raises",
+            says="part-",
+        ),
+        Mutant("stumbles where there is none", replace=(", default=0)", ")"), verdict="raises", says="empty"),
+    ),
+    hints=(
+        "Keep the names whose folder has a `complete`, turn what follows `step-` into a number, and take the largest.",
+        "`max(numbers, default=0)` is 0 where there are none.",
+        "The part is that of this rank's place in the team, the reader that of its place along `data`.",
+    ),
+    after=(
+        "A folder without the mark is no checkpoint, however new it is. All ranks see the same folder here, and so "
+        "they choose the same step. Where file systems lag, let rank 0 choose and broadcast the number: ranks that go "
+        "on from different steps train nonsense."
+    ),
+)
+
+EXERCISES = (SAVE, LOAD)
