@@ -156,3 +156,13 @@ def test_html_in_a_question_is_shown_and_keys_stay_in_the_table(two: Choose):
 def test_a_name_that_is_none_is_answered_with_the_nearest_one():
     with pytest.raises(LabError, match="Did you mean 'twelve_situations'"):
         Choose("twelve_situation")
+
+
+def test_what_is_marked_is_marked_in_questions_and_options_and_reads_well_in_a_list(two: Choose):
+    bold = replace(
+        two._series.parts[0], question="Who sends to **all** ranks?", options=(Option("**one**", "No."), Option("recv"))
+    )
+    shown = page(asked := Choose(replace(two._series, parts=(bold,))))
+    assert "Who sends to <b>all</b> ranks?" in shown
+    assert [label for label, _ in asked._fields[0].options][1:] == ["a. one", "b. recv"]
+    assert "**" not in shown + repr(asked)

@@ -8,6 +8,7 @@ from html import escape
 from labkit.predictions import Prediction
 from labkit.show import markdown
 
+_MARKED = re.compile(r"`([^`]*)`|(?<!\w)\*\*(?=\S)([^*`]+)(?<=\S)\*\*(?!\w)")
 NOTHING = "You have not locked in a prediction. Choose an answer above, lock it in, and run this cell again."
 
 
@@ -109,10 +110,18 @@ def asked(prediction: Prediction) -> str:
 
 
 def plain(text: str) -> str:
-    """Text where nothing can mark code."""
-    return text.replace("`", "")
+    """Text where nothing can be marked.
+
+    >>> plain("`x` on **all** ranks, 2 * N * S bytes")
+    'x on all ranks, 2 * N * S bytes'
+    """
+    return _MARKED.sub(lambda found: found[1] or found[2] or "", text)
 
 
 def code(text: str) -> str:
-    """Text as HTML, with what stands in backticks as code; all else as it is, so that 2 * N * S stays."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
+    """Text as HTML, with what stands in backticks as code and between two stars in bold; all else as it is.
+
+    >>> code("`2**k` on **all** ranks, 2 * N * S < 3 bytes")
+    '<code>2**k</code> on <b>all</b> ranks, 2 * N * S &lt; 3 bytes'
+    """
+    return _MARKED.sub(lambda found: f"<b>{found[2]}</b>" if found[2] else f"<code>{found[1]}</code>", escape(text))

@@ -13,7 +13,7 @@ import pytest
 import labkit
 from labkit import exercises
 from labkit.predictions import find
-from labkit.predictions.lesson12 import LAYER, PREDICTIONS, TOKENS, WIDTH
+from labkit.predictions.lesson12 import LAYER, TOKENS, WIDTH
 from labkit.rank import tiny
 from tests.scripts import printed
 
@@ -287,14 +287,6 @@ def test_what_autograd_keeps_of_a_layer_is_what_the_formula_says(lab):
     for name, sizes in {"one_process": 16, "tensor": 4 + 12 / 3, "sequence": 2 + 14 / 3, "lean": 16 / 3}.items():
         for held in lab.pull(name):
             assert 0 <= sum(held.values()) / (1920 * 48 * 8 * sizes) - 1 < 0.03, (name, held)
-
-
-def test_the_questions_of_a_table_have_no_stars_which_it_would_show_as_they_are():
-    shown = [
-        text for series in PREDICTIONS for p in series.parts for text in (p.question, *(o.text for o in p.options))
-    ]
-    assert shown
-    assert [text for text in shown if "**" in text] == []
 
 
 def test_the_napkin_counts_the_layer_that_the_lesson_cuts():
