@@ -128,8 +128,9 @@ def cell(code: str, n: int) -> str:
     told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
     for failed in (t for t in told if t["error"]):
         raise LabError(f"MPI's rank {failed['rank']} failed. Mend the cell:\n{failed['error']}")
-    through = {t["rank"] for t in told}
-    missed = ranks(set(range(n)) - through) if len(through) < n else ""
+    open_ = set(range(n)) - {t["rank"] for t in told if t["through"]}
+    silent = set(range(n)) - {t["rank"] for t in told}  # the others were interrupted because of them
+    missed = ranks(open_ if late else silent or open_) if open_ else ""
     if late:
         raise LabError(
             f"MPI's {missed or 'mpiexec'} did not end within {PATIENCE:.0f} s. "

@@ -1,7 +1,7 @@
 """A cell as one of MPI's ranks runs it, for `labkit.cluster.mpi`: what it printed, or how it ended. No torch.
 
 `mpiexec -n 4 python -m labkit.rank.mpi_cell cell.py` prints one line a rank, when that rank is through: JSON with its
-number, its text and its error.
+number, its text and its error. mpiexec interrupts the other ranks where one ends too early: that is no error of theirs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import io
 import json
 import linecache
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
 
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the cell runs, and once it has run
 os.environ["UCX_TLS"] = "self,sm"  # shared memory alone: else each rank listens on the host's own address
 
 
@@ -23,15 +25,20 @@ def main() -> None:
     from mpi4py import MPI
 
     comm, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()  # a cell may call MPI.Finalize
-    source, said, error = Path(sys.argv[1]).read_text(encoding="utf-8"), io.StringIO(), ""
+    source, said, error, through = Path(sys.argv[1]).read_text(encoding="utf-8"), io.StringIO(), "", True
     linecache.cache["the cell"] = (len(source), None, source.splitlines(keepends=True), "the cell")
     with contextlib.redirect_stdout(said):
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             exec(compile(source, "the cell", "exec"), {"__name__": "__main__"})
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        except KeyboardInterrupt:
+            through = False
         except BaseException as raised:
             frames = raised.__traceback__ and raised.__traceback__.tb_next  # without this module's own
             error = "".join(traceback.format_exception(raised.with_traceback(frames)))
-    told = json.dumps({"rank": me, "text": said.getvalue(), "error": error})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    told = json.dumps({"rank": me, "through": through, "text": said.getvalue(), "error": error})
     os.write(1, f"{told}\n".encode())  # in one piece, beside those of other ranks
     if error:
         comm.Abort(1)

@@ -323,9 +323,10 @@ def test_mpi_ranks_that_wait_for_ever_are_ended_and_named(monkeypatch):
 
 
 @installed
-def test_an_mpi_rank_that_ends_without_an_error_is_named():
+@pytest.mark.parametrize("others", ["", "while True:\n    pass"], ids=["are through", "are in the middle of it"])
+def test_an_mpi_rank_that_ends_without_an_error_is_named(others: str):
     with pytest.raises(LabError, match=r"MPI's rank 1 ended in the middle of the cell.*Look for"):
-        mpi.cell("import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Get_rank() == 1 and os._exit(0)", 2)
+        mpi.cell(f"import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Get_rank() == 1 and os._exit(0)\n{others}", 2)
 
 
 @installed
