@@ -143,7 +143,8 @@ def _needs(kind: str, m: int, stage: int, stages: int) -> list[tuple[str, int, i
 def _waits(r: int, op: Operation, n: int, stages: int, done: Mapping[Any, Any]) -> str:
     kind, m, c = op
     need, which, stage = next(x for x in _needs(kind, m, c * n + r, stages) if x not in done)
-    return f"Rank {r} waits with {kind}{m} for {need}{which} of rank {stage % n}."
+    own, others = (f" of chunk {x}" if stages > n else "" for x in (c, stage // n))
+    return f"Rank {r} waits with {kind}{m}{own} for {need}{which}{others} of rank {stage % n}."
 
 
 def bubble(boxes: Iterable[Iterable[Box]]) -> float:
