@@ -21,12 +21,16 @@ WORDS = {"forward": "forward pass", "backward": "backward pass", "weights": "gra
 
 @dataclass(frozen=True)
 class Bar:
-    """One pass of the kind `of`, from `start` to `end`; `names` are what may be written on it, the longest first."""
+    """One pass of the kind `of`, from `start` to `end`; `names` are what may be written on it, the longest first.
+
+    One through a later chunk of a rank's layers has so many heavy lines below it.
+    """
 
     of: str
     names: tuple[str, ...]
     start: float
     end: float
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,18 @@ def _legend(ax: Axes, chart: Chart) -> None:
         x += 1.0 + extent(WORDS[of], 8)
     ax.plot([x, x + 0.5], [0.5, 0.5], color=EDGE, linewidth=0.8)
     write(ax, x + 0.62, 0.5, "nothing is computed", 8, align="left")
+    if any(bar.chunk for lane in chart.lanes for bar in lane):
+        x += 1.0 + extent("nothing is computed", 8)
+        ax.plot([x, x + 0.5], [0.5, 0.5], color=INK, linewidth=2.2, solid_capstyle="butt")
+        write(ax, x + 0.62, 0.5, "below it: through the second chunk (b)", 8, align="left")
 
 
 def _bar(ax: Axes, chart: Chart, bar: Bar, middle: float) -> None:
     a, b = chart.x(bar.start), chart.x(bar.end)
     _box(ax, (a, b), (middle - HIGH / 2, middle + HIGH / 2), bar.of)
+    for i in range(bar.chunk):
+        y = middle + HIGH / 2 - 0.02 - 0.09 * i
+        ax.plot([a, b], [y, y], color=INK, linewidth=2.2, zorder=5, solid_capstyle="butt")
     for name in bar.names:
         if extent(name, LETTERS) + 0.1 <= b - a:
             label = write(ax, (a + b) / 2, middle, name, LETTERS, INK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from labkit.outcome.text import merge
@@ -63,7 +64,7 @@ class Gantt:
     def svg(self) -> bytes:
         """The picture."""
         first = min((bar.start for mine in self.bars for bar in mine), default=0.0)
-        lanes = [[plot.Bar(b.of, b.names, b.start - first, b.end - first) for b in mine] for mine in self.bars]
+        lanes = [[replace(b, start=b.start - first, end=b.end - first) for b in mine] for mine in self.bars]
         heads = [f"{100 * share:.0f} % idle" for share in self.idle]
         axis = "forward passes of a whole stage" if self._title else "{} since the first pass began"
         notes = [*([f"{self._title}: bubble {100 * self.bubble:.1f} %"] if self._title else []), *self._notes]
@@ -80,7 +81,7 @@ class Gantt:
 
 
 def of_record(record: Record) -> Gantt:
-    """The chart of a recorded run: each outermost span, as far as the rank did not stand in a call meanwhile."""
+    """The chart of a recorded run: of each outermost span the longest stretch in which the rank stood in no call."""
     lanes = []
     for r, spans in enumerate(record.spans):
         work, mine, until = computing(record, r), [], -1.0
@@ -89,7 +90,8 @@ def of_record(record: Record) -> Gantt:
                 continue  # it never ended, or lies in another one
             until = span.left
             if pieces := common([(span.entered, span.left)], work):
-                mine.append(plot.Bar(_kind(span), _names(span), pieces[0][0], pieces[-1][1]))
+                start, end = max(pieces, key=lambda piece: piece[1] - piece[0])
+                mine.append(plot.Bar(_kind(span), _names(span), start, end, _chunk(span)))
         lanes.append(mine)
     return Gantt(lanes)
 
@@ -101,7 +103,7 @@ def of_schedule(schedule: Schedule) -> Gantt:
         return _short(kind, f"{micro}{LETTERS[chunk]}" if schedule.chunks > 1 else str(micro))
 
     lanes = [
-        [plot.Bar(NAMES[b.kind], names(b.kind, b.micro, b.chunk), b.start, b.end) for b in mine]
+        [plot.Bar(NAMES[b.kind], names(b.kind, b.micro, b.chunk), b.start, b.end, b.chunk) for b in mine]
         for mine in schedule.played
     ]
     kept = ", ".join(f"{pairs / schedule.chunks:g}" for pairs in schedule.alive)
@@ -116,6 +118,12 @@ def of_schedule(schedule: Schedule) -> Gantt:
 def _kind(span: Span) -> str:
     first = span.name.split()[0].lower()
     return first if first in KINDS else ""
+
+
+def _chunk(span: Span) -> int:
+    """The number of its chunk: "forward 3b" is of the second one, 1."""
+    found = re.fullmatch(r"\w+ \d+([a-p])", span.name)
+    return LETTERS.index(found[1]) if found else 0
 
 
 def _names(span: Span) -> tuple[str, ...]:
