@@ -338,8 +338,8 @@ def stage_backward(stage, x, y, send):
         dy = torch.empty_like(y)
         dist.recv(dy, src=stage.after, tag=1)
         # end
-    # yours
     y.backward(dy)
+    # yours
     if stage.before is not None:
         send(x.grad, stage.before, tag=1)
     # end
