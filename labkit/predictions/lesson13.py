@@ -61,7 +61,7 @@ GPIPE = Prediction(
         "A backward pass takes twice as long as a forward pass, and messages take no time. For how many per cent of "
         "the training step does a rank compute nothing?"
     ),
-    answer=300 / 11,
+    answer=27.3,
     unit="%",
     within=0.08,
     why=(
