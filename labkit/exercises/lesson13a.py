@@ -81,6 +81,7 @@ def tie_ends(weight):
     # end
 
     def tied():
+        """Give both copies the gradient that one process would have."""
         # yours
         if weight is not None:
             dist.all_reduce(weight.grad, group=ends)
@@ -190,11 +191,12 @@ LATER = Exercise(
     statement=(
         "Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and "
         "appends to the list `later` one function without arguments. Whoever calls that function, at any later time, "
-        "adds the gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before. `x` "
-        "has any number of dimensions, the last one being that of the inputs. Communicate nothing.\n\n"
+        "adds the gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before; these "
+        "gradients carry no graph. `x` has any number of dimensions, the last one being that of the inputs. "
+        "Communicate nothing.\n\n"
         "The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at "
-        "what has been computed by then, and only then calls the functions. It counts the products of matrices: one "
-        "a layer in the backward pass, one a layer later."
+        "what has been computed by then, and only then calls the functions. It counts the products of matrices: one a "
+        "layer in the backward pass, one a layer later."
     ),
     minutes=15,
     difficulty=3,
@@ -243,6 +245,9 @@ def harness(later_linear, first, second, inputs, slopes):
                 work()
         assert then.count <= 2, f"Later, two layers make {then.count} products of matrices, and 2 are enough."
     assert all(p.grad is not None for p in (*weights, *biases)), "After the functions have run, a gradient is missing."
+    assert not any(p.grad.requires_grad for p in (*weights, *biases)), (
+        "The gradient of a weight carries a graph, which keeps all that it was computed from: use torch.no_grad()."
+    )
     return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
 """,
     solution='''
@@ -259,6 +264,7 @@ def later_linear(x, weight, bias, later):
         def backward(ctx, dy):
             (x,) = ctx.saved_tensors
 
+            @torch.no_grad()  # outside of the backward pass autograd would note it
             def weights():
                 rows = dy.reshape(-1, dy.shape[-1])
                 for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
@@ -281,6 +287,7 @@ def later_linear(x, weight, bias, later):
         Mutant(
             "computes at once, and only adds later",
             replace=(
+                "            @torch.no_grad()  # outside of the backward pass autograd would note it\n"
                 "            def weights():\n"
                 "                rows = dy.reshape(-1, dy.shape[-1])\n"
                 "                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), "
@@ -290,6 +297,14 @@ def later_linear(x, weight, bias, later):
                 "            def weights():\n                for p, slope in zip((weight, bias), slopes):\n",
             ),
             says="makes 4 products",
+        ),
+        Mutant(
+            "lets autograd note what it does later",
+            replace=(
+                "            @torch.no_grad()  # outside of the backward pass autograd would note it\n",
+                "",
+            ),
+            says="carries a graph",
         ),
         Mutant(
             "keeps the last micro-batch's gradient only",
@@ -326,8 +341,9 @@ def later_linear(x, weight, bias, later):
         "leaves their gradients alone.",
         "`backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and "
         "`dy` from where it was made.",
-        "With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, and "
-        "the bias's is `rows.sum(0)`. Add them to what there is.",
+        "With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, "
+        "and the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of "
+        "the backward pass.",
     ),
     after=(
         "The stage before gets its gradient after half of the work, and the other half fills what would be a bubble. "

@@ -127,6 +127,7 @@ class LaterLinear(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         weight, bias = ctx.parameters
 
+        @torch.no_grad()  # outside of the backward pass autograd would note it
         def weights():
             rows = dy.reshape(-1, dy.shape[-1])
             for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
