@@ -22,10 +22,13 @@ LETTERS = "abcdefghijklmnop"  # of chunks
 class Gantt:
     """Each rank's passes on one lane, without its messages; it displays itself.
 
-    >>> lab.last.timeline().gantt.bubble
+    >>> from labkit.theory import pipeline
+    >>> of_schedule(pipeline.gpipe(4, 8)).bubble
+    0.2727272727272727
 
-    `bubble` is the part of the ranks' time, from the first pass's start to the last one's end, in which they compute
-    nothing; `idle[r]` is that of rank r. `bars[r]` has a `start` and an `end` for each pass.
+    A run's is `lab.last.timeline().gantt`. `bubble` is the part of the ranks' time, from the first pass's start to the
+    last one's end, in which they compute nothing; `idle[r]` is that of rank r. `bars[r]` has a `start` and an `end` for
+    each pass.
     """
 
     def __init__(self, bars: Sequence[Sequence[plot.Bar]], title: str = "", notes: Sequence[str] = ()) -> None:
