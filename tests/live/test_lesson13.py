@@ -1,4 +1,4 @@
-"""Lessons 13 and 13a: their cells and their script train alike, and their checks take other right ways."""
+"""Lessons 13 and 13b: their cells and their script train alike, and their checks take other right ways."""
 
 from __future__ import annotations
 
@@ -270,8 +270,8 @@ def first(lab):
 
 @pytest.fixture(scope="module")
 def second(lab):
-    """The cells of lesson 13a."""
-    return run_cells(lab, "13a")
+    """The cells of lesson 13b."""
+    return run_cells(lab, "13b")
 
 
 @pytest.mark.slow
@@ -332,7 +332,7 @@ def test_the_chart_of_a_run_has_the_order_that_was_asked_for_and_some_passes_at_
 
 
 @pytest.mark.slow
-def test_the_cells_of_lesson_13a_print_the_loss_and_the_gradients_of_one_process(second, script):
+def test_the_cells_of_lesson_13b_print_the_loss_and_the_gradients_of_one_process(second, script):
     right = script["one process"][0][0]
     *_, last = said(second, "def theirs") and said(second, 'theirs("ScheduleGPipe"')
     losses = re.findall(r"^(Schedule\w+) +loss ([\d.]+)$", last, re.MULTILINE)

@@ -1,10 +1,10 @@
-"""The predictions of lesson 13a: what a small bubble takes, what shrinks it, and what crosses a border."""
+"""The predictions of lesson 13b: what a small bubble takes, what shrinks it, and what crosses a border."""
 
 from labkit.predictions.prediction import Option, Prediction, Trap
 
 FEWEST = Prediction(
     name="fewest_micro_batches",
-    lesson="13a",
+    lesson="13b",
     question=(
         "Eight equal stages, 1F1B. How many micro-batches does a training step need at least, so that the bubble is at "
         "most 10 % of the time?"
@@ -25,7 +25,7 @@ FEWEST = Prediction(
 
 HALVES = Prediction(
     name="bubble_of_zero_bubble",
-    lesson="13a",
+    lesson="13b",
     question=(
         "Four ranks, 8 micro-batches. A forward pass takes 30 ms, and so does each of the two halves of a backward "
         "pass. In 1F1B a rank stands idle for 3 turns of 90 ms. Now the stage before waits for **one** half of a "
@@ -50,7 +50,7 @@ HALVES = Prediction(
 
 INTERLEAVED = Prediction(
     name="price_of_interleaving",
-    lesson="13a",
+    lesson="13b",
     question=(
         "Each rank gets two smaller stages instead of one: rank 0 the first and the fifth eighth of the model, rank 1 "
         "the second and the sixth, and so on. The bubble shrinks to about a half. What is the price?"
@@ -80,7 +80,7 @@ INTERLEAVED = Prediction(
 
 TIED = Prediction(
     name="gradient_of_a_tied_matrix",
-    lesson="13a",
+    lesson="13b",
     question=(
         "Many models use one matrix twice: as the embedding, and as the weight of the output layer. Here these are on "
         "rank 0 and on rank 3, which hold a copy each. After the backward pass each copy has a gradient. Which "
@@ -112,7 +112,7 @@ TIED = Prediction(
 
 NAPKIN = Prediction(
     name="bytes_over_a_border",
-    lesson="13a",
+    lesson="13b",
     question=(
         "A model of 7 billion parameters is 4,096 numbers wide. In a training step a pipeline takes 32 micro-batches "
         "of one sequence each, 4,096 tokens long, in 16 bits. How many GB of **activations** does one stage send to "

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13a: a split backward pass, a matrix at both ends, and several stages on a rank."""
+"""Exercises of lesson 13b: a split backward pass, a matrix at both ends, and several stages on a rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _two_ends(n: int) -> list[Case]:
 
 TIE = Exercise(
     name="tie_ends",
-    lesson="13a",
+    lesson="13b",
     title="One matrix, at both ends of the pipeline",
     statement=(
         "The embedding on the first rank and the output on the last one are meant to be **one** matrix. On these two "
@@ -186,7 +186,7 @@ def _linears(n: int) -> list[Case]:
 
 LATER = Exercise(
     name="later_linear",
-    lesson="13a",
+    lesson="13b",
     title="The input's gradient now, the weight's later",
     statement=(
         "Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and "
@@ -367,7 +367,7 @@ def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
 
 INTERLEAVED = Exercise(
     name="interleaved_order",
-    lesson="13a",
+    lesson="13b",
     title="Several stages on a rank",
     statement=(
         "Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all "
