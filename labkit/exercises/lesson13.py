@@ -36,9 +36,9 @@ CUT = Exercise(
     title="Which layers are mine?",
     statement=(
         "The model has `layers` equal layers, numbered from 0. Return the list of those that this rank holds, in their "
-        "order: neighbouring layers, rank 0 the first ones. Every layer is on exactly one rank, and no rank holds more "
-        "than one layer more than another one. Where the number of ranks does not divide the number of layers, the "
-        "first ranks get one more. Communicate nothing.\n\n"
+        "order: neighbouring layers, rank 0 the first ones. Every layer is on exactly one rank, and the numbers of "
+        "layers differ by one at most. Where the number of ranks does not divide the number of layers, the first ranks "
+        "get one more. Communicate nothing.\n\n"
         "For instance, 10 layers on 4 ranks: 3, 3, 2 and 2."
     ),
     minutes=4,
@@ -324,8 +324,13 @@ BACKWARD = Exercise(
 def harness(stage_backward, weight, inputs, targets):
     stage = Small(weight)
     kept = [forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
+
+    def send(tensor, dst, tag=0):
+        assert tag == 1, f"A gradient goes back from rank {rank} without tag=1."
+        dist.send(tensor, dst, tag=tag)
+
     for x, y in kept:
-        stage_backward(stage, x, y, dist.send)
+        stage_backward(stage, x, y, send)
     assert stage.weight.grad is not None, "The weight of this stage has no gradient."
     return stage.weight.grad
 """,
@@ -373,6 +378,21 @@ def stage_backward(stage, x, y, send):
             "receives without the tag",
             replace=("src=stage.after, tag=1)", "src=stage.after)"),
             verdict="deadlock",
+        ),
+        Mutant(
+            "sends and receives without the tag",
+            source="""
+def stage_backward(stage, x, y, send):
+    dy = None
+    if stage.after is not None:
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after)
+    y.backward(dy)
+    if stage.before is not None:
+        send(x.grad, stage.before)
+""",
+            verdict="raises",
+            says="without tag=1",
         ),
         Mutant(
             "sends the gradient of the weight",

@@ -43,13 +43,25 @@ def _orders(n: int) -> list[Case]:
 RUN = (
     SMALL
     + """
+def first_half(stage, x, y, send):  # of a backward pass: the gradient that the stage before waits for
+    dy = None
+    if stage.after is not None:
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after, tag=1)
+    if stage.before is not None:
+        torch.autograd.backward(y, dy, inputs=[x], retain_graph=True)
+        send(x.grad, stage.before, tag=1)
+    return y, dy
+
+
 def run_orders(orders, stages, batches, plan):
     from labkit.errors import LabError
     from labkit.theory import pipeline
 
     orders = [[pipeline.operation(op) for op in order] for order in orders]
+    kinds, units = ("FBW", pipeline.SPLIT) if plan.split else ("FB", pipeline.UNITS)
     for r, ops in enumerate(orders):  # those of all ranks, so that all of them find the mistake
-        wanted = {(kind, m, c) for kind in "FB" for m in range(len(batches)) for c in range(len(stages))}
+        wanted = {(kind, m, c) for kind in kinds for m in range(len(batches)) for c in range(len(stages))}
         for kind, m, c in ops:
             of = f"of chunk {c} " if len(stages) > 1 else ""
             assert (kind, m, c) in wanted, f"{kind}{m} {of}is no operation of rank {r}, or it is there twice."
@@ -57,7 +69,7 @@ def run_orders(orders, stages, batches, plan):
         missing = ", ".join(f"{kind}{m}{f' of chunk {c}' if len(stages) > 1 else ''}" for kind, m, c in sorted(wanted))
         assert not wanted, f"The order of rank {r} leaves out {missing}."
     try:
-        played = pipeline.play(orders)
+        played = pipeline.play(orders, units)
     except LabError as error:
         raise AssertionError(str(error)) from None
     ops = orders[rank]
@@ -69,6 +81,10 @@ def run_orders(orders, stages, batches, plan):
     for kind, m, c in ops:
         if kind == "F":
             kept[m, c] = forward(stages[c], batches[m], len(batches), send)
+        elif kind == "W":
+            torch.autograd.backward(*kept.pop((m, c)), inputs=[stages[c].weight])
+        elif plan.split:
+            kept[m, c] = first_half(stages[c], *kept[m, c], send)
         else:
             backward(stages[c], *kept.pop((m, c)), send)
     for work, _ in works:
@@ -336,9 +352,12 @@ RUN_OPS = Exercise(
 def harness(run_ops, weight, inputs, targets):
     from labkit.theory import pipeline
 
-    stage, kept, most = Small(weight), {}, [0]
+    stage, kept, most, handles = Small(weight), {}, [0], []
 
-    def run(op, send):
+    def run(op, start):
+        def send(*args, **named):  # a handle that nobody keeps may take its message with it: a deadlock
+            handles.append(start(*args, **named))
+
         kind, m = op
         if kind == "F":
             kept[m] = forward(stage, (inputs[m], targets[m]), len(inputs), send)
@@ -387,6 +406,16 @@ def run_ops(ops, run):
         Mutant(
             "keeps the handles and never waits",
             replace=("    for work in works:\n        work.wait()\n", "    globals()['messages_under_way'] = works\n"),
+            verdict="not as asked",
+            says="never waits",
+        ),
+        Mutant(
+            "throws the handles away",
+            source="""
+def run_ops(ops, run):
+    for op in ops:
+        run(op, dist.isend)
+""",
             verdict="not as asked",
             says="never waits",
         ),

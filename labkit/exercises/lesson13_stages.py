@@ -84,11 +84,11 @@ def harness(balanced_parts, seconds):
         assert parts == list(range(parts[0], parts[-1] + 1)), f"The parts of rank {r} are no neighbours: {parts}."
     each = [part for parts in everyone for part in parts]
     twice = sorted({part for part in each if each.count(part) > 1})
-    assert not twice, f"More than one rank has part {twice[0]}. Do all ranks cut by the same numbers?"
+    assert not twice, f"More than one rank has part {twice[0]}. All ranks have to cut by the same numbers."
     assert each == sorted(each), "The ranks' parts are not in the order of the ranks."
     costs = [sum(column) / world_size for column in zip(*clocks)]
     missing = [i for i in range(len(costs)) if i not in each]
-    assert not missing, f"Nobody has part {missing[0]}. Do all ranks cut by the same numbers?"
+    assert not missing, f"Nobody has part {missing[0]}. All ranks have to cut by the same numbers."
     return {"slowest rank": max(sum(costs[i] for i in parts) for parts in everyone)}
 """,
     solution='''
@@ -110,7 +110,7 @@ def balanced_parts(seconds):
         Mutant(
             "cuts by its own clock",
             replace=("    dist.all_reduce(costs)  # the same numbers on all ranks\n", ""),
-            says="Do all ranks cut by the same numbers?",
+            says="All ranks have to cut by the same numbers.",
         ),
         Mutant(
             "cuts by rank 0's clock",

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13b: a split backward pass, a matrix at both ends, and several stages on a rank."""
+"""Exercises of lesson 13b, in their places: a split backward pass, its order, and a matrix at both ends."""
 
 from __future__ import annotations
 
@@ -353,43 +353,40 @@ def later_linear(x, weight, bias, later):
 )
 
 
-# -- several stages a rank --------------------------------------------------------------------------------------------
+# -- the order of the halves ------------------------------------------------------------------------------------------
 
 
-def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
-    n, (_, inputs, targets) = len(xs), xs[0]
-    plan = pipeline.interleaved(n, len(inputs), chunks)
-    weights = [xs[stage % n][0] * (1 + stage // n) for stage in range(n * chunks)]
-    slopes = trained(weights, inputs, targets)[1]
+def _split(xs: Sequence[Any]) -> list[Any]:
+    plan = pipeline.zero_bubble(len(xs), len(xs[0][1]))
     end = max(box.end for mine in plan.played for box in mine)
-    return [{"gradients": slopes[r::n], "kept at once, in chunks": plan.alive[r], "time": float(end)} for r in range(n)]
+    _, inputs, targets = xs[0]
+    slopes = trained([x[0] for x in xs], inputs, targets)[1]
+    return [{"gradient": slope, "kept at once": plan.alive[r], "time": end} for r, slope in enumerate(slopes)]
 
 
-INTERLEAVED = Exercise(
-    name="interleaved_order",
+SPLIT_ORDER = Exercise(
+    name="split_order",
     lesson="13b",
-    title="Several stages on a rank",
+    title="When to do the second halves",
     statement=(
-        "Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all "
-        'ranks once a chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and '
-        '`("B", m, c)`, for `parts` micro-batches, a multiple of `ranks`.\n\n'
-        "Go forward in groups of `ranks` micro-batches: the first group through chunk 0, then the same group through "
-        "chunk 1, and so on; then the next group. Go back in the same groups, the last chunk first. Begin with 2 · "
-        "(`ranks` − `place` − 1) + (`chunks` − 1) · `ranks` forward passes, or with all if there are fewer, then do "
-        "one forward and one backward pass in turns, then the backward passes that are left. With one chunk, begin "
-        "with `ranks` − `place` − 1 as in 1F1B.\n\n"
-        "The check runs your lists on the ranks. On the right of the picture: the gradients of the rank's weights, one "
-        "a chunk; the most (micro-batch, chunk) pairs that were kept at once; and the time, where a forward pass "
-        "through **all** chunks of a rank takes 1, and a backward pass 2."
+        '`order` is what rank number `place` does in 1F1B\'s schedule: a list of `("F", m)` and `("B", m)`. Now '
+        '`("B", m)` is only the first half of a backward pass, and `("W", m)` is the second half: the gradients of the '
+        'weights. Return the list with a `("W", m)` put in for each micro-batch, somewhere after its `("B", m)`; leave '
+        "everything else in its order.\n\n"
+        "A forward pass and each half of a backward pass take one turn. With P ranks and M micro-batches (P or more), "
+        "a training step may take 3 · M + P − 1 turns. A rank keeps a micro-batch's activations until its second half "
+        "is done, and no rank may keep more than P micro-batches at once. Communicate nothing.\n\n"
+        "The check asks for the lists of all ranks and runs them. On the right of the picture: the weight's gradient, "
+        "the most micro-batches that were kept at once, and the turns of a training step."
     ),
-    minutes=20,
-    difficulty=3,
-    means=_interleaved,
+    minutes=10,
+    difficulty=2,
+    means=_split,
     inputs=lambda n: [
-        Case(batches(n, 30, 2 * n), f"two chunks, {2 * n} micro-batches", {"chunks": 2}),
-        Case(batches(n, 31, n), f"two chunks, {n} micro-batches", {"chunks": 2}),
-        Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
-        Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
+        Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
+        Case(batches(n, 41, n), f"{n} micro-batches"),
+        Case(batches(n, 42, 1), "one micro-batch"),
+        Case(batches(n, 43, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
     ],
     tolerance=1e-5,
     counts_memory=False,
@@ -398,86 +395,98 @@ INTERLEAVED = Exercise(
 from labkit.theory import pipeline
 
 
-def harness(order_of, weight, inputs, targets, chunks):
-    orders = [order_of(r, world_size, len(inputs), chunks) for r in range(world_size)]
-    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
-    stages = [Small(weight * (1 + c), c * world_size + rank, chunks * world_size) for c in range(chunks)]
-    plan = pipeline.interleaved(world_size, len(inputs), chunks)
-    kept, time = run_orders(orders, stages, list(zip(inputs, targets)), plan)
-    return {"gradients": [s.weight.grad for s in stages], "kept at once, in chunks": kept, "time": time}
+def harness(split_order, weight, inputs, targets):
+    plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
+    orders = [split_order(list(order), r) for r, order in enumerate(plain)]
+    for r, (order, given) in enumerate(zip(orders, plain)):
+        assert isinstance(order, (list, tuple)), "It returns no list."
+        rest = [tuple(op) for op in order if op[0] != "W"]
+        assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
+    stage = Small(weight)
+    plan = pipeline.zero_bubble(world_size, len(inputs))
+    kept, time = run_orders(orders, [stage], list(zip(inputs, targets)), plan)
+    return {"gradient": stage.weight.grad, "kept at once": kept, "time": time}
 """,
     solution='''
-def interleaved_order(place, ranks, parts, chunks):
-    """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved."""
-    groups = range(0, parts, ranks)
-    forward = [("F", first + i, c) for first in groups for c in range(chunks) for i in range(ranks)]
-    back = [("B", first + i, c) for first in groups for c in reversed(range(chunks)) for i in range(ranks)]
-    ahead = ranks - place - 1
-    if chunks > 1:
-        ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))
-    order = forward[:ahead]
-    for i, op in enumerate(back):
-        order += [*forward[ahead + i : ahead + i + 1], op]
-    return order
+def split_order(order, place):
+    """Return 1F1B's list for this rank with ("W", m), the second halves, put in."""
+    found, waiting = [], []
+    for op in order:
+        found.append(op)
+        if op[0] == "B":
+            waiting.append(("W", op[1]))
+            if len(waiting) > place:
+                found.append(waiting.pop(0))
+    return found + waiting
 ''',
     mutants=(
         Mutant(
-            "begins as 1F1B does",
-            replace=("ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))", "ahead = min(ahead, len(forward))"),
-            says="never end",
-        ),
-        Mutant(
-            "begins with the passes through the earlier chunks only",
-            replace=("min(2 * ahead + (chunks", "min((chunks"),
+            "does each second half at once, as 1F1B does",
+            replace=("if len(waiting) > place:", "if waiting:"),
             says="time",
         ),
         Mutant(
-            "takes the chunks back in the order in which they went forward",
-            replace=("reversed(range(chunks))", "range(chunks)"),
-            says="never end",
-        ),
-        Mutant(
-            "takes everything forward first",
-            replace=("ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))", "ahead = len(forward)"),
+            "puts all second halves at the end",
+            replace=("if len(waiting) > place:", "if False:"),
             says="kept at once",
         ),
         Mutant(
-            "takes each micro-batch through its chunks before the next one comes",
+            "puts off as many on every rank",
+            replace=("len(waiting) > place:", "len(waiting) >= world_size:"),
+            says="kept at once",
+        ),
+        Mutant(
+            "puts off the most on the first rank",
+            replace=("len(waiting) > place:", "len(waiting) >= world_size - place:"),
+            says="time",
+        ),
+        Mutant(
+            "puts off by one on each rank but the first",
+            replace=("len(waiting) > place:", "len(waiting) > min(1, place):"),
+            says="time",
+        ),
+        Mutant("forgets those that are left at the end", replace=("found + waiting", "found"), says="leaves out W"),
+        Mutant(
+            "does the second half first",
             replace=(
-                "for first in groups for c in range(chunks) for i in range(ranks)]\n    back",
-                "for first in groups for i in range(ranks) for c in range(chunks)]\n    back",
+                '        found.append(op)\n        if op[0] == "B":\n',
+                '        if op[0] == "B":\n            found += [("W", op[1]), op]\n            continue\n'
+                "        found.append(op)\n        if False:\n",
             ),
+            says="waits with W0 for B0",
         ),
         Mutant(
-            "forgets the second chunk",
-            replace=("for c in range(chunks) for", "for c in range(1) for"),
-            says="leaves out",
+            "puts one off, and does the forward pass after it first",
+            replace=(
+                "    return found + waiting\n",
+                '    return sorted(found, key=lambda op: op[0] != "F") + waiting\n',
+            ),
+            says="no longer the one that was given",
         ),
         Mutant(
-            "takes the next one from a list that may be empty",
-            replace=("order += [*forward[ahead + i : ahead + i + 1], op]", "order += [forward[ahead + i], op]"),
+            "expects that there are as many left as it puts off",
+            replace=("found + waiting", "found + [waiting.pop(0) for _ in range(place)]"),
             verdict="raises",
-            says="out of range",
+            says="pop from empty list",
         ),
         Mutant(
-            "leaves the last micro-batches where they are",
-            replace=("enumerate(back):", "enumerate(back[: len(forward) - ahead]):"),
-            says="leaves out",
+            "puts off by its own rank where it should look at the place",
+            replace=("len(waiting) > place:", "len(waiting) > rank:"),
         ),
     ),
     hints=(
-        "Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has "
-        "`parts` · `chunks` entries.",
-        '`[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the '
-        "other list has the chunks in reversed order.",
-        "The rest is 1F1B with these two lists: the first `ahead` forward passes, then the next forward pass, if there "
-        "is one left, and the next backward pass, in turns.",
+        "Rank 0 has nobody before it, so nobody waits for what it does. Can it do each second half at once?",
+        "Before the last rank's first backward pass, it has waited for P − 1 forward passes. To lose no more than "
+        "that, it must not keep the rank before it waiting later on. How many second halves may it put off, so that it "
+        "keeps P micro-batches at most? In 1F1B it keeps one.",
+        "Rank r puts the second halves off by r micro-batches: after B of micro-batch m comes W of m − r. Those that "
+        "are left come at the end.",
     ),
     after=(
-        "The bubble is a `chunks`-th of 1F1B's: a rank waits at the beginning for one chunk's time per stage, not for "
-        "all its layers. A micro-batch crosses `chunks` times as many boundaries. The factor 2 is Megatron-LM's: where "
-        "messages take no time, it gains nothing and keeps more activations; where they do, it gives them time."
+        "This is the schedule that its authors call ZB-H1. Near the end of the list, the other ranks do in their idle "
+        "turns what they have put off. The price is memory: every rank now keeps as much as 1F1B's first rank."
     ),
 )
 
-EXERCISES = (LATER, TIE, INTERLEAVED)
+
+EXERCISES = (LATER, SPLIT_ORDER, TIE)

@@ -37,7 +37,7 @@ ONE_BATCH = Prediction(
     lesson="13",
     question=(
         "Four ranks hold a stage each, all equally slow. One batch goes forward through them and comes back, in one "
-        "piece. For how many per cent of that time does a rank compute **nothing**?"
+        "piece. For what percentage of that time does a rank compute **nothing**?"
     ),
     answer=75.0,
     unit="%",
@@ -58,7 +58,7 @@ GPIPE = Prediction(
     lesson="13",
     question=(
         "Now there are 8 micro-batches on the four ranks. All go forward, one after the other, and then all come back. "
-        "A backward pass takes twice as long as a forward pass, and messages take no time. For how many per cent of "
+        "A backward pass takes twice as long as a forward pass, and messages take no time. For what percentage of "
         "the training step does a rank compute nothing?"
     ),
     answer=27.3,

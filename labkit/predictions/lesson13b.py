@@ -1,4 +1,4 @@
-"""The predictions of lesson 13b: what a small bubble takes, what shrinks it, and what crosses a border."""
+"""The predictions of lesson 13b: what a small bubble takes, what shrinks it and at what price, and what is sent."""
 
 from labkit.predictions.prediction import Option, Prediction, Trap
 
@@ -45,6 +45,65 @@ HALVES = Prediction(
         Trap(180, "3 forward passes and 3 first halves: the second of these waits is filled with put-off halves."),
         Trap(0, "The name promises it. But something has to reach the last rank before it can begin."),
         Trap(135, "Half of 1F1B's? The forward passes at the beginning cannot be split, and the wait at the end goes."),
+    ),
+)
+
+SLOW = Prediction(
+    name="one_slow_stage",
+    lesson="13b",
+    question=(
+        "Four ranks, 8 micro-batches, all forward and then all back. If a forward pass takes 30 ms on every rank and a "
+        "backward pass 60 ms, the step takes 990 ms: 11 turns of 90 ms. Now rank 1's stage takes twice as long as each "
+        "of the others: 60 and 120 ms. For how many milliseconds does the training step run?"
+    ),
+    answer=1710.0,
+    unit="ms",
+    within=0.04,
+    why=(
+        "1,710 ms: eight turns of the slow stage, 180 ms each, and one turn of each of the three others, 90 ms each. A "
+        "quarter more work makes the step 73 % longer, because the other ranks go at the pace of the slow one: they "
+        "compute for 720 ms and wait for the rest."
+    ),
+    traps=(
+        Trap(1237.5, "A quarter more work, a quarter more time? That would be true if the ranks could share the work."),
+        Trap(1080, "That is one turn longer. But the slow stage is slow for each of the 8 micro-batches."),
+        Trap(1980, "That would be true if all four were twice as slow. The others still pass things on in 90 ms."),
+        Trap(
+            1440, "These are the 8 turns of rank 1. The first micro-batch has to come to it, and the last one to go on."
+        ),
+        Trap(1590, "That is 1F1B's order, which hides a little of it."),
+    ),
+)
+
+MEMORY = Prediction(
+    name="memory_of_zero_bubble",
+    lesson="13b",
+    question=(
+        "The second halves that are put off keep their activations. In 1F1B, ranks 0 to 3 keep 4, 3, 2 and 1 "
+        "micro-batches. Whose memory grows the most, if second halves are put off so that no rank makes another one "
+        "wait?"
+    ),
+    options=(
+        Option(
+            "rank 0's: it keeps the most already",
+            "Nobody stands before rank 0. Whatever it does, nobody waits for it, so it has no reason to put anything "
+            "off.",
+        ),
+        Option(
+            "all grow alike",
+            "That would be true if all put off equally many. The further back a rank stands, the more ranks wait for "
+            "its first halves.",
+        ),
+        Option("rank 3's: the one that keeps the least so far"),
+        Option(
+            "nobody's: the activations are kept for the first half anyway",
+            "They are, until the first half is done. 1F1B lets go of them then.",
+        ),
+    ),
+    answer="rank 3's: the one that keeps the least so far",
+    why=(
+        "Rank 3's. All other ranks wait for its first halves, so it puts off the most: three. With these it keeps four "
+        "micro-batches, as many as rank 0. Rank 2 puts off two, and rank 1 one."
     ),
 )
 
@@ -135,4 +194,4 @@ NAPKIN = Prediction(
     ),
 )
 
-PREDICTIONS = (FEWEST, INTERLEAVED, HALVES, TIED, NAPKIN)
+PREDICTIONS = (FEWEST, SLOW, INTERLEAVED, HALVES, MEMORY, TIED, NAPKIN)
