@@ -61,8 +61,8 @@ SLOW = Prediction(
     within=0.04,
     why=(
         "1,710 ms: eight turns of the slow stage, 180 ms each, and one turn of each of the three others, 90 ms each. A "
-        "quarter more work makes the step 73 % longer, because the other ranks go at the pace of the slow one: they "
-        "compute for 720 ms and wait for the rest."
+        "quarter more work makes the step 73 % longer, because every micro-batch has to go through the slow stage. The "
+        "other ranks compute for 720 ms and wait for the rest."
     ),
     traps=(
         Trap(1237.5, "A quarter more work, a quarter more time? That would be true if the ranks could share the work."),
@@ -80,7 +80,7 @@ MEMORY = Prediction(
     lesson="13b",
     question=(
         "The second halves that are put off keep their activations. In 1F1B, ranks 0 to 3 keep 4, 3, 2 and 1 "
-        "micro-batches. Whose memory grows the most, if second halves are put off so that no rank makes another one "
+        "micro-batches at once. Whose memory grows the most, if second halves are put off so that no rank makes another one "
         "wait?"
     ),
     options=(

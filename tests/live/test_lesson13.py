@@ -330,6 +330,14 @@ def test_1f1b_keeps_as_much_as_there_are_stages_from_here_on_and_takes_less_memo
 
 
 @pytest.mark.slow
+def test_neighbours_that_both_send_swap_what_they_have(first):
+    zero, one, *alone = said(first, "batch_isend_irecv")
+    assert zero == "sent [0.0, 0.0, 0.0] and received [1.0, 1.0, 1.0]"
+    assert one == "sent [1.0, 1.0, 1.0] and received [0.0, 0.0, 0.0]"
+    assert alone == [""], "of three ranks the last one has no partner"
+
+
+@pytest.mark.slow
 def test_one_batch_in_one_piece_keeps_one_rank_at_a_time_busy(lab, first):
     """No pass can overlap another one, however busy the machine is: the bubble is (P - 1) / P or more."""
     lab.run('kept = training_step([("F", 0), ("B", 0)], [slow], parts=1, size=8)')
@@ -368,6 +376,15 @@ def test_the_cells_of_lesson_13b_print_the_loss_and_the_gradients_of_one_process
     assert max(differences(said(second, "as halved:"))) < 1e-6, "zero bubble and 1F1B"
     ours, alone = re.findall(r": +([\d.]+)$", said(second, "activations kept at once")[-1], re.MULTILINE)[:2]
     assert float(ours) == pytest.approx(float(alone), abs=2e-4)
+
+
+@pytest.mark.slow
+def test_one_slow_stage_sets_the_pace_of_the_step(lab, second):
+    """No wait is shorter than it was asked to be, so the step takes as long as the prediction computes, or longer."""
+    lab.run("kept = training_step(pipeline.gpipe(world_size, 8).orders[rank], [slow], parts=8, size=16)")
+    chart = lab.last.timeline().gantt
+    assert chart.whole >= 8 * 0.18 + (RANKS - 1) * 0.09
+    assert min(chart.idle) == chart.idle[1], "rank 1 is the slow one"
 
 
 @pytest.mark.slow
