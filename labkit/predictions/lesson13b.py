@@ -80,8 +80,8 @@ MEMORY = Prediction(
     lesson="13b",
     question=(
         "The second halves that are put off keep their activations. In 1F1B, ranks 0 to 3 keep 4, 3, 2 and 1 "
-        "micro-batches at once. Whose memory grows the most, if second halves are put off so that no rank makes another one "
-        "wait?"
+        "micro-batches at once. Whose memory grows the most, if second halves are put off so that no rank makes "
+        "another one wait?"
     ),
     options=(
         Option(

@@ -331,7 +331,7 @@ def test_1f1b_keeps_as_much_as_there_are_stages_from_here_on_and_takes_less_memo
 
 @pytest.mark.slow
 def test_neighbours_that_both_send_swap_what_they_have(first):
-    zero, one, *alone = said(first, "batch_isend_irecv")
+    zero, one, *alone = (text.strip() for text in said(first, "batch_isend_irecv"))
     assert zero == "sent [0.0, 0.0, 0.0] and received [1.0, 1.0, 1.0]"
     assert one == "sent [1.0, 1.0, 1.0] and received [0.0, 0.0, 0.0]"
     assert alone == [""], "of three ranks the last one has no partner"
