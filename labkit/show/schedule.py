@@ -1,4 +1,4 @@
-"""What `labkit.draw` shows: a schedule's steps, who sends which chunk to whom. No torch, no cluster."""
+"""What `labkit.draw` shows: a schedule's steps, who sends which chunk to whom, or a pipeline. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.plot import schedule as plot
 from labkit.plot import svg
+from labkit.show import gantt
 from labkit.show.hosts import OnHosts
-from labkit.theory import schedules
+from labkit.theory import pipeline, schedules
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
 from labkit.theory.schedules import Schedule, text
@@ -19,10 +20,11 @@ CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
-def draw(schedule: Schedule, hosts: int | None = None) -> Drawn | OnHosts:
+def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Drawn | OnHosts | gantt.Gantt:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
+    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass.
 
     >>> from labkit import draw
     >>> from labkit.theory import schedules
@@ -31,6 +33,8 @@ def draw(schedule: Schedule, hosts: int | None = None) -> Drawn | OnHosts:
     step 1: 0→1 +1 · 1→0 +0
     step 2: 0→1 =0 · 1→0 =1
     """
+    if isinstance(schedule, pipeline.Schedule):
+        return gantt.of_schedule(schedule)
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
     return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)

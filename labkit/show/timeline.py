@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.outcome.text import merge
 from labkit.plot import lanes, svg, timeline
+from labkit.show import gantt
 from labkit.theory.overlap import Overlap, overlaps
 from labkit.theory.record import Meeting, Op, Record, Span, Wait, read
 from labkit.words import count, ranks, seconds
@@ -38,6 +39,17 @@ class Timeline:
         What rank r computes is what its spans say. See `labkit.theory.overlap.Overlap` for what counts as what.
         """
         return overlaps(self.record)
+
+    @cached_property
+    def gantt(self) -> gantt.Gantt:
+        """The spans alone, a lane for each rank, and the part of the time in which nothing was computed: the bubble.
+
+        >>> lab.last.timeline().gantt.bubble
+
+        A span named `forward 3` or `backward 3` is drawn as F3 or B3. It counts as far as the rank did not stand in a
+        call that communicates, or wait.
+        """
+        return gantt.of_record(self.record)
 
     @cached_property
     def facts(self) -> str:

@@ -1,0 +1,413 @@
+"""Exercises of lesson 13, in their places: layers dealt to stages, and a micro-batch's way through a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import ANY, Case, Exercise, Mutant
+from labkit.grading.promises import Calls
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([13, seed, n])
+
+
+# -- which layers a stage holds ---------------------------------------------------------------------------------------
+
+
+def _cut(xs: Sequence[Any], layers: int) -> list[Any]:
+    return [[int(i) for i in part] for part in np.array_split(np.arange(layers), len(xs))]
+
+
+def _depths(n: int) -> list[Case]:
+    return [
+        Case([()] * n, f"{layers} layers", {"layers": layers})
+        for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
+    ]
+
+
+CUT = Exercise(
+    name="cut_layers",
+    lesson="13",
+    title="Which layers are mine?",
+    statement=(
+        "The model has `layers` equal layers, numbered from 0. Return the list of those that this rank holds, in their "
+        "order: neighbouring layers, rank 0 the first ones. Every layer is on exactly one rank, and the numbers of "
+        "layers differ by one at most. Where the number of ranks does not divide the number of layers, the first ranks "
+        "get one more. Communicate nothing.\n\n"
+        "For instance, 10 layers on 4 ranks: 3, 3, 2 and 2."
+    ),
+    minutes=4,
+    difficulty=1,
+    means=_cut,
+    inputs=_depths,
+    promises=(Calls(0),),
+    solution='''
+def cut_layers(layers):
+    """Return the numbers of my layers, of so many."""
+    each, more = divmod(layers, world_size)
+    first = rank * each + min(rank, more)
+    return list(range(first, first + each + (rank < more)))
+''',
+    mutants=(
+        Mutant(
+            "loses the layers that are left over",
+            source="""
+def cut_layers(layers):
+    each = layers // world_size
+    return list(range(rank * each, (rank + 1) * each))
+""",
+            says="layers",
+        ),
+        Mutant(
+            "rounds up, so that the last ranks go short",
+            source="""
+def cut_layers(layers):
+    each = -(-layers // world_size)
+    return list(range(layers))[rank * each : (rank + 1) * each]
+""",
+        ),
+        Mutant(
+            "gives everything that is left over to the last rank",
+            source="""
+def cut_layers(layers):
+    each = layers // world_size
+    return list(range(rank * each, layers if rank == world_size - 1 else (rank + 1) * each))
+""",
+        ),
+        Mutant("forgets that the ranks before it have more", replace=(" + min(rank, more)", "")),
+        Mutant(
+            "deals the layers out like cards",
+            source="""
+def cut_layers(layers):
+    return list(range(rank, layers, world_size))
+""",
+        ),
+        Mutant(
+            "asks the ranks what a formula says",
+            replace=("    each, more =", "    dist.barrier()\n    each, more ="),
+            verdict="not as asked",
+            says="0 is enough",
+        ),
+    ),
+    hints=(
+        "`divmod(layers, world_size)` says how many each rank gets at least, and how many are left over.",
+        "My first layer comes after those of all ranks before me. How many of these ranks have one more?",
+        "`first = rank * each + min(rank, more)`; I hold `each` layers, and one more if `rank < more`.",
+    ),
+    after=(
+        "This is what `torch.arange(layers).tensor_split(world_size)` does. Equal counts are a beginning: the first "
+        "stage also embeds and the last one also scores all words, and the slowest stage sets the pace."
+    ),
+)
+
+
+# -- a stage's passes -------------------------------------------------------------------------------------------------
+
+
+def trained(weights: Sequence[Any], inputs: Any, targets: Any) -> tuple[list[float], list[Any]]:
+    """The loss of each micro-batch, and the gradient of each stage's weight for their mean, in one process.
+
+    Stage s computes `tanh(weights[s] * x)`, the loss is the mean square; a micro-batch is a row of `inputs`.
+    """
+    values = [inputs.astype("float64")]
+    for weight in weights:
+        values.append(np.tanh(weight.astype("float64") * values[-1]))
+    off = values[-1] - targets
+    slope, gradients = 2 * off / off.size, []
+    for weight, x, y in zip(weights[::-1], values[-2::-1], values[:0:-1], strict=True):
+        dz = slope * (1 - y**2)
+        gradients.append((dz * x).sum((0, 1)).astype(weight.dtype))
+        slope = dz * weight
+    return [float((part**2).mean()) for part in off], gradients[::-1]
+
+
+def _passed(xs: Sequence[Any]) -> list[Any]:
+    _, inputs, targets = xs[0]
+    losses, gradients = trained([x[0] for x in xs], inputs, targets)
+    parts = [loss / len(inputs) for loss in losses]
+    return [
+        {"parts of the loss": parts if r == len(xs) - 1 else ANY, "gradient": gradient}
+        for r, gradient in enumerate(gradients)
+    ]
+
+
+def _gradients(xs: Sequence[Any]) -> list[Any]:
+    _, inputs, targets = xs[0]
+    return trained([x[0] for x in xs], inputs, targets)[1]
+
+
+def batches(n: int, seed: int, parts: int, rows: int = 1, wide: int = 2, dtype: str = "float32") -> list[Any]:
+    """For each rank its weight, and the same micro-batches and targets for all: [parts, rows, wide]."""
+    rng = normal(n, seed)
+    inputs, targets = (rng.normal(size=(parts, rows, wide)).astype(dtype) for _ in range(2))
+    return [(rng.uniform(0.5, 1.5, wide).astype(dtype), inputs.copy(), targets.copy()) for _ in range(n)]
+
+
+def _micro_batches(n: int) -> list[Case]:
+    return [
+        Case(batches(n, 2, n + 1), f"{n + 1} micro-batches of one row"),
+        Case(batches(n, 3, 1, 3), "one micro-batch of three rows"),
+        Case(batches(n, 4, 5, 2, 3, "float64"), "five micro-batches of two rows, float64"),
+    ]
+
+
+# A stage with one weight, as the exercises' harnesses use it; `mine` is what the learner's function is held against.
+SMALL = """
+class Small(torch.nn.Module):
+    def __init__(self, weight, place=rank, places=world_size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight.clone())
+        self.before = None if place == 0 else (place - 1) % world_size
+        self.after = None if place == places - 1 else (place + 1) % world_size
+
+    def room(self, rows):
+        return self.weight.new_empty(rows, len(self.weight)).detach()
+
+    def loss(self, y, targets):
+        return ((y - targets) ** 2).mean()
+
+    def forward(self, x):
+        return torch.tanh(self.weight * x)
+
+
+def forward(stage, batch, parts, send, tag=0):
+    x, targets = batch
+    if stage.before is not None:
+        x = stage.room(len(targets))
+        dist.recv(x, src=stage.before, tag=tag)
+        x.requires_grad_()
+    y = stage(x)
+    if stage.after is not None:
+        send(y.detach(), stage.after, tag=tag)
+    else:
+        y = stage.loss(y, targets) / parts
+    return x, y
+
+
+def backward(stage, x, y, send, tag=1):
+    dy = None
+    if stage.after is not None:
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after, tag=tag)
+    y.backward(dy)
+    if stage.before is not None:
+        send(x.grad, stage.before, tag=tag)
+"""
+
+FORWARD = Exercise(
+    name="stage_forward",
+    lesson="13",
+    title="A micro-batch goes forward through my stage",
+    statement=(
+        "`batch` is one of `parts` micro-batches, all of one size: inputs and targets. `stage.before` and "
+        "`stage.after` are the ranks that hold the stages before and after this one, or `None`; `stage.room(rows)` is "
+        "an empty tensor for what comes in. Fill the blanks. Receive what the stage before sends, so that its gradient "
+        "can be sent back later. Send on what comes out with `send(tensor, dst)`, which is called like `dist.send`. On "
+        "the last stage, `y` becomes this micro-batch's part of the loss: `stage.loss(y, targets)` is its mean loss, "
+        "and the parts of all micro-batches add up to the mean loss of the whole batch. Return what is returned "
+        "already.\n\n"
+        "In the picture: on the left each stage's weight and the batch; on the right the parts of the loss, and the "
+        "gradients of the weights after the check has gone back."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_passed,
+    inputs=_micro_batches,
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=SMALL
+    + """
+def harness(stage_forward, weight, inputs, targets):
+    stage, kept = Small(weight), []
+    for m, batch in enumerate(zip(inputs, targets)):
+        x, y = stage_forward(stage, batch, len(inputs), dist.send)
+        assert y.requires_grad, f"What is returned for micro-batch {m} has no graph: nothing can go back through it."
+        assert stage.before is None or x.requires_grad, (
+            f"What came in with micro-batch {m} requires no gradient, so there will be none to send back."
+        )
+        kept.append((x, y))
+    last = stage.after is None
+    assert not last or all(y.dim() == 0 for _, y in kept), "On the last stage, y is no single number."
+    for x, y in kept:
+        backward(stage, x, y, dist.send)
+    return {"parts of the loss": [y.item() for _, y in kept] if last else None, "gradient": stage.weight.grad}
+""",
+    solution='''
+def stage_forward(stage, batch, parts, send):
+    """Take one of `parts` micro-batches through my stage; return what went in, and what came out or its loss."""
+    x, targets = batch
+    if stage.before is not None:
+        x = stage.room(len(targets))
+        # yours
+        dist.recv(x, src=stage.before)
+        x.requires_grad_()
+        # end
+    y = stage(x)
+    # yours
+    if stage.after is not None:
+        send(y.detach(), stage.after)
+    else:
+        y = stage.loss(y, targets) / parts
+    # end
+    return x, y
+''',
+    mutants=(
+        Mutant("does not divide the loss", replace=(" / parts", ""), says="parts of the loss"),
+        Mutant("divides the loss by the ranks", replace=(" / parts", " / world_size"), says="parts of the loss"),
+        Mutant(
+            "does not ask for the gradient of what it received",
+            replace=("        x.requires_grad_()\n", ""),
+            says="requires no gradient",
+        ),
+        Mutant(
+            "cuts the graph off, and not the message",
+            replace=(
+                "        send(y.detach(), stage.after)\n",
+                "        y = y.detach()\n        send(y, stage.after)\n",
+            ),
+            says="has no graph",
+        ),
+        Mutant("sends on what it received", replace=("send(y.detach(),", "send(x.detach(),")),
+        Mutant(
+            "asks for the gradient before anything is received, and receives into another tensor",
+            replace=("dist.recv(x, src=stage.before)", "dist.recv(torch.empty_like(x), src=stage.before)"),
+        ),
+        Mutant(
+            "keeps what it should send",
+            replace=("        send(y.detach(), stage.after)\n", "        pass\n"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "receives from the stage that comes after",
+            replace=("src=stage.before)", "src=(rank + 1) % world_size)"),
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "What comes in is a message: numbers without a graph. It becomes a leaf of this rank's own graph.",
+        "`dist.recv(x, src=stage.before)`, then `x.requires_grad_()`. What you send is `y.detach()`; what you return "
+        "still has its graph.",
+        "On the last stage nothing is sent: `y = stage.loss(y, targets) / parts`, because the mean over micro-batches "
+        "is the sum of these parts.",
+    ),
+    after=(
+        "The division stands on the last stage alone. All stages before it get their gradients from there, already "
+        "divided."
+    ),
+)
+
+BACKWARD = Exercise(
+    name="stage_backward",
+    lesson="13",
+    title="A micro-batch goes back through my stage",
+    statement=(
+        "`x` and `y` are what `stage_forward` returned for this micro-batch: `x` went into this stage, and `y` came "
+        "out of it, or is its part of the loss on the last stage. Receive the gradient of `y` from the stage after "
+        "this one, go back through this stage, and send the gradient of `x` to the stage before it. Messages that go "
+        "back carry `tag=1`, on both sides: so they are never taken for activations. The gradients of the weights "
+        "**add up** over the micro-batches. Return nothing.\n\n"
+        "In the picture: each stage's weight and the batch on the left, the weight's gradient on the right."
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_gradients,
+    inputs=_micro_batches,
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=SMALL
+    + """
+def harness(stage_backward, weight, inputs, targets):
+    stage = Small(weight)
+    kept = [forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
+
+    def send(tensor, dst, tag=0):
+        assert tag == 1, f"A gradient goes back from rank {rank} without tag=1."
+        dist.send(tensor, dst, tag=tag)
+
+    for x, y in kept:
+        stage_backward(stage, x, y, send)
+    assert stage.weight.grad is not None, "The weight of this stage has no gradient."
+    return stage.weight.grad
+""",
+    solution='''
+def stage_backward(stage, x, y, send):
+    """Take a micro-batch back through my stage."""
+    dy = None  # the last stage's y is a loss, a single number
+    if stage.after is not None:
+        # yours
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after, tag=1)
+        # end
+    y.backward(dy)
+    # yours
+    if stage.before is not None:
+        send(x.grad, stage.before, tag=1)
+    # end
+''',
+    mutants=(
+        Mutant(
+            "keeps the gradient to itself",
+            replace=("        send(x.grad, stage.before, tag=1)\n", "        pass\n"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "clears the gradients before each micro-batch",
+            replace=("    y.backward(dy)\n", "    stage.zero_grad()\n    y.backward(dy)\n"),
+        ),
+        Mutant(
+            "begins with ones instead of what came back",
+            replace=(
+                "dist.recv(dy, src=stage.after, tag=1)",
+                "dist.recv(dy, src=stage.after, tag=1)\n        dy.fill_(1)",
+            ),
+        ),
+        Mutant(
+            "sends the activation back, not its gradient",
+            replace=("send(x.grad, stage.before", "send(x.detach(), stage.before"),
+        ),
+        Mutant(
+            "goes back twice",
+            replace=("    y.backward(dy)\n", "    y.backward(dy, retain_graph=True)\n    y.backward(dy)\n"),
+        ),
+        Mutant(
+            "receives without the tag",
+            replace=("src=stage.after, tag=1)", "src=stage.after)"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "sends and receives without the tag",
+            source="""
+def stage_backward(stage, x, y, send):
+    dy = None
+    if stage.after is not None:
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after)
+    y.backward(dy)
+    if stage.before is not None:
+        send(x.grad, stage.before)
+""",
+            verdict="raises",
+            says="without tag=1",
+        ),
+        Mutant(
+            "sends the gradient of the weight",
+            replace=("send(x.grad, stage.before", "send(stage.weight.grad.expand_as(x).clone(), stage.before"),
+        ),
+    ),
+    hints=(
+        "It is lesson 02's `gradient_back`, for a stage that may have a neighbour on both sides.",
+        "`dy` has the shape of `y`: `torch.empty_like(y)`. `y.backward(dy)` takes it; with `None` it begins at a loss.",
+        "After `y.backward(dy)`, the gradient that the stage before waits for is in `x.grad`.",
+    ),
+    after=(
+        "`y.backward(dy)` has done two things: it has added to the gradients of the weights, and it has computed the "
+        "gradient of `x`. The stage before waits for the second one only. Zero-bubble schedules take them apart."
+    ),
+)
+
+EXERCISES = (CUT, FORWARD, BACKWARD)

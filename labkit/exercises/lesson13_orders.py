@@ -1,0 +1,459 @@
+"""Exercises of lesson 13, in their places: the order of a stage's passes, and sends that do not block each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.exercises.lesson13 import SMALL, batches, trained
+from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.theory import pipeline
+from labkit.theory.record import Record
+
+
+def gradients(xs: Sequence[Any]) -> list[Any]:
+    """The gradient of each stage's weight, in one process."""
+    _, inputs, targets = xs[0]
+    return trained([x[0] for x in xs], inputs, targets)[1]
+
+
+# -- orders -----------------------------------------------------------------------------------------------------------
+
+
+def _ordered(xs: Sequence[Any], schedule: Any) -> list[Any]:
+    n, parts = len(xs), len(xs[0][1])
+    plan = schedule(n, parts)
+    end = max(box.end for mine in plan.played for box in mine)
+    return [
+        {"gradient": gradient, "kept at once": plan.alive[r], "time": end} for r, gradient in enumerate(gradients(xs))
+    ]
+
+
+def _orders(n: int) -> list[Case]:
+    return [
+        Case(batches(n, 5, n + 2), f"{n + 2} micro-batches"),
+        Case(batches(n, 6, n), f"{n} micro-batches"),
+        Case(batches(n, 7, max(1, n - 2)), f"fewer micro-batches than ranks ({max(1, n - 2)})"),
+        Case(batches(n, 8, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
+    ]
+
+
+# Runs a learner's order on the ranks, as the repaired executor does; then plays the orders of all ranks.
+RUN = (
+    SMALL
+    + """
+def first_half(stage, x, y, send):  # of a backward pass: the gradient that the stage before waits for
+    dy = None
+    if stage.after is not None:
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after, tag=1)
+    if stage.before is not None:
+        torch.autograd.backward(y, dy, inputs=[x], retain_graph=True)
+        send(x.grad, stage.before, tag=1)
+    return y, dy
+
+
+def run_orders(orders, stages, batches, plan):
+    from labkit.errors import LabError
+    from labkit.theory import pipeline
+
+    orders = [[pipeline.operation(op) for op in order] for order in orders]
+    kinds, units = ("FBW", pipeline.SPLIT) if plan.split else ("FB", pipeline.UNITS)
+    for r, ops in enumerate(orders):  # those of all ranks, so that all of them find the mistake
+        wanted = {(kind, m, c) for kind in kinds for m in range(len(batches)) for c in range(len(stages))}
+        for kind, m, c in ops:
+            of = f"of chunk {c} " if len(stages) > 1 else ""
+            assert (kind, m, c) in wanted, f"{kind}{m} {of}is no operation of rank {r}, or it is there twice."
+            wanted.discard((kind, m, c))
+        missing = ", ".join(f"{kind}{m}{f' of chunk {c}' if len(stages) > 1 else ''}" for kind, m, c in sorted(wanted))
+        assert not wanted, f"The order of rank {r} leaves out {missing}."
+    try:
+        played = pipeline.play(orders, units)
+    except LabError as error:
+        raise AssertionError(str(error)) from None
+    ops = orders[rank]
+    works, kept = [], {}
+
+    def send(tensor, dst, tag):
+        works.append((dist.isend(tensor, dst, tag=tag), tensor))
+
+    for kind, m, c in ops:
+        if kind == "F":
+            kept[m, c] = forward(stages[c], batches[m], len(batches), send)
+        elif kind == "W":
+            torch.autograd.backward(*kept.pop((m, c)), inputs=[stages[c].weight])
+        elif plan.split:
+            kept[m, c] = first_half(stages[c], *kept[m, c], send)
+        else:
+            backward(stages[c], *kept.pop((m, c)), send)
+    for work, _ in works:
+        work.wait()
+    time, enough = (max(box.end for mine in boxes for box in mine) for boxes in (played, plan.played))
+    return max(pipeline.alive(ops), plan.alive[rank]), max(time, enough)  # less is no mistake
+"""
+)
+
+ORDERING = (
+    RUN
+    + """
+from labkit.theory import pipeline
+
+
+def harness(order_of, weight, inputs, targets):
+    orders = [order_of(r, world_size, len(inputs)) for r in range(world_size)]
+    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
+    stage = Small(weight)
+    kept, time = run_orders(orders, [stage], list(zip(inputs, targets)), pipeline.SCHEDULE(world_size, len(inputs)))
+    return {"gradient": stage.weight.grad, "kept at once": kept, "time": time}
+"""
+)
+
+GPIPE = Exercise(
+    name="gpipe_order",
+    lesson="13",
+    title="GPipe: all forward, then all back",
+    statement=(
+        'Return the operations of stage number `stage`, of `stages`, as a list: `("F", m)` takes micro-batch `m` '
+        'forward through the stage, `("B", m)` takes it back. There are `parts` micro-batches, numbered from 0. In '
+        "GPipe's schedule all of them go forward, and then all of them go back.\n\n"
+        "The check asks for the lists of all stages and runs them on the ranks. On the right of the picture: the "
+        "gradient of the stage's weight; the most micro-batches that were kept at once; and the time of a training "
+        "step, where a forward pass takes 1 and a backward pass 2."
+    ),
+    minutes=3,
+    difficulty=1,
+    means=lambda xs: _ordered(xs, pipeline.gpipe),
+    inputs=_orders,
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=ORDERING.replace("SCHEDULE", "gpipe"),
+    solution='''
+def gpipe_order(stage, stages, parts):
+    """Return the operations of this stage, ("F", m) and ("B", m), in GPipe's order."""
+    return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
+''',
+    mutants=(
+        Mutant(
+            "goes back in the opposite order on the last stage only",
+            replace=(
+                '[("B", m) for m in range(parts)]',
+                '[("B", m) for m in (range(parts) if stage < stages - 1 else reversed(range(parts)))]',
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "takes each micro-batch back before the next one comes",
+            replace=(
+                'return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]',
+                'return [(kind, m) for m in range(parts) for kind in "FB"]',
+            ),
+            says="time",
+        ),
+        Mutant(
+            "leaves the last micro-batch where it is",
+            replace=('[("B", m) for m in range(parts)]', '[("B", m) for m in range(parts - 1)]'),
+            says="leaves out B",
+        ),
+        Mutant(
+            "numbers the micro-batches from 1",
+            replace=('[("F", m) for m in range(parts)]', '[("F", m + 1) for m in range(parts)]'),
+            says="is no operation",
+        ),
+        Mutant(
+            "goes back first on the last stage",
+            replace=(
+                "    return",
+                '    if stage == stages - 1 and parts == 1:\n        return [("B", 0), ("F", 0)]\n    return',
+            ),
+            says="waits with B0 for F0",
+        ),
+        Mutant(
+            "asks for an operation that there is not",
+            replace=('[("B", m) for', '[("backward", m) for'),
+            verdict="raises",
+            says="is no operation",
+        ),
+    ),
+    hints=(
+        "The list is the same for every stage.",
+        '`[("F", m) for m in range(parts)]` is its first half.',
+    ),
+    after=(
+        "GPipe's paper goes back in the opposite order, last micro-batch first, and that is right, too, if **all** "
+        "stages do it. A stage keeps the activations of all micro-batches until they come back."
+    ),
+)
+
+ONE_F_ONE_B = Exercise(
+    name="one_f_one_b",
+    lesson="13",
+    title="1F1B: one forward, one back",
+    statement=(
+        'Return the operations of stage number `stage`, of `stages`, as a list of `("F", m)` and `("B", m)`, for '
+        "`parts` micro-batches. In 1F1B's schedule, a micro-batch goes back as soon as it can. A stage begins with as "
+        "many forward passes as there are stages **after** it: that many more micro-batches are under way before the "
+        "first one comes back. From then on it does one forward and one backward pass in turns. When there is no "
+        "micro-batch left to go forward, it takes the others back.\n\n"
+        "A training step may take no longer than GPipe's, and stage number s may keep the activations of no more than "
+        "`stages` − s micro-batches at once. There may be fewer micro-batches than stages. The check runs your lists "
+        "on the ranks, with sends that do not block. On the right of the picture: the weight's gradient, the most "
+        "micro-batches that were kept at once, and the time of a training step (forward 1, backward 2)."
+    ),
+    minutes=12,
+    difficulty=3,
+    means=lambda xs: _ordered(xs, pipeline.one_f_one_b),
+    inputs=_orders,
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=ORDERING.replace("SCHEDULE", "one_f_one_b"),
+    solution='''
+def one_f_one_b(stage, stages, parts):
+    """Return the operations of this stage, ("F", m) and ("B", m), in the order of 1F1B."""
+    ahead = min(stages - stage - 1, parts)
+    order = [("F", m) for m in range(ahead)]
+    for m in range(parts):
+        if ahead + m < parts:
+            order.append(("F", ahead + m))
+        order.append(("B", m))
+    return order
+''',
+    mutants=(
+        Mutant(
+            "begins with one forward pass too many",
+            replace=("min(stages - stage - 1, parts)", "min(stages - stage, parts)"),
+            says="kept at once",
+        ),
+        Mutant(
+            "begins with one forward pass too few",
+            replace=("min(stages - stage - 1, parts)", "max(0, min(stages - stage - 2, parts))"),
+            says="time",
+        ),
+        Mutant(
+            "begins with as many forward passes as there are stages before it",
+            replace=("min(stages - stage - 1, parts)", "min(stage, parts)"),
+            says="never end",
+        ),
+        Mutant(
+            "begins with the same number of forward passes on every stage",
+            replace=("min(stages - stage - 1, parts)", "min(stages - 1, parts)"),
+            says="kept at once",
+        ),
+        Mutant("is GPipe", replace=("min(stages - stage - 1, parts)", "parts"), says="kept at once"),
+        Mutant(
+            "forgets that there may be few micro-batches",
+            replace=("min(stages - stage - 1, parts)", "stages - stage - 1"),
+            says="is no operation",
+        ),
+        Mutant(
+            "forgets the micro-batches that are still under way",
+            replace=("    for m in range(parts):\n", "    for m in range(parts - ahead):\n"),
+            says="leaves out B",
+        ),
+        Mutant(
+            "takes the last ones back in the opposite order",
+            replace=(
+                "    return order\n",
+                "    return order[: len(order) - ahead] + order[len(order) - ahead :][::-1]\n",
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "goes back before it goes forward",
+            source="""
+def one_f_one_b(stage, stages, parts):
+    ahead = min(stages - stage - 1, parts)
+    order = [("F", m) for m in range(ahead)]
+    for m in range(parts):
+        order.append(("B", m))
+        if ahead + m < parts:
+            order.append(("F", ahead + m))
+    return order
+""",
+            says="never end",
+        ),
+        Mutant(
+            "looks at its own rank where it should look at the stage",
+            replace=("min(stages - stage - 1, parts)", "min(stages - rank - 1, parts)"),
+            says="kept at once",
+        ),
+        Mutant(
+            "takes the next one from a list that may be empty",
+            source="""
+def one_f_one_b(stage, stages, parts):
+    left = [("F", m) for m in range(parts)]
+    order = [left.pop(0) for _ in range(stages - stage - 1)]
+    for m in range(parts):
+        order += [left.pop(0), ("B", m)]
+    return order
+""",
+            verdict="raises",
+            says="pop from empty list",
+        ),
+    ),
+    hints=(
+        "Take four stages. The last one goes back with micro-batch 0 at once: F0 B0 F1 B1 … Which forward passes does "
+        "stage 2 do, before B0 can come to it?",
+        "Stage s begins with `stages - s - 1` forward passes, or with all of them, if there are fewer.",
+        "After these, for m = 0, 1, …: the next forward pass, if there is one left; then B of m.",
+    ),
+    after=(
+        "The time is GPipe's, and so is the bubble. What 1F1B saves is memory: stage s keeps `stages` − s "
+        "micro-batches, however many there are in the batch. So you can make the bubble small with many micro-batches."
+    ),
+)
+
+
+# -- neighbours that both send ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Every send that was started is waited for."""
+
+    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+        """ "Rank 0 starts a send and never waits for it (line 5)." """
+        for op in (op for mine in record.ops for op in mine):
+            if op.kind == "send" and op.asynchronous and op.waited is None:
+                return f"Rank {op.rank} starts a send and never waits for it{f' ({op.place})' if op.place else ''}."
+        return ""
+
+
+def _run(xs: Sequence[Any]) -> list[Any]:
+    plan = pipeline.one_f_one_b(len(xs), len(xs[0][1]))
+    return [{"gradient": gradient, "kept at once": plan.alive[r]} for r, gradient in enumerate(gradients(xs))]
+
+
+RUN_OPS = Exercise(
+    name="run_ops",
+    lesson="13",
+    title="Run 1F1B without a deadlock",
+    statement=(
+        "This is the function that hung. `ops` are this rank's operations, and `run(op, send)` runs one of them: it "
+        "receives, computes, and sends what comes out with `send(tensor, dst)` or `send(tensor, dst, tag=1)`. Give it "
+        "a `send` of your own, with which neighbours that both send do not block each other, and keep the order of the "
+        "operations. When `run_ops` returns, all messages have been received. Return nothing.\n\n"
+        "In the picture: each stage's weight and the batch on the left; the weight's gradient, and the most "
+        "micro-batches that were kept at once, on the right."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_run,
+    inputs=lambda n: [
+        Case(batches(n, 9, n + 2), f"1F1B, {n + 2} micro-batches"),
+        Case(batches(n, 10, 1), "one micro-batch"),
+        Case(batches(n, 11, 2 * n, 2, 3, "float64"), f"1F1B, {2 * n} micro-batches, float64"),
+    ],
+    tolerance=1e-5,
+    counts_memory=False,
+    promises=(Waited(),),
+    harness=SMALL
+    + """
+def harness(run_ops, weight, inputs, targets):
+    from labkit.theory import pipeline
+
+    stage, kept, most, handles = Small(weight), {}, [0], []
+
+    def run(op, start):
+        def send(*args, **named):  # a handle that nobody keeps may take its message with it: a deadlock
+            handles.append(start(*args, **named))
+
+        kind, m = op
+        if kind == "F":
+            kept[m] = forward(stage, (inputs[m], targets[m]), len(inputs), send)
+        else:
+            backward(stage, *kept.pop(m), send)
+        most.append(len(kept))
+
+    run_ops([op[:2] for op in pipeline.one_f_one_b(world_size, len(inputs)).orders[rank]], run)
+    assert not kept, f"{len(kept)} micro-batches have not come back."
+    dist.barrier()  # until all have what they wait for
+    return {"gradient": stage.weight.grad, "kept at once": max(most)}
+""",
+    specimen='''
+def run_ops(ops, run):
+    """Run my operations in their order: run(op, send) receives, computes and sends."""
+    for op in ops:
+        run(op, dist.send)
+''',
+    solution='''
+def run_ops(ops, run):
+    """Run my operations in their order: run(op, send) receives, computes and sends."""
+    works = []
+
+    def send(tensor, dst, tag=0):
+        works.append(dist.isend(tensor, dst, tag=tag))
+
+    for op in ops:
+        run(op, send)
+    for work in works:
+        work.wait()
+''',
+    mutants=(
+        Mutant(
+            "waits as soon as it has started",
+            replace=("works.append(dist.isend(tensor, dst, tag=tag))", "dist.isend(tensor, dst, tag=tag).wait()"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "waits after each operation",
+            replace=(
+                "        run(op, send)\n    for work in works:\n        work.wait()\n",
+                "        run(op, send)\n        while works:\n            works.pop().wait()\n",
+            ),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "keeps the handles and never waits",
+            replace=("    for work in works:\n        work.wait()\n", "    globals()['messages_under_way'] = works\n"),
+            verdict="not as asked",
+            says="never waits",
+        ),
+        Mutant(
+            "throws the handles away",
+            source="""
+def run_ops(ops, run):
+    for op in ops:
+        run(op, dist.isend)
+""",
+            verdict="not as asked",
+            says="never waits",
+        ),
+        Mutant("loses the tag", replace=(", tag=tag))", "))"), verdict="deadlock"),
+        Mutant(
+            "puts all forward passes first",
+            replace=("    for op in ops:\n", "    for op in sorted(ops, reverse=True):\n"),
+            says="gradient",
+        ),
+        Mutant(
+            "goes forward with everything, and only then back",
+            replace=("    for op in ops:\n", '    for op in sorted(ops, key=lambda op: op[0] == "B"):\n'),
+            says="kept at once",
+        ),
+        Mutant(
+            "sends everything only at the end",
+            source="""
+def run_ops(ops, run):
+    messages = []
+    for op in ops:
+        run(op, lambda tensor, dst, tag=0: messages.append((tensor, dst, tag)))
+    for tensor, dst, tag in messages:
+        dist.send(tensor, dst, tag=tag)
+""",
+            verdict="deadlock",
+        ),
+    ),
+    hints=(
+        "In the wait-for graph two neighbours wait for each other, both in `send`. One of them at least has to go on "
+        "without waiting until its message is taken.",
+        "`dist.isend(tensor, dst, tag=tag)` starts a send and returns a handle at once. Where do you keep the handles?",
+        "Collect them in a list, and wait for all of them after the last operation.",
+    ),
+    after=(
+        "Megatron-LM and PyTorch pair the two messages that cross: `batch_isend_irecv` of the activation that goes "
+        "forward and the gradient that comes back. On NCCL this is what you need, because there all messages between "
+        "two ranks go through one queue, in their order."
+    ),
+)
+
+EXERCISES = (GPIPE, ONE_F_ONE_B, RUN_OPS)

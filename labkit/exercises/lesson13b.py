@@ -1,0 +1,492 @@
+"""Exercises of lesson 13b, in their places: a split backward pass, its order, and a matrix at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson13 import batches, normal, trained
+from labkit.exercises.lesson13_orders import RUN
+from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.promises import Calls
+from labkit.theory import pipeline
+
+# -- one matrix at both ends ------------------------------------------------------------------------------------------
+
+
+def _tied(xs: Sequence[Any]) -> list[Any]:
+    ends = {0, len(xs) - 1}
+    first, slope = xs[0][0], xs[0][1] + xs[-1][1]
+    after = {"gradient": slope, "weight": (first - 0.5 * slope).astype(first.dtype)}
+    return [after if r in ends else None for r in range(len(xs))]
+
+
+def _two_ends(n: int) -> list[Case]:
+    def case(about: str, seed: int, shape: tuple[int, ...], dtype: str = "float32") -> Case:
+        rng = normal(n, seed)
+        return Case([tuple(rng.integers(-9, 10, shape).astype(dtype) for _ in range(2)) for _ in range(n)], about)
+
+    return [case("four numbers", 12, (4,)), case("a matrix", 13, (3, 2)), case("float64", 14, (5,), "float64")]
+
+
+TIE = Exercise(
+    name="tie_ends",
+    lesson="13b",
+    title="One matrix, at both ends of the pipeline",
+    statement=(
+        "The embedding on the first rank and the output on the last one are meant to be **one** matrix. On these two "
+        "ranks `weight` is their copy of it, a parameter; on all ranks between them it is `None`. Every rank calls "
+        "`tie_ends(weight)` once, before training. Make the last rank's copy equal to the first one's, and return a "
+        "function `tied()` that **every** rank calls after each backward pass: it gives both copies the gradient that "
+        "one process would have. Ranks between the ends take part in no collective.\n\n"
+        "In the picture: a copy and its own gradient on the left; both after a training step with `lr=0.5` on the "
+        "right."
+    ),
+    minutes=7,
+    difficulty=2,
+    means=_tied,
+    inputs=_two_ends,
+    tolerance=1e-6,
+    counts_memory=False,
+    harness="""
+from labkit.rank import recorder
+
+
+def harness(tie_ends, weight, slope):
+    weight = torch.nn.Parameter(weight) if rank in (0, world_size - 1) else None
+    tied = tie_ends(weight)
+    assert callable(tied), "It returns no function."
+    made = [None] * world_size
+    with recorder.paused():
+        dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
+    assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
+    if weight is not None:
+        (weight * slope).sum().backward()
+    tied()
+    if weight is None:
+        return None
+    with torch.no_grad():
+        weight -= 0.5 * weight.grad
+    return {"gradient": weight.grad, "weight": weight.detach()}
+""",
+    solution='''
+def tie_ends(weight):
+    """Make both copies of the shared matrix equal; return what keeps their gradients equal."""
+    # yours
+    ends = dist.new_group([0, world_size - 1])
+    if weight is not None:
+        dist.broadcast(weight.detach(), src=0, group=ends)
+    # end
+
+    def tied():
+        """Give both copies the gradient that one process would have."""
+        # yours
+        if weight is not None:
+            dist.all_reduce(weight.grad, group=ends)
+        # end
+
+    return tied
+''',
+    mutants=(
+        Mutant(
+            "leaves each copy its own gradient",
+            replace=("            dist.all_reduce(weight.grad, group=ends)\n", "            pass\n"),
+            says="gradient",
+        ),
+        Mutant(
+            "averages the two gradients",
+            replace=(
+                "dist.all_reduce(weight.grad, group=ends)",
+                "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG, group=ends)",
+            ),
+            says="gradient",
+        ),
+        Mutant(
+            "lets the copies begin as they are",
+            replace=("        dist.broadcast(weight.detach(), src=0, group=ends)\n", "        pass\n"),
+            says="weight",
+        ),
+        Mutant(
+            "gives the last rank the first one's gradient",
+            replace=("dist.all_reduce(weight.grad, group=ends)", "dist.broadcast(weight.grad, src=0, group=ends)"),
+            says="gradient",
+        ),
+        Mutant(
+            "averages the weights instead",
+            replace=("dist.all_reduce(weight.grad, group=ends)", "dist.all_reduce(weight.detach(), group=ends)"),
+        ),
+        Mutant(
+            "lets only the two ends make the group",
+            replace=(
+                "    ends = dist.new_group([0, world_size - 1])\n    if weight is not None:\n",
+                "    if weight is not None:\n        ends = dist.new_group([0, world_size - 1])\n",
+            ),
+            says="the next new_group would hang",
+        ),
+        Mutant(
+            "asks all ranks of the world",
+            replace=("dist.all_reduce(weight.grad, group=ends)", "dist.all_reduce(weight.grad)"),
+            verdict="deadlock",
+            says="3 ranks",
+        ),
+    ),
+    hints=(
+        "The loss depends on the matrix in two places. By the chain rule its gradient is the **sum** of both.",
+        "A group of the two ranks: `dist.new_group([0, world_size - 1])`. Who has to call it? (Lesson 01.)",
+        "In `tied()`: `dist.all_reduce(weight.grad, group=ends)`, on the two ranks that have the matrix.",
+    ),
+    after=(
+        "Equal weights and equal gradients: from then on both copies stay equal, as in data-parallel training, but the "
+        "gradients are **added**, not averaged. Megatron-LM does exactly this, once in a training step."
+    ),
+)
+
+
+# -- the two halves of a backward pass --------------------------------------------------------------------------------
+
+
+def _halves(xs: Sequence[Any]) -> list[Any]:
+    found = []
+    for first, second, inputs, slopes in xs:
+        first, second, inputs, slopes = (a.astype("float64") for a in (first, second, inputs, slopes))
+        dtype = xs[0][0].dtype
+        back, of_first, of_second = [], np.zeros_like(first), np.zeros_like(second)
+        for x, dy in zip(inputs, slopes, strict=True):
+            h = np.tanh(x @ first.T + 1)
+            dz = dy @ second * (1 - h**2)
+            back.append((dz @ first).astype(dtype))
+            flat = [a.reshape(-1, a.shape[-1]) for a in (x, dz, h, dy)]
+            of_first += flat[1].T @ flat[0]
+            of_second += flat[3].T @ flat[2]
+        of_bias = slopes.sum(tuple(range(slopes.ndim - 1)))
+        weights = [a.astype(dtype) for a in (of_first, of_second, of_bias)]
+        found.append({"gradients of x": back, "gradients of the weights": weights})
+    return found
+
+
+def _linears(n: int) -> list[Case]:
+    def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
+        rng = normal(n, seed)
+
+        def drawn(*shape: int) -> np.ndarray:
+            return rng.normal(size=shape).astype(dtype)
+
+        return Case(
+            [(drawn(3, wide), drawn(2, 3), drawn(parts, *rows, wide), drawn(parts, *rows, 2)) for _ in range(n)], about
+        )
+
+    return [
+        case("one micro-batch of one row", 20, 1, (1,), 2),
+        case("two micro-batches", 21, 2, (3,), 2),
+        case("two micro-batches of rows and positions, float64", 22, 2, (2, 3), 4, "float64"),
+    ]
+
+
+LATER = Exercise(
+    name="later_linear",
+    lesson="13b",
+    title="The input's gradient now, the weight's later",
+    statement=(
+        "Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and "
+        "appends to the list `later` one function without arguments. Whoever calls that function, at any later time, "
+        "adds the gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before; these "
+        "gradients carry no graph. `x` has any number of dimensions, the last one being that of the inputs. "
+        "Communicate nothing.\n\n"
+        "The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at "
+        "what has been computed by then, and only then calls the functions. It counts the products of matrices: one a "
+        "layer in the backward pass, one a layer later."
+    ),
+    minutes=15,
+    difficulty=3,
+    means=_halves,
+    inputs=_linears,
+    tolerance=1e-5,
+    counts_memory=False,
+    promises=(Calls(0),),
+    harness="""
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Products(TorchDispatchMode):
+    count = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else torch imports its compiler at the first operation, for seconds
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv")
+        return function(*args, **(kwargs or {}))
+
+
+def harness(later_linear, first, second, inputs, slopes):
+    weights = [torch.nn.Parameter(w) for w in (first, second)]
+    biases = [torch.nn.Parameter(torch.ones_like(w[:, 0])) for w in weights]
+    back, tasks = [], []
+    for m, (x, dy) in enumerate(zip(inputs, slopes)):
+        x, later = x.clone().requires_grad_(), []
+        h = torch.tanh(later_linear(x, weights[0], biases[0], later))
+        y = later_linear(h, weights[1], biases[1], later)
+        assert not later, "Something is left for later before the backward pass has begun."
+        with Products() as now:
+            y.backward(dy)
+        assert all(p.grad is None for p in (*weights, *biases)), "After the backward pass, a weight has its gradient."
+        assert now.count <= 2, (
+            f"The backward pass through two layers makes {now.count} products of matrices; 2 are enough for the inputs."
+        )
+        assert len(later) == 2, f"Two layers have left {len(later)} functions for later."
+        back.append(x.grad)
+        tasks.append(later)
+    for later in tasks:
+        with Products() as then:
+            for work in later:
+                work()
+        assert then.count <= 2, f"Later, two layers make {then.count} products of matrices, and 2 are enough."
+    assert all(p.grad is not None for p in (*weights, *biases)), "After the functions have run, a gradient is missing."
+    assert not any(p.grad.requires_grad for p in (*weights, *biases)), (
+        "The gradient of a weight carries a graph, which keeps all that it was computed from: use torch.no_grad()."
+    )
+    return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
+""",
+    solution='''
+def later_linear(x, weight, bias, later):
+    """Return x @ weight.T + bias, whose backward pass leaves the gradients of weight and bias for later."""
+
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x)
+            return x @ weight.T + bias
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+
+            @torch.no_grad()  # outside of the backward pass autograd would note it
+            def weights():
+                rows = dy.reshape(-1, dy.shape[-1])
+                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
+                    p.grad = slope if p.grad is None else p.grad + slope
+
+            later.append(weights)
+            return dy @ weight, None, None
+
+    return Linear.apply(x, weight, bias)
+''',
+    mutants=(
+        Mutant(
+            "leaves it to autograd, which does everything at once",
+            source="""
+def later_linear(x, weight, bias, later):
+    return x @ weight.T + bias
+""",
+            says="a weight has its gradient",
+        ),
+        Mutant(
+            "computes at once, and only adds later",
+            replace=(
+                "            @torch.no_grad()  # outside of the backward pass autograd would note it\n"
+                "            def weights():\n"
+                "                rows = dy.reshape(-1, dy.shape[-1])\n"
+                "                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), "
+                "(bias, rows.sum(0))):\n",
+                "            rows = dy.reshape(-1, dy.shape[-1])\n"
+                "            slopes = rows.T @ x.reshape(-1, x.shape[-1]), rows.sum(0)\n\n"
+                "            def weights():\n                for p, slope in zip((weight, bias), slopes):\n",
+            ),
+            says="makes 4 products",
+        ),
+        Mutant(
+            "lets autograd note what it does later",
+            replace=(
+                "            @torch.no_grad()  # outside of the backward pass autograd would note it\n",
+                "",
+            ),
+            says="carries a graph",
+        ),
+        Mutant(
+            "keeps the last micro-batch's gradient only",
+            replace=("p.grad = slope if p.grad is None else p.grad + slope", "p.grad = slope"),
+            says="two micro-batches",
+        ),
+        Mutant("forgets the bias", replace=(", (bias, rows.sum(0))):", ",):"), says="a gradient is missing"),
+        Mutant(
+            "multiplies the wrong way round",
+            replace=("rows.T @ x.reshape(-1, x.shape[-1])", "(x.reshape(-1, x.shape[-1]).T @ rows).view_as(weight)"),
+        ),
+        Mutant(
+            "sends nothing back",
+            replace=("return dy @ weight, None, None", "return torch.zeros_like(x), None, None"),
+            says="gradients of x",
+        ),
+        Mutant(
+            "does the work before the backward pass",
+            replace=(
+                "            ctx.save_for_backward(x)\n",
+                "            later.append(lambda: None)\n            ctx.save_for_backward(x)\n",
+            ),
+            says="before the backward pass has begun",
+        ),
+        Mutant(
+            "knows two dimensions only",
+            replace=("rows = dy.reshape(-1, dy.shape[-1])", "rows = dy.view(len(dy), dy.shape[1])"),
+            verdict="raises",
+            says="rows and positions",
+        ),
+    ),
+    hints=(
+        "A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias` "
+        "leaves their gradients alone.",
+        "`backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and "
+        "`dy` from where it was made.",
+        "With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, "
+        "and the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of "
+        "the backward pass.",
+    ),
+    after=(
+        "The stage before gets its gradient after half of the work, and the other half fills what would be a bubble. "
+        "The price is memory: `x` and `dy` of every layer stay until the function has run. The authors of zero bubble, "
+        "and DeepSeek's DualPipe, keep such a list too."
+    ),
+)
+
+
+# -- the order of the halves ------------------------------------------------------------------------------------------
+
+
+def _split(xs: Sequence[Any]) -> list[Any]:
+    plan = pipeline.zero_bubble(len(xs), len(xs[0][1]))
+    end = max(box.end for mine in plan.played for box in mine)
+    _, inputs, targets = xs[0]
+    slopes = trained([x[0] for x in xs], inputs, targets)[1]
+    return [{"gradient": slope, "kept at once": plan.alive[r], "time": end} for r, slope in enumerate(slopes)]
+
+
+SPLIT_ORDER = Exercise(
+    name="split_order",
+    lesson="13b",
+    title="When to do the second halves",
+    statement=(
+        '`order` is what rank number `place` does in 1F1B\'s schedule: a list of `("F", m)` and `("B", m)`. Now '
+        '`("B", m)` is only the first half of a backward pass, and `("W", m)` is the second half: the gradients of the '
+        'weights. Return the list with a `("W", m)` put in for each micro-batch, somewhere after its `("B", m)`; leave '
+        "everything else in its order.\n\n"
+        "A forward pass and each half of a backward pass take one turn. With P ranks and M micro-batches (P or more), "
+        "a training step may take 3 · M + P − 1 turns. A rank keeps a micro-batch's activations until its second half "
+        "is done, and no rank may keep more than P micro-batches at once. Communicate nothing.\n\n"
+        "The check asks for the lists of all ranks and runs them. On the right of the picture: the weight's gradient, "
+        "the most micro-batches that were kept at once, and the turns of a training step."
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_split,
+    inputs=lambda n: [
+        Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
+        Case(batches(n, 41, n), f"{n} micro-batches"),
+        Case(batches(n, 42, 1), "one micro-batch"),
+        Case(batches(n, 43, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
+    ],
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=RUN
+    + """
+from labkit.theory import pipeline
+
+
+def harness(split_order, weight, inputs, targets):
+    plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
+    orders = [split_order(list(order), r) for r, order in enumerate(plain)]
+    for r, (order, given) in enumerate(zip(orders, plain)):
+        assert isinstance(order, (list, tuple)), "It returns no list."
+        rest = [tuple(op) for op in order if op[0] != "W"]
+        assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
+    stage = Small(weight)
+    plan = pipeline.zero_bubble(world_size, len(inputs))
+    kept, time = run_orders(orders, [stage], list(zip(inputs, targets)), plan)
+    return {"gradient": stage.weight.grad, "kept at once": kept, "time": time}
+""",
+    solution='''
+def split_order(order, place):
+    """Return 1F1B's list for this rank with ("W", m), the second halves, put in."""
+    found, waiting = [], []
+    for op in order:
+        found.append(op)
+        if op[0] == "B":
+            waiting.append(("W", op[1]))
+            if len(waiting) > place:
+                found.append(waiting.pop(0))
+    return found + waiting
+''',
+    mutants=(
+        Mutant(
+            "does each second half at once, as 1F1B does",
+            replace=("if len(waiting) > place:", "if waiting:"),
+            says="time",
+        ),
+        Mutant(
+            "puts all second halves at the end",
+            replace=("if len(waiting) > place:", "if False:"),
+            says="kept at once",
+        ),
+        Mutant(
+            "puts off as many on every rank",
+            replace=("len(waiting) > place:", "len(waiting) >= world_size:"),
+            says="kept at once",
+        ),
+        Mutant(
+            "puts off the most on the first rank",
+            replace=("len(waiting) > place:", "len(waiting) >= world_size - place:"),
+            says="time",
+        ),
+        Mutant(
+            "puts off by one on each rank but the first",
+            replace=("len(waiting) > place:", "len(waiting) > min(1, place):"),
+            says="time",
+        ),
+        Mutant("forgets those that are left at the end", replace=("found + waiting", "found"), says="leaves out W"),
+        Mutant(
+            "does the second half first",
+            replace=(
+                '        found.append(op)\n        if op[0] == "B":\n',
+                '        if op[0] == "B":\n            found += [("W", op[1]), op]\n            continue\n'
+                "        found.append(op)\n        if False:\n",
+            ),
+            says="waits with W0 for B0",
+        ),
+        Mutant(
+            "puts one off, and does the forward pass after it first",
+            replace=(
+                "    return found + waiting\n",
+                '    return sorted(found, key=lambda op: op[0] != "F") + waiting\n',
+            ),
+            says="no longer the one that was given",
+        ),
+        Mutant(
+            "expects that there are as many left as it puts off",
+            replace=("found + waiting", "found + [waiting.pop(0) for _ in range(place)]"),
+            verdict="raises",
+            says="pop from empty list",
+        ),
+        Mutant(
+            "puts off by its own rank where it should look at the place",
+            replace=("len(waiting) > place:", "len(waiting) > rank:"),
+        ),
+    ),
+    hints=(
+        "Rank 0 has nobody before it, so nobody waits for what it does. Can it do each second half at once?",
+        "Before the last rank's first backward pass, it has waited for P − 1 forward passes. To lose no more than "
+        "that, it must not keep the rank before it waiting later on. How many second halves may it put off, so that it "
+        "keeps P micro-batches at most? In 1F1B it keeps one.",
+        "Rank r puts the second halves off by r micro-batches: after B of micro-batch m comes W of m − r. Those that "
+        "are left come at the end.",
+    ),
+    after=(
+        "This is the schedule that its authors call ZB-H1. Near the end of the list, the other ranks do in their idle "
+        "turns what they have put off. The price is memory: every rank now keeps as much as 1F1B's first rank."
+    ),
+)
+
+
+EXERCISES = (LATER, SPLIT_ORDER, TIE)

@@ -1,0 +1,267 @@
+"""The exercises at the end of lesson 13b: several stages on a rank, and the norm of a gradient that all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.lesson13 import batches, normal, trained
+from labkit.exercises.lesson13_orders import RUN
+from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.promises import Calls
+from labkit.theory import pipeline
+
+# -- several stages a rank --------------------------------------------------------------------------------------------
+
+
+def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
+    n, (_, inputs, targets) = len(xs), xs[0]
+    plan = pipeline.interleaved(n, len(inputs), chunks)
+    weights = [xs[stage % n][0] * (1 + stage // n) for stage in range(n * chunks)]
+    slopes = trained(weights, inputs, targets)[1]
+    end = max(box.end for mine in plan.played for box in mine)
+    return [{"gradients": slopes[r::n], "kept at once, in chunks": plan.alive[r], "time": float(end)} for r in range(n)]
+
+
+INTERLEAVED = Exercise(
+    name="interleaved_order",
+    lesson="13b",
+    title="Several stages on a rank",
+    statement=(
+        "Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all "
+        'ranks once a chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and '
+        '`("B", m, c)`, for `parts` micro-batches, a multiple of `ranks`.\n\n'
+        "Go forward in groups of `ranks` micro-batches: the first group through chunk 0, then the same group through "
+        "chunk 1, and so on; then the next group. Go back in the same groups, the last chunk first. Begin with 2 · "
+        "(`ranks` − `place` − 1) + (`chunks` − 1) · `ranks` forward passes, or with all if there are fewer, then do "
+        "one forward and one backward pass in turns, then the backward passes that are left. With one chunk, begin "
+        "with `ranks` − `place` − 1 as in 1F1B.\n\n"
+        "The check runs your lists on the ranks. On the right of the picture: the gradients of the rank's weights, one "
+        "a chunk; the most (micro-batch, chunk) pairs that were kept at once; and the time, where a forward pass "
+        "through **all** chunks of a rank takes 1, and a backward pass 2."
+    ),
+    minutes=20,
+    difficulty=3,
+    means=_interleaved,
+    inputs=lambda n: [
+        Case(batches(n, 30, 2 * n), f"two chunks, {2 * n} micro-batches", {"chunks": 2}),
+        Case(batches(n, 31, n), f"two chunks, {n} micro-batches", {"chunks": 2}),
+        Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
+        Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
+    ],
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=RUN
+    + """
+from labkit.theory import pipeline
+
+
+def harness(order_of, weight, inputs, targets, chunks):
+    orders = [order_of(r, world_size, len(inputs), chunks) for r in range(world_size)]
+    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
+    stages = [Small(weight * (1 + c), c * world_size + rank, chunks * world_size) for c in range(chunks)]
+    plan = pipeline.interleaved(world_size, len(inputs), chunks)
+    kept, time = run_orders(orders, stages, list(zip(inputs, targets)), plan)
+    return {"gradients": [s.weight.grad for s in stages], "kept at once, in chunks": kept, "time": time}
+""",
+    solution='''
+def interleaved_order(place, ranks, parts, chunks):
+    """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved."""
+    groups = range(0, parts, ranks)
+    forward = [("F", first + i, c) for first in groups for c in range(chunks) for i in range(ranks)]
+    back = [("B", first + i, c) for first in groups for c in reversed(range(chunks)) for i in range(ranks)]
+    ahead = ranks - place - 1
+    if chunks > 1:
+        ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))
+    order = forward[:ahead]
+    for i, op in enumerate(back):
+        order += [*forward[ahead + i : ahead + i + 1], op]
+    return order
+''',
+    mutants=(
+        Mutant(
+            "begins as 1F1B does",
+            replace=("ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))", "ahead = min(ahead, len(forward))"),
+            says="never end",
+        ),
+        Mutant(
+            "begins with the passes through the earlier chunks only",
+            replace=("min(2 * ahead + (chunks", "min((chunks"),
+            says="time",
+        ),
+        Mutant(
+            "takes the chunks back in the order in which they went forward",
+            replace=("reversed(range(chunks))", "range(chunks)"),
+            says="never end",
+        ),
+        Mutant(
+            "takes everything forward first",
+            replace=("ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))", "ahead = len(forward)"),
+            says="kept at once",
+        ),
+        Mutant(
+            "takes each micro-batch through its chunks before the next one comes",
+            replace=(
+                "for first in groups for c in range(chunks) for i in range(ranks)]\n    back",
+                "for first in groups for i in range(ranks) for c in range(chunks)]\n    back",
+            ),
+        ),
+        Mutant(
+            "forgets the second chunk",
+            replace=("for c in range(chunks) for", "for c in range(1) for"),
+            says="leaves out",
+        ),
+        Mutant(
+            "takes the next one from a list that may be empty",
+            replace=("order += [*forward[ahead + i : ahead + i + 1], op]", "order += [forward[ahead + i], op]"),
+            verdict="raises",
+            says="out of range",
+        ),
+        Mutant(
+            "leaves the last micro-batches where they are",
+            replace=("enumerate(back):", "enumerate(back[: len(forward) - ahead]):"),
+            says="leaves out",
+        ),
+    ),
+    hints=(
+        "Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has "
+        "`parts` · `chunks` entries.",
+        '`[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the '
+        "other list has the chunks in reversed order.",
+        "The rest is 1F1B with these two lists: the first `ahead` forward passes, then the next forward pass, if there "
+        "is one left, and the next backward pass, in turns.",
+    ),
+    after=(
+        "The bubble is a `chunks`-th of 1F1B's: a rank waits at the beginning for one chunk's time per stage, not for "
+        "all its layers. A micro-batch crosses `chunks` times as many boundaries. The factor 2 is Megatron-LM's: where "
+        "messages take no time, it gains nothing and keeps more activations; where they do, it gives them time."
+    ),
+)
+
+# -- the norm of the whole model's gradient ---------------------------------------------------------------------------
+
+
+def _norm(xs: Sequence[Any]) -> list[Any]:
+    """The norm in one process, which has the tied matrix once."""
+    squares = [[float((g.astype("float64") ** 2).sum()) for g in gradients] for (gradients,) in xs]
+    tied = squares[-1][-1]  # the last rank's last one is the first rank's first one
+    return [float(np.sqrt(sum(map(sum, squares)) - tied))] * len(xs)
+
+
+def _stages(n: int) -> list[Case]:
+    def case(about: str, seed: int, most: int, dtype: str = "float32", level: float = 1.0) -> Case:
+        rng = normal(n, seed)
+
+        def drawn(count: int) -> list[Any]:
+            return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]
+
+        tied = (level * rng.normal(size=(3, 2))).astype(dtype)
+        middle = [([*drawn(most)],) for _ in range(n - 2)]
+        return Case([([tied, *drawn(most)],), *middle, ([*drawn(most - 1), tied.copy()],)], about)
+
+    return [
+        case("two gradients on a rank, and one more on rank 0", 50, 2),
+        case("the last rank has only the tied matrix", 51, 1),
+        case("float64", 52, 3, "float64", 5.0),
+    ]
+
+
+NORM = Exercise(
+    name="pipeline_norm",
+    lesson="13b",
+    title="The norm of the whole model's gradient",
+    statement=(
+        "To clip a gradient you need the norm of **all** of it. `gradients` is the list of the gradients of this "
+        "rank's stage. The first and the last rank hold copies of one matrix, as in `tie_ends`, and both copies "
+        "already have the same gradient: `gradients[tied]`. On all other ranks, `tied` is `None`. Return, on every "
+        "rank, the norm that one process would find, which has this matrix once: the root of the sum of all squares. "
+        "**One** collective, of one number. A rank may hold nothing but the tied matrix.\n\n"
+        "In the picture: each rank's gradients on the left, the norm on the right."
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_norm,
+    inputs=_stages,
+    tolerance=1e-5,
+    counts_memory=False,
+    promises=(Calls(1),),
+    harness="""
+def harness(pipeline_norm, gradients):
+    norm = pipeline_norm(gradients, {0: 0, world_size - 1: len(gradients) - 1}.get(rank))
+    assert norm is not None, "It returns nothing."
+    return float(norm)
+""",
+    solution='''
+def pipeline_norm(gradients, tied):
+    """Return the norm of the whole model's gradient, with the tied matrix once."""
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for i, gradient in enumerate(gradients):
+        if i != tied or rank == 0:
+            squares += (gradient.double() ** 2).sum()
+    dist.all_reduce(squares)
+    return squares.sqrt()
+''',
+    mutants=(
+        Mutant("counts the tied matrix twice", replace=("if i != tied or rank == 0:", "if True:")),
+        Mutant("leaves the tied matrix out on both ranks", replace=(" or rank == 0", "")),
+        Mutant(
+            "takes number 0 for no number",
+            replace=("if i != tied or rank == 0:", "if not tied or i != tied or rank == 0:"),
+            says="only the tied matrix",
+        ),
+        Mutant(
+            "knows the norm of its own stage only",
+            replace=("    dist.all_reduce(squares)\n", ""),
+        ),
+        Mutant(
+            "adds up norms instead of squares",
+            replace=(
+                "    dist.all_reduce(squares)\n    return squares.sqrt()\n",
+                "    norm = squares.sqrt()\n    dist.all_reduce(norm)\n    return norm\n",
+            ),
+        ),
+        Mutant(
+            "averages the squares, as if these were copies",
+            replace=("dist.all_reduce(squares)", "dist.all_reduce(squares, op=dist.ReduceOp.AVG)"),
+        ),
+        Mutant(
+            "takes the largest stage for the whole",
+            replace=("dist.all_reduce(squares)", "dist.all_reduce(squares, op=dist.ReduceOp.MAX)"),
+        ),
+        Mutant("forgets the root", replace=("squares.sqrt()", "squares")),
+        Mutant(
+            "expects each rank to have something of its own",
+            replace=(
+                "    squares = torch.zeros((), dtype=torch.float64, device=device)\n",
+                "    mine = [g for i, g in enumerate(gradients) if i != tied or rank == 0]\n"
+                "    squares = 0 * torch.stack([g.double().sum() for g in mine]).sum()\n",
+            ),
+            verdict="raises",
+            says="non-empty",
+        ),
+        Mutant(
+            "asks for the squares and for the tied matrix one after the other",
+            replace=(
+                "    dist.all_reduce(squares)\n",
+                "    dist.all_reduce(squares)\n    dist.all_reduce(torch.zeros_like(squares))\n",
+            ),
+            verdict="not as asked",
+            says="1 is enough",
+        ),
+    ),
+    hints=(
+        "Squares add up, norms do not. Which ranks have squares that another rank has, too?",
+        "One of the two ends leaves the tied matrix out of its sum. Begin with `torch.zeros(())`, which is also the "
+        "sum of nothing.",
+        "`dist.all_reduce(squares)`, and then the root, on every rank.",
+    ),
+    after=(
+        "If each stage clipped by its own norm, each would scale by a different factor. Megatron-LM leaves out copies "
+        "of shared weights in the same way, and adds up the squares over the pipeline. All stages wait here for the "
+        "slowest one: this is why zero bubble's authors put the check after the step."
+    ),
+)
+
+EXERCISES = (INTERLEAVED, NORM)

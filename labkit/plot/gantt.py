@@ -1,0 +1,122 @@
+"""A Gantt chart of passes: one lane a rank, a box for each pass, and nothing where a rank stands idle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from labkit.plot.sheet import chip, clock, extent, sheet, write
+from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
+
+WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.3, 0.35, 0.4
+TOP, LANE, HIGH, BOTTOM, LINE = 1.15, 0.62, 0.46, 1.0, 0.42
+LETTERS = 7.0  # points
+LOOKS = {"forward": (PLAIN, ""), "backward": (PAGE, "----"), "weights": (PAGE, "||||"), "": (PAGE, "")}  # greys
+WORDS = {"forward": "forward pass", "backward": "backward pass", "weights": "gradients of the weights", "": "other"}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One pass of the kind `of`, from `start` to `end`; `names` are what may be written on it, the longest first.
+
+    One through a later chunk of a rank's layers has so many heavy lines below it.
+    """
+
+    of: str
+    names: tuple[str, ...]
+    start: float
+    end: float
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Rank r's bars, `lanes[r]`, and what stands below its name, `heads[r]`; the axis has `seconds`, or units."""
+
+    lanes: Sequence[Sequence[Bar]]
+    heads: Sequence[str]
+    axis: str
+    seconds: bool
+    notes: Sequence[str] = ()
+
+    @property
+    def end(self) -> float:
+        """Of the last bar."""
+        return max([1e-9, *(bar.end for lane in self.lanes for bar in lane)])
+
+    def x(self, moment: float) -> float:
+        """Where a moment lies."""
+        return LEFT + moment / (1.01 * self.end) * (WIDE - LEFT - RIGHT)
+
+
+def axes(chart: Chart) -> Axes:
+    """Axes that are large enough."""
+    return sheet(WIDE, TOP + LANE * len(chart.lanes) + BOTTOM + LINE * len(chart.notes))
+
+
+def draw(ax: Axes, chart: Chart) -> Axes:
+    """Draw on axes as `axes` makes them, y downwards."""
+    bottom = TOP + LANE * len(chart.lanes)
+    _axis(ax, chart, bottom)
+    _legend(ax, chart)
+    for r, (lane, head) in enumerate(zip(chart.lanes, chart.heads, strict=True)):
+        middle = TOP + LANE * (r + 0.5)
+        chip(ax, 0.55, middle - 0.11, r)
+        write(ax, 0.82, middle - 0.11, f"rank {r}", 9, align="left")
+        write(ax, 0.82, middle + 0.16, head, LETTERS, FAINT, "left")
+        ax.plot([LEFT, WIDE - RIGHT], [middle] * 2, color=EDGE, linewidth=0.8, zorder=1)
+        for bar in lane:
+            _bar(ax, chart, bar, middle)
+    for i, note in enumerate(chart.notes):
+        write(ax, MARGIN, bottom + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
+    return ax
+
+
+def _axis(ax: Axes, chart: Chart, bottom: float) -> None:
+    if chart.seconds:
+        clock(ax, chart.x, chart.end, TOP - 0.05, bottom + 0.05, chart.axis)
+        return
+    for mark in MaxNLocator(10, integer=True).tick_values(0, chart.end):
+        if 0 <= mark <= chart.end:
+            ax.plot([chart.x(mark)] * 2, [TOP - 0.05, bottom + 0.05], color=GRID, linewidth=0.7, zorder=0)
+            write(ax, chart.x(mark), bottom + 0.33, f"{mark:g}", 7.5, FAINT)
+    write(ax, (chart.x(0) + chart.x(chart.end)) / 2, bottom + 0.73, chart.axis, 8, FAINT)
+
+
+def _legend(ax: Axes, chart: Chart) -> None:
+    x = MARGIN
+    for of in (of for of in LOOKS if any(bar.of == of for lane in chart.lanes for bar in lane)):
+        _box(ax, (x, x + 0.5), (0.36, 0.64), of)
+        write(ax, x + 0.62, 0.5, WORDS[of], 8, align="left")
+        x += 1.0 + extent(WORDS[of], 8)
+    ax.plot([x, x + 0.5], [0.5, 0.5], color=EDGE, linewidth=0.8)
+    write(ax, x + 0.62, 0.5, "nothing is computed", 8, align="left")
+    if any(bar.chunk for lane in chart.lanes for bar in lane):
+        x += 1.0 + extent("nothing is computed", 8)
+        ax.plot([x, x + 0.5], [0.5, 0.5], color=INK, linewidth=2.2, solid_capstyle="butt")
+        write(ax, x + 0.62, 0.5, "below it: through the second chunk (b)", 8, align="left")
+
+
+def _bar(ax: Axes, chart: Chart, bar: Bar, middle: float) -> None:
+    a, b = chart.x(bar.start), chart.x(bar.end)
+    _box(ax, (a, b), (middle - HIGH / 2, middle + HIGH / 2), bar.of)
+    for i in range(bar.chunk):
+        y = middle + HIGH / 2 - 0.02 - 0.09 * i
+        ax.plot([a, b], [y, y], color=INK, linewidth=2.2, zorder=5, solid_capstyle="butt")
+    for name in bar.names:
+        if extent(name, LETTERS) + 0.1 <= b - a:
+            label = write(ax, (a + b) / 2, middle, name, LETTERS, INK)
+            if LOOKS[bar.of][1]:  # on hatching
+                label.set_bbox({"boxstyle": "round,pad=0.08", "facecolor": PAGE, "edgecolor": "none"})
+            return
+
+
+def _box(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], of: str) -> None:
+    face, hatch = LOOKS[of]
+    where = ((xs[0], ys[0]), max(xs[1] - xs[0], 0.02), ys[1] - ys[0])
+    ax.add_artist(Rectangle(*where, facecolor=face, edgecolor=EDGE, hatch=hatch or None, linewidth=0, zorder=3))
+    ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=4))

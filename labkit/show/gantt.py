@@ -1,0 +1,140 @@
+"""What a pipeline's ranks compute when, as a Gantt chart: of a run's spans, or of a schedule that nobody ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from labkit.outcome.text import merge
+from labkit.plot import gantt as plot
+from labkit.plot import svg
+from labkit.theory.overlap import common, computing
+from labkit.theory.pipeline import NAMES, Schedule
+from labkit.theory.record import Record, Span
+from labkit.words import seconds
+
+KINDS = {name: kind for kind, name in NAMES.items()}  # "forward" → "F"
+LETTERS = "abcdefghijklmnop"  # of chunks
+
+
+class Gantt:
+    """Each rank's passes on one lane, without its messages; it displays itself.
+
+    >>> from labkit.theory import pipeline
+    >>> of_schedule(pipeline.gpipe(4, 8)).bubble
+    0.2727272727272727
+
+    A run's is `lab.last.timeline().gantt`. `bubble` is the part of the ranks' time, from the first pass's start to the
+    last one's end, in which they compute nothing; `idle[r]` is that of rank r. `bars[r]` has a `start` and an `end` for
+    each pass.
+    """
+
+    def __init__(self, bars: Sequence[Sequence[plot.Bar]], title: str = "", notes: Sequence[str] = ()) -> None:
+        self.bars = [list(mine) for mine in bars]
+        self._title, self._notes = title, list(notes)
+
+    @property
+    def whole(self) -> float:
+        """From the first pass's start to the last one's end: seconds, or units of a forward pass in a schedule."""
+        every = [bar for mine in self.bars for bar in mine]
+        return max(bar.end for bar in every) - min(bar.start for bar in every) if every else 0.0
+
+    @property
+    def idle(self) -> list[float]:
+        """The part of this time in which each rank computes nothing, index = rank."""
+        return [1 - sum(bar.end - bar.start for bar in mine) / self.whole if self.whole else 0.0 for mine in self.bars]
+
+    @property
+    def bubble(self) -> float:
+        """The mean of `idle` over the ranks."""
+        return sum(self.idle) / len(self.bars) if self.bars else 0.0
+
+    @property
+    def facts(self) -> str:
+        """Which passes, in which order: the same in every run."""
+        return merge({r: " ".join(bar.names[0] for bar in mine) or "nothing" for r, mine in enumerate(self.bars)})
+
+    @property
+    def times(self) -> str:
+        """How long it took, and for which part of it nothing was computed."""
+        each = " ".join(f"{100 * share:.1f}" for share in self.idle)
+        long = f"{self.whole:g} forward passes" if self._title else seconds(self.whole)
+        return f"{long} from the first pass's start to the last one's end; bubble {100 * self.bubble:.1f} % ({each})"
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        first = min((bar.start for mine in self.bars for bar in mine), default=0.0)
+        lanes = [[replace(b, start=b.start - first, end=b.end - first) for b in mine] for mine in self.bars]
+        heads = [f"{100 * share:.0f} % idle" for share in self.idle]
+        axis = "forward passes of a whole stage" if self._title else "{} since the first pass began"
+        notes = [*([f"{self._title}: bubble {100 * self.bubble:.1f} %"] if self._title else []), *self._notes]
+        chart = plot.Chart(lanes, heads, axis, not self._title, notes)
+        return svg.svg(plot.draw(plot.axes(chart), chart))
+
+    def __repr__(self) -> str:
+        times = "" if self._title else "\n\ntimes of this run:"
+        title = f"{self._title}\n" if self._title else ""
+        return "\n".join([f"{title}{self.facts.rstrip()}{times}", self.times, *self._notes])
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, f"Gantt chart. {self!r}".replace("\n", ". "))
+
+
+def of_record(record: Record) -> Gantt:
+    """The chart of a recorded run: of each outermost span the longest stretch in which the rank stood in no call."""
+    lanes = []
+    for r, spans in enumerate(record.spans):
+        work, mine, until = computing(record, r), [], -1.0
+        for span in sorted(spans, key=lambda s: s.entered):
+            if span.left is None or span.entered < until:
+                continue  # it never ended, or lies in another one
+            until = span.left
+            if pieces := common([(span.entered, span.left)], work):
+                start, end = max(pieces, key=lambda piece: piece[1] - piece[0])
+                mine.append(plot.Bar(_kind(span), _names(span), start, end, _chunk(span)))
+        lanes.append(mine)
+    return Gantt(lanes)
+
+
+def of_schedule(schedule: Schedule) -> Gantt:
+    """The chart of a schedule that is played by arithmetic alone."""
+
+    def names(kind: str, micro: int, chunk: int) -> tuple[str, ...]:
+        return _short(kind, f"{micro}{LETTERS[chunk]}" if schedule.chunks > 1 else str(micro))
+
+    lanes = [
+        [plot.Bar(NAMES[b.kind], names(b.kind, b.micro, b.chunk), b.start, b.end, b.chunk) for b in mine]
+        for mine in schedule.played
+    ]
+    kept = ", ".join(f"{pairs / schedule.chunks:g}" for pairs in schedule.alive)
+    passes = "and the two halves of a backward pass 1 each" if schedule.split else "and a backward pass 2"
+    notes = [
+        f"Micro-batches whose activations ranks 0 to {schedule.ranks - 1} keep at their peaks: {kept}.",
+        f"Computed, not run: a forward pass takes 1, {passes}, and messages take no time.",
+    ]
+    return Gantt(lanes, f"{schedule.name}, {schedule.ranks} ranks, {schedule.micro} micro-batches", notes)
+
+
+def _kind(span: Span) -> str:
+    first = span.name.split()[0].lower()
+    return first if first in KINDS else ""
+
+
+def _chunk(span: Span) -> int:
+    """The number of its chunk: "forward 3b" is of the second one, 1."""
+    found = re.fullmatch(r"\w+ \d+([a-p])", span.name)
+    return LETTERS.index(found[1]) if found else 0
+
+
+def _names(span: Span) -> tuple[str, ...]:
+    """ "forward 3" is F3, or 3 where there is less room."""
+    first, _, rest = span.name.partition(" ")
+    return _short(KINDS[first.lower()], rest) if first.lower() in KINDS and rest else (span.name,)
+
+
+def _short(kind: str, rest: str) -> tuple[str, ...]:
+    number = re.match(r"\d+", rest)
+    return (f"{kind}{rest}", rest, *([number[0]] if number and number[0] != rest else []))
