@@ -186,7 +186,7 @@ def held(n: int, many: int) -> Bars:
 
 
 PAINTED = [
-    (1, "whole", "whole", None),
+    (2, "whole", "whole", None),
     (4, "rows", "whole", None),
     (4, "columns", "rows", None),
     (3, "columns", "rows", (4, 8, 5)),
@@ -304,7 +304,7 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     for mesh, x, w, shape in PAINTED:
         name = f"painting {mesh} {x} {w}"
         makers[name] = lambda mesh=mesh, x=x, w=w, s=shape: Painter(mesh, x=x, w=w, shape=s).painting.svg
-    for n, shape in ((1, (1, 1, 1)), (3, (4, 8, 5)), (4, (4, 4, 4)), (8, (16, 8, 24))):
+    for n, shape in ((2, (2, 1, 1)), (3, (4, 8, 5)), (4, (4, 4, 4)), (8, (16, 8, 24))):
         makers[f"painted {n} {shape}"] = lambda n=n, shape=shape: painted(n, shape).svg
     for n in (1, 2, 3, 5, 8, 16):
         makers[f"waits {n}"] = lambda n=n: ring(n).svg

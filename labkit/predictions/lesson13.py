@@ -176,11 +176,11 @@ KEPT = Prediction(
     lesson="13",
     question="Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activations at once, at most?",
     options=(
-        Option("64", "That would be true of GPipe's order."),
-        Option("16", "64 divided by 4? The number of micro-batches does not matter."),
-        Option("8", "One way there and one way back? While the first one is on its way, only 4 have set off."),
-        Option("4"),
         Option("1", "That is the last rank: it takes each micro-batch back at once."),
+        Option("4"),
+        Option("8", "One way there and one way back? While the first one is on its way, only 4 have set off."),
+        Option("16", "64 divided by 4? The number of micro-batches does not matter."),
+        Option("64", "That would be true of GPipe's order."),
     ),
     answer="4",
     why=(

@@ -1,41 +1,54 @@
-"""Run a whole lesson's code cells on the ranks of a test, the workbook's functions in place of the stubs."""
+"""A lesson's code cells, run on the ranks of a test, the workbook's functions in place of the stubs."""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 
 import labkit
-from labkit import exercises
+from labkit import CellError, exercises
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent.parent / "notebooks"
-NOT_HERE = ("lab = start(", "lab.stop(", "lab.exercise(", "lab.check(", "lab.progress(", "lab.use(")
+NOT_HERE = ("lab = start(", "lab.stop(", "lab.exercise(", "lab.check(", "lab.progress(")
 
 
-def run_cells(lab: labkit.Lab, lesson: str) -> tuple[str, dict[str, Any]]:
-    """All that the cells print, in their order, and the variables that the notebook has in the end.
+def code(lesson: str) -> list[nbformat.NotebookNode]:
+    """The code cells of a lesson: "12b"."""
+    (path,) = (path for path in NOTEBOOKS.glob("*.ipynb") if path.stem.partition("-")[0] == lesson)
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
-    A cell whose first line is no `%%px` runs in the notebook's own process, as in the kernel; questions are asked, and
-    nobody answers.
+
+def run_cells(lab: labkit.Lab, lesson: str, notebook: bool = False) -> Iterator[tuple[str, list[str]]]:
+    """Each cell that runs on ranks, in its order, and what every rank has printed in it ("" where it did not run).
+
+    With `notebook`, cells of the notebook's own process run as well; questions are asked there, and nobody answers.
+    A cell that the lesson expects to raise must raise, and is not among the others.
     """
-    (path,) = NOTEBOOKS.glob(f"{lesson}-*.ipynb")
-    mine = {e.stub: e for e in exercises.every().values() if e.lesson == lesson}
-    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    assert set(mine) < set(cells)
-    used = [source for source in cells if source.startswith("lab.use(")]
-    space: dict[str, Any] = {"lab": lab, "Predict": labkit.Predict}
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        for source in cells:
-            if source in used or source in mine:  # an exercise at the end may be used before it is written
-                name = mine[source].name if source in mine else source.split('"')[1]
+    mine = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
+    space: dict[str, Any] = {"lab": lab, "Predict": labkit.Predict, "Choose": labkit.Choose}
+    written = set()
+    for cell in code(lesson):
+        tags = cell.metadata.get("tags", ())
+        stub = cell.source if "exercise" in tags and cell.source in mine else None
+        source = mine[stub] if stub else cell.source
+        written |= {stub} - {None}
+        magic, _, body = source.partition("\n")
+        if magic.startswith("lab.use("):
+            for name in ast.literal_eval(f"[{magic.removeprefix('lab.use(').removesuffix(')')}]"):
                 lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
-            elif source.startswith(("%%px\n", "%%flow ")):
-                lab.run(source.partition("\n")[2])  # prints, as in a notebook
-            elif not any(source.startswith(start) or f"\n{start}" in source for start in NOT_HERE):
-                exec(source, space)
-    return printed.getvalue(), space
+        elif magic.startswith(("%%px", "%%flow ")):
+            ranks = [0] if magic == "%%px --targets 0" else list(range(lab.n))
+            if "raises-exception" in tags:
+                with pytest.raises(CellError):
+                    lab.run(body, ranks=ranks)
+            else:
+                printed = dict(zip(ranks, lab.run(body, ranks=ranks), strict=True))
+                yield body, [printed.get(rank, "") for rank in range(lab.n)]
+        elif notebook and not magic.startswith("%%") and not any(f"\n{start}" in f"\n{source}" for start in NOT_HERE):
+            exec(source, space)
+    assert written == set(mine), "every exercise has its cell"

@@ -8,13 +8,13 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 import labkit
 from labkit import exercises
 from labkit.exercises.lesson11 import LET_GO
 from labkit.theory import sharding
+from tests.live.lesson_cells import code, run_cells
 from tests.live.versions import GLOO_ALL_TO_ALL
 from tests.scripts import printed
 
@@ -252,23 +252,10 @@ def test_what_a_rank_holds_is_what_the_formula_says_but_for_padding_and_counters
     assert sum(script["fully_shard"][1].values()) < 1.03 * sum(sharding.held(205_220, 3, 3).values())
 
 
-def cells(lesson: str) -> list[nbformat.NotebookNode]:
-    (path,) = (ROOT / "notebooks").glob(f"{lesson}-*.ipynb")
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-
-
-def run_cells(lab, lesson: str) -> list[str]:
-    """What the last rank prints in each %%px cell, the workbook's own functions in place of the stubs."""
-    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
-    sources = [cell.source for cell in cells(lesson) if cell.source.startswith("%%px")]
-    assert set(solutions) < set(sources)
-    return [(lab.run(solutions.get(source, source).removeprefix("%%px\n")) or [""])[-1] for source in sources]
-
-
 @pytest.mark.slow
 def test_the_cells_of_lesson_11_print_the_losses_that_the_script_prints(lab, script):
     right, _ = script["one process"]
-    said = "\n".join(run_cells(lab, "11"))
+    said = "\n".join(out[-1] for _, out in run_cells(lab, "11"))
     seen = re.findall(r"^losses: \[(.*)\]$", said, re.MULTILINE)
     assert len(seen) == 6, "replicas, three stages, ZeroRedundancyOptimizer, fully_shard"
     for losses in seen:
@@ -286,7 +273,7 @@ def test_the_cells_of_lesson_11_print_the_losses_that_the_script_prints(lab, scr
 @pytest.mark.slow
 def test_the_cells_of_lesson_11b_print_them_too_and_what_was_saved_is_loaded(lab, script):
     right, _ = script["one process"]
-    printed = "\n".join(run_cells(lab, "11b"))
+    printed = "\n".join(out[-1] for _, out in run_cells(lab, "11b"))
     (losses,) = re.findall(r"^losses: \[(.*)\]$", printed, re.MULTILINE)
     assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-4)
     (by_hand, by_fsdp, alone) = re.findall(r"^(?:by hand|by FSDP|in one process) +\[(.*)\]$", printed, re.MULTILINE)
@@ -308,7 +295,7 @@ def test_in_float64_all_stages_end_in_the_weights_of_one_process(lab):
     names = ("zero1_step", "shed_gradients", "my_shard", "zero3_layer")
     for name in names:
         lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
-    for cell in cells("11"):
+    for cell in code("11"):
         if re.match(r"%%px\n(def (fresh|with_weights)|class Part|def flat_buffer)", cell.source):
             source = cell.source.removeprefix("%%px\n").split("\n\n\nalone")[0].split("\n\n\nmodel")[0]
             lab.run(source.replace(".to(device)", ".to(device).double()"))

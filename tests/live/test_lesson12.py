@@ -7,7 +7,6 @@ import math
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
@@ -15,6 +14,7 @@ from labkit import exercises
 from labkit.predictions import find
 from labkit.predictions.lesson12 import LAYER, TOKENS, WIDTH
 from labkit.rank import tiny
+from tests.live.lesson_cells import code, run_cells
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -250,19 +250,10 @@ def test_wrong_gradients_train_too_so_the_loss_does_not_show_them(tmp_path, monk
     assert max(right, *wrong) < 3.3, "knowing nothing costs log 36, 3.58"
 
 
-def cells() -> list[str]:
-    (path,) = (ROOT / "notebooks").glob("12-*.ipynb")
-    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-
-
 @pytest.fixture(scope="module")
 def said(lab) -> str:
-    """What the last of three ranks prints in all %%px cells, the workbook's own functions in place of the stubs."""
-    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == "12"}
-    sources = [source for source in cells() if source.startswith("%%px\n")]
-    assert set(solutions) < set(sources)
-    each = [lab.run(solutions.get(source, source).removeprefix("%%px\n")) for source in sources]
-    return "\n".join((texts or [""])[-1] for texts in each)
+    """What the last of three ranks prints in all cells."""
+    return "\n".join(out[-1] for _, out in run_cells(lab, "12"))
 
 
 @pytest.mark.slow
@@ -282,7 +273,7 @@ def test_the_cells_print_the_losses_that_the_script_prints_and_gradients_agree_t
 @pytest.mark.usefixtures("said")
 def test_what_autograd_keeps_of_a_layer_is_what_the_formula_says(lab):
     """In sizes of x, and a few numbers more for each position."""
-    (bars,) = [source for source in cells() if "lab.bars(" in source]
+    (bars,) = [cell.source for cell in code("12") if "lab.bars(" in cell.source]
     lab.run(next(node.value for node in ast.walk(ast.parse(bars)) if "class Lean" in str(getattr(node, "value", ""))))
     for name, sizes in {"one_process": 16, "tensor": 4 + 12 / 3, "sequence": 2 + 14 / 3, "lean": 16 / 3}.items():
         for held in lab.pull(name):

@@ -6,11 +6,11 @@ import ast
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
 from labkit import exercises
+from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -201,7 +201,7 @@ def test_every_way_of_the_script_has_the_losses_of_one_process(script):
 @pytest.mark.slow
 def test_the_cells_print_the_losses_that_the_script_prints_and_the_collectives_that_the_text_counts(lab, script):
     right = losses(script)
-    said = "\n".join(run_cells(lab))
+    said = "\n".join(out[-1] for _, out in run_cells(lab, "12b"))
     tied = dict(re.findall(r"^(one process|cut|padding counts): +\[(.*?)\] *$", said, re.MULTILINE))
     for way in ("one process", "cut"):
         assert numbers(tied[way]) == pytest.approx(right["tied, one process"], abs=2e-6)
@@ -251,15 +251,3 @@ for words in (7, 9):
 
 def numbers(said: str) -> list[float]:
     return [float(number) for number in re.findall(r"[\d.]+", said)]
-
-
-def run_cells(lab) -> list[str]:
-    """What the last rank prints in each %%px cell, the workbook's own functions in place of the stubs."""
-    (path,) = (ROOT / "notebooks").glob("12b-*.ipynb")
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == "12b"}
-    hangs = {cell.source for cell in cells if "raises-exception" in cell.metadata.get("tags", ())}
-    sources = [cell.source for cell in cells if cell.source.startswith("%%px") and cell.source not in hangs]
-    assert set(solutions) < set(sources)
-    assert len(hangs) == 1
-    return [(lab.run(solutions.get(source, source).removeprefix("%%px\n")) or [""])[-1] for source in sources]

@@ -7,13 +7,11 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
-from labkit import exercises
-from labkit.errors import StuckError
 from labkit.theory import pipeline
+from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -244,39 +242,6 @@ def test_the_script_keeps_what_theory_says(script):
         assert kept == schedule.alive[0] / schedule.chunks
 
 
-def cells(lesson: str) -> list[nbformat.NotebookNode]:
-    (path,) = (ROOT / "notebooks").glob(f"{lesson}-*.ipynb")
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-
-
-def run_cells(lab, lesson: str) -> list[tuple[str, list[str]]]:
-    """Each cell that runs on the ranks, with what every rank prints; the workbook's functions in place of the stubs.
-
-    The lesson shows the function that hangs before it is an exercise, so its stub is taken as it stands the first time.
-    """
-    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
-    ran, seen = [], set()
-    for cell in cells(lesson):
-        source = cell.source
-        tags = cell.metadata.get("tags", ())
-        if source.startswith("lab.use("):
-            for name in ast.literal_eval(source.removeprefix("lab.use").replace('")', '",)')):
-                lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
-        if not source.startswith("%%px"):
-            continue
-        if "exercise" in tags:
-            seen.add(source)
-            source = solutions[source]
-        source = source.removeprefix("%%px\n")
-        if "raises-exception" in tags:
-            with pytest.raises(StuckError):
-                lab.run(source)
-        else:
-            ran.append((source, lab.run(source)))
-    assert seen == set(solutions)
-    return ran
-
-
 def said(ran: list[tuple[str, list[str]]], part: str) -> list[str]:
     """What each rank prints in the one cell whose source has this in it."""
     (found,) = [out for source, out in ran if part in source]
@@ -286,13 +251,13 @@ def said(ran: list[tuple[str, list[str]]], part: str) -> list[str]:
 @pytest.fixture(scope="module")
 def first(lab):
     """The cells of lesson 13 on three ranks."""
-    return run_cells(lab, "13")
+    return list(run_cells(lab, "13"))
 
 
 @pytest.fixture(scope="module")
 def second(lab):
     """The cells of lesson 13b."""
-    return run_cells(lab, "13b")
+    return list(run_cells(lab, "13b"))
 
 
 @pytest.mark.slow

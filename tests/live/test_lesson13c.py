@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 
 import pytest
@@ -158,7 +160,10 @@ def test_experts_on_all_ranks_have_the_losses_of_one_process_and_get_the_same_to
 
 @pytest.mark.slow
 def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, script):
-    said, _ = run_cells(lab, "13c")
+    printed_here = io.StringIO()
+    with contextlib.redirect_stdout(printed_here):
+        list(run_cells(lab, "13c", notebook=True))
+    said = printed_here.getvalue()
     trained = {
         way: [float(x) for x in losses.split(",")] for way, losses in re.findall(r"(\w+) +losses: \[(.*)\]", said)
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 
 import pytest
@@ -124,7 +126,10 @@ def test_every_way_of_the_script_has_loss_and_gradient_of_one_process(script):
 
 @pytest.mark.slow
 def test_the_cells_attend_as_one_process_does_and_show_what_the_text_says(lab, tmp_path):
-    said, _ = run_cells(lab, "13d")
+    printed_here = io.StringIO()
+    with contextlib.redirect_stdout(printed_here):
+        list(run_cells(lab, "13d", notebook=True))
+    said = printed_here.getvalue()
     apart = re.search(r"with nothing sent; .* off by ([\d.e+-]+)", said)
     assert float(apart[1]) > 1e-4, "attention needs the others"
     off = [float(x) for x in re.findall(r"off by ([\d.e+-]+)", said.replace(apart[0], ""))]

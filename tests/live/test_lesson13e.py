@@ -6,11 +6,10 @@ import re
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
-from labkit import exercises
+from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -203,26 +202,17 @@ def test_what_the_scripts_ranks_hold_is_the_whole_or_covers_it(script):
     assert fewer[2] == 0
 
 
-def run_cells(lab, lesson: str, folder: Path) -> list[list[str]]:
-    """What each rank prints in all %%px cells together, the workbook's own functions in place of the stubs."""
-    (path,) = (ROOT / "notebooks").glob(f"{lesson}-*.ipynb")
-    solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
-    cells = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-    assert set(solutions) < set(cells)
+def lines(lab, lesson: str, folder: Path) -> list[list[str]]:
+    """What each rank prints in all cells together, with its files in this folder."""
     lab.push(folder=str(folder))
-    said: list[list[str]] = [[] for _ in range(lab.n)]
-    for source in cells:
-        magic, _, code = solutions.get(source, source).partition("\n")
-        ranks = {"%%px": range(lab.n), "%%px --targets 0": [0]}.get(magic, [])
-        for rank, text in zip(ranks, lab.run(code, ranks=list(ranks)) if ranks else [], strict=True):
-            said[rank] += text.splitlines()
-    return said
+    cells = [out for _, out in run_cells(lab, lesson)]
+    return [[line for out in cells for line in out[rank].splitlines()] for rank in range(lab.n)]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the lesson's meter reads /proc")
 def test_the_cells_of_13e_print_the_scripts_loss_in_every_way_and_the_peaks_that_they_tell_of(lab, script, tmp_path):
-    said = run_cells(lab, "13e", tmp_path)
+    said = lines(lab, "13e", tmp_path)
     right = round(script["saved"][0], 4)
     text = "\n".join(said[0])
     losses = [float(x) for x in re.findall(r"(?:^loss|from slices:) ([\d.]+)", text, re.MULTILINE)]
@@ -250,7 +240,7 @@ def test_the_cells_of_13e_print_the_scripts_loss_in_every_way_and_the_peaks_that
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the lesson reads /proc and advises the kernel")
 def test_the_cells_of_13f_find_every_number_again_bit_by_bit(lab, tmp_path):
-    said = run_cells(lab, "13f", tmp_path)
+    said = lines(lab, "13f", tmp_path)
     text = "\n".join(said[0])
     assert "weights_only=True: UnpicklingError · a new file: False" in text
     assert "weights_only=False: loaded · a new file: True" in text
