@@ -25,7 +25,11 @@ from labkit.show.bars import Bars
 from labkit.show.beside import Beside
 from labkit.show.card import Card
 from labkit.show.curves import Curves
+from labkit.show.gantt import of_schedule
 from labkit.show.histogram import Histogram
+from labkit.show.lost import Lost
+from labkit.show.move import Move
+from labkit.show.moves import Moves
 from labkit.show.overlay import Overlay
 from labkit.show.painting import Run
 from labkit.show.steps import Steps
@@ -33,7 +37,7 @@ from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
-from labkit.theory import placements, schedules
+from labkit.theory import pipeline, placements, schedules
 from labkit.theory.published import TABLES
 from tests.nccl_log import printed
 from tests.recorded import Told, told
@@ -216,6 +220,30 @@ def painted(n: int, shape: tuple[int, int, int]) -> Run:
     return Run(plan, results)
 
 
+def moved(n: int) -> Moves:
+    """Every rank but 0 puts a number, adds two and gets what is there; each window has four places."""
+    ranks = [{"moves": [], "made": 3 * (r > 0), "size": 4, "now": [-1234.5] * 4, "handed": 0} for r in range(n)]
+    for r in range(1, n):
+        ranks[r]["moves"] = [
+            ["put", 0, 0, 1, [-1234.5], [0.0], r, r + 0.5, 0],
+            ["accumulate", n - r, 1, 2, [12.25, 1e-3], [0.0, 0.0], n + r, n + r + 0.5, 1],
+            ["get", 0, 0, 4, [-1234.5] * 4, [-1234.5] * 4, 3 * n + r, 3 * n + r + 0.5, 2],
+        ]
+    return Moves(ranks)
+
+
+def raced(n: int) -> Lost:
+    """The last two ranks read the same number, and both write."""
+    one, two = (
+        (
+            Move(r, "get", 0, 0, 1, [1234.5], [1234.5], r, r + 0.1, 0),
+            Move(r, "put", 0, 0, 1, [1e6 + r], None, t, t + 1, 0),
+        )
+        for r, t in ((n - 2, n + 1.0), (n - 1, n + 3.0))
+    )
+    return Lost(*one, *two)
+
+
 def counted(n: int, largest: int) -> Histogram:
     """Staleness that differs between ranks; one rank has none."""
     lists = {r: [(i * i + 3 * r) % (largest + 1) for i in range(40 * r)] for r in range(n)}
@@ -301,6 +329,12 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[f"bars {n} {many}"] = lambda n=n, many=many: held(n, many).svg
     for n, largest in ((2, 1), (4, 12), (8, 5000)):
         makers[f"histogram {n} {largest}"] = lambda n=n, largest=largest: counted(n, largest).svg
+    for n in (2, 4, 8):
+        makers[f"moves {n}"] = lambda n=n: moved(n).svg
+        makers[f"lost {n}"] = lambda n=n: raced(n).svg
+    for n, micro in ((2, 2), (4, 8), (8, 16), (4, 64)):
+        for schedule in (plan(n, micro) for plan in pipeline.SCHEDULES.values()):
+            makers[f"gantt {n} {micro} {schedule.name}"] = lambda s=schedule: of_schedule(s).svg
     for mesh, x, w, shape in PAINTED:
         name = f"painting {mesh} {x} {w}"
         makers[name] = lambda mesh=mesh, x=x, w=w, s=shape: Painter(mesh, x=x, w=w, shape=s).painting.svg

@@ -73,29 +73,28 @@ def lanes(picture: Picture) -> int:
 
 
 def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
-    """Axes for several pictures of one size, `across` beside one another, each with at least `room` lanes."""
-    width, height = _size(pictures, room)
-    across = min(across, len(pictures))
-    rows = -(-len(pictures) // across)
-    return sheet(across * (width + APART) - APART, rows * height)
+    """Axes for several pictures, `across` beside one another, each with at least `room` lanes."""
+    width, heights = _sizes(pictures, across, room)
+    return sheet(min(across, len(pictures)) * (width + APART) - APART, sum(heights))
 
 
 def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
     """Draw pictures on axes as `axes` makes them, row by row, y downwards."""
-    width, height = _size(pictures, room)
-    across = min(across, len(pictures))
+    width, heights = _sizes(pictures, across, room)
     pen = Pen(ax)
     for i, picture in enumerate(pictures):
-        _draw(ax, pen, picture, (i % across) * (width + APART), (i // across) * height)
+        row, column = divmod(i, across)
+        _draw(ax, pen, picture, column * (width + APART), sum(heights[:row]))
     pen.finish()
     return ax
 
 
-def _size(pictures: Sequence[Picture], room: int) -> tuple[float, float]:
-    picture = pictures[0]
+def _sizes(pictures: Sequence[Picture], across: int, room: int) -> tuple[float, list[float]]:
+    """The width of a picture, and the height of each row of them: that of its highest one."""
     under = LANE * max(room, *map(lanes, pictures))
-    height = HEAD + sum(SLOT + slot.length * PITCH for slot in picture.slots) + under + FOOT
-    return LEFT + picture.ranks * (WIDE + GUTTER) - GUTTER + RIGHT, height
+    heights = [HEAD + sum(SLOT + slot.length * PITCH for slot in p.slots) + under + FOOT for p in pictures]
+    width = LEFT + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
+    return width, [max(heights[i : i + across]) for i in range(0, len(heights), across)]
 
 
 def _draw(ax: Axes, pen: Pen, picture: Picture, left: float, top: float) -> None:

@@ -137,8 +137,9 @@ class Moves:
         title += f", {ranks(others)} {'takes' if len(others) == 1 else 'take'} no part" if others else ""
         arrows = []
         for move in (m for m in group if m.rank != m.of):
-            nth = [m for m in group if m.rank == move.rank].index(move)
-            own, shown = (move.rank, 1, nth, 1), self._place(move)
+            mine = [m for m in group if m.rank == move.rank]
+            first = sum(_tiles(m) for m in mine[: mine.index(move)])
+            own, shown = (move.rank, 1, first, _tiles(move)), self._place(move)
             src, dst = (shown, own) if what == "get" else (own, shown)
             arrows.append(plot.Arrow(src, dst, SIGN[what]))
         return plot.Picture(title, [self._window(held), self._own(group, held)], arrows)
@@ -161,10 +162,13 @@ class Moves:
         """What ranks bring, or what they got."""
         tiles: list[list[Tile]] = [[] for _ in range(self.n)]
         for m in group:
-            came = [held[m.of, m.at + i][1] for i in range(m.size) if m.what == "get" and (m.of, m.at + i) in held]
-            whose = sorted({r for shares in came for r in shares}) or [m.of if m.what == "get" else m.rank]
-            said = numbers(m.numbers, m.size).strip("[]")
-            tiles[m.rank].append(Tile(said, shares=tuple((r, 1) for r in whose), width=plot.WIDTH))
+            owner = {m.of if m.what == "get" else m.rank: 1}
+            if m.numbers is None:
+                tiles[m.rank].append(Tile(numbers(None, m.size), shares=tuple(owner.items()), width=plot.WIDTH))
+            for i, value in enumerate(m.numbers or []):
+                place = (m.of, m.at + i)
+                whose = held[place][1] if m.what == "get" and place in held else owner
+                tiles[m.rank].append(Tile(short(value), shares=tuple((r, 1) for r in sorted(whose)), width=plot.WIDTH))
         return plot.Slot("its own", tiles)
 
     @property
@@ -174,6 +178,11 @@ class Moves:
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, self.alt)
+
+
+def _tiles(move: Move) -> int:
+    """How many tiles show what a rank brings, or what it got: one a number."""
+    return 1 if move.numbers is None else move.size
 
 
 def _apply(held: dict[tuple[int, int], Cell], move: Move) -> None:

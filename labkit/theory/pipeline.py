@@ -201,8 +201,8 @@ def interleaved(ranks: int, micro: int, chunks: int = 2) -> Schedule:
     _check(ranks, micro)
     if chunks > 1 and micro % ranks:
         raise LabError(
-            f"Interleaving goes by groups of {ranks} micro-batches, one for each rank, and {micro} micro-batches "
-            f"are no number of such groups. Take {ranks * -(-micro // ranks)}."
+            f"Interleaving takes micro-batches in groups of {ranks}, one for each rank, and {micro} cannot be divided "
+            f"into such groups. Take {ranks * -(-micro // ranks)}."
         )
     return Schedule(f"interleaved, {chunks} chunks", tuple(_interleaved(r, ranks, micro, chunks) for r in range(ranks)))
 
