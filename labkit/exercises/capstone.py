@@ -53,19 +53,19 @@ def _plans(n: int) -> list[Case]:
     tiny = (53_476, 4, 32, 768)
     cases = {
         2: [
-            case("", *tiny, 2, 1, 1),
-            case("the layers cut in two", *tiny, 1, 2, 1),
-            case("two stages", *tiny, 1, 1, 2),
+            case("data 2", *tiny, 2, 1, 1),
+            case("tensor 2", *tiny, 1, 2, 1),
+            case("pipe 2", *tiny, 1, 1, 2),
         ],
         3: [
-            case("", *tiny, 3, 1, 1),
-            case("six layers in three stages", 10_000, 6, 16, 96, 1, 1, 3),
+            case("data 3", *tiny, 3, 1, 1),
+            case("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
             case("one rank", *tiny, 1, 1, 1),
         ],
         4: [
             case("data 2, tensor 2", *tiny, 2, 2, 1),
             case("data 2, pipe 2", *tiny, 2, 1, 2),
-            case("data 2, tensor 8, pipe 4", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
+            case("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
         ],
     }
     return cases[n]
@@ -76,13 +76,14 @@ PRICE = Exercise(
     lesson="capstone",
     title="What a mesh holds and sends",
     statement=(
-        "A transformer of `layers` layers has `parameters` weights. Take them as cut evenly over a team of `tensor` "
-        "times `pipe` ranks that hold one copy together; there are `data` copies. The batch has `tokens` tokens, "
-        "which the copies share. Everything is float32, 4 bytes a number, trained with Adam: 16 bytes a parameter.\n\n"
+        "A transformer of `layers` layers has `parameters` weights. A team of `tensor` times `pipe` ranks holds one "
+        "copy; count the weights as if they were cut evenly over the team. There are `data` copies, and they share "
+        "the batch of `tokens` tokens. Everything is float32, 4 bytes a number, trained with Adam: weights, gradients "
+        "and Adam's states take 16 bytes a parameter.\n\n"
         "For the backward pass, a layer keeps 17 times `width` numbers for each token of its copy's share. Tensor "
         "parallelism cuts 13 of these 17, and 4 are on every rank of the team. A pipeline divides the layers.\n\n"
         'Return a dict of bytes for the busiest rank: `"memory"` that it holds in all, and what it sends in a training '
-        'step along `"data"` (an all-reduce of the gradients of its weights), `"tensor"` (in each of its layers, two '
+        'step along `"data"` (one all-reduce of the gradients of its weights), `"tensor"` (in each of its layers, two '
         "all-reduces in the forward and two in the backward pass, each of `width` numbers for every token of its "
         'share) and `"pipe"` (these numbers once to the next stage, and once back to the one before it). An '
         "all-reduce of S bytes among n ranks sends 2 (n - 1) / n times S from each. Communicate nothing."
@@ -155,7 +156,7 @@ def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
     ),
     after=(
         "Tensor parallelism pays by the token and by the layer, data parallelism by the parameter, a pipeline by the "
-        "token alone. Which is dear depends on the model, on the batch and on the links: so it is worth a plan."
+        "token alone. Which one is expensive depends on the model, on the batch and on the links. That is why you plan."
     ),
 )
 
@@ -256,7 +257,7 @@ GROUPS = Exercise(
         "Make the groups, and return a dict with this rank's group along each dimension: the ranks that differ from it "
         "in their place along this dimension and in no other. `init_device_mesh` does this, and you write it with "
         "`dist.new_group`, which **every** rank calls for every group.\n\n"
-        "What is compared are the ranks of your groups, and each group also adds up a number. (Your function is called "
+        "The check compares the ranks of your groups, and each group also adds up a number. (Your function is called "
         "twice, at first with a `new_group` that notes its calls and makes nothing.)"
     ),
     minutes=10,
@@ -449,7 +450,8 @@ def harness(mesh_step, inputs, targets, columns, shape):
     right = mine, dist.get_world_size(data)
     wrong = [share for share in shares if share != right]
     assert not wrong, (
-        "it reads share {} of {}: ranks of one team read different rows, or copies the same ones.".format(*wrong[0])
+        "it reads share {} of {}, and its share is {} of {}: else ranks of one team read different rows, or copies "
+        "the same ones.".format(*wrong[0], *right)
     )
     assert len(steps) == len(inputs), f"`optimizer.step()` ran {len(steps)} times in {len(inputs)} training steps."
     losses = torch.tensor([float(loss) for loss in losses])
@@ -468,7 +470,8 @@ STEP = Exercise(
         "loss of these rows, the same on all ranks of the team.\n\n"
         "Take the training step that one process would take with the whole batch, and return the loss of the whole "
         "batch, on every rank. Read once. `optimizer` has `zero_grad()` and `step()`, and knows `params`.\n\n"
-        "In the picture: the batches, the targets and this rank's columns of a linear model; then, after two training "
+        "In the picture, three ranks are one team. It shows the batches, the targets and this rank's columns of a "
+        "linear model; then, after two training "
         "steps, the losses, its columns and the bias, which every rank has."
     ),
     minutes=10,

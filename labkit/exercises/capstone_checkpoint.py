@@ -150,15 +150,18 @@ SAVE = Exercise(
     lesson="capstone",
     title="A checkpoint that four ranks write",
     statement=(
-        "`team` holds a copy of the model in parts, and `data` are the ranks with the same part. Save a checkpoint in "
-        "the folder `here`, all ranks together. `put(state, path)` writes one file, whole or not at all.\n\n"
+        "`team` holds a copy of the model in parts, and `data` are the ranks that hold the same part. Save a "
+        "checkpoint in the folder `here`, all ranks together. `put(state, path)` writes one file, whole or not at "
+        "all.\n\n"
         '`part-0.pt`, `part-1.pt` … have the parts, by the place in the team: `{"model": …, "optimizer": …}`, the '
         "`state_dict()` of both. `reader-0.pt`, `reader-1.pt` … have the `reader.state_dict()` of each **copy**, by "
         "its place along `data`: copies read different rows, and so their readers' states differ. No file is written "
         "by two ranks.\n\n"
         "Any rank may be killed at any line. The checkpoint counts once there is a file named `complete` in its "
         'folder, such as `put({}, f"{here}/complete")` makes: so this file may only appear when all others are '
-        "there. Return nothing."
+        "there. Return nothing.\n\n"
+        "In the picture, three ranks are one copy. It shows the number of the training step, and what the files of "
+        "this rank's part and of its copy's reader hold afterwards."
     ),
     minutes=12,
     difficulty=3,
@@ -257,8 +260,8 @@ def save_mesh(put, here, model, optimizer, reader, data, team):
         "Every rank has to be done before rank 0 makes `complete`: a barrier of all ranks stands between them.",
     ),
     after=(
-        "A checkpoint of a mesh is many files of many ranks, and no operation of the file system makes all of them "
-        "appear at once. So one small file decides, and it is written last. Copies of the same part cost nothing more: "
+        "A checkpoint of a mesh is many files of many ranks, and no file system can make all of them appear "
+        "at once. So one small file decides, and it is written last. Copies of the same part cost nothing more: "
         "each part is written once, however many copies there are."
     ),
 )
@@ -336,7 +339,9 @@ LOAD = Exercise(
         "the file `complete`. Load the newest one that has it: this rank's part into `model` and `optimizer`, and its "
         "copy's reader into `reader`, with their `load_state_dict`. Return the number of its training step. If there "
         "is none, load nothing and return 0. Communicate nothing.\n\n"
-        "`os.listdir(folder)` gives the names in a folder, in no order that you could count on."
+        "`os.listdir(folder)` gives the names in a folder, in no particular order.\n\n"
+        "In the picture, three ranks are one copy. It shows the steps whose checkpoints are complete, those whose "
+        "checkpoints are not, and then what this rank has loaded."
     ),
     minutes=8,
     difficulty=2,
@@ -410,9 +415,9 @@ def load_mesh(folder, model, optimizer, reader, data, team):
         "The part is that of this rank's place in the team, the reader that of its place along `data`.",
     ),
     after=(
-        "A folder without the mark is no checkpoint, however new it is. All ranks see the same folder here, and so "
-        "they choose the same step. Where file systems lag, let rank 0 choose and broadcast the number: ranks that go "
-        "on from different steps train nonsense."
+        "A folder without `complete` is no checkpoint, however new it is. All ranks see the same folder here, and so "
+        "they choose the same step. Where a file system may lag, let rank 0 choose and broadcast the number: ranks "
+        "that go on from different steps train nonsense."
     ),
 )
 

@@ -44,10 +44,11 @@ NORM = Exercise(
     lesson="capstone",
     title="The norm of a gradient on a mesh",
     statement=(
-        "The gradients have been averaged over `data`, so all copies have the same. Of a copy's gradient, the team's "
-        "ranks hold different parts, `cut`, a list of tensors. And they all hold the same `whole` ones: those of "
-        "norms, and of biases that are not cut. Return the norm of the model's gradient, the root of the sum of all "
-        "squares in which every parameter counts **once**, on every rank. **One** collective.\n\n"
+        "The gradients have been averaged over `data`, so all copies have the same. Each rank of a team holds its "
+        "own part of the gradients in `cut`, a list of tensors. The gradients in `whole`, those of norms and of biases "
+        "that are not cut, are the same on all ranks of the team. Return the norm of the model's gradient on every "
+        "rank: the root of the sum of all squares, in which every parameter counts **once**. Use **one** "
+        "collective.\n\n"
         "In the picture, three ranks are one copy. Each has a cut gradient of one number, and a whole one."
     ),
     minutes=8,
@@ -131,7 +132,8 @@ def mesh_norm(cut, whole, data, team):
     ),
     after=(
         "Megatron-LM marks parameters that every rank of a team has, and counts them on one of its ranks alone. "
-        "Whoever forgets it clips a little too early, the more so the larger the team is, and no error says so."
+        "If you forget this, gradients are clipped a little too early, the more so the larger the team is, and there "
+        "is no error."
     ),
 )
 
@@ -283,8 +285,8 @@ def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
     ),
     after=(
         "This is the core of what planners do. Real ones add what this one leaves out: what overlaps, latency, "
-        "sequence parallelism, ZeRO, GPUs that compute small pieces less well. Their answer is a short list to be "
-        "measured, and not the last word."
+        "sequence parallelism, ZeRO, GPUs that compute small pieces less well. Their answer is a short list of "
+        "meshes, which are then measured."
     ),
 )
 

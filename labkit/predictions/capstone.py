@@ -12,13 +12,13 @@ LEAST = Prediction(
     ),
     options=(
         Option(
-            "data 4: the gradients go round once, and nothing else does",
-            "That would be true if the model were smaller: its 214 kB of gradients cost 1.5 times as much in an "
-            "all-reduce among four.",
+            "data 4: only the gradients are sent, once a training step",
+            "That would be true if the model were smaller. But it has 214 kB of gradients, and in an all-reduce among "
+            "four, each rank sends 1.5 times as much.",
         ),
         Option(
             "tensor 4: every rank holds a quarter of the weights, so no gradient travels",
-            "No gradient travels, and the activations of every layer do, four times: this mesh sends the most.",
+            "No gradient travels, but the activations of every layer do, four times: this mesh sends the most.",
         ),
         Option(
             "pipe 4: only what passes from stage to stage",
@@ -27,7 +27,8 @@ LEAST = Prediction(
         ),
         Option(
             "data 2 x tensor 2: half the gradients, and half the activations",
-            "Half of much is still much: sixteen all-reduces of activations take far more than the gradients.",
+            "Half of the activations is still a lot: a training step has sixteen all-reduces of them, which take far "
+            "more than the gradients.",
         ),
         Option("data 2 x pipe 2: half the gradients, and one boundary"),
     ),
@@ -115,7 +116,7 @@ NORMS = Prediction(
         ),
         Option(
             "they differ by rounding, so they have to be averaged now and then",
-            "That would be true if the two added in different orders. An all-reduce leaves the same bits on both.",
+            "That would be true if the two added in different orders. Gloo's all-reduce leaves the same bits on both.",
         ),
         Option("they are equal, to the last bit"),
         Option(
@@ -142,7 +143,7 @@ DIFFERENT = Prediction(
     options=(
         Option(
             "in nothing: copies are equal",
-            "The model's are. But the two read different rows, with different noise, and the next random number is a "
+            "The model's are. But the two read different rows, with different noise, and the next random number is "
             "part of the state of training, too.",
         ),
         Option(
@@ -186,7 +187,7 @@ BACK = Prediction(
         Option(
             "nobody: rank 0 holds the same part, and sends it to rank 2",
             "The weights and the moments could be had that way, without going back, and some systems do so. But rank "
-            "2's generator is gone, and nothing says that all survivors stopped at the same line.",
+            "2's generator is gone, and the survivors need not have stopped at the same line.",
         ),
     ),
     answer="all four",
@@ -237,15 +238,15 @@ SAME = Prediction(
     options=(
         Option(
             "a little higher: seven training steps were lost",
-            "They were lost, and done again, with the same rows. What they cost is time.",
+            "They were lost, and then done again with the same rows. They cost time and nothing else.",
         ),
         Option(
             "equal to about six digits: rounding",
-            "That would be true if something were added in another order. The same ranks do the same operations on "
+            "That would be true if something were added in a different order. The same ranks do the same operations on "
             "the same bits.",
         ),
         Option(
-            "similar: the noise after a restart is another one",
+            "similar: after a restart the noise is different",
             "That would be true if the generators were not in the checkpoint.",
         ),
         Option("equal, to the last bit"),
@@ -262,9 +263,9 @@ HALF = Prediction(
     name="killed_while_saving",
     lesson="capstone",
     question=(
-        "In the second run rank 1 is killed while it writes its part of the checkpoint of step 30, half of the bytes "
-        "of which are on the disk. Checkpoints are saved every ten steps, and the run began at step 0. How many "
-        "finished training steps have to be done **again**?"
+        "In the second run rank 1 is killed while it writes its part of the checkpoint of step 30: half of the bytes "
+        "are on the disk. Checkpoints are saved every ten steps, and the run began at step 0. How many finished "
+        "training steps have to be done **again**?"
     ),
     answer=10.0,
     within=0.0,
@@ -286,13 +287,13 @@ SMALLEST = Prediction(
     lesson="capstone",
     question=(
         "A transformer of 66.6 billion parameters is trained with Adam in mixed precision: 16 bytes a parameter. A GPU "
-        "has 80 GB. Leave activations out. How many GPUs at least have to share one copy (tensor times pipe), if "
-        "the number is a power of two and no ZeRO is used?"
+        "has 80 GB. Leave activations out. At least how many GPUs have to share one copy (tensor times pipe), if "
+        "the number is a power of two and ZeRO is not used?"
     ),
     answer=16.0,
     within=0.0,
     why=(
-        "16. The copy takes 16 times 66.6 billion bytes, 1,066 GB, and 14 GPUs have 1,120 GB. The next power of two is "
+        "The copy takes 16 times 66.6 billion bytes, 1,066 GB, and 14 GPUs have 1,120 GB. The next power of two is "
         "16, which leaves 13 GB on each for activations: too few, as you will see."
     ),
     traps=(

@@ -67,7 +67,7 @@ def step(read, compute, params: list[nn.Parameter], optimizer, data: Group) -> f
 
 
 class Over(torch.autograd.Function):
-    """Adds up over the team on the way there (Megatron's g), or on the way back (its f)."""
+    """Adds up over the team on the way forward (Megatron's g), or on the way back (its f)."""
 
     @staticmethod
     def forward(ctx, x, team, there):

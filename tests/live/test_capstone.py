@@ -172,18 +172,19 @@ def on_rank_0(lab: labkit.Lab, expression: str) -> Any:
 
 @dataclass
 class Ran:
-    """What the cells said, in the notebook and on rank 0, how cells ended that raised, and losses of rank 0 by name."""
+    """What the cells said, how cells ended that raised, losses of rank 0 by name, and the checkpoints of the kill."""
 
     said: str
     ended: list[str]
     losses: dict[str, list[float]]
+    saved: list[str]
 
 
 @pytest.fixture(scope="module")
 def ran(lab) -> Ran:
     """The lesson's cells, the workbook's own functions in place of the stubs."""
     solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == "capstone"}
-    ended, losses, said = [], {}, io.StringIO()
+    ended, losses, saved, said = [], {}, [], io.StringIO()
     space: dict[str, Any] = {"lab": lab, "display": str}
     with contextlib.redirect_stdout(said):
         for cell in cells():
@@ -197,9 +198,10 @@ def ran(lab) -> Ran:
                 exec(source.replace("lab = start(4)", ""), space)
             if "after_the_kill.reveal()" in source:  # later cells use the name again
                 losses["resumed columns"] = on_rank_0(lab, "resumed")
+                saved = on_rank_0(lab, "sorted(os.listdir(folder))")
     for name in ("one_process", "undisturbed", "piped", "resumed", "without_moments"):
         losses[name] = on_rank_0(lab, name)
-    return Ran(said.getvalue(), ended, losses)
+    return Ran(said.getvalue(), ended, losses, saved)
 
 
 @pytest.mark.slow
@@ -228,6 +230,11 @@ def test_the_mesh_has_the_losses_and_the_gradients_of_one_process_and_reaches_th
 def test_what_was_killed_ends_as_what_was_not_to_the_last_bit(ran: Ran):
     assert ran.losses["resumed columns"] == ran.losses["undisturbed"][20:], "killed after step 27"
     assert ran.losses["resumed"] == ran.losses["piped"][20:], "killed while step 30 was saved"
+
+
+@pytest.mark.slow
+def test_what_goes_on_from_a_checkpoint_saves_nothing_so_that_its_cell_can_run_again(ran: Ran):
+    assert ran.saved == ["step-10", "step-20"]
 
 
 @pytest.mark.slow
