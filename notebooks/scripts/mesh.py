@@ -285,6 +285,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     main()
     dist.barrier()  # nobody leaves while others still talk
+    dist.destroy_process_group()
     # Gloo's threads would abort a process that Python takes apart (before Python 3.14): there is nothing to take apart.
     sys.stdout.flush()
     os._exit(0)

@@ -533,4 +533,46 @@ def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):
     return x + scatter(torch.nn.functional.linear(hidden, narrow[0])) + bias
 """,
     ),
+    (
+        "mixture_gradients",
+        "rounds",
+        """
+def mixture_gradients(shared, experts):
+    flat = torch.cat([p.grad.flatten() for p in shared])
+    dist.all_reduce(flat)
+    for p, total in zip(shared, flat.split([p.numel() for p in shared])):
+        p.grad.copy_(total.view_as(p) / world_size)
+    for p in experts:
+        if p.grad is not None:
+            p.grad /= world_size
+""",
+    ),
+    (
+        "load_for_all",
+        "rounds",
+        """
+def load_for_all(model, path):
+    if rank == 0:
+        model.load_state_dict(torch.load(path, map_location=device, weights_only=True))
+    tensors = [t.detach() for t in (*model.parameters(), *model.buffers())]
+    raw = torch.cat([t.contiguous().flatten().view(torch.uint8) for t in tensors])
+    dist.broadcast(raw, src=0)
+    for t, part in zip(tensors, raw.split([t.nbytes for t in tensors])):
+        t.copy_(part.clone().view(t.dtype).view_as(t))
+""",
+    ),
+    (
+        "load_for_all",
+        "sent",
+        """
+def load_for_all(model, path):
+    if rank == 0:
+        model.load_state_dict(torch.load(path, map_location=device, weights_only=True))
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if rank > 0:
+            dist.recv(tensor.detach(), src=rank - 1)
+        if rank + 1 < world_size:
+            dist.send(tensor.detach(), dst=rank + 1)
+""",
+    ),
 ]
