@@ -10,6 +10,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.to_its_end import LISTENS
+
 TO_ITS_END = Path(__file__).with_name("to_its_end.py")
 SCRIPTS = Path(__file__).resolve().parent.parent / "notebooks" / "scripts"
 LIMIT = 100  # seconds: three imports of torch on busy cores
@@ -25,11 +27,15 @@ PLACE = (
 )
 
 
-def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT) -> list[list[str]]:
-    """The lines that each rank printed; all ranks end well, with no thread of Gloo left, and within the limit."""
+def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT, *words: str) -> list[list[str]]:
+    """The lines that each rank printed; all ranks end well, with no thread of Gloo left, and within the limit.
+
+    As they leave their group they listen at loopback alone. The program gets these words, and runs in `meet`'s folder.
+    """
     kept = {key: value for key, value in os.environ.items() if key not in PLACE}
     kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    command, end = [sys.executable, "-X", "faulthandler", TO_ITS_END, program], time.monotonic() + limit
+    command = [sys.executable, "-X", "faulthandler", str(TO_ITS_END), str(program), *words]
+    end = time.monotonic() + limit
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2 * world_size)]
         pairs = list(zip(files[::2], files[1::2], strict=True))
@@ -37,7 +43,8 @@ def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT) -> lis
         late = []
         try:
             for rank, (out, err) in enumerate(pairs):
-                ranks.append(subprocess.Popen(command, env={**kept, "RANK": str(rank)}, stdout=out, stderr=err))
+                its = {**kept, "RANK": str(rank)}
+                ranks.append(subprocess.Popen(command, env=its, cwd=meet.parent, stdout=out, stderr=err))
             for rank, process in enumerate(ranks):
                 try:
                     process.wait(max(0, end - time.monotonic()))
@@ -50,6 +57,9 @@ def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT) -> lis
         said = [tuple(file.seek(0) or file.read() for file in pair) for pair in pairs]
     codes = [process.returncode for process in ranks]
     assert codes == [0] * world_size, _all_said(codes, late, said, limit)
+    if sys.platform.startswith("linux"):
+        listens = [[line for line in err.splitlines() if line.startswith(LISTENS)] for _, err in said]
+        assert listens == [[f"{LISTENS} 127.0.0.1"]] * world_size
     return [out.splitlines() for out, _ in said]
 
 
@@ -62,8 +72,8 @@ def _all_said(codes: list[int], late: list[int], said: list[tuple[str, ...]], li
     return "\n".join(lines)
 
 
-def printed(script: str, world_size: int, folder: Path, limit: float = LIMIT) -> list[str]:
+def printed(script: str, world_size: int, folder: Path, limit: float = LIMIT, *words: str) -> list[str]:
     """What a script printed, which rank 0 alone does."""
-    first, *others = run(SCRIPTS / script, world_size, folder / "meet", limit)
+    first, *others = run(SCRIPTS / script, world_size, folder / "meet", limit, *words)
     assert others == [[]] * (world_size - 1)
     return first

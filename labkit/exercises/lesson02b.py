@@ -350,7 +350,7 @@ SLOWED = (
 
 def slowed(window, noticed):
     came, left = window.came, (rank - 1) % world_size
-    flush, get, passed, stood = window.flush, window.get, [0], [None]
+    flush, get, passed, stood, rest = window.flush, window.get, [0], [None], [1.0]  # seconds that it may wait in all
 
     def slow_fence():
         flush()
@@ -360,9 +360,10 @@ def slowed(window, noticed):
         stood[0] = window.mine.clone()
         with recorder.paused():
             dist.barrier()  # nobody writes before all have seen what stands there
-        until = time.monotonic() + 1
-        while passed[0] % world_size == rank and came[left][0] <= passed[0] and time.monotonic() < until:
+        began = time.monotonic()  # a neighbour that waits for a message from here never gets that far
+        while passed[0] % world_size == rank and came[left][0] <= passed[0] and time.monotonic() - began < rest[0]:
             os.sched_yield()
+        rest[0] -= time.monotonic() - began
 
     def watched_get(of, at=0, size=None):
         got = get(of, at, size)
