@@ -34,9 +34,10 @@ def run_cells(lab: labkit.Lab, lesson: str, notebook: bool = False) -> Iterator[
     written = set()
     for cell in code(lesson):
         tags = cell.metadata.get("tags", ())
-        stub = cell.source if "exercise" in tags and cell.source in mine else None
-        source = mine[stub] if stub else cell.source
-        written |= {stub} - {None}
+        source = cell.source
+        if "exercise" in tags and source in mine:
+            written.add(source)
+            source = mine[source]
         magic, _, body = source.partition("\n")
         if magic.startswith("lab.use("):
             for name in ast.literal_eval(f"[{magic.removeprefix('lab.use(').removesuffix(')')}]"):

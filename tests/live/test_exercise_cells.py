@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
-
 from labkit import exercises
+from tests.live.lesson_cells import code
 from tests.live.notebook import Notebook
-
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def test_a_lesson_whose_exercises_are_solved_says_so(tmp_path: Path):
     lesson = "02"
     answers = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
     names = [e.name for e in exercises.every().values() if e.lesson == lesson]
-    (path,) = NOTEBOOKS.glob(f"{lesson}-*.ipynb")
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    cells = code(lesson)
     right = {}
     with Notebook(LABKIT_PROGRESS=str(tmp_path), LABKIT_QUIET="1") as notebook:
         for cell in cells:

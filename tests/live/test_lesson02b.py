@@ -7,16 +7,14 @@ import re
 import tempfile
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
 from labkit import CellError, LabError
 from labkit.cluster import mpi
-from tests.live.lesson_cells import run_cells
+from tests.live.lesson_cells import code, run_cells
 from tests.scripts import printed
 
-NOTEBOOK = Path(__file__).resolve().parent.parent.parent / "notebooks" / "02b-one-sided.ipynb"
 SHM = Path("/dev/shm")
 
 OTHER_WAYS = {
@@ -333,11 +331,7 @@ def test_a_cell_may_finalize_mpi():
 
 @installed
 def test_the_mpi_cells_of_the_lesson_find_what_the_lesson_says():
-    first, race = [
-        c.source.split("\n", 1)[1]
-        for c in nbformat.read(NOTEBOOK, as_version=4).cells
-        if c.source.startswith("%%mpi 4\n")
-    ]
+    first, race = [c.source.split("\n", 1)[1] for c in code("02b") if c.source.startswith("%%mpi 4\n")]
     said = mpi.cell(first, 4)
     assert sorted(map(int, re.findall(r"ticket (\d)", said))) == [0, 1, 2, 3]
     assert re.search(r"found \[[0-3]\. 6\.\]", said)
