@@ -382,7 +382,10 @@ def harness(read_whole, numbers, updates):
         def slow_get(of, at=0, size=None):
             got = get(of, at, size)
             if next(asked) == 500:
-                raise LabError(f"Rank {rank} has called get 500 times. The owner has long been through: look again.")
+                raise LabError(
+                    f"Rank {rank} has called get 500 times, and the owner stopped writing long ago. Read the version "
+                    "anew each time you try."
+                )
             for k in range(len(got) if of == theirs else 0):
                 now = next(read)
                 for _ in range(many if now >= 0 and now % every == 0 else 0):
