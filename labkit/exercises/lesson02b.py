@@ -1,4 +1,4 @@
-"""Exercises for lesson 02b: an update that must not be lost, tickets, a ring of puts, an all-reduce of puts."""
+"""Exercises for lesson 02b: an update that must not be lost, tickets, a version, a ring and an all-reduce of puts."""
 
 from __future__ import annotations
 
@@ -340,6 +340,218 @@ def take_ticket(window):
     ),
 )
 
+# -- a version ---------------------------------------------------------------------------------------------------------
+
+# Each rank reads its right-hand neighbour's window, and plays the owner itself: while a `get` copies number after
+# number, the owner writes on. It begins earlier or later, and writes as fast as the reader reads, slower and faster:
+# so each place at which it can come in between is met, every time.
+VERSIONS = (
+    COMMON
+    + """
+import itertools
+
+from labkit.errors import LabError
+
+
+def owner(memory, versions):
+    for numbers in versions[1:]:  # each turn writes one number of the window
+        memory[0] += 1
+        yield
+        for place, number in enumerate(numbers, 1):
+            memory[place] = number
+            yield
+        memory[0] += 1
+        yield
+
+
+def harness(read_whole, numbers, updates):
+    theirs, size = (rank + 1) % world_size, len(numbers)
+    window, noticed = opened(1 + size, numbers.dtype), []
+    first = everyones(numbers)[theirs]
+    versions = [first + 100 * k for k in range(updates + 1)]
+    memory, get, lock = window._memory[theirs], window.get, window.lock
+
+    def meanwhile(late, every, many):
+        # A get in which the owner takes `many` turns before every first or third number that is read. It begins `late`
+        # numbers after the reader; where `late` is negative, it has taken so many turns before.
+        memory[0], memory[1:] = 0, first
+        writing, read, asked = owner(memory, versions), itertools.count(-late), itertools.count()
+        for _ in range(-late):
+            next(writing, None)
+
+        def slow_get(of, at=0, size=None):
+            got = get(of, at, size)
+            if next(asked) == 500:
+                raise LabError(
+                    f"Rank {rank} has called get 500 times, and the owner stopped writing long ago. Read the version "
+                    "anew each time you try."
+                )
+            for k in range(len(got) if of == theirs else 0):
+                now = next(read)
+                for _ in range(many if now >= 0 and now % every == 0 else 0):
+                    next(writing, None)
+                got[k] = memory[at + k]
+            return got
+
+        return slow_get
+
+    def noted_lock(of):
+        noticed.append(f"rank {rank} takes a lock, for which the owner never asks")
+        return lock(of)
+
+    def call():
+        for every, many in ((1, 1), (3, 1), (1, size + 2)):
+            for late in range(-size - 1, 2 * size + 5):
+                window.get = meanwhile(late, every, many)
+                out = read_whole(window, theirs)
+                if not isinstance(out, torch.Tensor) or out.shape != first.shape or noticed:
+                    return out
+                if not any(torch.equal(out, version) for version in versions):
+                    mixed = [str(2 * k) for k, version in enumerate(versions) if (out == version).any()]
+                    what = f"numbers of versions {' and '.join(mixed[:2])}" if mixed[1:] else "what never stood there"
+                    noticed.append(f"rank {rank} returns {what}, from rank {theirs}'s window")
+                    return out
+        window.get = meanwhile(-updates * (size + 2), 1, 1)  # all is written
+        return read_whole(window, theirs)
+
+    everyones(None)
+    window.lock = noted_lock
+    for out in through(window, call):
+        wrote = f"rank {rank} writes into a window" if writes(window) else ""
+        blame(window, not (noticed or wrote), wrote, *noticed[:1] or [""])
+        return out
+"""
+)
+
+
+def _newest(xs: Sequence[np.ndarray], updates: int) -> list[Any]:
+    return [xs[(r + 1) % len(xs)] + 100 * updates for r in range(len(xs))]
+
+
+READ = Exercise(
+    name="read_whole",
+    lesson="02b",
+    title="Read without a lock",
+    statement=(
+        "In the training above, rank 1 may have to wait while rank 0 reads: a lock takes the owner's time. An owner "
+        "that must never wait takes none. Place 0 of its window holds a **version number**, 0 at first, with the "
+        "numbers behind it, and it writes new ones in three lines: `window.mine[0] += 1`, then "
+        "`window.mine[1:] = newest`, then `window.mine[0] += 1` again. So the version is odd while it writes.\n\n"
+        "Return the numbers in rank `of`'s window, without the version and **all of one version**. A `get` copies "
+        "one number after another, and the owner may write meanwhile: where that has happened, try again. No lock, "
+        "no messages, no fence. (In the picture, each rank reads the window of the next one, and nobody writes.)"
+    ),
+    minutes=5,
+    difficulty=2,
+    means=_newest,
+    inputs=lambda n: [
+        Case(counting(n, 3), "nobody writes", {"updates": 0}),
+        Case(counting(n, 2), "the owner writes once", {"updates": 1}),
+        Case(draws(n, 3, "int64", seed=1), "three times, one after the other", {"updates": 3}),
+        Case(draws(n, 12), "twice, and twelve numbers", {"updates": 2}),
+    ],
+    forbids=MESSAGES,
+    harness=VERSIONS,
+    counts_memory=False,
+    counts_messages=False,
+    solution='''
+def read_whole(window, of):
+    """Return the numbers behind the version in rank of's window, all of one version."""
+    while True:
+        before = window.get(of, size=1).item()
+        numbers = window.get(of, at=1)
+        after = window.get(of, size=1).item()
+        if before == after and before % 2 == 0:
+            return numbers
+''',
+    mutants=(
+        Mutant(
+            "does not look at the version",
+            source="""
+def read_whole(window, of):
+    return window.get(of, at=1)
+""",
+            says="numbers of versions",
+        ),
+        Mutant(
+            "takes what is being written slowly for written",
+            replace=(" and before % 2 == 0", ""),
+            says="numbers of versions",
+        ),
+        Mutant(
+            "looks before it reads, and not after",
+            source="""
+def read_whole(window, of):
+    while True:
+        whole = window.get(of)
+        if whole[0] % 2 == 0:
+            return whole[1:]
+""",
+            says="numbers of versions",
+        ),
+        Mutant(
+            "looks twice, both times before it reads the numbers",
+            source="""
+def read_whole(window, of):
+    while True:
+        before, whole = window.get(of, size=1), window.get(of)
+        if before == whole[0] and before % 2 == 0:
+            return whole[1:]
+""",
+            says="numbers of versions",
+        ),
+        Mutant(
+            "tries again once, and trusts that",
+            replace=("    while True:\n", "    for _ in range(2):\n"),
+            verdict="wrong",
+        ),
+        Mutant(
+            "compares with the version of its first try for ever",
+            source="""
+def read_whole(window, of):
+    before = window.get(of, size=1)
+    while True:
+        numbers = window.get(of, at=1)
+        after = window.get(of, size=1)
+        if before == after and before % 2 == 0:
+            return numbers
+""",
+            verdict="raises",
+            says="has called get 500 times",
+        ),
+        Mutant(
+            "takes a lock that the owner does not know of",
+            source="""
+def read_whole(window, of):
+    with window.lock(of):
+        return window.get(of, at=1)
+""",
+            says="takes a lock",
+        ),
+        Mutant("returns the version as well", replace=("(of, at=1)", "(of)")),
+        Mutant(
+            "waits for everyone",
+            replace=("    while True:\n", "    window.fence()\n    while True:\n"),
+            verdict="forbidden",
+            says="barrier",
+        ),
+    ),
+    hints=(
+        "A version tells you what was true when you read it. When do you have to read it, so that it says something "
+        "about the numbers?",
+        "Read it before the numbers and after them. If it is the same both times, the owner has neither begun nor "
+        "ended an update in between; if it is even, it was not in the middle of one.",
+        "In a loop: `before = window.get(of, size=1)`, then `numbers = window.get(of, at=1)`, then "
+        "`after = window.get(of, size=1)`.",
+    ),
+    after=(
+        "This is called a **seqlock**; programs on Linux read the clock in this way. The owner never waits and does "
+        "not know who reads. The readers pay: they try again, and a reader that never finds a gap between two updates "
+        "never ends. A seqlock also needs the owner's writes to arrive in their order. On x86 processors they do. On "
+        "other processors, and over a network, owner and reader must ask for that order with a memory barrier."
+    ),
+)
+
 # -- fences ------------------------------------------------------------------------------------------------------------
 
 # After each fence one rank, a different one each time, goes on only when its left-hand neighbour has written what it
@@ -640,4 +852,4 @@ def all_reduce_by_puts(window, x):
     ),
 )
 
-EXERCISES = (PUSH, TICKET, RING_OF_PUTS, ALL_REDUCE)
+EXERCISES = (PUSH, TICKET, READ, RING_OF_PUTS, ALL_REDUCE)

@@ -48,8 +48,9 @@ EARLY = Prediction(
     ),
     answer="the 0 that stood there",
     why=(
-        "The 0 that stood there. A put may be under way until you flush. In this window it always is, so that you see "
-        "it; with MPI or on a GPU the 7 may be there already, and then the mistake shows up once in a while."
+        "The 0 that stood there. A put may be under way until you wait for it, as in `fence`. In this window it always "
+        "is, so that you see it; with MPI or on a GPU the 7 may be there already, and then the mistake shows up once "
+        "in a while."
     ),
 )
 

@@ -45,6 +45,25 @@ def take_ticket(window):
     return int(ticket)
 """
     ],
+    "read_whole": [
+        """
+def read_whole(window, of):
+    old = window.get(of)
+    while True:
+        new = window.get(of)
+        if old[0] == new[0] and old[0] % 2 == 0:
+            return old[1:]
+        old = new
+""",
+        """
+def read_whole(window, of):
+    before = 1
+    while before % 2 or window.get(of, 0, 1) != before:
+        before = int(window.get(of, 0, 1))
+        numbers = window.get(of, 1)
+    return numbers
+""",
+    ],
     "ring_by_puts": [
         """
 def ring_by_puts(window, x, steps):
