@@ -244,12 +244,15 @@ def harness(capped_mixture, x, h, chosen, gate, capacity):
     with torch.no_grad():
         sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
         kept = (sames[torch.arange(len(chosen)), chosen] <= capacity)[:, None]
+        first = (torch.arange(len(chosen)) < capacity)[:, None]
         made, bare = (together(h, chosen[:, None], g[:, None]) for g in (gate, torch.ones_like(gate)))
         named(y, x + kept * made, {
             "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`.": kept * (x + made),
             "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
             "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
             "More than `capacity` tokens have found an expert.": x + made,
+            "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each.":
+                x + first * made,
         })
     return {
         "y": y.detach(), "gradient of the tokens": h.grad, "of the gates": gate.grad,
@@ -272,6 +275,7 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
         Mutant(
             "counts the capacity over all tokens, not for each expert",
             replace=("place < capacity)", "torch.arange(len(chosen)) < capacity)"),
+            says="room for `capacity` at each",
         ),
         Mutant(
             "counts the capacity over the world",
