@@ -80,8 +80,15 @@ def harness(balance_loss, scores, chosen):
     assert loss.requires_grad, "The loss carries no gradient, so the router learns nothing from it."
     (loss.sum() / world_size).backward()
     mean = loss.detach().double().reshape(1) / world_size
+    counts = chosen.bincount(minlength=scores.shape[1]).double()
+    own, p = counts / len(chosen), scores.detach().softmax(-1).mean(0)
     with recorder.paused():  # none of the learner's calls
         dist.all_reduce(mean)
+        dist.all_reduce(counts)
+    local, right = ((len(p) * f * p).sum() for f in (own, counts / counts.sum()))
+    assert not torch.allclose(loss.detach().to(local), local) or torch.allclose(right, local), (
+        "f is the fraction of this rank's own tokens, and all ranks' tokens are meant."
+    )
     return {"mean of the ranks' losses": mean.item(), "gradient of the scores": scores.grad}
 """,
     solution='''
@@ -100,6 +107,7 @@ def balance_loss(probabilities, chosen):
                 "    dist.all_reduce(counts)\n    part = counts / (tokens * world_size)\n",
                 "    part = counts / tokens\n",
             ),
+            says="this rank's own tokens",
         ),
         Mutant(
             "forgets the number of experts",

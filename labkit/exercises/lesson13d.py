@@ -237,6 +237,10 @@ def harness(merge_pieces, out, top, total, scores, v):
     assert not torch.allclose(found[1].to(alone), alone) or torch.allclose(new, alone), (
         "`top` is the largest score of the new piece, and not the largest so far."
     )
+    divided = right[0] / right[2][..., None]
+    assert not torch.allclose(found[0].to(divided), divided) or torch.allclose(right[0], divided), (
+        "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
+    )
     return found
 """,
     solution='''
@@ -277,6 +281,18 @@ def merge_pieces(out, top, total, scores, v):
     return (out * shown[..., None] + powers @ v) * scale[..., None], new, (total * shown + powers.sum(-1)) * scale
 """,
             says="800",
+        ),
+        Mutant(
+            "divides by the sum, piece by piece",
+            source="""
+def merge_pieces(out, top, total, scores, v):
+    new = torch.maximum(top, scores.amax(-1))
+    shift = new.masked_fill(new == -torch.inf, 0)
+    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
+    total = total * old + powers.sum(-1)
+    return (out * old[..., None] + powers @ v) / total[..., None], new, total
+""",
+            says="divided by `total` already",
         ),
         Mutant(
             "rescales the wrong way round",
