@@ -327,6 +327,7 @@ def plan(chosen):
     return chosen.argsort(stable=True), give.tolist(), take.tolist()
 
 def named(found, right, mistakes):
+    found = found.to(right)
     for says, other in mistakes.items():
         same = found.shape == other.shape and torch.allclose(found, other)
         assert not same or torch.allclose(right, other), says
@@ -526,8 +527,8 @@ def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
         "`torch.zeros_like(x).index_add(0, token, weighted)` adds each row to that of its token.",
     ),
     after=(
-        "Three all-to-alls forward, of which one carries sizes only, and two backward. The ranks have different "
-        "amounts of work, and nobody can compute before the slowest has sent."
+        "The ranks have different amounts of work, and nobody can compute before the slowest has sent. A rank without "
+        "tokens takes part in every exchange, too: its expert works for the others."
     ),
 )
 

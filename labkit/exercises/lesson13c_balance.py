@@ -80,8 +80,15 @@ def harness(balance_loss, scores, chosen):
     assert loss.requires_grad, "The loss carries no gradient, so the router learns nothing from it."
     (loss.sum() / world_size).backward()
     mean = loss.detach().double().reshape(1) / world_size
+    counts = chosen.bincount(minlength=scores.shape[1]).double()
+    own, p = counts / len(chosen), scores.detach().softmax(-1).mean(0)
     with recorder.paused():  # none of the learner's calls
         dist.all_reduce(mean)
+        dist.all_reduce(counts)
+    local, right = ((len(p) * f * p).sum() for f in (own, counts / counts.sum()))
+    assert not torch.allclose(loss.detach().to(local), local) or torch.allclose(right, local), (
+        "f is the fraction of this rank's own tokens, and all ranks' tokens are meant."
+    )
     return {"mean of the ranks' losses": mean.item(), "gradient of the scores": scores.grad}
 """,
     solution='''
@@ -100,6 +107,7 @@ def balance_loss(probabilities, chosen):
                 "    dist.all_reduce(counts)\n    part = counts / (tokens * world_size)\n",
                 "    part = counts / tokens\n",
             ),
+            says="this rank's own tokens",
         ),
         Mutant(
             "forgets the number of experts",
@@ -244,12 +252,15 @@ def harness(capped_mixture, x, h, chosen, gate, capacity):
     with torch.no_grad():
         sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
         kept = (sames[torch.arange(len(chosen)), chosen] <= capacity)[:, None]
+        first = (torch.arange(len(chosen)) < capacity)[:, None]
         made, bare = (together(h, chosen[:, None], g[:, None]) for g in (gate, torch.ones_like(gate)))
         named(y, x + kept * made, {
             "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`.": kept * (x + made),
             "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
             "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
             "More than `capacity` tokens have found an expert.": x + made,
+            "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each.":
+                x + first * made,
         })
     return {
         "y": y.detach(), "gradient of the tokens": h.grad, "of the gates": gate.grad,
@@ -272,6 +283,7 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
         Mutant(
             "counts the capacity over all tokens, not for each expert",
             replace=("place < capacity)", "torch.arange(len(chosen)) < capacity)"),
+            says="room for `capacity` at each",
         ),
         Mutant(
             "counts the capacity over the world",

@@ -219,6 +219,30 @@ MERGE = Exercise(
     inputs=_states,
     tolerance=1e-9,
     promises=(Calls(0),),
+    harness="""
+def harness(merge_pieces, out, top, total, scores, v):
+    new = torch.maximum(top, scores.amax(-1))
+    shift = new.masked_fill(new == -torch.inf, 0)
+    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
+    more, sums = powers @ v, powers.sum(-1)
+    right = out * old[..., None] + more, new, total * old + sums
+    stale, alone = (out + more, new, total + sums), scores.amax(-1)
+    found = merge_pieces(out, top, total, scores, v)
+    if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
+        return found
+    for name, got, want, other in zip(("out", "top", "total"), found, right, stale):
+        assert not torch.allclose(got.to(other), other) or torch.allclose(want, other), (
+            f"`{name}` has the new piece in it, and what was there before is still relative to the old `top`."
+        )
+    assert not torch.allclose(found[1].to(alone), alone) or torch.allclose(new, alone), (
+        "`top` is the largest score of the new piece, and not the largest so far."
+    )
+    divided = right[0] / right[2][..., None]
+    assert not torch.allclose(found[0].to(divided), divided) or torch.allclose(right[0], divided), (
+        "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
+    )
+    return found
+""",
     solution='''
 def merge_pieces(out, top, total, scores, v):
     """Return out, top and total with one more piece of keys."""
@@ -232,12 +256,14 @@ def merge_pieces(out, top, total, scores, v):
         Mutant(
             "adds the pieces without rescaling what was there",
             replace=("out * old[..., None] + powers @ v, new, total * old", "out + powers @ v, new, total"),
+            says="still relative to the old",
         ),
-        Mutant("rescales the sum only", replace=("out * old[..., None]", "out")),
-        Mutant("rescales the values only", replace=("total * old", "total")),
+        Mutant("rescales the sum only", replace=("out * old[..., None]", "out"), says="`out` has the new piece"),
+        Mutant("rescales the values only", replace=("total * old", "total"), says="`total` has the new piece"),
         Mutant(
             "takes the new piece's maximum for everyone's",
             replace=("torch.maximum(top, scores.amax(-1))", "scores.amax(-1)"),
+            says="not the largest so far",
         ),
         Mutant(
             "takes −inf off −inf",
@@ -255,6 +281,18 @@ def merge_pieces(out, top, total, scores, v):
     return (out * shown[..., None] + powers @ v) * scale[..., None], new, (total * shown + powers.sum(-1)) * scale
 """,
             says="800",
+        ),
+        Mutant(
+            "divides by the sum, piece by piece",
+            source="""
+def merge_pieces(out, top, total, scores, v):
+    new = torch.maximum(top, scores.amax(-1))
+    shift = new.masked_fill(new == -torch.inf, 0)
+    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
+    total = total * old + powers.sum(-1)
+    return (out * old[..., None] + powers @ v) / total[..., None], new, total
+""",
+            says="divided by `total` already",
         ),
         Mutant(
             "rescales the wrong way round",
@@ -545,8 +583,8 @@ def ring_attention(q, kv, fold):
         "something to fold and nothing to send.",
     ),
     after=(
-        "As many bytes as an all-gather sends, and never more than two blocks in memory. What the ring sends lies "
-        "behind what the rank computes, as long as folding a block takes longer than sending one."
+        "No rank ever holds the keys and values of the whole sequence. What the ring sends lies behind what the rank "
+        "computes, as long as folding a block takes longer than sending one."
     ),
 )
 

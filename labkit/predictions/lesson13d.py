@@ -104,7 +104,8 @@ BYTES = Prediction(
         ),
         Option(
             "more: it passes on what is not its own",
-            "That would be true if the all-gather did not. Gloo's and NCCL's all-gather is a ring as well.",
+            "That would be true if the all-gather did not. Gloo's all-gather is a ring as well, and so is NCCL's, for "
+            "large buffers.",
         ),
         Option("as much"),
         Option(
@@ -144,9 +145,9 @@ IDLE = Prediction(
     name="even_share_of_a_causal_ring",
     lesson="13d",
     question=(
-        "In each step of the ring the ranks wait for the slowest one. Add up what the slowest one has to do in each of "
-        "the four steps, in pairs of a query and a key that it sees. If the same pairs were shared out **evenly**, "
-        "every rank would have what percentage of that?"
+        "In each step of the ring the ranks wait for the slowest one. Count work in pairs of a query and a key that it "
+        "sees, and add up what the slowest rank has to do in each of the four steps. If all pairs were shared out "
+        "**evenly**, what percentage of this sum would each rank have to do?"
     ),
     answer=57.1,
     unit="%",
@@ -179,7 +180,7 @@ HEADS = Prediction(
     why=(
         "Twice as many. The ring sends 2 · 3 = 6 tensors. An all-to-all keeps a rank's own quarter, so Ulysses sends 4 "
         "· ¾ = 3. In general it is N / 2 times: the more ranks, the better for Ulysses. But Ulysses' messages are not "
-        "hidden, and it needs as many heads as ranks."
+        "hidden, and it needs at least as many heads as ranks."
     ),
     traps=(
         Trap(1.5, "6 against 4 tensors. A rank's own part stays where it is in an all-to-all: a quarter of each."),

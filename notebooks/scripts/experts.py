@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 4 scripts/experts.py
 
 Trains for four training steps in several ways and prints a line for each, from rank 0: the losses, how many tokens of
-the last step each rank's experts got, and the part of the tokens that was dropped. "alone" holds all experts in one
-process, and has the losses of "spread" and of "capped" with enough places: those of lesson 13c.
+the last step each rank's experts got, the part of the tokens that was dropped, and the last step's gradients: how large
+they are in one process, or how far off they are from that, the copies' and the experts'. "alone" holds all experts in
+one process, and has the losses and gradients of "spread" and of "capped" with enough places: those of lesson 13c.
 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
@@ -126,8 +127,8 @@ class Layer(tiny.Block):
         return self.mixture(x, self.norm2(x)).view_as(x)
 
 
-def train(name: str, kind: type[Mixture], **options) -> None:
-    """Train and print a line; all ways begin with the same weights."""
+def train(name: str, kind: type[Mixture], right=None, **options) -> list[torch.Tensor]:
+    """Train and print a line; the last gradients, to be held against `right`. All ways begin with the same weights."""
     torch.manual_seed(0)
     model = tiny.Transformer(width=WIDTH, heads=HEADS)
     model.blocks = nn.ModuleList(Layer(kind(**options)) for _ in model.blocks)
@@ -146,8 +147,23 @@ def train(name: str, kind: type[Mixture], **options) -> None:
     if n > 1:
         dist.all_reduce(tokens)
     dropped = mean(torch.tensor(sum(float(m.dropped) for m in mixtures) / len(mixtures)))
+    found = gradients(model)
+    off = torch.stack([(g if right is None else g - right[i]).abs().max() for i, g in enumerate(found)])
+    dist.all_reduce(off, op=dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
-        print(f"{name}: {' '.join(f'{x:.5f}' for x in losses)} · tokens {tokens.tolist()}, {dropped:.1%} dropped")
+        print(
+            f"{name}: {' '.join(f'{x:.5f}' for x in losses)} · tokens {tokens.tolist()}, {dropped:.1%} dropped · "
+            f"gradients {'up to' if right is None else 'off by'} {off[0]:.0e}, {off[1]:.0e}"
+        )
+    return found
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    """Those of what every rank has a copy of, and those of this rank's experts, also where all experts are here."""
+    experts = [block.mixture.experts for block in model.blocks]
+    mine = [p.grad for some in experts for p in some[dist.get_rank() % len(some)].parameters()]
+    copies = [p.grad for name, p in model.named_parameters() if ".experts." not in name]
+    return [torch.cat([g.flatten() for g in some]) for some in (copies, mine)]
 
 
 def average(model: nn.Module, n: int) -> None:
@@ -168,13 +184,13 @@ def mean(x: torch.Tensor) -> float:
 
 def main() -> None:
     """Every way, one after the other."""
-    train("alone", Alone)
-    train("spread", Spread)
+    right = train("alone", Alone)
+    train("spread", Spread, right)
     if dist.get_world_size() > 1:
-        train("alone, two experts a token", Alone, top=2)
-        train("spread, two experts a token", Spread, top=2)
-    train("capped, places for all", Capped, factor=dist.get_world_size())
-    train("capped, factor 1", Capped, factor=1)
+        right_of_two = train("alone, two experts a token", Alone, top=2)
+        train("spread, two experts a token", Spread, right_of_two, top=2)
+    train("capped, places for all", Capped, right, factor=dist.get_world_size())
+    train("capped, factor 1", Capped, right, factor=1)
 
 
 if __name__ == "__main__":

@@ -124,15 +124,18 @@ def test_another_right_way_is_right(lab, name, source):
     assert verdict.state == "right", repr(verdict)
 
 
-Way = tuple[list[float], list[int], float]  # losses, tokens for each expert, per cent dropped
+Way = tuple[list[float], list[int], float, list[float]]  # losses, tokens for each expert, per cent dropped, gradients
 
 
 def ways(lines: list[str]) -> dict[str, Way]:
     """What the script said of each way."""
     found = {}
     for line in lines:
-        name, losses, tokens, dropped = re.fullmatch(r"(.+): ([\d. ]+) · tokens \[(.*)\], (.+)% dropped", line).groups()
-        found[name] = [float(x) for x in losses.split()], [int(t) for t in tokens.split(",")], float(dropped)
+        name, losses, tokens, dropped, gradients = re.fullmatch(
+            r"(.+): ([\d. ]+) · tokens \[(.*)\], (.+)% dropped · gradients (?:up to|off by) (.+)", line
+        ).groups()
+        losses, gradients = ([float(x) for x in re.split("[ ,]+", numbers)] for numbers in (losses, gradients))
+        found[name] = losses, [int(t) for t in tokens.split(",")], float(dropped), gradients
     return found
 
 
@@ -143,7 +146,7 @@ def script(tmp_path_factory) -> dict[str, Way]:
 
 
 @pytest.mark.slow
-def test_experts_on_all_ranks_have_the_losses_of_one_process_and_get_the_same_tokens(script):
+def test_experts_on_all_ranks_have_losses_and_gradients_of_one_process_and_get_the_same_tokens(script):
     right = script["alone"]
     assert right[0][-1] < right[0][0] - 0.1, "it learns"
     for one, other in (
@@ -152,8 +155,11 @@ def test_experts_on_all_ranks_have_the_losses_of_one_process_and_get_the_same_to
         ("alone, two experts a token", "spread, two experts a token"),
     ):
         assert script[one][0] == pytest.approx(script[other][0], abs=2e-5)
-        assert script[one][1:] == script[other][1:]
-    for name, (_, tokens, dropped) in script.items():
+        assert script[one][1:3] == script[other][1:3]
+        assert min(script[one][3]) > 1e-4, "the gradients of what has copies, and of experts"
+        assert max(script[other][3]) < 1e-13, "are those of one process"
+    assert min(script["capped, factor 1"][3]) > 1e-6, "a dropped token changes them"
+    for name, (_, tokens, dropped, _) in script.items():
         assert sum(tokens) == 2 * 1920 * (2 if "two" in name else 1), "two layers of 240 rows of 8 tokens"
         assert (dropped > 0) == (name == "capped, factor 1")
 
@@ -173,12 +179,14 @@ def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, scr
     assert alone == pytest.approx(script["alone"][0], abs=1e-4)
     assert average == pytest.approx(alone, abs=1e-4)
     assert like_ddp[0] == pytest.approx(alone[0], abs=1e-4)
-    upto = [float(x) for x in re.findall(r"of my experts: numbers up to ([\d.e+-]+)", said)]
-    averaged = [float(x) for x in re.findall(r"like_ddp gradients off by ([\d.e+-]+)", said)]
-    assert len(upto) == len(averaged) == 3
+    upto = [float(x) for x in re.findall(r"in one process: .+ of copies, (.+) of my experts", said)]
+    averaged = [float(x) for x in re.findall(r"like_ddp gradients off by .+ of copies, (.+) of my experts", said)]
     assert max(averaged) > 0.3 * max(upto), "the mean over different experts is nobody's gradient"
-    off = [float(x) for x in re.findall(r"(?:average  gradients|,) off by ([\d.e+-]+)", said)]
-    assert len(off) == 6, "yours and PyTorch's all-to-all, on three ranks"
+    yours = re.findall(r"average  gradients off by (.+) of copies, (.+) of my experts", said)
+    assert yours, "copies and experts, on three ranks"
+    off = [float(x) for pair in yours for x in pair]
+    off += [float(x) for x in re.findall(r"largest gradient [\d.e+-]+, off by ([\d.e+-]+)", said)]
+    assert len(off) > len(2 * yours), "and PyTorch's all-to-all"
     assert max(off) < 1e-12
     assert "{'all_to_all_single': 10}" in said
 
