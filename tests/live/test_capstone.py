@@ -215,8 +215,10 @@ def test_the_mesh_has_the_losses_and_the_gradients_of_one_process_and_reaches_th
     assert len(alone) == 40
     for name in ("undisturbed", "piped"):
         assert ran.losses[name] == pytest.approx(alone, abs=1e-4)
-    (off,) = re.findall(r"largest difference from one process ([\d.e-]+)", ran.said)
-    assert float(off) < 1e-12, "in float64"
+    beside = re.findall(r"(\d+) gradients: largest number (\S+), largest difference from one process (\S+)", ran.said)
+    assert {int(count) for count, _, _ in beside} == {54, 26, 28}, "of a model cut by its heads, and of two stages"
+    for _, largest, off in beside:
+        assert float(off) < 1e-12 < float(largest), "in float64"
     others = [float(loss) for loss in re.findall(r"on other text ([\d.]+)", ran.said)]
     assert len(others) == 2
     assert max(others) < GOAL
