@@ -20,6 +20,8 @@ import pytest
 import labkit
 from labkit import exercises
 from labkit.errors import CellError
+from labkit.theory import plan
+from labkit.theory.sharding import MIXED
 from tests.live.lesson_cells import code
 from tests.scripts import PLACE, SCRIPTS, printed
 
@@ -262,6 +264,14 @@ def test_the_plan_is_what_was_measured(ran: Ran):
         for measured, planned in ((0, 1), (2, 3)):
             if one[planned] < 0.95 * two[planned]:
                 assert one[measured] < two[measured], "the plan has the meshes in their true order"
+
+
+def test_the_embedding_that_the_plan_leaves_whole_is_as_large_as_the_lesson_says():
+    large = plan.Model(layers=80, width=8192, vocabulary=128_256, positions=8192)
+    without = plan.Model(layers=80, width=8192, vocabulary=0, positions=8192)
+    mesh = plan.Mesh(4, 8, 2)
+    held = [sum(plan.held(model, mesh, 0, recipe=MIXED).values()) / 1e9 for model in (large, without)]
+    assert (round(held[0] - held[1]), round((held[0] - held[1]) / mesh.tensor)) == (17, 2)
 
 
 # -- the program ------------------------------------------------------------------------------------------------------
