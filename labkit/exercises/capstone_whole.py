@@ -198,7 +198,8 @@ BEST = Exercise(
         "the times up, as if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch "
         "is one row of its copy's share, and (pipe - 1) / micro-batches of `seconds` are idle.\n\n"
         "A mesh is possible if its memory is at most `room`, if `tensor` is at most `per_node`, and if `pipe` divides "
-        "`layers`. Return `[data, tensor, pipe]`, or None if no mesh is possible. Communicate nothing."
+        "`layers`. Return `[data, tensor, pipe]`, or None if no mesh is possible. Communicate nothing.\n\n"
+        "The picture also has the `width`, `parameters` and `tokens` that are built into its `price`."
     ),
     minutes=12,
     difficulty=3,

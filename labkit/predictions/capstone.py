@@ -186,8 +186,9 @@ BACK = Prediction(
         Option("all four"),
         Option(
             "nobody: rank 0 holds the same part, and sends it to rank 2",
-            "The weights and the moments could be had that way, without going back, and some systems do so. But rank "
-            "2's generator is gone, and the survivors need not have stopped at the same line.",
+            "The weights and the moments could be had that way, without going back, and some systems do so. But the "
+            "generator would have to come from rank 3, which reads the same rows as rank 2, and the survivors need "
+            "not have stopped at the same line.",
         ),
     ),
     answer="all four",
