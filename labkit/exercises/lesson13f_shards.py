@@ -209,7 +209,7 @@ def harness(restack, whole, stacked, old, new):
     def read(r, start, end):
         assert 0 <= r < old, f"rank {rank} reads old shard {r}, and there are {old}: 0 to {old - 1}"
         inside = 0 <= start <= end <= len(shards[r])
-        assert inside, f"rank {rank} reads rows {start} to {end} of old shard {r}, which has {len(shards[r])}"
+        assert inside, f"rank {rank} reads rows {start} to {end} of old shard {r}, which ends at {len(shards[r])}"
         got.append(end - start)
         return shards[r][start:end].clone()
 
@@ -262,7 +262,8 @@ def restack(read, rows, stacked, old, new, place, part_of):
         Mutant(
             "takes the old shards for parts of one matrix",
             replace=("    size = rows // stacked\n", "    size, stacked = rows, 1\n"),
-            says="old shard",
+            verdict="raises",
+            says="of old shard",
         ),
         Mutant(
             "puts the old shards together, and cuts",
@@ -284,7 +285,8 @@ def restack(read, rows, stacked, old, new, place, part_of):
         Mutant(
             "counts rows as the whole matrix does",
             replace=("read(r, begin + a - first, begin + b - first)", "read(r, begin + a, begin + b)"),
-            says="old shard",
+            verdict="raises",
+            says="of old shard",
         ),
         Mutant(
             "takes all old shards for equally long",
@@ -308,6 +310,8 @@ def restack(read, rows, stacked, old, new, place, part_of):
                 "            first, after = part_of(size, old, r)\n",
                 "            first, after = part_of(size, new, r)\n",
             ),
+            verdict="raises",
+            says="of old shard",
         ),
         Mutant(
             "takes the size of the world for the number of parts",
