@@ -46,7 +46,7 @@ def _folders(n: int) -> list[Case]:
     both = {"up": 3 * n, "bias": 3 * n}
     copies = [[("up", 4, 6), ("up", 0, 2)] for _ in range(n)]  # 2n times two rows, and never rows 2 and 3
     large = [[("up", 0, 9), ("up", 2, 3)], [("up", 5, 7), ("up", 10, 12)], *[[("up", 1, 4)]] * (n - 2)]
-    late = [[] for _ in range(n - 1)] + [[("norm", 1, 4), ("up", 3, 5), ("up", 1, 3)]]
+    late: list[list[Run]] = [*([] for _ in range(n - 1)), [("norm", 1, 4), ("up", 3, 5), ("up", 1, 3)]]
     return [
         case("the file of rank 1 is gone", up, [[("up", 2 * r, 2 * r + 2)] if r != 1 else [] for r in range(n)]),
         case("nothing is missing", both, [thirds(r, "up", "bias") for r in range(n)]),
