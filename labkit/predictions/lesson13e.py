@@ -79,7 +79,7 @@ BROADCAST_TIME = Prediction(
         Trap(1.4, "This is the broadcast alone. Before it, one host has to read."),
         Trap(179.2, "That is if all 64 read: 64 times 14 GB at 5 GB/s."),
         Trap(11.2, "That would be true of a tree that passes on the whole file at each of its 6 levels."),
-        Trap(92.4, "That would be true if one host sent it to each of the 63 others in turn."),
+        Trap(91.0, "That would be true if one host sent it to each of the 63 others in turn."),
     ),
 )
 

@@ -31,7 +31,8 @@ EMPTY = Prediction(
     answer="whatever was in that memory before",
     why=(
         "Whatever was there. The numbers of `__init__` were never computed, the file does not have them, and no error "
-        "says so. After `to_empty`, everything that is in no file has to be computed again."
+        "says so. In many models, rotary embeddings and causal masks are such buffers. If you build on `meta`, compute "
+        "them again after `to_empty`, as everything else that is in no file."
     ),
 )
 

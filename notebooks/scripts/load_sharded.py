@@ -241,6 +241,8 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), rank=rank, world_size=world_size)
     main()
     dist.destroy_process_group()
+    if rank == 0 and os.environ.get("INIT_METHOD", "").startswith("file://"):  # for the next run: torch leaves it there
+        Path(os.environ["INIT_METHOD"].removeprefix("file://")).unlink(missing_ok=True)
     # Meshes keep their groups, and these their threads. One that wants Python's lock while Python takes itself apart
     # would abort the process (before Python 3.14): so there is nothing to take apart.
     sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -155,6 +156,36 @@ def mine_to_write(held):
     return plan[rank]
 """,
     ],
+    "what_is_missing": [
+        """
+def what_is_missing(rows, found):
+    there = {name: torch.zeros(count, dtype=torch.int32, device=device) for name, count in rows.items()}
+    for name, start, end in found:
+        there[name][start:end] = 1
+    missing = []
+    for name, mine in there.items():
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+        for row in (mine == 0).nonzero().flatten().tolist():
+            if missing and missing[-1][0] == name and missing[-1][2] == row:
+                missing[-1] = (name, missing[-1][1], row + 1)
+            else:
+                missing.append((name, row, row + 1))
+    return missing
+""",
+    ],
+    "restack": [
+        """
+def restack(read, rows, stacked, old, new, place, part_of):
+    size, owner = rows // stacked, {}
+    for r in range(old):
+        first, after = part_of(size, old, r)
+        for i in range(stacked):
+            for row in range(first, after):
+                owner[i * size + row] = r, i * (after - first) + row - first
+    wanted = [i * size + row for i in range(stacked) for row in range(*part_of(size, new, place))]
+    return torch.cat([read(0, 0, 0), *(read(r, at, at + 1) for r, at in map(owner.get, wanted))])
+""",
+    ],
 }
 
 
@@ -261,6 +292,12 @@ def test_the_cells_of_13f_find_every_number_again_bit_by_bit(lab, tmp_path):
         (needed,) = re.findall(r"it reads (\d+)% of what it needs$", "\n".join(said[rank]), re.MULTILINE)
         assert 133 <= int(needed) < 150, "two old thirds for one new half, and the headers"
     assert "the old weights: True" in said[0]
+    for mine, pieces in zip(said, (79, 0, 79), strict=True):  # rank 1 has lost a third of every tensor
+        assert f"I have found {pieces} pieces; nobody has 79 runs of rows, such as ('prior', 12, 24)" in mine
+    for mine, what in itertools.product(said[:2], ("weights", "first moments")):
+        assert f"{what}, restacked: 72 of 72 rows are right" in mine
+        (right,) = re.findall(rf"^{what}, put together and cut: (\d+) of 72", "\n".join(mine), re.MULTILINE)
+        assert int(right) < 36
 
 
 @pytest.fixture(scope="module")
