@@ -82,7 +82,7 @@ def _control_thread(kernel: Any) -> None:
 
 def _sigint(signum: int, frame: FrameType | None) -> None:
     """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
-    if importing.runs(frame) and not importing.postponed(frame):
+    if importing.runs(frames.callers(frame)) and not importing.postponed(frame):
         lines.interrupt(frame)
 
 
@@ -174,15 +174,10 @@ def push(values: dict[str, Any]) -> None:
 
 def where() -> dict[str, Any]:
     """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
-    stack = []
-    frame: FrameType | None = sys._current_frames().get(MAIN)
-    while frame is not None:
-        if not frames.stands_between(frame):
-            stack.append(frame)
-        frame = frame.f_back
+    stack = [frame for frame in frames.stack(MAIN) if not frames.stands_between(frame)]
     cells = [i for i, f in enumerate(stack) if is_cell(f.f_code.co_filename)]
     if not cells:
-        called = importing.runs(stack[0] if stack else None)
+        called = importing.runs(stack)
         return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
     inner, outer = stack[cells[0]], stack[cells[-1]]
     op = frames.operation(stack[: cells[0]])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import linecache
 import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch.distributed as dist
 from torch import _ops
@@ -23,6 +25,29 @@ WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave n
 FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
+
+
+def stack(thread: int) -> list[FrameType]:
+    """The frames of another thread, innermost first, all taken before any of them is looked at; none if it has ended.
+
+    That thread may go on meanwhile. Python then follows a frame that has been left, and what it finds there may be no
+    frame: so they are taken again.
+    """
+    while True:
+        found = []
+        frame: Any = sys._current_frames().get(thread)
+        while isinstance(frame, FrameType):
+            found.append(frame)
+            frame = frame.f_back
+        if frame is None:
+            return found
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame of this thread, and those that called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def is_learners(frame: FrameType) -> bool:

@@ -6,12 +6,12 @@ torch imports some of its parts when they are first needed, sympy for one in the
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
+from collections.abc import Iterable
 from types import FrameType
 
-from labkit.rank.frames import is_learners
+from labkit.rank.frames import callers, is_learners, stack
 from labkit.theory.record import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
@@ -24,7 +24,7 @@ def postponed(frame: FrameType | None) -> bool:
 
     A module of the learner's own is broken off like a cell: it may never end.
     """
-    if not _importing(frame):
+    if not _importing(callers(frame)):
         return False
     if _waiting.acquire(blocking=False):
         threading.Thread(target=_again, args=(threading.get_ident(),), name="labkit-interrupt", daemon=True).start()
@@ -33,26 +33,23 @@ def postponed(frame: FrameType | None) -> bool:
 
 def _again(thread: int) -> None:
     try:
-        while _importing(frame := sys._current_frames().get(thread)):
+        while _importing(frames := stack(thread)):
             time.sleep(0.01)
     finally:
         _waiting.release()
-    if runs(frame):
+    if runs(frames):
         signal.pthread_kill(thread, signal.SIGINT)
 
 
-def _importing(frame: FrameType | None) -> bool:
-    while frame is not None and not is_learners(frame):
+def _importing(frames: Iterable[FrameType]) -> bool:
+    for frame in frames:
+        if is_learners(frame):
+            return False
         if frame.f_code.co_filename == IMPORT:
             return True
-        frame = frame.f_back
     return False
 
 
-def runs(frame: FrameType | None) -> bool:
-    """Whether a cell, or a function of labkit that the notebook has called, is among a frame and its callers."""
-    while frame is not None and not is_cell(frame.f_code.co_filename):
-        if frame.f_code.co_name == "call_by_name":
-            break
-        frame = frame.f_back
-    return frame is not None
+def runs(frames: Iterable[FrameType]) -> bool:
+    """Whether a cell, or a function of labkit that the notebook has called, is among these frames."""
+    return any(is_cell(frame.f_code.co_filename) or frame.f_code.co_name == "call_by_name" for frame in frames)
