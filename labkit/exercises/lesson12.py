@@ -48,6 +48,18 @@ def no_gather_of_gradients(since=0):
     )
 
 
+def some_call(since=0):
+    assert called(since), (
+        "The backward pass communicates nothing. This rank has the share of its own columns in the gradient of `x`; "
+        "the other ranks' shares are missing."
+    )
+
+
+def of_shape(y, like):
+    assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
+    assert y.shape == like.shape, f"The result has the shape {list(y.shape)}, and {list(like.shape)} belongs there."
+
+
 def no_sum_of_sums(since=0):
     found = [op for op in called(since) if "reduce" in op]
     name = found[0] if found else ""
@@ -275,7 +287,9 @@ def harness(fn, x, weight, bias, slope):
     except RuntimeError:
         no_gather_of_gradients()
         raise
-    no_gather_of_gradients()
+    if x.grad is None or not torch.allclose(x.grad, slope @ weight, 1e-3, 1e-4):
+        no_gather_of_gradients()
+    some_call()
     names = ("gradient of x", "gradient of the weight", "gradient of the bias")
     return {name: t.grad for name, t in zip(names, leaves)}
 """
@@ -341,7 +355,17 @@ def column_backward(dy, x, weight):
         Mutant(
             "leaves the gradient of x as this rank's columns have it",
             replace=("    dist.all_reduce(dx)\n", ""),
-            says="['gradient of x']",
+            says="The backward pass communicates nothing",
+        ),
+        Mutant(
+            "gathers everyone's gradients and adds them up itself",
+            replace=(
+                "    dist.all_reduce(dx)\n",
+                "    everyones = [torch.empty_like(dx) for _ in range(world_size)]\n"
+                "    dist.all_gather(everyones, dx)\n    dx = sum(everyones)\n",
+            ),
+            verdict="not as asked",
+            says="all_reduce does it",
         ),
         Mutant(
             "takes the mean",
@@ -445,8 +469,13 @@ def harness(copy_in, x, slope, halves=False):
     x.requires_grad_()
     y = copy_in(x) if group is None else copy_in(x, group)
     assert not called(), f"The forward pass calls {called()[0]}. Every rank has `x` already."
-    (y + other).backward(slope)  # autograd hands one and the same tensor back to both
+    try:
+        (y + other).backward(slope)  # autograd hands one and the same tensor back to both
+    except RuntimeError:
+        no_gather_of_gradients()
+        raise
     no_gather_of_gradients()
+    some_call()
     return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
 """
 )
@@ -507,7 +536,17 @@ def copy_in(x, group=None):
         Mutant(
             "leaves the gradient as this rank has it",
             replace=("            dist.all_reduce(dx, group=group)\n", ""),
-            says="['gradient of x']",
+            says="The backward pass communicates nothing",
+        ),
+        Mutant(
+            "gathers in the backward pass, and puts all gradients side by side",
+            replace=(
+                "            dist.all_reduce(dx, group=group)\n            return dx\n",
+                "            pieces = [torch.empty_like(dx) for _ in range(dist.get_world_size(group))]\n"
+                "            dist.all_gather(pieces, dx, group=group)\n"
+                "            return torch.cat(pieces)\n",
+            ),
+            says="The backward pass calls all_gather",
         ),
         Mutant(
             "adds up in place, in a tensor that belongs to others as well",
@@ -729,6 +768,16 @@ def _mlps(n: int) -> list[Case]:
     ]
 
 
+# What is said where every rank has added the bias before the sum; `once` is the right result.
+ONE_BIAS = """
+def one_bias(y, once, bias):
+    often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
+    assert not often, (
+        f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "
+        "sum, once."
+    )
+"""
+
 F_AND_G = """
 class Copies(torch.autograd.Function):
     @staticmethod
@@ -775,12 +824,16 @@ MLP = Exercise(
     promises=(Calls(2),),
     least=Least(rounds=lambda n: 2),
     counts_memory=False,
-    harness=F_AND_G
+    harness=ONE_BIAS
+    + F_AND_G
     + """
 def harness(parallel_mlp, x, w1, b1, w2, b2, slope):
+    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1))
+    once = torch.nn.functional.linear(hidden, w2, b2)
     w1, b1, w2 = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in ((w1, 0), (b1, 0), (w2, 1)))
     leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
     y = parallel_mlp(x, (w1, b1), (w2, b2), Copies.apply, Sums.apply)
+    one_bias(y, once, b2)
     y.backward(slope)
     names = ["x", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias"]
     return {"y": y.detach(), **{f"gradient of {name}": t.grad for name, t in zip(names, leaves)}}
@@ -802,7 +855,7 @@ def parallel_mlp(x, widen, narrow, f, g):
         Mutant(
             "adds the bias on every rank before the sum: N times",
             replace=("linear(hidden, weight)) + bias", "linear(hidden, weight, bias))"),
-            says="['y']",
+            says="narrow's bias is in the result",
         ),
         Mutant(
             "adds an N-th of the bias on each rank, whose gradient is too small then",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson12 import NAMED, TEAMS, gelu, normal, teams_of
+from labkit.exercises.lesson12 import NAMED, ONE_BIAS, TEAMS, gelu, normal, teams_of
 from labkit.grading.exercise import Case, Exercise, Least, Mutant
 from labkit.grading.promises import Calls
 
@@ -63,6 +63,7 @@ def harness(whole_output, part, slope, dim):
     part.retain_grad()
     y = whole_output(part, dim)
     made = len(called())
+    of_shape(y, slope)
     assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
     y.backward(slope)
     no_sum_of_sums(made)
@@ -113,8 +114,7 @@ def whole_output(part, dim):
         Mutant(
             "puts the parts together along the first dimension",
             replace=("torch.cat(parts, dim)", "torch.cat(parts)"),
-            verdict="raises",
-            says="shape",
+            says="The result has the shape",
         ),
         Mutant(
             "returns what `dist.all_gather` has filled, without a gradient",
@@ -232,8 +232,8 @@ def harness(my_heads, x, weight, bias, out, heads, halves=False):
         f"and {each} values: as many rows as {3 * each} times the number of heads."
     )
     assert out.shape == (width, mine * each), (
-        f"The weight of `project` is {list(out.shape)}, and the heads make {mine * each} numbers out of {width}: "
-        f"[{width}, {mine * each}] belongs there."
+        f"The weight of `project` has the shape {list(out.shape)}. The rank's heads have {mine * each} of the {width} "
+        f"inputs, and each output needs all of these: [{width}, {mine * each}] belongs there."
     )
     rows = torch.nn.functional.linear(x, w, b)
     q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in rows.chunk(3, -1))
@@ -271,7 +271,7 @@ def my_heads(qkv, project, heads, group=None):
         Mutant(
             "cuts the projection by its outputs",
             replace=("project.weight.detach()[:, mine]", "project.weight.detach()[mine]"),
-            says="The weight of `project` is",
+            says="The weight of `project` has the shape",
         ),
         Mutant(
             "takes the heads of its rank in the world, modulo the group",
@@ -382,6 +382,7 @@ GATHER_SEQUENCE = Exercise(
 def harness(gather_sequence, x, slope):
     y = gather_sequence(x.requires_grad_())
     made = len(called())
+    of_shape(y, slope)
     y.backward(slope)
     back = called(made)
     assert back, (
@@ -450,8 +451,7 @@ def gather_sequence(x):
         Mutant(
             "puts the positions behind each other in rows",
             replace=("torch.cat(parts, dim=1)", "torch.cat(parts)"),
-            verdict="raises",
-            says="shape",
+            says="The result has the shape",
         ),
         Mutant(
             "cuts the gradient in memory's order, which is by rows",
@@ -761,7 +761,8 @@ SEQUENCE_MLP = Exercise(
     promises=(Calls(7),),
     least=Least(rounds=lambda n: 5),
     counts_memory=False,
-    harness="""
+    harness=ONE_BIAS
+    + """
 def pieces(t):
     return [part.contiguous() for part in t.chunk(world_size, 1)]
 
@@ -793,6 +794,9 @@ def pair(there, back):
 
 
 def harness(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
+    once = torch.nn.functional.layer_norm(x, x.shape[-1:], gain, shift)
+    once = torch.nn.functional.gelu(torch.nn.functional.linear(once, w1, b1))
+    once = (x + torch.nn.functional.linear(once, w2, b2)).tensor_split(world_size, 1)[rank]
     cut = ((x, 1), (w1, 0), (b1, 0), (w2, 1), (slope, 1))
     x, w1, b1, w2, slope = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cut)
     leaves = [t.requires_grad_() for t in (x, gain, shift, w1, b1, w2, b2)]
@@ -810,9 +814,10 @@ def harness(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
         torch.nn.functional.layer_norm = function
     here = x.shape[1]
     assert all(positions == here for positions in normed), (
-        f"The norm works on {max(normed)} positions, and this rank's are {here}: the norm comes before the gather."
+        f"The norm works on {max(normed)} positions, and this rank has {here}: the norm comes before the gather."
     )
     assert y.shape == x.shape, f"Your result is {list(y.shape)}, and this rank's part of the sequence {list(x.shape)}."
+    one_bias(y, once, b2)
     y.backward(slope)
     names = ["x", "norm's weight", "norm's bias", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias"]
     return {"y": y.detach(), **{f"gradient of {name}": t.grad for name, t in zip(names, leaves)}}
@@ -840,7 +845,7 @@ def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):
         Mutant(
             "adds the bias on every rank before the sum: N times",
             replace=("linear(hidden, weight)) + f(bias)", "linear(hidden, weight, f(bias)))"),
-            says="['y']",
+            says="narrow's bias is in the result",
         ),
         Mutant(
             "puts f before the columns, as without sequence parallelism: the gather adds up already",

@@ -31,7 +31,7 @@ def _cut_on_k(n: int) -> list[Case]:
 
     return [
         case(n, n, 2, "one column a rank, no bias", 20, bias=0.0),
-        case(n, n, 2, "with a bias", 21),
+        case(n, n, 2, "with a bias", 24),
         case(2 * n, 2 * n, 3, "two columns a rank", 22),
         case(8 * n, 4 * n, 6, "a larger product", 23),
     ]

@@ -16,7 +16,7 @@ WHICH_PART = Prediction(
         Option(
             "`weight[:, :48]`: the first 48 columns",
             "That would be true if the weight were stored as [in, out], as in formulas that write x W. There, and in "
-            "the document that this workbook began with, it is `W1[:, start:end]`.",
+            "one of the documents that this workbook began with, it is `W1[:, start:end]`.",
         ),
         Option(
             "`weight[:, ::4]`: every fourth column",
@@ -39,30 +39,31 @@ GELU = Prediction(
     name="gelu_between",
     lesson="12",
     question=(
-        "Two linear layers with a gelu between them. One of the two is cut by its outputs (column-parallel), the other "
-        "by its inputs (row-parallel). Which order lets every rank apply gelu to what it has, without any "
-        "communication before gelu?"
+        "Two linear layers with a gelu between them: `narrow(gelu(widen(x)))`. Suppose they were cut the other way "
+        "round: `widen` by its inputs (row-parallel), `narrow` by its outputs (column-parallel). What would have to be "
+        "sent between the two layers?"
     ),
     options=(
-        Option("column-parallel first, row-parallel second"),
+        Option("before gelu, an all-reduce of `widen`'s results"),
         Option(
-            "row-parallel first, column-parallel second",
-            "After a row-parallel layer each rank holds one part of a sum, and gelu(a + b) is not gelu(a) + gelu(b).",
+            "nothing: gelu works number by number",
+            "It does, and so it needs finished numbers. Each rank would hold only a part of each sum.",
         ),
         Option(
-            "either order: gelu works number by number",
-            "It does, and so it needs finished numbers. After one of the two layers they are only parts of a sum.",
+            "before gelu, an all-gather of `widen`'s results",
+            "That would be true if each rank had some of the 192 numbers. After a row-parallel layer it has all 192, "
+            "and each is only a part of a sum.",
         ),
         Option(
-            "neither: first put the whole output together",
-            "That would be true of a softmax over the outputs. gelu looks at one number at a time.",
+            "after gelu, an all-reduce of its results",
+            "That would give gelu(a) + gelu(b), and gelu(a + b) is something else.",
         ),
     ),
-    answer="column-parallel first, row-parallel second",
+    answer="before gelu, an all-reduce of `widen`'s results",
     why=(
-        "Column-parallel first. Then each rank has finished numbers, though not all of them, and gelu needs no others. "
-        "They are exactly the inputs that the row-parallel layer needs on this rank. The other way round, gelu would "
-        "see parts of a sum."
+        "An all-reduce of `widen`'s results: each rank would hold one part of each sum, and gelu(a + b) is not gelu(a) "
+        "+ gelu(b). With columns first, each rank has finished numbers, though not all of them, and gelu needs no "
+        "others. They are exactly the inputs that the row-parallel layer needs on this rank."
     ),
 )
 
@@ -256,8 +257,8 @@ KEPT = Prediction(
     name="activations_in_parts",
     lesson="12",
     question=(
-        "And without sequence parallelism: how many bytes of a transformer layer's activations does autograd keep "
-        "on each of four ranks, compared with one process?"
+        "And with tensor parallelism alone, without sequence parallelism: how many bytes of a transformer layer's "
+        "activations does autograd keep on each of four ranks, compared with one process?"
     ),
     options=(
         Option(
@@ -354,7 +355,7 @@ DIRECTIONS = Series(
 CUT = Series(
     name="cut_an_mlp",
     lesson="12",
-    question="Before you cut anything: which part, and which order?",
+    question="Before you cut anything: which part of a weight, and why columns first?",
     parts=(WHICH_PART, GELU),
 )
 BACKWARD = Series(

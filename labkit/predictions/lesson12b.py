@@ -54,9 +54,9 @@ PADDING = Prediction(
     ),
     answer="the loss is a little too large, and the padding gets gradients",
     why=(
-        "Too large: each padding row takes part in the softmax as a word with the score 0. In the beginning all scores "
-        "are near 0, so the loss begins at log 40 instead of log 36. Training then pushes the padding away, with "
-        "gradients that no other process has. Nothing looks broken, which is why it stays in the code."
+        "Too large: each padding row takes part in the softmax as a word with the score 0. If all scores were 0, the "
+        "loss would be log 40 instead of log 36. Training then pushes the padding away, with gradients that the model "
+        "without padding does not have. Nothing looks broken, which is why it stays in the code."
     ),
 )
 
@@ -89,9 +89,9 @@ HEAD_GRADIENTS = Prediction(
     answer="only the gradient of `x`",
     why=(
         "Only that of `x`: it took part in the scores of all words, and each rank knows the gradients of the scores of "
-        "its own words only. This is *f* of lesson 12. The gradient of `part` is complete where it is. This holds for "
-        "every weight that is cut by tensor parallelism: its gradient is cut in the same way, and the optimizer needs "
-        "no message."
+        "its own words only. This is *f* of lesson 12, and the one all-reduce that the backward pass makes. The "
+        "gradient of `part` is complete where it is. This holds for every weight that is cut by tensor parallelism: "
+        "its gradient is cut in the same way, and the optimizer needs no message."
     ),
 )
 

@@ -206,25 +206,38 @@ def test_the_cells_print_the_losses_that_the_script_prints_and_the_collectives_t
     for way in ("one process", "cut"):
         assert numbers(tied[way]) == pytest.approx(right["tied, one process"], abs=2e-6)
     assert numbers(tied["padding counts"]) == numbers(tied["cut"]), "on three ranks 36 words need no padding"
-    pattern = r"^(\w[\w ]*?) ([\d. ]+)\n  forward  (\{.*\}) *\n  backward (\{.*\})\n  gradients laid out .*: (\d+) "
+    pattern = (
+        r"^(\w[\w ]*?) ([\d. ]+) gradients off by (\S+)\n"
+        r"  forward  (\{.*\}) *\n  backward (\{.*\})\n  gradients laid out .*: (\d+) "
+    )
     trained = re.findall(pattern, said, re.MULTILINE)
     assert [name for name, *_ in trained] == ["one process", "columns_then_rows", "every_matrix", "thoughtless"]
-    for _, found, *_ in trained:
+    for _, found, error, *_ in trained:
         assert numbers(found) == pytest.approx(right["one process"][:2], abs=2e-6)
-    forward = {name: ast.literal_eval(counts) for name, _, counts, *_ in trained}
+        assert float(error) < 1e-12
+    forward = {name: ast.literal_eval(counts) for name, _, _, counts, *_ in trained}
     assert forward["one process"] == {}
     assert forward["columns_then_rows"]["all_reduce"] == 5
     assert "all_reduce" not in forward["every_matrix"]
     assert forward["every_matrix"]["reduce_scatter_tensor"] == 5
     assert sum(forward["thoughtless"].values()) > 2 * sum(forward["every_matrix"].values())
     assert int(trained[1][-1]) > 0, "gradients laid out differently from their weights"
-    (off,) = re.findall(r"off by ([\d.e+-]+)", said)
+    (off,) = re.findall(r"last gradient: .* off by ([\d.e+-]+)", said)
     assert float(off) < 1e-12
     gathered, kept = re.findall(r"^(?:gathered|loss_parallel): +([\d.]+) (\{.*\})$", said, re.MULTILINE)
     assert gathered[0] == kept[0]
     assert ast.literal_eval(gathered[1]) == {"all_gather_into_tensor": 1}
     assert ast.literal_eval(kept[1]) == {"all_reduce": 3}
     assert "looked up: MaskP" in said or "_MaskPartial" in said
+
+
+def test_both_ends_make_three_all_reduces_forward_and_one_backward(lab):
+    for name in ("vocab_embedding", "vocab_head"):
+        lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
+    lab.run("part = torch.ones(2, 3, dtype=torch.float64).requires_grad_(); ids = torch.tensor([0, 3, 5])")
+    for call, times in ("loss = vocab_head(vocab_embedding(part, ids), part, ids, 6)", 3), ("loss.backward()", 1):
+        lab.run(call)
+        assert [op.op.removeprefix("comms.") for op in lab.last.timeline().record.ops[0]] == ["all_reduce"] * times
 
 
 @pytest.mark.slow
