@@ -197,8 +197,8 @@ ONE_F_ONE_B = Exercise(
         "micro-batch left to go forward, it takes the others back.\n\n"
         "A training step may take no longer than GPipe's, and stage number s may keep the activations of no more than "
         "`stages` − s micro-batches at once. There may be fewer micro-batches than stages. The check runs your lists "
-        "on the ranks, with sends that do not block. On the right of the picture: the weight's gradient, the most "
-        "micro-batches that were kept at once, and the time of a training step (forward 1, backward 2)."
+        "on the ranks. On the right of the picture: the weight's gradient, the most micro-batches that were kept at "
+        "once, and the time of a training step (forward 1, backward 2)."
     ),
     minutes=12,
     difficulty=3,

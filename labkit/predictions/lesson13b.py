@@ -36,9 +36,10 @@ HALVES = Prediction(
     unit="ms",
     within=0.05,
     why=(
-        "90 ms, a third. Rank 3 cannot begin before 3 forward passes have brought it the first micro-batch: 90 ms. At "
-        "the end, the other ranks wait for 3 first halves on their way back, 90 ms, and fill that time with 3 second "
-        "halves that they have put off."
+        "90 ms, a third. Rank 3 cannot begin before 3 forward passes have brought it the first micro-batch: 90 ms. "
+        "Rank 0 begins at once, and then waits for 3 first halves, until that micro-batch comes back: 90 ms, too. From "
+        "then on each rank always has work. While the last micro-batch goes back to rank 0, rank 3 does 3 second "
+        "halves that it has put off."
     ),
     traps=(
         Trap(270, "That is 1F1B: 3 forward passes and 3 whole backward passes."),
@@ -177,7 +178,7 @@ NAPKIN = Prediction(
         "of one sequence each, 4,096 tokens long, in 16 bits. How many GB of **activations** does one stage send to "
         "the next one in that step?"
     ),
-    answer=32 * 4096 * 4096 * 2 / 1e9,
+    answer=1.07,
     unit="GB",
     within=0.1,
     why=(
