@@ -23,7 +23,12 @@ OTHER_WAYS = {
         """
 def cut_layers(layers):
     return torch.arange(layers).tensor_split(world_size)[rank].tolist()
-"""
+""",
+        """
+def cut_layers(layers):
+    begins = [r * (layers // world_size) + min(r, layers % world_size) for r in range(world_size + 1)]
+    return range(begins[rank], begins[rank + 1])
+""",
     ],
     "stage_forward": [
         """
