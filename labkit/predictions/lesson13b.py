@@ -43,7 +43,11 @@ HALVES = Prediction(
     ),
     traps=(
         Trap(270, "That is 1F1B: 3 forward passes and 3 whole backward passes."),
-        Trap(180, "3 forward passes and 3 first halves: the second of these waits is filled with put-off halves."),
+        Trap(
+            180,
+            "3 forward passes at the beginning, and 3 first halves at the end? Rank 3 fills the second of these waits "
+            "with halves that it has put off.",
+        ),
         Trap(0, "The name promises it. But something has to reach the last rank before it can begin."),
         Trap(135, "Half of 1F1B's? The forward passes at the beginning cannot be split, and the wait at the end goes."),
     ),
