@@ -46,6 +46,11 @@ CUT = Exercise(
     means=_cut,
     inputs=_depths,
     promises=(Calls(0),),
+    harness="""
+def harness(cut_layers, layers):
+    mine = cut_layers(layers)
+    return list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
+""",
     solution='''
 def cut_layers(layers):
     """Return the numbers of my layers, of so many."""

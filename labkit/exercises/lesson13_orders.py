@@ -61,10 +61,13 @@ def run_orders(orders, stages, batches, plan):
     orders = [[pipeline.operation(op) for op in order] for order in orders]
     kinds, units = ("FBW", pipeline.SPLIT) if plan.split else ("FB", pipeline.UNITS)
     for r, ops in enumerate(orders):  # those of all ranks, so that all of them find the mistake
-        wanted = {(kind, m, c) for kind in kinds for m in range(len(batches)) for c in range(len(stages))}
+        every = {(kind, m, c) for kind in kinds for m in range(len(batches)) for c in range(len(stages))}
+        wanted = set(every)
         for kind, m, c in ops:
             of = f"of chunk {c} " if len(stages) > 1 else ""
-            assert (kind, m, c) in wanted, f"{kind}{m} {of}is no operation of rank {r}, or it is there twice."
+            last = f"its last micro-batch is number {len(batches) - 1}"
+            assert (kind, m, c) in every, f"{kind}{m} {of}is no operation of rank {r}: {last}."
+            assert (kind, m, c) in wanted, f"{kind}{m} {of}is in the list of rank {r} twice."
             wanted.discard((kind, m, c))
         missing = ", ".join(f"{kind}{m}{f' of chunk {c}' if len(stages) > 1 else ''}" for kind, m, c in sorted(wanted))
         assert not wanted, f"The order of rank {r} leaves out {missing}."
@@ -197,8 +200,8 @@ ONE_F_ONE_B = Exercise(
         "micro-batch left to go forward, it takes the others back.\n\n"
         "A training step may take no longer than GPipe's, and stage number s may keep the activations of no more than "
         "`stages` − s micro-batches at once. There may be fewer micro-batches than stages. The check runs your lists "
-        "on the ranks, with sends that do not block. On the right of the picture: the weight's gradient, the most "
-        "micro-batches that were kept at once, and the time of a training step (forward 1, backward 2)."
+        "on the ranks. On the right of the picture: the weight's gradient, the most micro-batches that were kept at "
+        "once, and the time of a training step (forward 1, backward 2)."
     ),
     minutes=12,
     difficulty=3,

@@ -483,8 +483,9 @@ def split_order(order, place):
         "are left come at the end.",
     ),
     after=(
-        "This is the schedule that its authors call ZB-H1. Near the end of the list, the other ranks do in their idle "
-        "turns what they have put off. The price is memory: every rank now keeps as much as 1F1B's first rank."
+        "This is the schedule that its authors call ZB-H1. Near the end, each rank but the first does what it has put "
+        "off, in turns in which it would stand idle. The price is memory: every rank now keeps as much as 1F1B's first "
+        "rank."
     ),
 )
 

@@ -72,9 +72,9 @@ GPIPE = Prediction(
     traps=(
         Trap(37.5, "3 of 8: these are the idle turns as a part of the busy ones. The step has 8 + 3 turns."),
         Trap(75, "That would be true without micro-batches. With them the ranks work side by side."),
-        Trap(100 / 3, "4 of 12: the first rank waits for nobody at the beginning. There are 3 idle turns, not 4."),
+        Trap(33.3, "4 of 12: the first rank waits for nobody at the beginning. There are 3 idle turns, not 4."),
         Trap(9.375, "75 % divided by 8? The idle turns stay 3, however many micro-batches there are."),
-        Trap(300 / 7, "3 of 7: that would be true of 4 micro-batches."),
+        Trap(42.9, "3 of 7: that would be true of 4 micro-batches."),
     ),
 )
 

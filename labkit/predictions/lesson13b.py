@@ -36,13 +36,18 @@ HALVES = Prediction(
     unit="ms",
     within=0.05,
     why=(
-        "90 ms, a third. Rank 3 cannot begin before 3 forward passes have brought it the first micro-batch: 90 ms. At "
-        "the end, the other ranks wait for 3 first halves on their way back, 90 ms, and fill that time with 3 second "
-        "halves that they have put off."
+        "90 ms, a third. Rank 3 cannot begin before 3 forward passes have brought it the first micro-batch: 90 ms. "
+        "Rank 0 begins at once, and then waits for 3 first halves, until that micro-batch comes back: 90 ms, too. From "
+        "then on each rank always has work. While the last micro-batch goes back to rank 0, rank 3 does 3 second "
+        "halves that it has put off."
     ),
     traps=(
         Trap(270, "That is 1F1B: 3 forward passes and 3 whole backward passes."),
-        Trap(180, "3 forward passes and 3 first halves: the second of these waits is filled with put-off halves."),
+        Trap(
+            180,
+            "3 forward passes at the beginning, and 3 first halves at the end? Rank 3 fills the second of these waits "
+            "with halves that it has put off.",
+        ),
         Trap(0, "The name promises it. But something has to reach the last rank before it can begin."),
         Trap(135, "Half of 1F1B's? The forward passes at the beginning cannot be split, and the wait at the end goes."),
     ),
@@ -177,7 +182,7 @@ NAPKIN = Prediction(
         "of one sequence each, 4,096 tokens long, in 16 bits. How many GB of **activations** does one stage send to "
         "the next one in that step?"
     ),
-    answer=32 * 4096 * 4096 * 2 / 1e9,
+    answer=1.07,
     unit="GB",
     within=0.1,
     why=(
