@@ -107,6 +107,12 @@ def whole_output(part, dim):
             says="too large by the number of ranks",
         ),
         Mutant(
+            "passes the gradient of the whole to its part",
+            replace=("return dy.chunk(world_size, dim)[rank]", "return dy"),
+            verdict="raises",
+            says="invalid gradient",
+        ),
+        Mutant(
             "passes the gradient of the first part to all ranks",
             replace=("dy.chunk(world_size, dim)[rank]", "dy.chunk(world_size, dim)[0]"),
             says="['gradient of part']",
@@ -460,6 +466,12 @@ def gather_sequence(x):
                 "            parts = list(dy.contiguous().view(world_size, len(dy), -1, dy.shape[-1]))\n",
             ),
             says="three rows",
+        ),
+        Mutant(
+            "hands the whole gradient over in place of a list of its parts",
+            replace=("dist.reduce_scatter(dx, parts)", "dist.reduce_scatter(dx, dy)"),
+            verdict="raises",
+            says="list",
         ),
         Mutant(
             "keeps another rank's positions",
