@@ -65,7 +65,8 @@ class Painting:
         y, mesh = self.product.y, self.mesh
         if PARTIAL not in y:
             return "whole on every rank" if set(y) == {WHOLE} else f"cut into {_of(y, mesh)}"
-        over = "" if len(mesh) == 1 else f" over dimension {listed([str(d) for d, p in enumerate(y) if p == PARTIAL])}"
+        partial = [str(d) for d, p in enumerate(y) if p == PARTIAL]
+        over = f" over dimension{'s' * (len(partial) > 1)} {listed(partial)}" if len(mesh) > 1 else ""
         rest = [f"cut into {p} over dimension {d}" for d, p in enumerate(y) if p in ALONG]
         return ", and ".join([*rest, f"a partial sum{over}, still to be added up"])
 

@@ -8,9 +8,10 @@ those of one process that reads all rows itself. Where DeepSpeed is installed, i
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/ddp_by_hand.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/ddp_by_hand.py &
+    done; wait; rm -f $meet
 """
 
 import importlib.util

@@ -8,9 +8,10 @@ count: one all-reduce of both, then a division. For gradients, the count is the 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/distributed_mean.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/distributed_mean.py &
+    done; wait; rm -f $meet
 """
 
 import os

@@ -8,9 +8,10 @@ exponentials by everybody's sum. Two all-reduces of one number each, however lon
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/distributed_softmax.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/distributed_softmax.py &
+    done; wait; rm -f $meet
 """
 
 import os

@@ -9,9 +9,10 @@ all ranks have to see, and which is removed.
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/load_sharded.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/load_sharded.py &
+    done; wait; rm -f $meet
 """
 
 import os
@@ -241,8 +242,6 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), rank=rank, world_size=world_size)
     main()
     dist.destroy_process_group()
-    if rank == 0 and os.environ.get("INIT_METHOD", "").startswith("file://"):  # for the next run: torch leaves it there
-        Path(os.environ["INIT_METHOD"].removeprefix("file://")).unlink(missing_ok=True)
     # Meshes keep their groups, and these their threads. One that wants Python's lock while Python takes itself apart
     # would abort the process (before Python 3.14): so there is nothing to take apart.
     sys.stdout.flush()

@@ -10,9 +10,10 @@ the loss of one that nobody disturbed. Without `--folder` nothing is saved. A fo
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/mesh.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/mesh.py &
+    done; wait; rm -f $meet
 """
 
 import argparse

@@ -8,9 +8,10 @@ those of lessons 13 and 13b. Every way has the losses of one process.
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/pipeline.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/pipeline.py &
+    done; wait; rm -f $meet
 """
 
 import os

@@ -9,9 +9,10 @@ whose vocabulary is padded, and the gradients of both ends, are held against one
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:
 
+    meet=$(mktemp -u)
     for r in 0 1 2 3; do
-      RANK=$r WORLD_SIZE=4 INIT_METHOD=file:///tmp/meet python scripts/vocabulary_parallel.py &
-    done; wait
+      RANK=$r WORLD_SIZE=4 INIT_METHOD=file://$meet python scripts/vocabulary_parallel.py &
+    done; wait; rm -f $meet
 """
 
 import os
