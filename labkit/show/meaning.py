@@ -49,7 +49,7 @@ def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tup
 def _row(value: Any, origins: Sequence[Origin] | None, values: Values | None = None) -> list[list[Tile]]:
     """The tiles of one rank; the entries of a list stand apart."""
     if value is None or isinstance(value, judge.Sentinel):
-        return [[Tile("any" if value is judge.ANY else "None", kind="empty")]]
+        return [[Tile(words(value), kind="empty")]]
     flat = leaves(value)
     if not flat:
         return [[Tile("[]", kind="empty")]]
@@ -103,9 +103,11 @@ def _kind(value: Any, origin: Origin, values: Values | None) -> str:
 def words(value: Any) -> str:
     """A value in as few characters as a tile has room for.
 
-    >>> words(100000000.0), words(2.0), words("ring")
-    ('1e+08', '2', 'ring')
+    >>> words(100000000.0), words(2.0), words("ring"), words(judge.ANY)
+    ('1e+08', '2', 'ring', 'any')
     """
+    if isinstance(value, judge.Sentinel):
+        return "any" if value is judge.ANY else "None"
     if isinstance(value, str):
         return value if len(value) <= 12 else f"{value[:11]}…"
     if isinstance(value, float) and len(short(value)) > 6:

@@ -185,7 +185,7 @@ def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
 def _tiles(value: Any, start: int, rank: int | None = None, want: Any = None, wrong: bool = False) -> list[Tile]:
     """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined."""
     if value is None or isinstance(value, judge.Sentinel):
-        return [Tile("any" if value is judge.ANY else "None", kind="empty", wrong=wrong)]
+        return [Tile(meaning.words(value), kind="empty", wrong=wrong)]
     flat, wanted = leaves(value), leaves(want)
     if not flat:
         return [Tile("empty", kind="empty", width=1.3)]
