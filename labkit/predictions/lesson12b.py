@@ -426,8 +426,8 @@ FEWEST = Prediction(
     lesson="12b",
     question=(
         "With `columns_then_rows`: in each of the two transformer layers `qkv` and `widen` are cut into columns, "
-        "`project` and `narrow` into rows, and the embedding is cut by its vocabulary. How many all-reduces are there "
-        "in the **forward** pass, up to the scores?"
+        "`project` and `narrow` into rows, and the embedding is cut by its vocabulary. Each product is computed where "
+        "its weight lies. How many all-reduces does the **forward** pass need, up to the scores?"
     ),
     options=(
         Option("two", "Each layer has two pairs of column and row, and the embedding is a partial sum, too."),
