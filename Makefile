@@ -10,7 +10,7 @@ FRESH ?=
 # The versions to install; with none, the newest that pyproject.toml allows.
 PINS ?= constraints.txt
 # So many test files run side by side: while one waits for a time-out, others compute.
-WORKERS ?= 4
+WORKERS ?= 3
 RUNS ?= 20
 
 BIN = $(VENV)/bin

@@ -3,13 +3,11 @@
 It stands here, above tests/, because pytest reads only the conftest.py files above the paths it is given.
 """
 
-import contextlib
 import os
 import re
 import secrets
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,14 +36,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     global _lab
     if _is_cell(item) and _lab is None:
         import labkit
-        from labkit.cluster.forkclient import ForkClient
-        from labkit.cluster.rundir import RunDir
 
         _environment.setenv("LABKIT_QUIET", "1")
         _lab = labkit.start(4)
         _environment.setenv("LABKIT_SHARED", str(_lab.address))
-        with contextlib.closing(ForkClient(RunDir(Path(_lab.address).parent, "").socket)) as server:
-            server.ask("preload", also=["torch._dynamo"])  # else each notebook's ranks do, with their first optimizer
     try:
         return (yield)
     finally:

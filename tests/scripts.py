@@ -1,18 +1,20 @@
-"""The workbook's scripts as processes that meet in a file, one a rank, forked with torch in place."""
+"""The workbook's scripts as processes that meet in a file, one a rank."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
-from tests.forked import context
-from tests.to_its_end import LISTENS, become
+from tests.to_its_end import LISTENS
 
+TO_ITS_END = Path(__file__).with_name("to_its_end.py")
 SCRIPTS = Path(__file__).resolve().parent.parent / "notebooks" / "scripts"
-LIMIT = 100  # seconds: busy cores
+LIMIT = 100  # seconds: three imports of torch on busy cores
 PLACE = (
     "RANK",
     "WORLD_SIZE",
@@ -31,26 +33,29 @@ def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT, *words
     As they leave their group they listen at loopback alone. The program gets these words, and runs in `meet`'s folder.
     """
     kept = {key: value for key, value in os.environ.items() if key not in PLACE}
-    kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1"}
+    kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    command = [sys.executable, "-X", "faulthandler", str(TO_ITS_END), str(program), *words]
     end = time.monotonic() + limit
-    with tempfile.TemporaryDirectory(prefix="script-") as place:
-        pairs = [(Path(place, f"{rank}.out"), Path(place, f"{rank}.err")) for rank in range(world_size)]
-        ranks = []
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2 * world_size)]
+        pairs = list(zip(files[::2], files[1::2], strict=True))
+        ranks: list[subprocess.Popen[bytes]] = []
+        late = []
         try:
-            for rank, pair in enumerate(pairs):
+            for rank, (out, err) in enumerate(pairs):
                 its = {**kept, "RANK": str(rank)}
-                given = [str(program), *words], its, str(meet.parent), *map(str, pair)
-                ranks.append(context().Process(target=become, args=given, daemon=True))
-                ranks[-1].start()
-            for process in ranks:
-                process.join(max(0, end - time.monotonic()))
-            late = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
+                ranks.append(subprocess.Popen(command, env=its, cwd=meet.parent, stdout=out, stderr=err))
+            for rank, process in enumerate(ranks):
+                try:
+                    process.wait(max(0, end - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    late.append(rank)
         finally:
             for process in ranks:
                 process.kill()
-                process.join()
-        said = [tuple(path.read_text("utf-8") if path.exists() else "" for path in pair) for pair in pairs]
-    codes = [process.exitcode for process in ranks]
+                process.wait()
+        said = [tuple(file.seek(0) or file.read() for file in pair) for pair in pairs]
+    codes = [process.returncode for process in ranks]
     assert codes == [0] * world_size, _all_said(codes, late, said, limit)
     if sys.platform.startswith("linux"):
         listens = [[line for line in err.splitlines() if line.startswith(LISTENS)] for _, err in said]
@@ -58,7 +63,7 @@ def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT, *words
     return [out.splitlines() for out, _ in said]
 
 
-def _all_said(codes: list[int | None], late: list[int], said: list[tuple[str, ...]], limit: float) -> str:
+def _all_said(codes: list[int], late: list[int], said: list[tuple[str, ...]], limit: float) -> str:
     """How each rank ended, and all that it said: what is needed to understand a failure that does not come back."""
     lines = []
     for rank, (code, (out, err)) in enumerate(zip(codes, said, strict=True)):

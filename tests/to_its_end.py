@@ -1,4 +1,6 @@
-"""Be a script of the workbook as `python script.py` is, and tell where it listens, and if it leaves Gloo's threads.
+"""Run a script of the workbook as `python script.py` does, and tell where it listens, and if it leaves Gloo's threads.
+
+    python tests/to_its_end.py notebooks/scripts/ddp_by_hand.py
 
 Such a thread lets go of a collective's tensors some time after the collective is done. For that it takes Python's lock,
 and up to Python 3.13 a thread that asks for the lock of an interpreter which is being taken apart is ended on the spot:
@@ -9,49 +11,18 @@ As the script leaves its process group, the addresses that it listens at are tol
 """
 
 import atexit
-import faulthandler
 import os
 import runpy
 import sys
-import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
-import torch.distributed as dist
 
 from labkit.rank import gloo
 
 LEFT = 70  # the exit code where a thread is left
 LISTENS = "listens at:"  # how the line begins
-
-
-def become(words: Sequence[str], env: Mapping[str, str], folder: str, out: str, err: str) -> None:
-    """In a process that was just forked: run `python script.py ...` in this environment and folder, to its end."""
-    for number, path in ((1, out), (2, err)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(file, number)
-        os.close(file)
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    faulthandler.enable()
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    torch.set_num_threads(int(env.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
-    if sys.platform.startswith("linux"):
-        watch()
-    sys.argv = list(words)
-    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as leaving:
-        if leaving.code:
-            raise
-    threading._shutdown()  # type: ignore[attr-defined]  # as Python does at its end, and a forked process does not
-    atexit._run_exitfuncs()
-    tell()
 
 
 def tell() -> None:
@@ -65,6 +36,8 @@ def tell() -> None:
 
 def watch() -> None:
     """Have `destroy_process_group` tell the addresses first."""
+    import torch.distributed as dist
+
     destroy = dist.destroy_process_group
 
     def told(*args: Any, **kwargs: Any) -> None:
@@ -73,3 +46,12 @@ def watch() -> None:
         destroy(*args, **kwargs)
 
     dist.destroy_process_group = told
+
+
+if __name__ == "__main__":
+    atexit.register(tell)  # the first one in, and so the last one out
+    if sys.platform.startswith("linux"):
+        watch()
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from labkit.cluster.rundir import TAG
@@ -110,10 +110,10 @@ class ForkServer:
         importlib.import_module(APPS[kind][0])
         return {}
 
-    def do_preload(self, also: Sequence[str] = ()) -> dict[str, Any]:
+    def do_preload(self) -> dict[str, Any]:
         """Import what engines need; freeze it, so that the garbage collector of a child copies none of it."""
         sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]  # ipykernel then goes without a debugger
-        for name in (*PRELOAD, *also):
+        for name in PRELOAD:
             importlib.import_module(name)
         gc.freeze()
         return {"torch": sys.modules["torch"].__version__}

@@ -11,6 +11,7 @@ then its ranks are killed and new ones forked for the next case. A warning on a 
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import os
 import pickle
 import tempfile
@@ -20,8 +21,6 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-from tests.forked import context
 
 LIMIT = 15.0  # seconds a case may take; a call between ranks gives up after half of that
 
@@ -84,12 +83,13 @@ class Ranks:
         return results
 
     def _start(self) -> None:
-        forking = context()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed", "labkit.rank.comms", "labkit.rank.clock"])
         self._generation += 1
         meeting = str(Path(self._folder.name) / f"store-{self._generation}")
         for rank in range(self.n):
-            ours, theirs = forking.Pipe()
-            process = forking.Process(target=_serve, args=(rank, self.n, meeting, theirs), daemon=True)
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, self.n, meeting, theirs), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
