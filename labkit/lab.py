@@ -81,8 +81,9 @@ def start(
         nodes: how many hosts, where Slurm or MPI chooses them.
         per_node: how many ranks on each; by default one a GPU, else 2.
         hosts: their names, with the ranks of each: {"na": 2, "nb": 2}; or names alone, with `per_node`.
-        profile: the name of an ipyparallel profile whose ipcluster_config.py names the launcher and its settings. What
-            you give here goes before it. Where no launcher is named, the environment variable LABKIT_PROFILE is read.
+        profile: the name of an ipyparallel profile: its ipcluster_config.py names the launcher and its settings, and
+            hosts, nodes and per_node as c.Lab.hosts and so on. What you give here goes before it. Where neither a
+            profile nor a launcher is named, the environment variable LABKIT_PROFILE is.
 
     Ranks are numbered host by host. A second `start()` with the same wishes returns the running lab; with others it
     replaces it. Raises `LabError`, with what to do next, where the wish cannot be met.
@@ -126,6 +127,8 @@ def _checked(
         named, count, config = read_profile(profile)
         engines = engines or (None if named == "labkit" else named)
         n = n or count
+        if nodes is per_node is hosts is None:
+            nodes, per_node, hosts = (config.Lab.get(name) for name in ("nodes", "per_node", "hosts"))
     if hosts is not None and engines is None:
         engines = "ssh"
     if engines in KINDS:

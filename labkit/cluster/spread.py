@@ -54,9 +54,6 @@ class Spread:
     def seats(self, gpus: Sequence[int], n: int | None) -> list[int]:
         """The host of each rank, by number: host by host, `n` ranks or as many as there is room for."""
         room = [c or g or FEW for c, g in zip(self.counts, gpus, strict=True)]
-        if n is not None and not any(self.counts):
-            each, rest = divmod(n, len(room))
-            room = [each + (h < rest) for h in range(len(room))]
         seats = [h for h, c in enumerate(room) for _ in range(c)]
         if n is not None and n > len(seats):
             raise LabError(
@@ -108,10 +105,10 @@ class Spread:
         nodes = len(self.hosts)
         argv = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
         argv += ["--job-name=labkit", "--input=none"]
-        argv += [f"--cpus-per-task={max(c or 1 for c in self.counts)}"]
         argv += [f"--nodelist={','.join(self.hosts)}"] if all(self.hosts) else []
-        if job := os.environ.get("SLURM_JOB_ID"):
-            return [*argv, f"--jobid={job}", "--overlap"]
+        if job := os.environ.get("SLURM_JOB_ID"):  # a step in what is allocated already, beside the notebook's own
+            return [*argv, f"--jobid={job}", "--overlap", "--cpu-bind=none"]
+        argv += [f"--cpus-per-task={max(c or 1 for c in self.counts)}"]
         names = {"queue": "partition", "account": "account", "qos": "qos", "timelimit": "time"}
         argv += [f"--{option}={slurm[name]}" for name, option in names.items() if slurm.get(name)]
         return [*argv, *shlex.split(slurm.get("options", ""))]
@@ -207,10 +204,8 @@ def spread(
     """What was wished, checked; `config` fills in what was left out."""
     wished = Spread(kind, (), (), config)
     if hosts is None and kind == "ssh":
-        hosts = {
-            h: e if isinstance(e, int) else e[0]
-            for h, e in wished._config("SSHEngineSetLauncher").get("engines", {}).items()
-        }
+        known = wished._config("SSHEngineSetLauncher").get("engines", {})
+        hosts = {host: each if isinstance(each, int) else each[0] for host, each in known.items()}
     if isinstance(hosts, str):
         raise LabError(f'hosts={hosts!r} is a text. Name the hosts with their ranks: hosts={{"{hosts}": 2}}.')
     if kind == "ssh" and not hosts:
@@ -228,29 +223,37 @@ def spread(
         if not all(isinstance(name, str) and name and not name.startswith("-") for name in names):
             raise LabError(f"hosts={hosts!r}: the name of a host is a text that does not begin with a dash.")
     else:
-        nodes = nodes or _nodes_of_the_job() or 1 if kind == "slurm" else nodes or 1
+        if nodes is None:
+            nodes = _nodes_of_the_job() if kind == "slurm" else 1
         names, counts = ("",) * nodes, (per_node,) * nodes
     for what, values, least in (("nodes", (nodes,), 1), ("ranks of a host", counts, 1)):
         for value in values:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise LabError(f"{value!r} is no number of {what}. Give 1 or more.")
-    if n is not None and n < len(names):
-        raise LabError(f"{count(n, 'rank')} on {count(len(names), 'host')}: each needs one. Name fewer hosts.")
+    if n is not None:  # a host that no rank is for is left alone
+        if not any(counts):
+            each, rest = divmod(n, len(names))
+            counts = tuple(each + (h < rest) for h in range(len(names)))
+        needed = next((h for h in range(len(names)) if sum(counts[:h]) >= n), len(names))
+        names, counts = names[:needed], counts[:needed]
     return replace(wished, hosts=names, counts=counts)
 
 
 def _nodes_of_the_job() -> int:
-    return int(os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or 0)
+    return int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
 
 
 def read_profile(name: str) -> tuple[str, int | None, Any]:
     """(launcher, engines, settings) of an ipyparallel profile's ipcluster_config.py.
 
-    Raises LabError where there is none of this name: ipyparallel would start local engines without a word.
+    What `start()` takes and ipyparallel has no name for stands there under labkit's own: `c.Lab.hosts`, `c.Lab.nodes`
+    and `c.Lab.per_node`. Raises LabError where there is none of this name: ipyparallel would start local engines
+    without a word.
     """
     import ipyparallel as ipp
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
+    from traitlets.config.loader import PyFileConfigLoader
 
     try:
         where = ProfileDir.find_profile_dir_by_name(get_ipython_dir(), name).location
@@ -262,6 +265,7 @@ def read_profile(name: str) -> tuple[str, int | None, Any]:
             f"Make it: ipython profile create --parallel {name}"
         ) from None
     try:
+        PyFileConfigLoader("ipcluster_config.py", where).load_config()  # ipyparallel only logs what is wrong with it
         cluster = ipp.Cluster(profile_dir=where, log_level=50, shutdown_atexit=False)
     except Exception as error:
         raise LabError(f"The profile {name!r} cannot be read ({error}). Mend {where}/ipcluster_config.py.") from error
