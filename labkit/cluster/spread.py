@@ -234,7 +234,7 @@ def spread(
         if not any(counts):
             each, rest = divmod(n, len(names))
             counts = tuple(each + (h < rest) for h in range(len(names)))
-        needed = next((h for h in range(len(names)) if sum(counts[:h]) >= n), len(names))
+        needed = next((h for h in range(len(names)) if sum(c or 1 for c in counts[:h]) >= n), len(names))
         names, counts = names[:needed], counts[:needed]
     return replace(wished, hosts=names, counts=counts)
 
