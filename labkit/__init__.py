@@ -23,9 +23,9 @@
       outcome/     what became of a cell, told in sentences: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
       words.py     how ranks, lists, seconds and bytes are said; errors.py: what can go wrong for a learner
-      lines.py     the line that code is in, also where Python knows none
+      lines.py     the line that code is in, also where Python knows none; place.py: where process numbers mean the same
 
-Imports go down only; `words`, `errors` and `lines` lie under everything, and `top` is every module directly in
+Imports go down only; `words`, `errors`, `lines` and `place` lie under everything, and `top` is every module directly in
 labkit/:
 
     top → show, plot, cluster, predictions, exercises, grading, theory
