@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
 from labkit import no_ranks, words
 from labkit.cluster.console import Console
-from labkit.cluster.engines import Engines
+from labkit.cluster.engines import Choose, Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
 from labkit.cluster.run import ANSWER
+from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.show.look import Look
@@ -42,7 +44,6 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.theory.primitives import Means
     from labkit.widgets import Strip
 
-MOST = 16  # ranks on a CPU: more than that no laptop bears
 BACKENDS = ("gloo", "nccl")
 SHARED = "LABKIT_SHARED"  # the address of a cluster that this notebook may use (see `Lab.address`)
 
@@ -54,6 +55,11 @@ def start(
     backend: str | None = None,
     engines: str | None = None,
     timeout: float = 10,
+    *,
+    nodes: int | None = None,
+    per_node: int | None = None,
+    hosts: Mapping[str, int] | Sequence[str] | None = None,
+    profile: str | None = None,
 ) -> Lab:
     """Start `n` ranks that `%%px` cells run on, joined in one process group, and return the `Lab`.
 
@@ -61,19 +67,29 @@ def start(
     >>> lab = start(8)       # 8 ranks
     >>> with start(2) as lab:
     ...     lab.run("print(rank)")
+    >>> lab = start(engines="ssh", hosts={"na": 2, "nb": 2})     # ranks 0 and 1 on na, 2 and 3 on nb
+    >>> lab = start(engines="slurm", nodes=2, per_node=4)
+    >>> lab = start(profile="gpu")                               # what an ipyparallel profile says
 
     Args:
-        n: how many ranks, 1 to 16 on CPUs, with NCCL at most one a GPU.
-        backend: "gloo" or "nccl"; by default the best that the machine has.
-        engines: an ipyparallel launcher ("mpi", "ssh", "slurm", …); by default ranks are forked where that is safe.
+        n: how many ranks, 1 to 16 on one host's CPUs, with NCCL at most one a GPU.
+        backend: "gloo" or "nccl"; by default the best that the machines have.
+        engines: "ssh", "slurm" or "mpi" for ranks on several hosts, or another launcher that ipyparallel knows; by
+            default ranks are forked on this host where that is safe.
         timeout: seconds that a rank may wait in a collective before the lab frees it. A wait that nobody can end
             is freed after one second already.
+        nodes: how many hosts, where Slurm or MPI chooses them.
+        per_node: how many ranks on each; by default one a GPU, else 2.
+        hosts: their names, with the ranks of each: {"na": 2, "nb": 2}; or names alone, with `per_node`.
+        profile: the name of an ipyparallel profile: its ipcluster_config.py names the launcher and its settings, and
+            hosts, nodes and per_node as c.Lab.hosts and so on. What you give here goes before it. Where neither a
+            profile nor a launcher is named, the environment variable LABKIT_PROFILE is.
 
-    A second `start()` with the same wishes returns the running lab; with others it replaces it.
-    Raises `LabError`, with what to do next, where the wish cannot be met.
+    Ranks are numbered host by host. A second `start()` with the same wishes returns the running lab; with others it
+    replaces it. Raises `LabError`, with what to do next, where the wish cannot be met.
     """
     global _current
-    wish = _checked(n, backend, engines, timeout)
+    wish = _checked(n, backend, engines, timeout, nodes, per_node, hosts, profile)
     if _current is not None:
         if _current.wish == wish and _current.running:
             _current.heal()
@@ -84,14 +100,45 @@ def start(
     return _current
 
 
-def _checked(n: Any, backend: Any, engines: Any, timeout: Any) -> tuple[Any, ...]:
-    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MOST):
+@dataclass(frozen=True)
+class Wish:
+    """What `start()` was asked for, checked; `spread` where there are several hosts, `config` a profile's settings."""
+
+    n: int | None
+    backend: str | None
+    engines: str | None
+    timeout: float
+    spread: Spread | None = None
+    config: Any = None
+
+
+def _checked(
+    n: Any, backend: Any, engines: Any, timeout: Any, nodes: Any, per_node: Any, hosts: Any, profile: Any
+) -> Wish:
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise LabError(f"n={n!r} is no number of ranks. Choose 1 to {MOST}, such as start(4).")
     if backend is not None and backend not in BACKENDS:
         raise LabError(f"backend={backend!r} is unknown here. Choose 'gloo' (CPUs) or 'nccl' (GPUs), or leave it out.")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < 1e6:
         raise LabError(f"timeout={timeout!r} is no time to wait. Give seconds, such as start(timeout=10).")
-    return n, backend, engines, float(timeout)
+    config = None
+    profile = profile or (os.environ.get(PROFILE) if engines is None and hosts is None else None)
+    if profile:
+        named, count, config = read_profile(profile)
+        engines = engines or (None if named == "labkit" else named)
+        n = n or count
+        if nodes is per_node is hosts is None:
+            nodes, per_node, hosts = (config.Lab.get(name) for name in ("nodes", "per_node", "hosts"))
+    if hosts is not None and engines is None:
+        engines = "ssh"
+    if engines in KINDS:
+        return Wish(n, backend, engines, float(timeout), spread(engines, nodes, per_node, hosts, n, config), config)
+    for name, value in (("nodes", nodes), ("per_node", per_node), ("hosts", hosts)):
+        if value is not None:
+            raise LabError(f'{name}= is for several hosts. Say how they are reached: engines="ssh", "slurm" or "mpi".')
+    if n is not None and n > MOST and engines is None:
+        raise LabError(f"n={n!r} is no number of ranks for one host. Choose 1 to {MOST}, such as start(4).")
+    return Wish(n, backend, engines, float(timeout), None, config)
 
 
 class Lab:
@@ -102,20 +149,24 @@ class Lab:
     >>> lab.stop()
     """
 
-    def __init__(self, wish: tuple[Any, ...]) -> None:
-        n, backend, engines, timeout = self.wish = wish
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
         self.reason = ""
 
-        def choose(gpus: int) -> tuple[int, str]:
-            chosen, with_backend, self.reason = _choose(n, backend, gpus)
-            return chosen, with_backend
+        def choose(gpus: list[int]) -> tuple[int, str, list[int]]:
+            if wish.spread:
+                at, with_backend, self.reason = _choose_far(wish, wish.spread, gpus)
+                return len(at), with_backend, at
+            chosen, with_backend, self.reason = _choose(wish.n, wish.backend, gpus[0])
+            return chosen, with_backend, []
 
-        shared = os.environ.get(SHARED) if engines is None else None
-        self._engines = _attached(shared, timeout, choose) if shared else None
+        shared = os.environ.get(SHARED) if wish.engines is None else None
+        self._engines = _attached(shared, wish.timeout, choose) if shared else None
         if self._engines is None:
             say, done = _progress()
             try:
-                self._engines = Engines.start(timeout, engines or _default_launcher(), choose, say)
+                processes = Processes(wish.engines or _default_launcher(), wish.spread, wish.config)
+                self._engines = Engines.start(wish.timeout, processes, choose, say)
             except BaseException as error:
                 no_ranks.explain(no_ranks.after(error), instead=True)
                 raise
@@ -134,6 +185,8 @@ class Lab:
             self._magics = LabMagics(shell, self._console)
             shell.register_magics(self._magics, PictureMagics(shell, self.flow, self.wire, self.late))
             forgotten.watch(shell, self._engines)
+        if wish.spread:
+            self.reason = f"{self.reason}\n{_where(self._engines)}"
         print(self.reason)
 
     # -- what a learner calls -----------------------------------------------------------------------------------
@@ -614,6 +667,35 @@ def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, st
     return n or 4, backend, f"{words.count(n or 4, 'CPU rank')} with Gloo: {why}."
 
 
+def _choose_far(wish: Wish, far: Spread, gpus: list[int]) -> tuple[list[int], str, str]:
+    """The host of each rank, the backend, and how many ranks on what, in words."""
+    at = far.seats(gpus, wish.n)
+    enough = all(at.count(h) <= g for h, g in enumerate(gpus))
+    if wish.backend == "nccl" and not enough:
+        have = words.listed([f"{g} on host {h}" for h, g in enumerate(gpus)])
+        raise LabError(
+            f"NCCL wants one GPU for each rank, and torch finds {have}. "
+            "Ask for fewer ranks on each host, or for CPU ranks with backend='gloo'."
+        )
+    backend = wish.backend or ("nccl" if enough and len(at) > 1 else "gloo")
+    if backend == "gloo" and (most := max(map(at.count, at))) > MOST:
+        raise LabError(f"{most} CPU ranks on one host are too many. Choose {MOST} or fewer, such as per_node=2.")
+    kind = "rank" if backend == "nccl" else "CPU rank"
+    how = "NCCL, each on a GPU of its own" if backend == "nccl" else "Gloo"
+    hosts = words.count(len(set(at)), "host")
+    return at, backend, f"{words.count(len(at), kind)} with {how}, on {hosts} {far.by}:"
+
+
+def _where(engines: Engines) -> str:
+    """Which ranks are on which host, and what other people of the network could see."""
+    hosts = words.alike({m.rank: m.host for m in engines.members})
+    each = words.listed([f"{words.ranks(rs)} on {host}" for host, rs in hosts.items()])
+    return (
+        f"{each}.\nThe notebook's messages to the ranks are encrypted. What the ranks send one another is not, so use "
+        "a network that you trust."
+    )
+
+
 def _ranks(ranks: int | Sequence[int] | None, n: int) -> list[int]:
     chosen = list(range(n)) if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
     if not chosen or not all(isinstance(r, int) and 0 <= r < n for r in chosen):
@@ -667,7 +749,7 @@ def _default_launcher() -> str:
     return "labkit" if sys.platform == "linux" else "local"
 
 
-def _attached(address: str, timeout: float, choose: Callable[[int], tuple[int, str]]) -> Engines | None:
+def _attached(address: str, timeout: float, choose: Choose) -> Engines | None:
     """Fresh ranks in a shared cluster; None where it no longer answers, so that a cluster of one's own serves."""
     try:
         shared = Processes.attach(address)

@@ -61,7 +61,7 @@ class Controller(IPController):
 
     def next_port(self, pool_name: str = "common") -> int:
         """Where no ports are given: a free TCP port that nobody else is given before ZeroMQ listens at it."""
-        if self.ports:
+        if self.ports or (pool_name == "client" and self.client_ports):
             return int(super().next_port(pool_name))
         kept = socket.socket()
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ, which may then listen beside it

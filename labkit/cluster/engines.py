@@ -16,6 +16,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from labkit.cluster.hosts import FarProcess
 from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
 from labkit.cluster.run import ANSWER, Running, Watch, run
@@ -25,6 +26,7 @@ from labkit.outcome.outcome import Outcome
 from labkit.theory.cells import Cell
 
 CELLS = 500  # whose definitions a rank that is started anew is given
+Choose = Callable[[list[int]], tuple[int, str, list[int]]]  # GPUs of each host → ranks, backend, each rank's host
 JOINING = 30.0  # seconds in which all ranks must have joined
 
 
@@ -43,6 +45,7 @@ class Member:
     backend: str
     freeable: bool
     memory: int
+    place: str
 
 
 class Engines:
@@ -57,22 +60,21 @@ class Engines:
         self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
         self.cells: deque[Cell] = deque(maxlen=CELLS)  # that were sent
         self._ids: list[int] = []
-        self._held: dict[int, Process] = {}  # the ranks on this host; others are only reached through their agents
+        self._held: dict[int, Process | FarProcess] = {}  # others are only reached through their agents
+        self._at: list[int] = []  # the number of each rank's host, where there are several
         self._ended: dict[int, str] = {}
         self._store: Path | None = None
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
     @classmethod
-    def start(
-        cls, limit: float, launcher: str, choose: Callable[[int], tuple[int, str]], say: Callable[[str], None]
-    ) -> Engines:
-        """Start a cluster; `choose(gpus)` decides on (ranks, backend) once torch has been asked for GPUs."""
-        self = cls(limit, Processes(launcher))
+    def start(cls, limit: float, processes: Processes, choose: Choose, say: Callable[[str], None]) -> Engines:
+        """Start a cluster; `choose(gpus)` decides on the ranks once torch has been asked for the GPUs of each host."""
+        self = cls(limit, processes)
         try:
-            n, self.backend = choose(self.processes.start(say))
+            n, self.backend, self._at = choose(self.processes.start(say))
             say(f"Starting {n} ranks …")
-            self._ids = self.processes.new_engines(n)
+            self._ids = self.processes.new_engines(n, self._at)
             say("Joining the process group …")
             self.heal()
         except BaseException:
@@ -81,10 +83,10 @@ class Engines:
         return self
 
     @classmethod
-    def begin(cls, limit: float, shared: Processes, choose: Callable[[int], tuple[int, str]]) -> Engines:
+    def begin(cls, limit: float, shared: Processes, choose: Choose) -> Engines:
         """Fork new engines in a cluster that another process shares, and end those of the notebook before."""
         self = cls(limit, shared)
-        n, self.backend = choose(self.processes.gpus())
+        n, self.backend, _ = choose(self.processes.gpus())
         old = self.client.ids
         self._ids = self.processes.new_engines(n)
         self.processes.end(old)
@@ -166,9 +168,9 @@ class Engines:
         """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
         for r, process in self._held.items():
             if r not in self._ended and not process.runs():
-                self._ended[r] = self.processes.how_ended(process.pid)
+                self._ended[r] = self.processes.how_ended(process)
         for r, eid in enumerate(self._ids):
-            if r not in self._held and eid not in self.client.ids:
+            if not isinstance(self._held.get(r), Process) and eid not in self.client.ids:
                 self._ended.setdefault(r, "no heartbeat")
         return dict(self._ended)
 
@@ -220,9 +222,12 @@ class Engines:
         if gone:
             for r in gone:
                 self.processes.forget(self._ids[r])
-            for r, eid in zip(gone, self.processes.new_engines(len(gone)), strict=True):
+            at = [self._at[r] for r in gone] if self._at else []
+            self.processes.revive(at)
+            for r, eid in zip(gone, self.processes.new_engines(len(gone), at), strict=True):
                 self._ids[r] = eid
-                self._held.pop(r, None)
+                if (old := self._held.pop(r, None)) and old.runs():  # on a host that was out of reach for a while
+                    old.send(signal.SIGKILL)
                 self._ended.pop(r, None)
         return gone
 
@@ -251,19 +256,29 @@ class Engines:
 
     def join(self) -> bool:
         """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
-        store = self.processes.run.store()
-        args = {r: (r, self.n, self.backend, store, max(60.0, 10 * self.limit)) for r in range(self.n)}
+        store = self._meeting_place()
+        if store is None:
+            return False
+        local = [self._at[:r].count(h) for r, h in enumerate(self._at)] or list(range(self.n))
+        args = {r: (r, self.n, self.backend, store, max(60.0, 10 * self.limit), local[r]) for r in range(self.n)}
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together, stoppable=False)
         if not outcome.well:
             return False
         if self._store is not None:
             self._store.unlink(missing_ok=True)  # the old group's; sub-groups of the new one meet in the new one's
-        self._store = Path(store)
+        self._store = None if self._at else Path(store)
         self.members = [Member(rank=r, engine=self._ids[r], **facts) for r, facts in outcome.answers.items()]
         for m in self.members:
-            if m.rank not in self._held and (process := self.processes.hold(m.pid, m.host)):
+            if m.rank not in self._held and (process := self.processes.hold(m.engine, m.pid, m.place)):
                 self._held[m.rank] = process
         return True
+
+    def _meeting_place(self) -> str | None:
+        """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""
+        if not self._at:
+            return self.processes.run.store()
+        outcome = self.call("labkit.rank.store.open_at", {0: ()}, JOINING, self._together, stoppable=False)
+        return str(outcome.answers[0]) if outcome.well else None
 
     def _together(self, elapsed: float, running: Running) -> None:
         """Nobody waits for a rank that dies on its way, or whose cell began when all had been told to leave theirs."""
@@ -283,7 +298,8 @@ class Engines:
     def table(self) -> list[dict[str, Any]]:
         """One dict a rank, with the memory that it takes now."""
         memory = self.ask("memory", range(self.n), 1.0)
-        return [{**asdict(m), **(memory[m.rank] or {})} for m in self.members]
+        facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
+        return [{**row, **(memory[row["rank"]] or {})} for row in facts]
 
 
 def _of_the_notebook() -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""The processes of one run: reaper, fork server, controller and engines, reached through ipyparallel's client.
+"""The processes of one run: reaper, fork servers, controller and engines, reached through ipyparallel's client.
 
 Everything here speaks in engine ids. Which engine plays which rank is the business of `engines`.
 """
@@ -15,14 +15,17 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit import place
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
+from labkit.cluster.host import SEAT
+from labkit.cluster.hosts import FarProcess, Hosts
 from labkit.cluster.process import Process
-from labkit.cluster.reaper import __file__ as REAPER
-from labkit.cluster.rundir import TAG, RunDir, choose_rundir
+from labkit.cluster.rundir import TAG, RunDir, choose_rundir, start_reaper
+from labkit.cluster.spread import Spread
 from labkit.errors import LabError
 
 STARTING = 60.0  # seconds in which everything must be up
@@ -34,9 +37,11 @@ CONTROLLER_ARGS = [
     "--IPController.use_threads=True",  # one process instead of nine
     "--IPController.db_class=NoDB",
     "--IPController.log_level=30",  # WARNING: it would note each message
-    "--HeartMonitor.period=1000",  # how soon the end of an engine on another host is noticed: after ten misses
-    "--HeartMonitor.max_heartmonitor_misses=10",
+    "--HeartMonitor.period=1000",
 ]
+MISSES = 10  # heartbeats, after which ipyparallel counts an engine as gone
+FAR_MISSES = 40  # where every host tells which engines have ended, and a link may be down for a while
+IMPORTING = "Importing torch once for all ranks …"
 MAGICS = ("labkit.cluster.magic",)  # what the notebook needs once there are ranks
 RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
 JOINED = "__import__('labkit.rank.group', fromlist=['joined']).joined()"  # asked where a cell has ended well
@@ -72,24 +77,29 @@ def without_garbage_collection() -> Iterator[None]:
 class Processes:
     """What one lab has started; `stop` ends all of it, and the reaper does should this process die before."""
 
-    def __init__(self, launcher: str = "labkit") -> None:
-        self.launcher = launcher
+    def __init__(self, launcher: str = "labkit", spread: Spread | None = None, config: Any = None) -> None:
+        """By a launcher of ipyparallel's, with what a profile sets for it, or on the hosts of `spread`."""
+        self.launcher = "labkit" if spread else launcher
+        self.spread, self.given = spread, config
+        self.hosts: Hosts | None = None
         self.owner = True
+        self._far: dict[int, FarProcess] = {}  # engines on other hosts
+        self._seats = 0
         self._reaper: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
     @without_garbage_collection()
-    def start(self, say: Callable[[str], None]) -> int:
-        """Start everything but the engines; the number of GPUs that torch finds."""
+    def start(self, say: Callable[[str], None]) -> list[int]:
+        """Start everything but the engines; the number of GPUs that torch finds, on each host."""
         self.run = choose_rundir()
         self._reaper = start_reaper(self.run)
         from traitlets import TraitError
 
         forking = self.launcher == "labkit"
         if forking:
-            say("Importing torch once for all ranks …")
+            say(f"Starting a process on each host {self.spread.by} …" if self.spread else IMPORTING)
             self._server = start_server(self.run.socket, self.run.tag)
             server = ForkClient(self.run.socket)
             server.send("import", kind="controller")
@@ -103,12 +113,17 @@ class Processes:
         if forking:
             server.receive()
         self.cluster.start_controller_sync()
-        if forking:
+        if forking and not self.spread:
             server.send("preload")
         self.client = self.cluster.connect_client_sync(timeout=STARTING)
         for name in MAGICS:  # while the server imports torch
             importlib.import_module(name)
-        gpus = self._ask_torch(server) if forking else count_gpus()
+        if self.spread:
+            server.close()
+            self.hosts = Hosts(self.spread, self.run)
+            gpus = self.hosts.start(say)
+        else:
+            gpus = [self._ask_torch(server) if forking else count_gpus()]
         with open(self.run.address, "w") as f:
             json.dump({"path": str(self.run.path), "tag": self.run.tag, "file": self.cluster.cluster_file}, f)
         return gpus
@@ -149,7 +164,7 @@ class Processes:
         """How controller and engines are started; ipyparallel's cluster file does not keep it."""
         from traitlets.config import Config
 
-        config = Config()
+        config = Config() if self.given is None else self.given.copy()
         config.EngineLauncher.engine_args = ENGINE_ARGS if self.launcher == "labkit" else ENGINE_ARGS[1:]
         config.EngineLauncher.environment = {**ENVIRONMENT, TAG: self.run.tag}
         config.ControllerLauncher.environment = {**ENVIRONMENT, TAG: self.run.tag, **self._keys()}
@@ -157,9 +172,12 @@ class Processes:
         return config
 
     def _controller_args(self, sockets: str = "1-99") -> list[str]:
-        """Where everything is on this host, the controller listens at Unix sockets in the run's directory."""
+        """What is on this host meets the controller at Unix sockets in the run's directory, other hosts by TCP."""
         here = ["transport=ipc", f"ip={self.run.sockets}", f"ports={sockets}"] if self.launcher == "labkit" else []
-        return [*CONTROLLER_ARGS, *(f"--IPController.{option}" for option in here)]
+        if self.spread:
+            here[2:] = ["engine_transport=tcp", f"engine_ip={self.spread.address}", f"client_ports={sockets}"]
+        misses = f"--HeartMonitor.max_heartmonitor_misses={FAR_MISSES if self.spread else MISSES}"
+        return [*CONTROLLER_ARGS, misses, *(f"--IPController.{option}" for option in here)]
 
     def _keys(self) -> dict[str, str]:
         """The controller's curve keys, the same for a controller that takes the place of a dead one."""
@@ -185,11 +203,11 @@ class Processes:
         self.client = self.cluster.connect_client_sync(timeout=STARTING)
         return self
 
-    def gpus(self) -> int:
+    def gpus(self) -> list[int]:
         """Ask the fork server how many GPUs torch finds."""
         server = ForkClient(self.run.socket)
         try:
-            return int(server.ask("gpus")["gpus"])
+            return [int(server.ask("gpus")["gpus"])]
         finally:
             server.close()
 
@@ -197,6 +215,8 @@ class Processes:
         """End every process of the run and remove its files; of a run that another process owns, only leave it."""
         if hasattr(self, "client"):
             self.client.close(linger=0)
+        if self.hosts is not None:
+            self.hosts.stop()
         while self._reaper is not None:
             self._reaper.terminate()
             killed = self._reaper.wait() < 0  # by somebody, before it had done its work
@@ -211,16 +231,20 @@ class Processes:
 
     # -- engines ------------------------------------------------------------------------------------------------
 
-    def new_engines(self, n: int) -> list[int]:
-        """Start n engines and return their ids once all have registered."""
+    def new_engines(self, n: int, at: Sequence[int] = ()) -> list[int]:
+        """Start n engines, where there are several hosts on those with the numbers `at`; their ids in this order.
+
+        Without hosts an id says nothing about its place in the list. Returns once all have registered.
+        """
         before = set(self.client.ids)
-        launcher = self.cluster.engines[self.cluster.start_engines_sync(n)]
+        far = self._fork_far(at) if self.hosts else {}
+        launcher = None if self.hosts else self.cluster.engines[self.cluster.start_engines_sync(n)]
         for known in self._known_within(STARTING):
             if len(new := sorted(known - before)) >= n:
                 break
-            for pid, wrote in _died(launcher).items():
+            for how, wrote in self._ended_starting(launcher, far):
                 raise LabError(
-                    f"An engine ended while it started ({self.how_ended(pid)}):\n{_last_lines(wrote)}\n"
+                    f"An engine ended while it started ({how}):\n{_last_lines(wrote)}\n"
                     "Mend that, then run start() again."
                 )
         else:
@@ -229,7 +253,42 @@ class Processes:
                 f"{self._still_starting(launcher, new)}Run start() again, with fewer ranks."
             )
         self.until_reached(new)
-        return new
+        return self._in_order(new, far) if far else new
+
+    def revive(self, at: Sequence[int]) -> None:
+        """Start the process of these hosts anew where it was lost; LabError where that cannot be."""
+        for number in sorted(set(at)):
+            if self.hosts and self.hosts.hosts[number].lost:
+                self.hosts.revive(number)
+
+    def _fork_far(self, at: Sequence[int]) -> dict[str, FarProcess]:
+        """Fork an engine on each of these hosts, in the order of the ranks: seat → process."""
+        assert self.hosts
+        security = self.run.path / "security" / "ipcontroller-lab-engine.json"
+        env = {"IPP_CONNECTION_INFO": json.dumps(json.loads(security.read_text()))}
+        seats = [str(self._seats + k) for k in range(len(at))]
+        self._seats += len(at)
+        far: dict[str, FarProcess] = {}
+        for host in sorted(set(at)):
+            mine = [seat for seat, h in zip(seats, at, strict=True) if h == host]
+            pids = self.hosts.ask(host, "fork", args=["--cluster-id=lab", *ENGINE_ARGS], env=env, seats=mine)["pids"]
+            far |= {seat: FarProcess(self.hosts, host, pid) for seat, pid in zip(mine, pids, strict=True)}
+        return {seat: far[seat] for seat in seats}
+
+    def _in_order(self, engines: list[int], far: dict[str, FarProcess]) -> list[int]:
+        """The engines in the order of their seats, each held from now on: an id says nothing about its place."""
+        asked = {e: self.client[e].apply_async(os.getenv, SEAT) for e in engines}
+        by_seat = {answer.get(HEARING): e for e, answer in asked.items()}
+        self._far |= {by_seat[seat]: process for seat, process in far.items()}
+        return [by_seat[seat] for seat in far]
+
+    def _ended_starting(self, launcher: Any, far: dict[str, FarProcess]) -> Iterator[tuple[str, str]]:
+        """How engines have ended before they came up, and what they wrote."""
+        for pid, wrote in _died(launcher).items() if launcher is not None else ():
+            yield self.how_ended(pid), wrote
+        for process in far.values():
+            if not process.runs():
+                yield process.how(), process.log()
 
     def _known_within(self, seconds: float) -> Iterator[set[int]]:
         """The engines that the client knows, again and again: it hears of them, and asks the hub now and then."""
@@ -252,12 +311,13 @@ class Processes:
 
     def _still_starting(self, launcher: Any, came: list[int]) -> str:
         """Where the first process is that has not come up, as far as that can be told: lines for an error."""
-        if not hasattr(launcher, "stacks"):
+        if not self.hosts and not hasattr(launcher, "stacks"):
             return ""
         answers = [self._called(engine) for engine in came]
         for answer in answers:
             answer.wait(1)
-        stacks = launcher.stacks({answer.get() for answer in answers if answer.done()})
+        up = {answer.get() for answer in answers if answer.done()}
+        stacks = self.hosts.stacks(up) if self.hosts else launcher.stacks(up)
         if not stacks:
             return ""
         pid, stack = next(iter(stacks.items()))
@@ -330,13 +390,18 @@ class Processes:
         """Tell the hub that an engine is gone, rather than wait for its heart to be missed."""
         self.client._send(self.client._query_stream, "unregistration_request", content={"id": engine})
 
-    def hold(self, pid: int, host: str) -> Process | None:
-        """A handle on a process of this run; None where it is on another host, or is not to be held for certain."""
+    def hold(self, engine: int, pid: int, where: str) -> Process | FarProcess | None:
+        """A handle on an engine's process, `pid` at the place `where`; None where there is none for certain."""
+        if engine in self._far:
+            return self._far[engine]
         process = Process(pid, self.run.tag)
-        return process if process.held and host == os.uname().nodename else None
+        return process if process.held and where == place.here() else None
 
-    def how_ended(self, pid: int) -> str:
-        """How a process of ours ended: "SIGKILL", "exit code 1"; only its parent, the fork server, knows."""
+    def how_ended(self, process: Process | FarProcess | int) -> str:
+        """How a process of ours ended: "SIGKILL", "exit code 1"; only its parent, a fork server, knows."""
+        if isinstance(process, FarProcess):
+            return process.how()
+        pid = process if isinstance(process, int) else process.pid
         unknown = "its process ended"
         if self.launcher != "labkit":
             return unknown
@@ -390,30 +455,6 @@ def _died(launcher: Any) -> dict[int, str]:
 def _last_lines(text: str, n: int = 8) -> str:
     """The end of a log: when a run has failed, its files go with it."""
     return "\n".join(text.strip().splitlines()[-n:])
-
-
-def start_reaper(run: RunDir) -> subprocess.Popen[bytes]:
-    """Start the process that makes the run directory and cleans up after this one; wait until it watches."""
-    reaper = subprocess.Popen(
-        [sys.executable, "-I", "-S", REAPER, str(os.getpid()), str(run.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert reaper.stdin is not None
-    assert reaper.stdout is not None
-    reaper.stdin.write(f"{TAG}={run.tag}\n".encode())
-    reaper.stdin.close()
-    said = reaper.stdout.readline().decode().strip()
-    reaper.stdout.close()
-    if said != "ready":
-        reaper.wait()
-        raise LabError(
-            f"No run directory can be made at {run.path} ({said}). "
-            "Set TMPDIR to a directory that you may write to, and start again."
-        )
-    return reaper
 
 
 def count_gpus() -> int:

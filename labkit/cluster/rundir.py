@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.cluster.reaper import __file__ as REAPER
 from labkit.errors import LabError
 
 TAG = "LABKIT_RUN"  # in the environment of every process of a run: what the reaper looks for
@@ -53,6 +56,30 @@ def choose_rundir() -> RunDir:
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT - len("/fork.sock"):
         raise LabError(f"The path {path} is too long for a socket. Set TMPDIR to a shorter one, such as /tmp.")
     return RunDir(path, secrets.token_hex(16))
+
+
+def start_reaper(run: RunDir) -> subprocess.Popen[bytes]:
+    """Start the process that makes the run directory and cleans up after this one; wait until it watches."""
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", REAPER, str(os.getpid()), str(run.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert reaper.stdin is not None
+    assert reaper.stdout is not None
+    reaper.stdin.write(f"{TAG}={run.tag}\n".encode())
+    reaper.stdin.close()
+    said = reaper.stdout.readline().decode().strip()
+    reaper.stdout.close()
+    if said != "ready":
+        reaper.wait()
+        raise LabError(
+            f"No run directory can be made at {run.path} ({said}). "
+            "Set TMPDIR to a directory that you may write to, and start again."
+        )
+    return reaper
 
 
 def _parent() -> str:

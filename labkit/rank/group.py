@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 from torch.distributed import distributed_c10d
 
+from labkit import place
 from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import MeetingStore
 
@@ -38,18 +39,19 @@ _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and
 _counted = False  # bytes were seen to be counted on them
 
 
-def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> dict[str, Any]:
-    """Leave whatever group there was and join a new one of `world_size` ranks that meet in the file `store`.
+def join(rank: int, world_size: int, backend: str, store: str, limit: float, local: int = 0) -> dict[str, Any]:
+    """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
-    `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank.
+    `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
+    counts the ranks of one host: it chooses the GPU.
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
     leave()
     _joined_at = time.time_ns()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
-    device = choose_device(rank, backend)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
+    device = choose_device(local, backend)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
         store=_store,
@@ -66,6 +68,7 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float) -> 
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
+        "place": place.here(),
         "device": str(device),
         "backend": "gloo + nccl" if backend == "nccl" else backend,
         "freeable": world_size == 1 or bool(noted_sockets()) or backend == "nccl",
@@ -90,11 +93,11 @@ def leave() -> None:
     _sockets.clear()
 
 
-def choose_device(rank: int, backend: str) -> torch.device:
+def choose_device(local: int, backend: str) -> torch.device:
     """One GPU a rank with NCCL, the CPU otherwise."""
     if backend != "nccl":
         return torch.device("cpu")
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    device = torch.device("cuda", local % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 

@@ -1,4 +1,4 @@
-"""Where ranks meet before they are connected: a file, with waits that can be broken off.
+"""Where ranks meet before they are connected: a file, or rank 0's memory, with waits that can be broken off.
 
 torch's own stores wait in C++ until their time-out, however hopeless. A rank that waits there, because another
 one never calls `new_group`, could only be ended with all its variables.
@@ -6,6 +6,8 @@ one never calls `new_group`, could only be ended with all its variables.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from datetime import timedelta
 
@@ -13,15 +15,55 @@ import torch.distributed as dist
 
 from labkit.rank.slack import may_oversleep
 
-PAUSE = 0.002  # seconds between two looks at the file
+PAUSE = 0.002  # seconds between two looks into the store
+
+
+ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
+TCP = "tcp://"
+MEETING = timedelta(seconds=20)  # in which a store on another host must answer
+
+_listening: socket.socket | None = None  # on rank 0, between `open_at` and the join
+
+
+def open_at() -> str:
+    """Listen for ranks on other hosts, at this host's address alone; what `MeetingStore` is given as its place.
+
+    torch's own store would listen on every address that there is.
+    """
+    global _listening
+    if _listening is not None:  # of a join that did not come about
+        _listening.close()
+    _listening = socket.socket()
+    _listening.bind((os.environ.get(ADDRESS, "127.0.0.1"), 0))
+    _listening.listen(128)
+    host, port = _listening.getsockname()
+    return f"{TCP}{host}:{port}"
+
+
+def _store(place: str, world_size: int) -> dist.Store:
+    """torch's store at this place; the rank that listens there keeps it, all others reach it."""
+    global _listening
+    if not place.startswith(TCP):
+        return dist.FileStore(place, world_size)
+    host, port = place.removeprefix(TCP).rsplit(":", 1)
+    mine, _listening = _listening, None
+    if mine is not None and mine.getsockname() == (host, int(port)):
+        return dist.TCPStore(
+            host, int(port), None, is_master=True, wait_for_workers=False, timeout=MEETING,
+            master_listen_fd=mine.detach(),
+        )  # fmt: skip
+    return dist.TCPStore(host, int(port), None, is_master=False, wait_for_workers=False, timeout=MEETING)
 
 
 class MeetingStore(dist.Store):
-    """A `FileStore` whose waits end at once when `abort` is called; the file lives as long as its group."""
+    """A store whose waits end at once when `abort` is called; it lives as long as its group.
 
-    def __init__(self, path: str, world_size: int) -> None:
+    `place` is the path of a file on one host, or what `open_at` returned on rank 0.
+    """
+
+    def __init__(self, place: str, world_size: int) -> None:
         super().__init__()
-        self.file = dist.FileStore(path, world_size)
+        self.store = _store(place, world_size)
         self.patience = timedelta(seconds=300)
         self.aborted = False
 
@@ -32,7 +74,7 @@ class MeetingStore(dist.Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         may_oversleep(0)
         deadline = time.monotonic() + (timeout or self.patience).total_seconds()
-        while not self.file.check(keys):
+        while not self.store.check(keys):
             if self.aborted:
                 raise dist.DistStoreError("the wait was broken off by the lab")
             if time.monotonic() > deadline:
@@ -41,25 +83,25 @@ class MeetingStore(dist.Store):
 
     def get(self, key: str) -> bytes:
         self.wait([key])
-        return self.file.get(key)
+        return self.store.get(key)
 
     def set(self, key: str, value: str) -> None:
-        self.file.set(key, value)
+        self.store.set(key, value)
 
     def add(self, key: str, value: int) -> int:
-        return self.file.add(key, value)
+        return self.store.add(key, value)
 
     def check(self, keys: list[str]) -> bool:
-        return self.file.check(keys)
+        return self.store.check(keys)
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        return self.file.compare_set(key, expected, desired)
+        return self.store.compare_set(key, expected, desired)
 
     def delete_key(self, key: str) -> bool:
-        return self.file.delete_key(key)
+        return self.store.delete_key(key)
 
     def num_keys(self) -> int:
-        return self.file.num_keys()
+        return self.store.num_keys()
 
     def set_timeout(self, timeout: timedelta) -> None:
         self.patience = timeout

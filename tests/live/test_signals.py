@@ -119,7 +119,7 @@ def far(sleeper):
         real = lab.status()[1]["pid"]
         lab.run(
             "from labkit.rank import group\njoin = group.join\n"
-            f"if rank == 1: group.join = lambda *args: {{**join(*args), 'host': 'elsewhere', 'pid': {bystander.pid}}}"
+            f"if rank == 1: group.join = lambda *args: {{**join(*args), 'host': 'elsewhere', 'place': 'elsewhere', 'pid': {bystander.pid}}}"
         )
         engines = lab._console.engines
         engines._held.pop(1)  # as if it had never been here

@@ -1,0 +1,249 @@
+"""What runs on each host of a lab that spans several: it forks that host's engines and ends with the notebook.
+
+`python -m labkit.cluster.host` is started by ssh, srun or mpiexec, and told by one line what to do: on standard input,
+or in the environment where the launcher has no input to give. It calls the notebook back over an encrypted connection
+and answers one request after another; by itself it tells which engines have ended. A fork server and a reaper stand
+beside it, the same as on the notebook's own host: whatever becomes of this process, the reaper ends what it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from labkit import place
+from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, start_server
+from labkit.cluster.forkserver import STACKS, STACKS_END
+from labkit.cluster.process import Process
+from labkit.cluster.rundir import choose_rundir, start_reaper
+from labkit.errors import LabError
+
+ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not come by standard input
+NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start
+ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
+BEAT = 1.0  # seconds between two signs of life
+CALLING = 15.0  # seconds in which the notebook must be reached
+RETURNING = 5.0  # seconds in which a connection that is lost must be back
+SEAT = "LABKIT_SEAT"  # in the environment of an engine: which of the forks it is
+KEEPALIVE = {  # a link that is cut closes no connection: after some 20 s without an answer the kernel does
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 5,
+    zmq.TCP_KEEPALIVE_INTVL: 5,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.HEARTBEAT_IVL: 5000,
+    zmq.HEARTBEAT_TIMEOUT: 20000,
+}
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on every host, since code and messages go from one to the other."""
+    names = ("collectives-workbook", "torch", "ipyparallel", "ipykernel", "pyzmq")
+    found = {}
+    for name in names:
+        with contextlib.suppress(Exception):  # not installed there
+            found[name] = version(name)
+    return {"Python": ".".join(map(str, sys.version_info[:2])), **found}
+
+
+def own_address(towards: str) -> tuple[str, str]:
+    """(address, interface) by which this host reaches an IPv4 address; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.connect((towards, 9))
+        address = s.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address == address for a in addresses):
+            return address, name
+    return address, "lo"
+
+
+class HostAgent:
+    """One host of a lab: its engines by pid, and the connection to the notebook."""
+
+    def __init__(self, order: dict[str, Any], number: int) -> None:
+        self.number = number
+        self.address, interface = own_address(order["ip"])
+        self.environment = {
+            **ENVIRONMENT,
+            "GLOO_SOCKET_IFNAME": interface,
+            "NCCL_SOCKET_IFNAME": interface,
+            "LABKIT_ADDRESS": self.address,
+        }
+        self.engines: dict[int, Process] = {}
+        self.logs: dict[int, Path] = {}
+        self.run = choose_rundir()
+        self.reaper = start_reaper(self.run)
+        self.server = start_server(self.run.socket, self.run.tag)
+        self.forks = ForkClient(self.run.socket)
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.identity = f"{number}.{order.get('life', 0)}".encode()  # one of its own, once taken for lost
+        self.socket.curve_serverkey = order["key"].encode()
+        self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
+        for option, value in KEEPALIVE.items():
+            self.socket.setsockopt(option, value)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self.token = order["token"]
+        self.socket.connect(f"tcp://{order['ip']}:{order['port']}")
+        self.hello()
+
+    def hello(self) -> None:
+        """Say who this is; again after a connection was lost, since the notebook may have taken this host for dead."""
+        self.tell(
+            "hello",
+            token=self.token,
+            name=socket.gethostname(),
+            place=place.here(),
+            address=self.address,
+            pid=os.getpid(),
+            versions=versions(),
+            python=sys.executable,
+            cpus=len(os.sched_getaffinity(0)),
+        )
+
+    def tell(self, what: str, **fields: Any) -> None:
+        self.socket.send_json({"tell": what, "host": self.number, **fields})
+
+    def serve(self) -> str:
+        """Answer until told to end, or until the notebook is gone; why, in words."""
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self.monitor, zmq.POLLIN)
+        lost_at: float | None = time.monotonic() + CALLING - RETURNING
+        beaten = 0.0
+        while True:
+            ready = dict(poller.poll(100))
+            if self.monitor in ready:
+                event = recv_monitor_message(self.monitor)["event"]
+                lost_at = time.monotonic() if event == zmq.EVENT_DISCONNECTED else None
+            if self.socket in ready and not self.answer(json.loads(self.socket.recv())):
+                return ""
+            self.tell_ends()
+            now = time.monotonic()
+            if lost_at is not None and now > lost_at + RETURNING:
+                return "the notebook does not answer"
+            if now > beaten + BEAT and lost_at is None:
+                self.tell("beat")
+                beaten = now
+
+    def answer(self, request: dict[str, Any]) -> bool:
+        """Do what was asked and reply; False where it was to end."""
+        number, do = request.pop("request"), request.pop("do")
+        if do == "end":
+            return False
+        try:
+            reply = getattr(self, f"do_{do}")(**request)
+        except Exception as error:  # told where somebody waits for it
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        self.socket.send_json({"tell": "reply", "host": self.number, "request": number, **reply})
+        return True
+
+    def tell_ends(self) -> None:
+        """Tell which engines have ended, and how, as only the fork server knows."""
+        ended = [pid for pid, process in self.engines.items() if not process.runs()]
+        if not ended:
+            return
+        exits = {}
+        with contextlib.suppress(LabError):  # the server was killed as well
+            exits = self.forks.ask("exits")["exits"]
+        for pid in ended:
+            del self.engines[pid]
+            self.tell("end", pid=pid, code=exits.get(str(pid)), log=self._log(pid))
+
+    def do_nothing(self) -> dict[str, Any]:
+        return {}
+
+    def do_preload(self) -> dict[str, Any]:
+        self.forks.ask("preload")
+        return {"gpus": self.forks.ask("gpus")["gpus"]}
+
+    def do_fork(self, args: list[str], env: dict[str, str], seats: list[str]) -> dict[str, Any]:
+        """Fork an engine for each seat; their pids in this order."""
+        (self.run.path / "log").mkdir(exist_ok=True)
+        pids = []
+        for seat in seats:
+            log = self.run.path / "log" / f"engine-{seat}.log"
+            reply = self.forks.ask(
+                "fork",
+                kind="engine",
+                args=[f"--profile-dir={self.run.path}", "--IPEngine.auto_create=True", *args],
+                env={**self.environment, **env, SEAT: seat},
+                log=str(log),
+            )
+            pid = reply["pid"]
+            self.engines[pid] = Process(pid, reply["tag"])
+            self.logs[pid] = log
+            pids.append(pid)
+        return {"pids": pids}
+
+    def do_signal(self, pid: int, sig: int) -> dict[str, Any]:
+        """Signal an engine of this host that has not ended; nothing else has a handle here."""
+        if pid in self.engines:
+            self.engines[pid].send(sig)
+        return {}
+
+    def do_stands_still(self, pid: int) -> dict[str, Any]:
+        return {"stands": pid in self.engines and self.engines[pid].stands_still()}
+
+    def do_stacks(self, but: list[int]) -> dict[str, Any]:
+        """Where all engines but these are: pid → its log, with the Python stacks of its threads."""
+        asked = [pid for pid, process in self.engines.items() if pid not in but and process.runs()]
+        for pid in asked:
+            self.engines[pid].send(STACKS)
+        deadline = time.monotonic() + 1
+        while any(STACKS_END not in self._log(pid, 1 << 16) for pid in asked) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return {"stacks": {pid: self._log(pid, 1 << 16) for pid in asked}}
+
+    def _log(self, pid: int, most: int = 4000) -> str:
+        with contextlib.suppress(OSError):
+            return self.logs[pid].read_text(errors="replace")[-most:]
+        return ""
+
+    def end(self) -> None:
+        """End this host's part of the run: every process, then the files; wait for it."""
+        self.forks.close()
+        self.reaper.terminate()
+        self.reaper.wait()
+        self.server.wait()
+        self.context.destroy(linger=0)
+
+
+def _order() -> dict[str, Any]:
+    text = os.environ.pop(ORDER, "") or sys.stdin.readline()
+    return dict(json.loads(text))
+
+
+def main() -> None:
+    """Serve one lab on this host."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Stop is for the notebook
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the job was cancelled: the reaper sees to the rest
+    order = _order()
+    number = next((int(os.environ[name]) for name in NUMBERS if name in os.environ), 0)
+    for name in [name for name in os.environ if name.startswith(ITS_OWN)]:
+        del os.environ[name]
+    try:
+        agent = HostAgent(order, order.get("number", number))
+    except (LabError, OSError, zmq.ZMQError) as error:
+        print(f"labkit: {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
+        return
+    why = agent.serve()
+    if why:
+        print(f"labkit: {socket.gethostname()}: {why}", file=sys.stderr, flush=True)
+    agent.end()
+
+
+if __name__ == "__main__":
+    main()

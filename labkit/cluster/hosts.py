@@ -1,0 +1,417 @@
+"""The other hosts of a lab, as the notebook's process sees them: start one process on each, ask it, know what ended.
+
+The counterpart of `labkit.cluster.host`. What engines do is none of its business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from labkit.cluster.host import KEEPALIVE, versions
+from labkit.cluster.rundir import TAG, RunDir
+from labkit.cluster.spread import Launch, Spread, absent
+from labkit.errors import LabError
+from labkit.words import count, listed
+
+COMING = 60.0  # seconds in which a host's process must have called, once it was started
+ANSWERING = 20.0  # seconds in which a host must answer
+LOST = 6.0  # seconds after which a connection that is gone counts as lost
+QUIET = 3.0  # seconds of silence after which a host's connection is looked at
+NOTHING = b'{"request": 0, "do": "nothing"}'  # what tells whether there is a connection
+LEAVING = 5.0  # seconds in which the commands must end once their hosts were told to
+
+
+class Launched:
+    """A command that started processes on hosts; what it says is kept, line by line."""
+
+    def __init__(self, launch: Launch, tag: str) -> None:
+        self.launch = launch
+        self.said: list[str] = []
+        try:
+            self.popen = subprocess.Popen(
+                launch.argv,
+                stdin=subprocess.PIPE if launch.line else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, **launch.environment, TAG: tag},
+                start_new_session=True,  # Stop is for the kernel
+            )
+        except OSError as error:
+            raise absent(launch.argv[0], error) from None
+        if self.popen.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self.popen.stdin.write(launch.line)
+                self.popen.stdin.flush()  # and kept open: the connection ends with it
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout
+        for line in self.popen.stdout:
+            if line.strip():
+                self.said.append(line.rstrip())
+
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    def words(self) -> str:
+        """Its last lines, once it has ended all of them."""
+        if self.ended():
+            self._reader.join(1)
+        return "\n".join(self.said[-6:])
+
+    def end(self, seconds: float) -> None:
+        """Wait so long until it ends by itself, then end it: srun cancels its job, ssh closes its connection."""
+        for wait, stop in ((seconds, self.popen.terminate), (5.0, self.popen.kill), (5.0, self.popen.kill)):
+            try:
+                self.popen.wait(wait)
+                break
+            except subprocess.TimeoutExpired:
+                stop()
+        if self.popen.stdin:
+            with contextlib.suppress(OSError):
+                self.popen.stdin.close()
+
+
+@dataclass
+class Host:
+    """One other host: what its process told of it, its engines that have ended, and why it is lost, if it is."""
+
+    number: int
+    wished: str
+    launched: Launched
+    name: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    ends: dict[int, dict[str, Any]] = field(default_factory=dict)
+    heard: float = 0.0
+    unreached: float | None = None
+    lost: str = ""
+    life: int = 0  # how many times its process was started anew
+
+    @property
+    def identity(self) -> bytes:
+        """How its process calls itself, which one that was taken for lost never does again."""
+        return f"{self.number}.{self.life}".encode()
+
+    @property
+    def called(self) -> str:
+        """How to say which host it is."""
+        return self.name or self.wished or f"host {self.number}"
+
+
+class FarProcess:
+    """An engine on another host: what `Process` is for one on this host, through that host's process.
+
+    No number of a process on another host is ever used here, so no signal can reach a wrong one.
+    """
+
+    held = True
+
+    def __init__(self, hosts: Hosts, host: int, pid: int) -> None:
+        self.pid = pid
+        self._hosts, self._host, self._life = hosts, host, hosts.hosts[host].life
+
+    def runs(self) -> bool:
+        self._hosts.listen()
+        host = self._hosts.hosts[self._host]
+        return host.life == self._life and not host.lost and self.pid not in host.ends
+
+    def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.runs():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._hosts.listen(min(left, 0.05))
+        return True
+
+    def send(self, sig: int) -> None:
+        with contextlib.suppress(HostLost):
+            self._hosts.ask(self._host, "signal", pid=self.pid, sig=int(sig))
+
+    def stands_still(self) -> bool:
+        with contextlib.suppress(HostLost):
+            return bool(self._hosts.ask(self._host, "stands_still", pid=self.pid)["stands"])
+        return False
+
+    def how(self) -> str:
+        """How it ended: "SIGKILL", "exit code 1", "its host nb is lost"."""
+        host = self._hosts.hosts[self._host]
+        if self.pid not in host.ends or host.life != self._life:
+            return f"its host {host.called} is lost"
+        code = host.ends[self.pid]["code"]
+        if code is None:
+            return "its process ended"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def log(self) -> str:
+        """The last that it wrote, once it has ended."""
+        return str(self._hosts.hosts[self._host].ends.get(self.pid, {}).get("log", ""))
+
+
+class HostLost(LabError):
+    """A host does not answer any more."""
+
+
+class Hosts:
+    """All hosts of a lab in the order of their numbers, and the encrypted socket that they call."""
+
+    def __init__(self, wish: Spread, run: RunDir) -> None:
+        self.wish, self.run = wish, run
+        self.hosts: list[Host] = []
+        self._lock = threading.RLock()
+        self._requests = 0
+        self._replies: dict[int, dict[str, Any]] = {}
+        self._token = secrets.token_hex(16)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 500
+        self._socket.router_mandatory = True
+        self._socket.router_handover = True
+        public, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._socket.curve_publickey = public
+        self._socket.curve_server = True
+        for option, value in KEEPALIVE.items():
+            self._socket.setsockopt(option, value)
+        port = self._socket.bind_to_random_port(f"tcp://{wish.address}")
+        self._order = json.dumps({"ip": wish.address, "port": port, "key": public.decode(), "token": self._token})
+
+    # -- coming and going ---------------------------------------------------------------------------------------
+
+    def start(self, say: Callable[[str], None]) -> list[int]:
+        """Start a process on each host, and torch in it; how many GPUs each has, in the order of the hosts."""
+        for launch in self.wish.launches(self._order):
+            launched = Launched(launch, self.run.tag)
+            self.hosts += [Host(h, self.wish.hosts[h], launched) for h in launch.numbers]
+        self._until_called(self.hosts, say)
+        self._agree()
+        names = listed([host.called for host in self.hosts])
+        say(f"Importing torch on {names} …")
+        return [reply["gpus"] for reply in self.ask_all("preload", 3 * ANSWERING)]
+
+    def revive(self, number: int) -> None:
+        """Start the process of a host that was lost anew, where its launcher can do that alone."""
+        host = self.hosts[number]
+        if self.wish.kind != "ssh":
+            raise HostLost(self._why_not(host))
+        host.launched.end(0)
+        host.life += 1
+        host.launched = Launched(self.wish.by_ssh(number, self._order, host.life), self.run.tag)
+        host.name, host.lost, host.unreached, host.ends = "", "", None, {}
+        try:
+            self._until_called([host], lambda line: None)
+            self._agree()
+            self.ask(number, "preload", 3 * ANSWERING)
+        except LabError as error:
+            host.lost = host.lost or "it cannot be reached"
+            raise HostLost(f"{error}") from None
+
+    def _why_not(self, host: Host) -> str:
+        how = {"slurm": "srun has ended, or its job has lost this node", "mpi": "mpiexec starts no process again"}
+        said = host.launched.words()
+        why = f"{host.called} is lost ({host.lost}), and its ranks cannot be replaced: {how[self.wish.kind]}."
+        return (
+            f"{why}{f' It said: {said}' if said else ''}\nNothing was submitted again. Call lab.stop(), then start()."
+        )
+
+    def stop(self) -> None:
+        """Let every host end its part; then whatever command is left."""
+        with self._lock:
+            if self._socket.closed:
+                return
+            for host in self.hosts:
+                with contextlib.suppress(HostLost):
+                    self._send(host, "end", 0, {})
+            deadline = time.monotonic() + LEAVING
+            each = list({id(host.launched): host.launched for host in self.hosts}.values())
+            came = {id(host.launched) for host in self.hosts if host.name and not host.lost}
+            for launched in each:
+                launched.end(max(0.0, deadline - time.monotonic()) if id(launched) in came else 0.0)
+            self._socket.close(linger=0)
+            self._context.term()
+
+    def _until_called(self, expected: Sequence[Host], say: Callable[[str], None]) -> None:
+        """Wait until the processes of these hosts have called; say what a scheduler says meanwhile."""
+        deadline: float | None = None
+        told = ""
+        while missing := [host for host in expected if not host.name]:
+            self.listen(0.1)
+            for host in missing:
+                if host.launched.ended() and not host.name:
+                    self.listen(0.1)
+                    if not host.name:
+                        raise LabError(self._never_came(missing, host.launched))
+            waits = self._waits(missing)
+            if waits and waits != told:
+                say(waits)
+                told = waits
+            if waits:
+                deadline = None
+            else:
+                deadline = deadline or time.monotonic() + COMING
+                if time.monotonic() > deadline:
+                    raise LabError(self._never_came(missing, missing[0].launched))
+
+    def _waits(self, missing: Sequence[Host]) -> str:
+        """What the scheduler lets the job wait for; "" where it runs."""
+        said = missing[0].launched.said
+        queued = [line for line in said if "queued and waiting" in line]
+        if self.wish.kind != "slurm" or not queued or any("has been allocated" in line for line in said):
+            return ""
+        job = next((word for word in queued[-1].split() if word.isdigit()), "")
+        try:
+            asked = ["squeue", "--noheader", "--format=%T, %r", f"--job={job}"]
+            state = subprocess.run(asked, capture_output=True, text=True, timeout=5).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            state = ""
+        return f"Slurm's job {job} waits in the queue{f' ({state})' if state else ''}. Stop ends it."
+
+    def _never_came(self, missing: Sequence[Host], launched: Launched) -> str:
+        """Why a host's process did not call, as far as its launcher tells."""
+        came = [host.called for host in self.hosts if host.name]
+        names = [host.wished for host in missing if host.wished]
+        who = listed(names) if names else count(len(missing), "host")
+        some = f" ({listed(came)} {'is' if len(came) == 1 else 'are'} there)" if came else ""
+        said = launched.words()
+        end = f"its command ended with exit code {launched.popen.returncode}" if launched.ended() else "it did not call"
+        return f"No process came up on {who}{some}: {end}{':' if said else '.'}\n{said}\n{_advice(launched, self.wish)}"
+
+    def _agree(self) -> None:
+        """Refuse hosts that run other versions: what is sent to them is code."""
+        mine = versions()
+        for host in self.hosts:
+            theirs = host.facts["versions"]
+            odd = [f"{n} {theirs.get(n, 'is missing')}" for n, v in mine.items() if theirs.get(n) != v]
+            if odd:
+                here = listed([f"{n} {v}" for n, v in mine.items() if theirs.get(n) != v])
+                raise LabError(
+                    f"{host.called} has {listed(odd)}, and the notebook {here}. Install the same on both: code and "
+                    f"data go from one to the other. {host.called} uses {host.facts['python']}; another is named by "
+                    "c.SSHLauncher.remote_python in a profile."
+                )
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def ask(self, number: int, do: str, timeout: float = ANSWERING, **fields: Any) -> dict[str, Any]:
+        """Ask one host's process; HostLost where it does not answer."""
+        with self._lock:
+            return self._receive(self._request(self.hosts[number], do, fields), self.hosts[number], timeout)
+
+    def ask_all(self, do: str, timeout: float = ANSWERING, **fields: Any) -> list[dict[str, Any]]:
+        """Ask all hosts at once; their answers in order."""
+        with self._lock:
+            sent = [(self._request(host, do, fields), host) for host in self.hosts]
+            return [self._receive(request, host, timeout) for request, host in sent]
+
+    def stacks(self, but: set[int]) -> dict[int, str]:
+        """Where all engines but those with these pids are: pid → log and stacks."""
+        found: dict[int, str] = {}
+        for reply in self.ask_all("stacks", but=sorted(but)):
+            found |= {int(pid): text for pid, text in reply["stacks"].items()}
+        return found
+
+    def _request(self, host: Host, do: str, fields: dict[str, Any]) -> int:
+        self._requests += 1
+        self._send(host, do, self._requests, fields)
+        return self._requests
+
+    def _send(self, host: Host, do: str, request: int, fields: dict[str, Any]) -> None:
+        message = json.dumps({"request": request, "do": do, **fields}).encode()
+        try:
+            if host.lost:
+                raise HostLost(f"{host.called} is lost ({host.lost}). Call lab.stop(), then start().")
+            self._socket.send_multipart([host.identity, message])
+        except zmq.ZMQError:
+            raise HostLost(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().") from None
+
+    def _receive(self, request: int, host: Host, timeout: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        while request not in self._replies:
+            self.listen(0.05)
+            if host.lost or time.monotonic() > deadline:
+                raise HostLost(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().")
+        reply = self._replies.pop(request)
+        if "error" in reply:
+            raise LabError(f"{host.called}: {reply['error']}. Mend that, then start() again.")
+        return reply
+
+    def listen(self, seconds: float = 0.0) -> None:
+        """Take in what the hosts have told, waiting at most so long for the first word."""
+        with self._lock:
+            if self._socket.closed:
+                return
+            wait = int(1000 * seconds)
+            while self._socket.poll(wait):
+                identity, message = self._socket.recv_multipart()
+                for host in self.hosts:
+                    if host.identity == identity:
+                        self._heard(host, json.loads(message))
+                wait = 0
+            self._look()
+
+    def _heard(self, host: Host, told: dict[str, Any]) -> None:
+        if told["tell"] == "hello":
+            if not secrets.compare_digest(str(told.get("token")), self._token):
+                return
+            host.name, host.facts = told["name"], told
+        host.heard, host.unreached = time.monotonic(), None
+        if told["tell"] == "reply" and told["request"]:
+            self._replies[told["request"]] = told
+        elif told["tell"] == "end":
+            host.ends[told["pid"]] = told
+
+    def _look(self) -> None:
+        """Find hosts that are lost: their command has ended, or nothing has come for a while and nothing goes."""
+        now = time.monotonic()
+        for host in self.hosts:
+            if host.lost or not host.name:
+                continue
+            if host.launched.ended():
+                host.lost = f"its command ended with exit code {host.launched.popen.returncode}"
+            elif now > host.heard + QUIET:
+                try:
+                    self._socket.send_multipart([host.identity, NOTHING])
+                    host.unreached = None
+                    host.heard = now  # it is asked again after another while
+                except zmq.ZMQError:
+                    host.unreached = host.unreached or now
+                    if now > host.unreached + LOST:
+                        host.lost = "its connection is down"
+
+
+def _advice(launched: Launched, wish: Spread) -> str:
+    """What to do about what ssh, srun or mpiexec complained of."""
+    said = "\n".join(launched.said)
+    known = {
+        "Could not resolve hostname": "Look how the host's name is spelt, or add it to ~/.ssh/config.",
+        "Permission denied": "Let ssh in without a password first: ssh-keygen, then ssh-copy-id HOST.",
+        "Host key verification failed": "Log in once in a terminal, so that ssh knows the host: ssh HOST true.",
+        "No route to host": "Look whether the host is up, and whether `ssh HOST true` works in a terminal.",
+        "Connection refused": "Look whether the host runs an sshd, and whether `ssh HOST true` works in a terminal.",
+        "timed out": "Look whether the host is up, and whether `ssh HOST true` works in a terminal.",
+        "No such file or directory": "Install the workbook there in the same place, or name the interpreter: "
+        "c.SSHLauncher.remote_python in a profile.",
+        "No module named": "Install the workbook there for the same interpreter, or name another: "
+        "c.SSHLauncher.remote_python in a profile.",
+        "does not answer": f"The host does not reach {wish.address}. Open a firewall between them, or name an address "
+        "that it reaches: c.Cluster.controller_ip in a profile.",
+        "run as root": "OpenMPI refuses root: set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.",
+        "Invalid node name": "Ask `sinfo` for the names of the nodes.",
+        "Requested node configuration is not available": "Ask for what the partition has: `sinfo` lists it.",
+        "CANCELLED": "The job was cancelled. Call start() for a new one.",
+    }
+    return next((what for words, what in known.items() if words in said), "Mend that, then start() again.")
