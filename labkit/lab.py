@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from IPython.core.getipython import get_ipython
 from labkit import no_ranks, words
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Choose, Engines
+from labkit.cluster.hosts import HostLost
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
 from labkit.cluster.run import ANSWER
@@ -92,9 +94,10 @@ def start(
     wish = _checked(n, backend, engines, timeout, nodes, per_node, hosts, profile)
     if _current is not None:
         if _current.wish == wish and _current.running:
-            _current.heal()
-            print(_current.reason)
-            return _current
+            with contextlib.suppress(HostLost):  # its job has ended, say: a new one is what is wished for
+                _current.heal()
+                print(_current.reason)
+                return _current
         _current.stop()
     _current = Lab(wish)
     return _current

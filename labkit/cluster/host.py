@@ -27,7 +27,7 @@ from labkit import place
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, start_server
 from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
-from labkit.cluster.rundir import choose_rundir, start_reaper
+from labkit.cluster.rundir import LAUNCHED, choose_rundir, start_reaper
 from labkit.errors import LabError
 
 ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not come by standard input
@@ -73,6 +73,7 @@ class HostAgent:
 
     def __init__(self, order: dict[str, Any], number: int) -> None:
         self.number = number
+        self.notebook = order["ip"], order["port"]
         self.address, interface = own_address(order["ip"])
         self.environment = {
             **ENVIRONMENT,
@@ -128,6 +129,8 @@ class HostAgent:
             if self.monitor in ready:
                 event = recv_monitor_message(self.monitor)["event"]
                 lost_at = time.monotonic() if event == zmq.EVENT_DISCONNECTED else None
+                if lost_at and self.refused():
+                    return "the notebook has ended"
             if self.socket in ready and not self.answer(json.loads(self.socket.recv())):
                 return ""
             self.tell_ends()
@@ -137,6 +140,16 @@ class HostAgent:
             if now > beaten + BEAT and lost_at is None:
                 self.tell("beat")
                 beaten = now
+
+    def refused(self) -> bool:
+        """Whether nobody listens any more where the notebook did: it ended, and no link is down."""
+        try:
+            socket.create_connection(self.notebook, timeout=1).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def answer(self, request: dict[str, Any]) -> bool:
         """Do what was asked and reply; False where it was to end."""
@@ -232,7 +245,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the job was cancelled: the reaper sees to the rest
     order = _order()
     number = next((int(os.environ[name]) for name in NUMBERS if name in os.environ), 0)
-    for name in [name for name in os.environ if name.startswith(ITS_OWN)]:
+    for name in [name for name in os.environ if name.startswith(ITS_OWN) or name == LAUNCHED]:
         del os.environ[name]
     try:
         agent = HostAgent(order, order.get("number", number))

@@ -20,7 +20,7 @@ from typing import Any
 import zmq
 
 from labkit.cluster.host import KEEPALIVE, versions
-from labkit.cluster.rundir import TAG, RunDir
+from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
 from labkit.errors import LabError
 from labkit.words import count, listed
@@ -30,6 +30,7 @@ ANSWERING = 20.0  # seconds in which a host must answer
 LOST = 6.0  # seconds after which a connection that is gone counts as lost
 QUIET = 3.0  # seconds of silence after which a host's connection is looked at
 NOTHING = b'{"request": 0, "do": "nothing"}'  # what tells whether there is a connection
+HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
 LEAVING = 5.0  # seconds in which the commands must end once their hosts were told to
 
 
@@ -47,7 +48,7 @@ class Launched:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env={**os.environ, **launch.environment, TAG: tag},
+                env={**os.environ, **launch.environment, LAUNCHED: tag},
                 start_new_session=True,  # Stop is for the kernel
             )
         except OSError as error:
@@ -211,22 +212,29 @@ class Hosts:
         host.launched.end(0)
         host.life += 1
         host.launched = Launched(self.wish.by_ssh(number, self._order, host.life), self.run.tag)
-        host.name, host.lost, host.unreached, host.ends = "", "", None, {}
+        name, host.name, host.lost, host.unreached, host.ends = host.name, "", "", None, {}
         try:
             self._until_called([host], lambda line: None)
             self._agree()
             self.ask(number, "preload", 3 * ANSWERING)
         except LabError as error:
-            host.lost = host.lost or "it cannot be reached"
-            raise HostLost(f"{error}") from None
+            host.name, host.lost = name, host.lost or "it cannot be reached"
+            raise HostLost(
+                f"{host.called} is lost, and its ranks with it. They cannot be replaced while it does not "
+                f"answer:\n{error}\n"
+                "Run the cell again once it does, or start() without it."
+            ) from None
 
     def _why_not(self, host: Host) -> str:
-        how = {"slurm": "srun has ended, or its job has lost this node", "mpi": "mpiexec starts no process again"}
-        said = host.launched.words()
-        why = f"{host.called} is lost ({host.lost}), and its ranks cannot be replaced: {how[self.wish.kind]}."
-        return (
-            f"{why}{f' It said: {said}' if said else ''}\nNothing was submitted again. Call lab.stop(), then start()."
-        )
+        """Why this launcher cannot replace the ranks of a host, and what to do."""
+        program = {"slurm": "srun", "mpi": "mpiexec"}[self.wish.kind]
+        if host.launched.ended():
+            told = [line for line in host.launched.said if "error" in line.lower()][-2:]
+            why = f"{program} has ended, and all ranks with it{':' if told else '.'}"
+            why = "\n".join([why, *told])
+        else:
+            why = f"{host.called} is lost ({host.lost}), and {program} starts no process a second time."
+        return f"{why}\nNothing was submitted again. Call start() for new ranks."
 
     def stop(self) -> None:
         """Let every host end its part; then whatever command is left."""
@@ -256,6 +264,11 @@ class Hosts:
                     if not host.name:
                         raise LabError(self._never_came(missing, host.launched))
             waits = self._waits(missing)
+            if hopeless := next((why for why in HOPELESS if why in waits), ""):
+                raise LabError(
+                    f"Slurm would never start this job ({hopeless}): it asks for what the partition, the account or "
+                    "the limits do not allow. `sinfo` says what there is; ask for less, and start again."
+                )
             if waits and waits != told:
                 say(waits)
                 told = waits
@@ -333,7 +346,7 @@ class Hosts:
         message = json.dumps({"request": request, "do": do, **fields}).encode()
         try:
             if host.lost:
-                raise HostLost(f"{host.called} is lost ({host.lost}). Call lab.stop(), then start().")
+                raise HostLost(f"{host.called} is lost ({host.lost}). Call start() for new ranks.")
             self._socket.send_multipart([host.identity, message])
         except zmq.ZMQError:
             raise HostLost(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().") from None

@@ -14,6 +14,8 @@ import sys
 import time
 
 GRACE = 0.4  # seconds between asking a process to end and ending it
+PATIENCE = 3  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
+UNWINDING = 4  # seconds that they may take to end it, once they are told to
 MOMENTS = 1000  # milliseconds that an exec may take
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
@@ -91,9 +93,9 @@ def send(tag, *signals):
     return len(held)
 
 
-def end_all(tag):
+def end_all(tag, grace=GRACE):
     """Ask, wait a moment, then insist; again until none is left, since a process may have forked meanwhile."""
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + grace
     left = send(tag, signal.SIGCONT, signal.SIGTERM)  # a stopped process hears nothing before it goes on
     while left and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -103,6 +105,17 @@ def end_all(tag):
             return
         left = send(tag, signal.SIGKILL)
         time.sleep(0.02)
+
+
+def end_launched(tag):
+    """End the commands that started processes on other hosts: those end with the owner, and their commands with them.
+
+    One that is ended before them ends them without mercy, and what they were about to clean up stays.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while send(tag) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    end_all(tag, UNWINDING)
 
 
 def owner_is_gone(owner, timeout):
@@ -157,6 +170,7 @@ def main():
     for _ in range(unfinished):
         time.sleep(0.1)
         end_all(tag)
+    end_launched(tag.replace(b"LABKIT_RUN=", b"LABKIT_LAUNCHED=", 1))
     shutil.rmtree(rundir, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ from labkit.cluster.reaper import __file__ as REAPER
 from labkit.errors import LabError
 
 TAG = "LABKIT_RUN"  # in the environment of every process of a run: what the reaper looks for
+LAUNCHED = "LABKIT_LAUNCHED"  # with the same value, in that of commands which start processes on other hosts
 NEEDED = 32 << 20  # bytes: logs and rendezvous files stay far below
 SOCKET_PATH_LIMIT = 100  # a Unix socket's path may hold 107 bytes
 
