@@ -46,7 +46,8 @@ class HostNotebook(Notebook):
         bound = eventually(
             lambda: self.program.poll() is not None or len(list(place.glob("k-*"))) == len(ports), ENOUGH
         )
-        assert bound and self.program.poll() is None, f"the kernel ended with {self.program.returncode}"
+        assert bound, "the kernel does not come up"
+        assert self.program.poll() is None, f"the kernel ended with {self.program.returncode}"
         self.client = BlockingKernelClient()
         self.client.load_connection_info({**said, "ip": f"{place}/k", "key": said["key"].encode()})
         self.client.start_channels()
