@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts.files import NODES
 from tests.hosts.hosts import Hosts
 from tests.hosts.means import missing
 from tests.hosts.notebook import HostNotebook
+
+pytest.register_assert_rewrite("tests.hosts.everywhere")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,16 +40,31 @@ def means() -> None:
 
 
 @pytest.fixture(scope="session")
-def _three(means: None) -> Iterator[Hosts]:
+def three(means: None) -> Iterator[Hosts]:
+    """The three hosts as the tests before have left them: for a lab that several tests share."""
     with Hosts() as hosts:
         yield hosts
 
 
 @pytest.fixture
-def hosts(_three: Hosts) -> Iterator[Hosts]:
-    """The three hosts, whatever the test before has done to them."""
-    yield _three
-    _three.restore()
+def hosts(three: Hosts) -> Iterator[Hosts]:
+    """The three hosts; whatever a test does to them is undone."""
+    yield three
+    three.restore()
+
+
+@pytest.fixture(scope="class")
+def shared(three: Hosts, request: pytest.FixtureRequest) -> Iterator[HostNotebook]:
+    """A notebook with a lab that all tests of a launcher's class share."""
+    launcher = request.cls()
+    for node in NODES:  # the ranks' pids are the same on both, and free on head
+        three.run(node, ["sh", "-c", "echo 20000 >/proc/sys/kernel/ns_last_pid"])
+    with launcher.open(three) as notebook:
+        cell = launcher.start(notebook)
+        assert cell.status == "ok", cell
+        yield notebook
+        notebook.run("lab.stop()")
+    three.restore()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from jupyter_client.blocking import BlockingKernelClient
 
 from tests.hosts.hosts import Hosts
 from tests.live.notebook import ENOUGH, Notebook
+from tests.live.processes import eventually
 
 
 class HostNotebook(Notebook):
@@ -41,6 +42,12 @@ class HostNotebook(Notebook):
             stderr=subprocess.DEVNULL,
         )
         self._place_there = place
+        # Before it answers, the client would take the silence of a kernel that is coming up for its death.
+        bound = eventually(
+            lambda: self.program.poll() is not None or len(list(place.glob("k-*"))) == len(ports), ENOUGH
+        )
+        assert bound, "the kernel does not come up"
+        assert self.program.poll() is None, f"the kernel ended with {self.program.returncode}"
         self.client = BlockingKernelClient()
         self.client.load_connection_info({**said, "ip": f"{place}/k", "key": said["key"].encode()})
         self.client.start_channels(hb=False)  # a busy machine beats late

@@ -1,0 +1,323 @@
+"""What holds on two hosts under every launcher: test_ssh.py, test_slurm.py and test_mpi.py run these tests.
+
+`Everywhere` shares one lab among its tests, `Ends` starts one for each and looks for what is left of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.hosts.hosts import NAMES, Hosts, Process
+from tests.hosts.notebook import HostNotebook
+from tests.live.notebook import Cell
+from tests.live.processes import eventually
+
+GONE = 10.0  # seconds in which everything must be gone from every host, however a lab ends
+ALIVE = """%%px
+y = torch.ones(1)
+dist.all_reduce(y)
+print(rank, world_size, int(y), globals().get('keep'))"""
+REJOINED = "the process group is joined again; all variables are kept"
+
+
+LOOPS = {
+    "waiting and computing": "if rank == 0:\n    while True: pass\ndist.barrier()",
+    "all computing": "while True: pass",
+    "sleeping in C": "import ctypes\nctypes.PyDLL(None).sleep(1000)",
+    "standing still": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+}
+
+
+def begin(hosts: Hosts, notebook: HostNotebook, code: str) -> str:
+    """Send a cell to the ranks and wait until all have begun with it."""
+    pending = notebook.send(f"%%px\nimport pathlib\npathlib.Path(f'/tmp/begun{{rank}}').touch()\n{code}")
+    begun = [hosts.path("nb" if r > 1 else "na", f"/tmp/begun{r}") for r in range(4)]
+    assert eventually(lambda: all(file.exists() for file in begun))
+    for file in begun:
+        file.unlink()
+    return pending
+
+
+class Launcher:
+    """How a test class starts its labs: `arguments` of start() for two ranks on na and two on nb."""
+
+    arguments = ""
+    by = ""  # "over ssh"
+
+    def environment(self, hosts: Hosts) -> dict[str, str]:
+        """What the notebook's environment needs beside that of every program."""
+        return {}
+
+    def open(self, hosts: Hosts, **more: str) -> HostNotebook:
+        return HostNotebook(hosts, "head", **self.environment(hosts), **more)
+
+    def start(self, notebook: HostNotebook, more: str = "timeout=5") -> Cell:
+        return notebook.run(f"from labkit import start\nlab = start({self.arguments}, {more})")
+
+
+class Row(NamedTuple):
+    """A rank in the lab's table."""
+
+    host: str
+    pid: int
+
+
+def table(notebook: HostNotebook) -> list[Row]:
+    """The lab's table, rank by rank."""
+    return [Row(host, int(pid)) for pid, host in re.findall(r"pid=(\d+) +host=(\w+)", notebook.value("lab"))]
+
+
+def states(notebook: HostNotebook) -> list[str]:
+    return ast.literal_eval(notebook.value("[row['state'] for row in lab.status()]"))
+
+
+def alive(notebook: HostNotebook, lost: tuple[int, ...] = ()) -> None:
+    """All ranks are there, on their hosts and in their order; only the lost ones come without their variables."""
+    cell = notebook.run(ALIVE)
+    assert cell.status == "ok", cell
+    told = [f"rank {r} │ {r} 4 4 {None if r in lost else 100 + r}" for r in range(4)]
+    assert [line for line in cell.stdout.splitlines() if line.startswith("rank ")] == told
+    assert [row.host for row in table(notebook)] == ["na", "na", "nb", "nb"]
+
+
+def left(hosts: Hosts) -> list[str]:
+    """What is left on the hosts, the notebook and MPI's empty folders excepted."""
+    return [what for what in hosts.left() if "kernel" not in what and not re.search(r": /tmp/ompi\.\w+\.0$", what)]
+
+
+class Everywhere(Launcher):
+    """What a lab does while it runs."""
+
+    @pytest.fixture
+    def notebook(self, shared: HostNotebook) -> HostNotebook:
+        return shared
+
+    @pytest.fixture(autouse=True)
+    def _variables(self, notebook) -> None:
+        cell = notebook.run("%%px\nkeep = 100 + rank\nimport os, pathlib, signal, socket, time")
+        assert cell.status == "ok", cell
+
+    def test_ranks_are_numbered_host_by_host_and_speak_in_that_order(self, notebook):
+        said = notebook.run("%%px\ntime.sleep(0.1 * (3 - rank))\nprint(rank, socket.gethostname())").stdout
+        assert said == "rank 0 │ 0 na\nrank 1 │ 1 na\nrank 2 │ 2 nb\nrank 3 │ 3 nb\n"
+        alive(notebook)
+
+    def test_the_table_names_the_hosts_and_their_own_pids(self, three, notebook):
+        rows = table(notebook)
+        assert [row.host for row in rows] == ["na", "na", "nb", "nb"]
+        for row in rows:
+            assert "labkit" in dict(three.processes(row.host))[row.pid]
+
+    def test_nobody_listens_where_strangers_are(self, three, notebook):
+        """Slurm's and MPI's own programs listen everywhere; what labkit starts does not."""
+        for name in NAMES:
+            for found in three.listening(name):
+                if "python" in found.program:
+                    assert found.address in ("127.0.0.1", three.addresses[name]), found
+
+    def test_a_hang_is_explained_and_freed(self, notebook):
+        error = notebook.run("%%px\nif rank != 2:\n    dist.barrier()")
+        assert error.error == "StuckError: ranks 0, 1, 3 wait in barrier (line 3); rank 2 finished the cell without it"
+        assert REJOINED in error.traceback
+        alive(notebook)
+
+    def test_an_exception_on_another_host_frees_the_rest(self, notebook):
+        error = notebook.run("%%px\nif rank == 3:\n    1 / 0\ndist.barrier()")
+        assert error.error == "CellError: rank 3: ZeroDivisionError: division by zero"
+        alive(notebook)
+
+    @pytest.mark.parametrize("rank", [0, 3])
+    def test_a_rank_killed_in_a_cell_is_named_and_replaced_on_its_host(self, notebook, rank):
+        cell = notebook.run(f"%%px\nif rank == {rank}:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+        assert cell.error == f"CellError: rank {rank} died (SIGKILL)"
+        assert f"rank {rank} was started anew, " in cell.traceback
+        alive(notebook, (rank,))
+
+    def test_a_rank_that_ends_itself_is_said_to_have_done_so(self, notebook):
+        cell = notebook.run("%%px\nif rank == 2:\n    os._exit(3)\ndist.barrier()")
+        assert cell.error == "CellError: rank 2 died (exit code 3)"
+        alive(notebook, (2,))
+
+    def test_all_ranks_of_a_host_killed_at_once_come_back(self, notebook):
+        cell = notebook.run("%%px\nif rank > 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+        assert cell.error == "CellError: ranks 2, 3 died (SIGKILL)"
+        alive(notebook, (2, 3))
+
+    def test_a_rank_killed_between_cells_is_replaced_before_the_next(self, three, notebook):
+        os.kill(three.outside(*table(notebook)[2]), signal.SIGKILL)
+        assert eventually(lambda: states(notebook)[2] == "dead")
+        alive(notebook, (2,))
+
+    @pytest.fixture
+    def decoys(self, three, notebook) -> Iterator[list[Process]]:
+        """On head, a process for each rank that has the same pid as that rank has on its host."""
+        code = (
+            "import subprocess, sys, pathlib\n"
+            "for pid in map(int, sys.argv[1:]):\n"
+            "    for _ in range(20):\n"
+            "        pathlib.Path('/proc/sys/kernel/ns_last_pid').write_text(str(pid - 1))\n"
+            "        child = subprocess.Popen(['sleep', '1000'])\n"
+            "        if child.pid == pid: break\n"
+            "        child.kill(); child.wait()\n"
+            "print('here', flush=True)\ninput()"
+        )
+        pids = sorted({row.pid for row in table(notebook)})
+        argv = [sys.executable, "-c", code, *map(str, pids)]
+        with three.popen("head", argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            assert program.stdout.readline() == "here\n"
+            standing = [p for p in three.processes("head") if p.pid in pids]
+            assert {p.pid for p in standing} == set(pids)
+            yield standing
+            now = three.processes("head")
+            program.signal_group(signal.SIGKILL)
+            assert [p for p in standing if p not in now] == []
+
+    def test_a_rank_that_stands_still_is_replaced_and_no_process_here_of_its_pid(self, three, notebook, decoys):
+        cell = notebook.run("%%px\nif rank == 3:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()")
+        assert cell.error == "CellError: rank 3 stood still (SIGSTOP) and was ended"
+        alive(notebook, (3,))
+
+    def test_a_rank_in_a_long_call_of_c_is_replaced_and_no_process_here_of_its_pid(self, three, notebook, decoys):
+        cell = notebook.run("%%px\nimport ctypes\nif rank == 2:\n    ctypes.PyDLL(None).sleep(1000)\ndist.barrier()")
+        assert cell.error == "CellError: rank 2 did not answer and was ended"
+        alive(notebook, (2,))
+
+    @pytest.mark.parametrize("code", ["if rank != 1: dist.barrier()\nelse: time.sleep(1000)", "while True: pass"])
+    def test_stop_ends_a_cell_and_keeps_the_variables(self, three, notebook, code):
+        pending = begin(three, notebook, code)
+        notebook.interrupt()
+        cell = notebook.wait(pending)
+        assert cell.error.startswith("StoppedError: You stopped the cell"), cell
+        alive(notebook)
+
+    def test_a_controller_that_dies_comes_back(self, three, notebook):
+        servers = [p.pid for p in three.processes("head") if "forkserver" in p.command]
+        os.kill(three.outside("head", max(servers)), signal.SIGKILL)
+        cell = notebook.run("%px print(keep)")
+        alive(notebook)
+        assert cell.status in ("ok", "error")
+
+    def test_the_link_cut_for_a_moment_costs_nothing(self, three, notebook):
+        three.cut("nb")
+        pending = notebook.send(ALIVE)
+        notebook.until_begun(pending)
+        three.mend("nb")
+        assert notebook.wait(pending).status == "ok"
+        alive(notebook)
+
+
+class Ends(Launcher):
+    """How a lab ends: nothing of it is left on any host, neither process nor file nor job."""
+
+    @pytest.fixture
+    def notebook(self, hosts: Hosts) -> Iterator[HostNotebook]:
+        with self.open(hosts) as notebook:
+            yield notebook
+
+    @pytest.fixture
+    def lab(self, notebook: HostNotebook) -> HostNotebook:
+        """The notebook, with a lab whose ranks have children that nobody waits for."""
+        cell = self.start(notebook)
+        assert cell.status == "ok", cell
+        notebook.value("%px import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+        return notebook
+
+    def nothing_is_left(self, hosts: Hosts) -> None:
+        assert eventually(lambda: not left(hosts), GONE), "\n".join(left(hosts))
+
+    def test_stop_leaves_nothing(self, hosts, lab):
+        lab.value("lab.stop()")
+        self.nothing_is_left(hosts)
+
+    def test_a_kernel_that_is_killed_leaves_nothing(self, hosts, lab):
+        lab.kill()
+        self.nothing_is_left(hosts)
+
+    @pytest.mark.parametrize("code", LOOPS.values(), ids=LOOPS)
+    def test_a_kernel_killed_during_a_cell_leaves_nothing(self, hosts, lab, code):
+        begin(hosts, lab, code)
+        lab.kill()
+        self.nothing_is_left(hosts)
+
+    def test_a_restart_leaves_nothing_and_a_new_lab_starts(self, hosts, lab):
+        lab.restart()
+        self.nothing_is_left(hosts)
+        assert self.start(lab).status == "ok"
+
+    def test_a_kernel_that_shuts_down_leaves_nothing(self, hosts, lab):
+        lab.close(now=False)
+        self.nothing_is_left(hosts)
+
+    def test_a_kernel_killed_behind_a_cut_link_leaves_nothing(self, hosts, lab):
+        hosts.cut("nb")
+        lab.kill()
+        self.nothing_is_left_of_its_own(hosts)
+
+    def nothing_is_left_of_its_own(self, hosts: Hosts) -> None:
+        """As above; Slurm can only clear away what it reaches."""
+        self.nothing_is_left(hosts)
+
+    @pytest.mark.parametrize("moment", [0.3, 1.0, 2.0])
+    def test_stop_during_the_start_leaves_nothing(self, hosts, notebook, moment):
+        """Whatever the start is doing then: a moment is no synchronisation here, any is as good."""
+        pending = notebook.send(f"from labkit import start\nlab = start({self.arguments})")
+        notebook.until_begun(pending)
+        time.sleep(moment)
+        notebook.interrupt()
+        cell = notebook.wait(pending)
+        assert cell.status == "error", cell
+        self.nothing_is_left(hosts)
+        assert self.start(notebook).status == "ok"
+
+    def test_a_kernel_killed_during_the_start_leaves_nothing(self, hosts, notebook):
+        pending = notebook.send(f"from labkit import start\nlab = start({self.arguments})")
+        notebook.until_begun(pending)
+        assert eventually(lambda: hosts.processes("nb"))
+        notebook.kill()
+        self.nothing_is_left(hosts)
+
+    def test_a_host_that_is_lost_is_named_and_the_rest_ends(self, hosts, lab):
+        lab.value("%px keep = 100 + rank")
+        hosts.kill("nb")
+        cell = lab.run(ALIVE)
+        assert "nb" in cell.error + cell.stdout, cell
+        lab.value("lab.stop()")
+        self.nothing_is_left(hosts)
+
+    def test_a_host_lost_during_a_cell_is_named_and_the_rest_ends(self, hosts, lab):
+        pending = begin(hosts, lab, LOOPS["waiting and computing"])
+        hosts.kill("nb")
+        cell = lab.wait(pending)
+        assert "nb" in cell.error, cell
+        lab.value("lab.stop()")
+        self.nothing_is_left(hosts)
+
+    def test_a_link_cut_for_long_is_told_and_the_lab_goes_on_once_it_is_mended(self, hosts, lab):
+        lab.value("%px keep = 100 + rank")
+        hosts.cut("nb")
+        cell = lab.run(ALIVE)
+        assert "nb" in cell.error, cell
+        hosts.mend("nb")
+        cell = lab.run(ALIVE)
+        assert cell.status == "ok", cell
+        lab.value("lab.stop()")
+        self.nothing_is_left(hosts)
+
+    def test_a_host_that_is_out_of_reach_fails_the_start_and_leaves_nothing(self, hosts, notebook):
+        hosts.cut("nb")
+        cell = self.start(notebook)
+        assert cell.error.startswith("LabError"), cell
+        assert "nb" in cell.error
+        hosts.mend("nb")
+        self.nothing_is_left(hosts)
+        assert self.start(notebook).status == "ok"
