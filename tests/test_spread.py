@@ -107,8 +107,8 @@ def test_inside_a_job_ranks_are_a_step_of_it(monkeypatch):
 @pytest.mark.parametrize(
     ("version", "hosts", "words"),
     [
-        ("mpiexec (OpenRTE) 4.1.4", ["na", "nb"], "--bind-to none --host na:1,nb:1 -n 2"),
-        ("mpiexec (OpenRTE) 4.1.4", None, "--bind-to none --map-by ppr:1:node -n 2"),
+        ("mpiexec (OpenRTE) 4.1.4", ["na", "nb"], "-o ConnectTimeout=10 --host na:1,nb:1 -n 2"),
+        ("mpiexec (OpenRTE) 4.1.4", None, "-o ConnectTimeout=10 --map-by ppr:1:node -n 2"),
         ("HYDRA build details:", ["na", "nb"], "-ppn 1 -hosts na,nb -n 2"),
     ],
 )

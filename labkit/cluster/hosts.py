@@ -229,7 +229,8 @@ class Hosts:
         """Why this launcher cannot replace the ranks of a host, and what to do."""
         program = {"slurm": "srun", "mpi": "mpiexec"}[self.wish.kind]
         if host.launched.ended():
-            told = [line for line in host.launched.said if "error" in line.lower()][-2:]
+            said = [line for line in host.launched.said if line.strip("-")]
+            told = [line for line in said if "error" in line.lower()][-2:] or said[-6:]
             why = f"{program} has ended, and all ranks with it{':' if told else '.'}"
             why = "\n".join([why, *told])
         else:

@@ -124,6 +124,8 @@ class Spread:
         if "Open MPI" in told or "OpenRTE" in told:  # binds a process to one core, and its forks with it
             argv += ["-x", ORDER, "--bind-to", "none"]
             argv += ["-x", "PYTHONPATH"] if os.environ.get("PYTHONPATH") else []
+            if os.environ.get("OMPI_MCA_plm_rsh_agent", "ssh").startswith("ssh"):  # it would wait for minutes, or ask
+                argv += ["--mca", "plm_rsh_args", "-o BatchMode=yes -o ConnectTimeout=10"]
             argv += ["--host", ",".join(f"{h}:1" for h in self.hosts)] if named else ["--map-by", "ppr:1:node"]
         else:  # mpich's hydra, and those that are made of it
             argv += ["-ppn", "1", *(["-hosts", ",".join(self.hosts)] if named else [])]
