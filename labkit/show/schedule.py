@@ -1,4 +1,4 @@
-"""What `labkit.draw` shows: a schedule's steps, who sends which chunk to whom, or a pipeline. No torch, no cluster."""
+"""What `labkit.draw` shows: a schedule's steps, a pipeline, a server, NCCL's log. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -10,21 +10,31 @@ from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.show import gantt
 from labkit.show.hosts import OnHosts
+from labkit.show.nccl_log import Heard
+from labkit.show.topology import Server
 from labkit.theory import pipeline, schedules
+from labkit.theory.nccl_log import Log
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
 from labkit.theory.schedules import Schedule, text
+from labkit.theory.topology import Topology
 
 MOST = 16  # ranks that are drawn
 CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
-def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Drawn | OnHosts | gantt.Gantt:
+def draw(
+    schedule: Schedule | pipeline.Schedule | Topology | Log,
+    hosts: int | None = None,
+    between: tuple[str, str] | None = None,
+) -> Drawn | OnHosts | gantt.Gantt | Server | Heard:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
-    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass.
+    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
+    `labkit.theory.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
+    `labkit.theory.nccl_log` its rings and trees.
 
     >>> from labkit import draw
     >>> from labkit.theory import schedules
@@ -33,6 +43,10 @@ def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Dr
     step 1: 0→1 +1 · 1→0 +0
     step 2: 0→1 =0 · 1→0 =1
     """
+    if isinstance(schedule, Topology):
+        return Server(schedule, between)
+    if isinstance(schedule, Log):
+        return Heard(schedule)
     if isinstance(schedule, pipeline.Schedule):
         return gantt.of_schedule(schedule)
     if not isinstance(schedule, Schedule):
@@ -50,7 +64,7 @@ class Drawn:
         return repr(self.schedule)
 
     def _repr_html_(self) -> str | None:
-        if self.schedule.n > MOST:
+        if self.schedule.n + len(self.schedule.switches) > MOST:
             return None
         return svg.img(self.svg, repr(self))
 
@@ -64,8 +78,9 @@ class Drawn:
 
     def _picture(self) -> plot.Picture:
         s = self.schedule
-        cells = s.op != "all_to_all" and s.n * s.chunks * (min(len(s.steps), PANELS) + 1) <= CELLS
-        states = self._states() if cells else [[[]] * s.n] * (len(s.steps) + 1)
+        rows = s.n + len(s.switches)
+        cells = s.op != "all_to_all" and rows * s.chunks * (min(len(s.steps), PANELS) + 1) <= CELLS
+        states = self._states() if cells else [[[]] * rows] * (len(s.steps) + 1)
         panels = [
             plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, text.carried(s, a)) for a in step])
             for k, step in enumerate(s.steps)
@@ -75,7 +90,8 @@ class Drawn:
         if cells:
             panels.append(plot.Panel("in the end", states[-1]))
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
-        return plot.Picture(text.title(s), s.n, panels, trees, self._notes(cells, bool(trees)))
+        names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
+        return plot.Picture(text.title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
 
     def _states(self) -> list[list[list[plot.Cell]]]:
         """Who is in each chunk of each rank, before every step and in the end."""
@@ -102,7 +118,7 @@ class Drawn:
 
     def _final(self, r: int, c: int, origin: Origin) -> bool:
         s, primitive = self.schedule, PRIMITIVES[self.schedule.op]
-        if primitive.to_root and r != s.root:
+        if r >= s.n or (primitive.to_root and r != s.root):
             return False
         if primitive.gets == PART and c * s.n // s.chunks != r:
             return False
@@ -118,6 +134,9 @@ class Drawn:
             notes.append(f"A cell is {what}; its number: {number}. Bold: final.")
         if s.op != "all_to_all":
             notes.append("On an arrow: +0, chunk 0 is added to the receiver's; =0, chunk 0 is put in its place.")
+        if s.switches:
+            what = "a node's NVSwitch" if s.switches[0] >= 0 else "the switch between the nodes"
+            notes.append(f"A square is {what}: it has no buffer of its own, and adds what is sent to it.")
         if trees:
             first, second = (set(parent) - {-1} for parent in schedules.parents(s.n))
             shared = "".join(f"; only rank {r} is one in both" for r in first & second)
