@@ -38,7 +38,9 @@ class Heard:
     def svg(self) -> bytes:
         """The picture. Raises `LabError` where the log tells no ring and no tree whole."""
         if not self._panels:
-            raise LabError("This log tells no whole ring or tree. Set NCCL_DEBUG_SUBSYS=INIT,GRAPH, and paste all of it.")
+            raise LabError(
+                "This log tells no whole ring or tree. Set NCCL_DEBUG_SUBSYS=INIT,GRAPH, and paste all of it."
+            )
         picture = plot.Picture(self.title, [self.log.home[r] for r in range(self.log.ranks)], self._panels)
         return svg.svg(plot.draw(plot.axes(picture), picture))
 

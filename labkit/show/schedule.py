@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -28,9 +29,11 @@ def draw(
     schedule: Schedule | pipeline.Schedule | Topology | Log,
     hosts: int | None = None,
     between: tuple[str, str] | None = None,
+    step: int | None = None,
 ) -> Drawn | OnHosts | gantt.Gantt | Server | Heard:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
+    With `step`, draw that one alone, counted from 1, and what it leaves; after the last one, the last.
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
     A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
     `labkit.theory.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
@@ -51,6 +54,8 @@ def draw(
         return gantt.of_schedule(schedule)
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
+    if step is not None and schedule.steps:
+        return OneStep(schedule, step)
     return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)
 
 
@@ -79,19 +84,27 @@ class Drawn:
     def _picture(self) -> plot.Picture:
         s = self.schedule
         rows = s.n + len(s.switches)
-        cells = s.op != "all_to_all" and rows * s.chunks * (min(len(s.steps), PANELS) + 1) <= CELLS
+        cells = s.op != "all_to_all" and rows * s.chunks * (self._most() + 1) <= CELLS
         states = self._states() if cells else [[[]] * rows] * (len(s.steps) + 1)
         panels = [
             plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, text.carried(s, a)) for a in step])
             for k, step in enumerate(s.steps)
         ]
-        if len(panels) > PANELS:
-            panels = [*panels[: PANELS - 3], *panels[-3:]]
-        if cells:
-            panels.append(plot.Panel("in the end", states[-1]))
+        panels.append(plot.Panel("in the end", states[-1] if cells else []))
+        panels = self._chosen(panels)
+        if not cells and panels[-1].title == "in the end":
+            panels.pop()
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
         names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
         return plot.Picture(text.title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
+
+    def _most(self) -> int:
+        """How many steps are drawn."""
+        return min(len(self.schedule.steps), PANELS)
+
+    def _chosen(self, panels: list[plot.Panel]) -> list[plot.Panel]:
+        """The panels to draw, of all steps and the end."""
+        return [*panels[: PANELS - 3], *panels[-4:]] if len(panels) > PANELS + 1 else panels
 
     def _states(self) -> list[list[list[plot.Cell]]]:
         """Who is in each chunk of each rank, before every step and in the end."""
@@ -141,9 +154,30 @@ class Drawn:
             first, second = (set(parent) - {-1} for parent in schedules.parents(s.n))
             shared = "".join(f"; only rank {r} is one in both" for r in first & second)
             notes.append(f"Bold circles are inner ranks, which add and send on: each in one tree{shared}.")
-        if len(s.steps) > PANELS:
+        if len(s.steps) > PANELS and self._most() > 1:
             notes.append(f"{len(s.steps)} steps; only the first and the last ones are drawn.")
         return notes
+
+
+class OneStep(Drawn):
+    """One step of a schedule, counted from 1, and what it leaves."""
+
+    def __init__(self, schedule: Schedule, step: int) -> None:
+        super().__init__(schedule)
+        self.step = min(max(step, 1), len(schedule.steps))
+
+    def __repr__(self) -> str:
+        s = self.schedule
+        sends = sorted(s.steps[self.step - 1], key=lambda a: (a.src, a.dst))
+        told = " · ".join(f"{text.named(s, a.src)}→{text.named(s, a.dst)} {text.carried(s, a)}" for a in sends)
+        return f"{text.title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
+
+    def _most(self) -> int:
+        return 1
+
+    def _chosen(self, panels: list[plot.Panel]) -> list[plot.Panel]:
+        now, then = panels[self.step - 1], panels[self.step]
+        return [replace(now, title=f"step {self.step} of {len(panels) - 1}"), plot.Panel("after it", then.cells)]
 
 
 def _tokens(s: Schedule) -> list[Any]:

@@ -7,6 +7,7 @@ graph/connect.cc, graph/rings.cc, transport/*.cc), and what published logs of 2.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Numbers that older versions print (src/include/nccl_common.h, nccl_tuner.h), and what newer ones call them.
@@ -22,8 +23,15 @@ CALLED = {
     "PAT": "PAT",
     "SIMPLE": "Simple",
 }
-OPS = {"AllReduce": "all-reduce", "AllGather": "all-gather", "ReduceScatter": "reduce-scatter", "Broadcast": "broadcast",
-       "Reduce": "reduce", "AlltoAll": "all-to-all", "SendRecv": "send and receive"}  # fmt: skip
+OPS = {
+    "AllReduce": "all-reduce",
+    "AllGather": "all-gather",
+    "ReduceScatter": "reduce-scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AlltoAll": "all-to-all",
+    "SendRecv": "send and receive",
+}
 
 PREFIX = re.compile(r"(?:(\S+):(\d+):\d+ )?(?:\[(\d+)\] )?(?:\S+:\d+ )?NCCL (INFO|WARN|CALL|TRACE) +(.*)")
 COMM = re.compile(r"comm \S+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+)")
@@ -35,7 +43,8 @@ RING = re.compile(r"Channel (\d+)(?:/(\d+))? :((?: +\d+)+)(?: *\.\.\.)?\s*")
 NEXT = re.compile(r"Ring (\d+) : (-?\d+) -> (\d+) -> (-?\d+)")
 TREE = re.compile(r"\[(\d+)\] (-?\d+)((?:/-?\d+)*)->(-?\d+)->(-?\d+)((?:/-?\d+)*)")
 LINK = re.compile(
-    r"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])? (?:\[(send|receive)\] )?via ([A-Z0-9]+)/?(.*)"
+    r"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])? "
+    r"(?:\[(send|receive)\] )?via ([A-Z0-9]+)/?(.*)"
 )
 CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels")
 CALL = re.compile(r"(\w+): (\d+) Bytes *-> Algo (\S+) proto (\S+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
@@ -120,7 +129,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation: what it was, its bytes, and how it ran. Older logs do not say which operation, nor the channels."""
+    """One operation: what it was, its bytes, and how it ran. Older logs name neither it nor the channels."""
 
     op: str
     nbytes: int
@@ -189,7 +198,7 @@ def _cards(m: re.Match[str]) -> list[Event]:
     return [Said("card", number, f"{name} ({kind})") for number, name, kind in CARD.findall(m[1])]
 
 
-READS = (
+READS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], list[Event]]], ...] = (
     (CALL, _call),
     (OLD_CALL, _old_call),
     (KERNEL, lambda m: [Call(OPS.get(m[1], m[1]), int(m[3]), m[2].lower(), m[4])]),

@@ -105,8 +105,8 @@ class Log:
                 told = ", ".join(f"{r} below {p}" for r, p in sorted(parents.items()) if p >= 0)
                 yield f"Tree of channel {channel}: {told}."
         if self.trees and not any(len(p) == self.ranks for p in self.trees.values()):
-            told = sorted({r for p in self.trees.values() for r in p})
-            yield f"Trees: only the places of {ranks(told)} are told."
+            known = sorted({r for p in self.trees.values() for r in p})
+            yield f"Trees: only the places of {ranks(known)} are told."
 
     def _ran(self) -> Iterable[str]:
         for call, lines in self.calls.items():
@@ -217,10 +217,8 @@ def _around(after: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _home(
-    comms: Mapping[int, Comm], hosts: Mapping[int, str | None], ranks: int, nodes: int
-) -> dict[int, int]:
-    """The node of each rank: equal numbers in a row where the log says how many a node has, else by the hosts' names."""
+def _home(comms: Mapping[int, Comm], hosts: Mapping[int, str | None], ranks: int, nodes: int) -> dict[int, int]:
+    """The node of each rank: by how many a node has, where the log says so, else by the hosts' names."""
     local = max((c.local_ranks for c in comms.values()), default=0)
     if nodes and local * nodes == ranks:
         return {r: r // local for r in range(ranks)}

@@ -54,7 +54,7 @@ def nvls_tree(op: str, nodes: int, gpus: int) -> Schedule:
     for h in range(gpus):
         for half, parent in enumerate(parents(nodes)):
             steps = pipelined(parent, (2 * h + half,))
-            trees.append([_renamed(each, lambda m, h=h: m * gpus + h) for each in steps])
+            trees.append([_on_head(each, h, gpus) for each in steps])
     steps = together(ups) + together(trees) + together(downs)
     return Schedule(f"NVLSTree {nodes}×{gpus}", op, n, 2 * gpus, filled(steps), switches=tuple(range(nodes)))
 
@@ -81,7 +81,7 @@ def collnet_direct(op: str, nodes: int, gpus: int) -> Schedule:
 
 
 def collnet_chain(op: str, nodes: int, gpus: int) -> Schedule:
-    """CollNetChain: in a node chunk h is passed on from rank to rank up to head h, who gives it to the network's switch.
+    """CollNetChain: in a node chunk h is passed on from rank to rank up to head h, which sends it to the switch.
 
     Each head has a chain of its own, so that all links of the node work at once: 2 (gpus-1) steps more than the two
     through the network.
@@ -123,5 +123,6 @@ def _through(
     return (reads, totals), (writes, copies)
 
 
-def _renamed(each: Step, name: Callable[[int], int]) -> Step:
-    return tuple(Send(name(s.src), name(s.dst), s.chunks, s.reduce) for s in each)
+def _on_head(each: Step, h: int, gpus: int) -> Step:
+    """The same between the h-th ranks of the nodes."""
+    return tuple(Send(s.src * gpus + h, s.dst * gpus + h, s.chunks, s.reduce) for s in each)

@@ -1,7 +1,7 @@
 """Reads NCCL's XML of a machine: what NCCL_TOPO_DUMP_FILE writes, and what NCCL_TOPO_FILE is given.
 
-<system> has <cpu>s; these have <pci>s, one in another; a <pci> is a switch, or has a <gpu> with its <nvlink>s or a <nic>
-with its <net>s. Format: NCCL 2.28, src/graph/xml.cc. A file for NCCL_TOPO_FILE may name only buses and classes.
+<system> has <cpu>s; these have <pci>s, one in another; a <pci> is a switch, or has a <gpu> with its <nvlink>s or a
+<nic> with its <net>s. Format: NCCL 2.28, src/graph/xml.cc. A file for NCCL_TOPO_FILE may name only buses and classes.
 """
 
 from __future__ import annotations
