@@ -385,9 +385,7 @@ def leaves_node(algorithm, first, second, gpus, nbytes):
         return [2 * nbytes * (n - 1) / n] * nodes
     if algorithm == "CollNet":
         return [float(nbytes)] * nodes
-    return [
-        sum(nbytes / 2 * ((tree[m] >= 0) + tree.count(m)) for tree in (first, second)) for m in range(nodes)
-    ]
+    return [sum(nbytes / 2 * ((tree[m] >= 0) + tree.count(m)) for tree in (first, second)) for m in range(nodes)]
 ''',
     mutants=(
         Mutant("goes round the ring once", replace=("2 * nbytes * (n - 1) / n", "nbytes * (n - 1) / n")),
@@ -456,43 +454,41 @@ RAN = Exercise(
     difficulty=1,
     means=lambda xs: [_ran(line) for (line,) in xs],
     inputs=lambda n: _dealt(n, [(line,) for line in LINES], "six lines", -(-len(LINES) // n)),
-    given="import re\n\n\n",
     solution='''
 def ran_as(line):
     """Return the operation, its bytes, the algorithm, the protocol and the number of channels."""
-    names = {"AllReduce": "all-reduce", "AllGather": "all-gather",
-             "ReduceScatter": "reduce-scatter", "Broadcast": "broadcast"}
-    # yours
-    op, size, algorithm, protocol, low, high = re.search(
-        r"(\\w+): (\\d+) Bytes -> Algo (\\w+) proto (\\w+) channel\\{Lo..Hi\\}=\\{(\\d+)\\.\\.(\\d+)\\}", line
-    ).groups()
+    names = {
+        "AllReduce": "all-reduce",
+        "AllGather": "all-gather",
+        "ReduceScatter": "reduce-scatter",
+        "Broadcast": "broadcast",
+    }
+    words = line.split("NCCL INFO ")[1].split()
+    op, size, algorithm, protocol = words[0].rstrip(":"), words[1], words[5], words[7]
+    low, high = words[8].partition("={")[2].rstrip("}").split("..")
     return [names[op], int(size), algorithm.lower(), protocol.lower(), int(high) - int(low) + 1]
-    # end
 ''',
     mutants=(
-        Mutant("takes the last channel's number for how many", replace=("int(high) - int(low) + 1", "int(high)")),
+        Mutant(
+            "takes the last channel's number for how many", replace=("int(high) - int(low) + 1", "max(int(high), 1)")
+        ),
         Mutant("counts the channels from 0 on", replace=("int(high) - int(low) + 1", "int(high) + 1")),
         Mutant("leaves the last channel out", replace=("int(high) - int(low) + 1", "int(high) - int(low)")),
         Mutant("leaves the bytes a text", replace=("int(size)", "size")),
-        Mutant(
-            "swaps algorithm and protocol",
-            replace=("algorithm.lower(), protocol.lower()", "protocol.lower(), algorithm.lower()"),
-        ),
+        Mutant("swaps algorithm and protocol", replace=("words[5], words[7]", "words[7], words[5]")),
         Mutant("keeps NCCL's name of the operation", replace=("names[op]", "op")),
         Mutant(
-            "reads the first number of the line",
-            replace=("int(size)", 'int(re.search(r"\\d+", line).group())'),
-        ),
-        Mutant(
-            "wants a host's name at the beginning",
-            replace=('r"(\\w+): (\\d+) Bytes', 'r"^\\S+ \\[\\d+\\] NCCL INFO (\\w+): (\\d+) Bytes'),
+            "counts the words from the beginning of the line",
+            replace=('line.split("NCCL INFO ")[1].split()', "line.split()"),
             verdict="raises",
-            says="NoneType",
+            says="unpack",
         ),
     ),
     hints=(
-        "A regular expression with a group for each of the six: operation, bytes, algorithm, protocol, Lo and Hi.",
-        "Braces and dots mean something in a regular expression: write `\\{` and `\\.` for the characters.",
+        'Whatever stands before `NCCL INFO ` can be cut off: `line.split("NCCL INFO ")[1]`. What is left, `.split()` '
+        "takes apart into words.",
+        "There are nine words: `AllReduce:`, the bytes, `Bytes`, `->`, `Algo`, the algorithm, `proto`, the protocol, "
+        "and the channels.",
         "Channels are counted from Lo to Hi, both included.",
     ),
     after=(
