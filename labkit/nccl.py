@@ -28,12 +28,10 @@ def machine(otherwise: str) -> topology.Topology:
 class Trials:
     """One all-reduce under several settings of NCCL: how it ran, as NCCL's log has it, and how long it took.
 
-    >>> from labkit.nccl import Trials
-    >>> Trials([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}])  # where there is no GPU
-    No NVIDIA GPU here: nothing was run. ...
-
-    `ranks` processes are started for it and end with it; the lab's own ranks are not asked. With fewer GPUs than ranks
-    they share a GPU over sockets: times then say nothing about NCCL's bandwidth.
+    `Trials([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}])` runs two. Without a GPU nothing is run,
+    and a published log is quoted instead. `ranks` processes are started for it and end with it; the lab's own ranks are
+    not asked. With fewer GPUs than ranks they share a GPU over sockets: times then say nothing about NCCL's bandwidth.
+    `log` is what NCCL logged (or the quoted log), for `labkit.draw`.
     """
 
     def __init__(self, settings: Sequence[Mapping[str, str]], ranks: int = 2, size: int = 2**20) -> None:

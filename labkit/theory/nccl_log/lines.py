@@ -52,7 +52,7 @@ OLD_CALL = re.compile(r"(\d+) Bytes -> Algo (\d+) proto (\d+) time ([\d.]+)")
 KERNEL = re.compile(r"(\w+) \[(Symmetric|Copy Engine)\]: (\d+) Bytes -> (.*)")
 ENV = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*?)\.?")
 HEAD = re.compile(r"NVLS Head +(\d+):((?: +\d+)+)")
-GDR = re.compile(r".*GPU Direct RDMA (Enabled|Disabled) for GPU (\w+).*?distance (\d+) ")
+GDR = re.compile(r".*GPU Direct RDMA (Enabled|Disabled) for GPU (\w+).*?distance (\d+) .*")
 
 
 @dataclass(frozen=True)
