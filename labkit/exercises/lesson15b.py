@@ -48,7 +48,7 @@ PATH = Exercise(
         "`mine` and `theirs` say what stands above two devices of one server, nearest first: their PCIe switches, "
         'last their CPU, such as `["switch 3", "switch 1", "CPU 0"]`. Return the path between the two over PCIe: '
         '`"PIX"` where they are below the same switch, with no other on the way; `"PXB"` through several switches and '
-        'no CPU; `"PHB"` through one CPU; `"SYS"` from one CPU to another. Every rank is asked about another pair.'
+        'no CPU; `"PHB"` through one CPU; `"SYS"` from one CPU to another. Every rank is asked about a different pair.'
     ),
     minutes=6,
     difficulty=1,
@@ -130,7 +130,7 @@ NICS = Exercise(
         "`rows[g][i]` is the path from GPU g to NIC i of one server, a word of `nvidia-smi topo -m`. Return a list: "
         "for each GPU in order the number of its NIC. Take the nearest. From near to far the words are `PIX`, `PXB`, "
         "`PHB`, `NODE`, `SYS`. Of several that are equally near take the one that the fewest GPUs before it have "
-        "taken, and of these the first. Every rank is asked about another server; six of them are bundled ones."
+        "taken, and of these the first. Every rank is asked about a different server; six of them are bundled ones."
     ),
     minutes=8,
     difficulty=2,
@@ -210,7 +210,7 @@ TREES = Exercise(
         "number without `bit` alone.\n\n"
         "**Second tree.** For even n it is the first one mirrored: node i has the place of node n - 1 - i. For odd n "
         "it is shifted by one: node i has the place of node i - 1, and node 0 that of node n - 1.\n\n"
-        "Every rank is asked about another node; `n` is not your world's size."
+        "Every rank is asked about a different node; `n` is not your world's size."
     ),
     minutes=12,
     difficulty=2,
@@ -291,9 +291,10 @@ PAT = Exercise(
         "An all-gather over `n` ranks: rank r brings chunk r. In PAT chunk c goes down a binomial tree from rank c, "
         "the **farthest** jump first, and all n trees run at once. With d = 2^(L - 1 - step), where L is the number of "
         "steps, ⌈log2 n⌉, every rank sends to the rank d **before** it, modulo n, in step 0, 1, 2, …\n\n"
-        "What it sends: the chunks that it has by then and that the receiver lacks. By the trees these are chunks "
-        "`place` + 0, + 2d, + 4d, … modulo n, as long as the receiver, d farther away from the chunk's own rank, is "
-        "less than n away from it.\n\n"
+        "What it sends: all chunks that it has by then, if the receiver still lacks them. These are its own chunk and "
+        "those that came with the jumps before, all of which were longer: the chunks of the ranks 0, 2d, 4d, … after "
+        "it, modulo n. Leave out a chunk with which the receiver would be n or more ranks away from its owner: it "
+        "would have gone all the way round.\n\n"
         "Return what rank `place` sends in `step` as a list: the receiver, and the sorted list of chunks."
     ),
     minutes=12,

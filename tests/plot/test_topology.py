@@ -60,6 +60,15 @@ def test_a_logs_rings_are_drawn_once_for_the_channels_that_share_them():
     assert "8 lines read; 2 of other kinds skipped." in drawn._repr_html_()
 
 
+def test_trees_are_drawn_where_all_ranks_tell_their_places():
+    lines = ["NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0"]
+    places = ("1/2/-1->0->-1", "-1/-1/-1->1->0", "3/-1/-1->2->0", "-1/-1/-1->3->2")
+    lines += [f"NCCL INFO Trees [0] {place} [1] {place}" for place in places]
+    drawn = draw(nccl_log.read("\n".join(lines)))
+    assert {"tree of channels 0, 1", "1 arrow from node to node"} <= set(texts(drawn))
+    assert "Tree of channel 0: 1 below 0, 2 below 0, 3 below 2." in repr(drawn)
+
+
 def test_a_log_without_a_whole_ring_is_told_in_words_alone():
     drawn = draw(nccl_log.find("p4d-64"))
     assert "<img" not in drawn._repr_html_()
