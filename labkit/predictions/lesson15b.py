@@ -84,8 +84,8 @@ PXN = Prediction(
     name="way_to_a_far_card",
     lesson="15b",
     question=(
-        "GPU0 has to send data to GPU5 of **another** server of this kind, over that GPU's rail: NIC3, which is GPU5's "
-        "own card. From GPU0 to NIC3 it is SYS. Which way does NCCL send the data?"
+        "GPU0 has to send data to GPU5 of **another** server of this kind, over that GPU's rail: through NIC3, GPU5's "
+        "own card. From GPU0 to NIC3 the path is SYS. Which way does NCCL send the data?"
     ),
     options=(
         Option(
@@ -107,7 +107,7 @@ PXN = Prediction(
     why=(
         "**Over NVLink, and then through NIC3.** NCCL calls this path PXN. It is taken where the relay is joined by "
         "NVLink, is PXB or nearer to the card, and the direct path is slower or goes through a CPU (`paths.cc`). The "
-        "data stays on rail 3 all the way. An all-to-all makes good use of it."
+        "data stays on that rail all the way. An all-to-all makes good use of it."
     ),
 )
 
