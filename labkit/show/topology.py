@@ -55,7 +55,7 @@ class Server:
         everyone = all(t.path(a, b).startswith("NV") for a in t.gpus for b in t.gpus if a != b)
         which = f"{' or '.join(kinds)}, between {'all' if everyone else 'some'} pairs"
         links = (f"NVSwitch, {kinds[0]}" if t.switched else f"NVLink: {which}") if kinds else ""
-        notes = [f"Read from: {t.source}."] * bool(t.source)
+        notes = [f"Circles are GPUs. {f'Read from: {t.source}.' * bool(t.source)}".rstrip()]
         if not kinds:
             notes.append("NVLink is not in this file.")
         return plot.Picture(t.name, cpus, links, nvlink, len(homes) > 1 and pcie, [*self._said, *notes])
