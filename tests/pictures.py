@@ -37,7 +37,7 @@ from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
-from labkit.theory import pipeline, placements, schedules
+from labkit.theory import nccl_log, pipeline, placements, schedules, topology
 from labkit.theory.published import TABLES
 from tests.nccl_log import printed
 from tests.recorded import Told, told
@@ -311,6 +311,20 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         for way in (schedules.ring, schedules.halving_doubling):
             plan = way("all_reduce", n)
             makers[f"{plan.name} on {hosts} hosts"] = lambda plan=plan, hosts=hosts: draw(plan, hosts=hosts).svg
+    for s in (
+        schedules.nvls("all_reduce", 8),
+        schedules.collnet_direct("all_reduce", 3, 2),
+        schedules.collnet_chain("all_reduce", 2, 4),
+        schedules.nvls_tree("all_reduce", 3, 2),
+    ):
+        makers[f"switch {s.name}"] = lambda s=s: draw(s).svg
+        makers[f"one step {s.name}"] = lambda s=s: draw(s, step=2).svg
+    for name in topology.BUNDLED:
+        server = topology.find(name)
+        ends = server.gpus[0], server.nics[-1]
+        makers[f"server {name}"] = lambda server=server: draw(server).svg
+        makers[f"path in {name}"] = lambda server=server, ends=ends: draw(server, between=ends).svg
+    makers["log"] = lambda: draw(nccl_log.find("a100-1412")).svg
     for n, panels in ((1, 1), (4, 2), (16, 3)):
         makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
     for n, scale, unit in ((1, 0.0004, "s"), (4, 0.07, "s"), (4, 43210.0, ""), (8, 987654321.0, "")):

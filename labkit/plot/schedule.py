@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Circle, PathPatch
+from matplotlib.patches import Circle, PathPatch, Rectangle
 from matplotlib.path import Path
 
 from labkit.plot.sheet import chip, color, extent, on, sheet, stroke
@@ -20,6 +20,7 @@ LEFT, HEAD, FOOT, EDGE = 1.8, 0.85, 0.25, 0.4
 MIDDLE = 1.55  # between two states, where the arrows are
 WIDE = 19.0  # units that a row of panels may take
 LINE = 0.42
+GREY = "#8c8c8c"  # of a switch, which is no rank
 LEVEL, STRIDE = 0.95, 0.95  # of a tree
 OUTLINES: dict[str, dict[str, Any]] = {
     "empty": {"edgecolor": FAINT, "linewidth": 0.5, "linestyle": (0, (2, 2)), "zorder": 2},
@@ -48,13 +49,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """All panels of a schedule, the parents in its trees if it has some, and words above and below."""
+    """All panels of a schedule, the parents in its trees if it has some, and words above and below.
+
+    `n` rows, the last of which are the `switches`, by their names.
+    """
 
     title: str
     n: int
     panels: Sequence[Panel]
     trees: Sequence[Sequence[int]] = ()
     notes: Sequence[str] = ()
+    switches: Sequence[str] = ()
 
 
 def axes(picture: Picture) -> Axes:
@@ -78,10 +83,15 @@ def draw(ax: Axes, picture: Picture) -> Axes:
         x = LEFT
         for r in range(picture.n):
             middle = y + HEAD + (r + 0.5) * ROW
-            chip(ax, EDGE + 0.15, middle, r)
-            pen.text(EDGE + 0.42, middle, f"rank {r}", 8, INK, "left")
+            switch = r - picture.n + len(picture.switches)
+            if switch < 0:
+                chip(ax, EDGE + 0.15, middle, r)
+            else:
+                ax.add_artist(Rectangle((EDGE, middle - 0.15), 0.3, 0.3, facecolor=GREY, edgecolor=INK, linewidth=0.5))
+            name = f"rank {r}" if switch < 0 else picture.switches[switch]
+            pen.text(EDGE + 0.42, middle, name, 8, INK, "left")
         for panel in panels:
-            x = _panel(pen, panel, x, y, outlines)
+            x = _panel(pen, panel, x, y, outlines, picture.n - len(picture.switches))
         y += _height(picture)
     for note in picture.notes:
         pen.text(EDGE, y + 0.1, note, 7.5, FAINT, "left")
@@ -93,8 +103,8 @@ def draw(ax: Axes, picture: Picture) -> Axes:
     return ax
 
 
-def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[Path]]) -> float:
-    """Draw a panel at (x, y); where the next one begins."""
+def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[Path]], ranks: int) -> float:
+    """Draw a panel at (x, y), with so many ranks above the switches; where the next one begins."""
     held, wide = _widths(panel)
     pen.text(x + wide / 2, y + 0.45, panel.title, 8, FAINT)
     for r, cells in enumerate(panel.cells):
@@ -104,7 +114,10 @@ def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[
     labels: dict[int, tuple[bool, int]] = {}  # whether a rank's last label stands above, and its number
     for src, dst, text in panel.arrows:
         ya, yb = (y + HEAD + (r + 0.5) * ROW for r in (src, dst))
-        pen.arrow([(a, ya)], [(b, yb)], stroke(src), 1.5)
+        pen.arrow([(a, ya)], [(b, yb)], stroke(src) if src < ranks else FAINT, 1.5)
+        if src >= ranks:  # many arrows leave a switch: their words stand where they arrive
+            pen.text(b - 0.18, yb - 0.14, text, 7, INK, "right", bold=True, zorder=8, halo=True)
+            continue
         last = labels.get(src)
         above, nth = (dst >= src, 0) if last is None else (not last[0], last[1] + 1)
         labels[src] = above, nth

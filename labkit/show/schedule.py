@@ -1,7 +1,8 @@
-"""What `labkit.draw` shows: a schedule's steps, who sends which chunk to whom, or a pipeline. No torch, no cluster."""
+"""What `labkit.draw` shows: a schedule's steps, a pipeline, a server, NCCL's log. No torch, no cluster."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,21 +11,33 @@ from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.show import gantt
 from labkit.show.hosts import OnHosts
+from labkit.show.nccl_log import Heard
+from labkit.show.topology import Server
 from labkit.theory import pipeline, schedules
+from labkit.theory.nccl_log import Log
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
 from labkit.theory.schedules import Schedule, text
+from labkit.theory.topology import Topology
 
 MOST = 16  # ranks that are drawn
 CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
-def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Drawn | OnHosts | gantt.Gantt:
+def draw(
+    schedule: Schedule | pipeline.Schedule | Topology | Log,
+    hosts: int | None = None,
+    between: tuple[str, str] | None = None,
+    step: int | None = None,
+) -> Drawn | OnHosts | gantt.Gantt | Server | Heard:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
+    With `step`, draw that one alone, counted from 1, and what it leaves; after the last one, the last.
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
-    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass.
+    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
+    `labkit.theory.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
+    `labkit.theory.nccl_log` its rings and trees.
 
     >>> from labkit import draw
     >>> from labkit.theory import schedules
@@ -33,10 +46,16 @@ def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Dr
     step 1: 0→1 +1 · 1→0 +0
     step 2: 0→1 =0 · 1→0 =1
     """
+    if isinstance(schedule, Topology):
+        return Server(schedule, between)
+    if isinstance(schedule, Log):
+        return Heard(schedule)
     if isinstance(schedule, pipeline.Schedule):
         return gantt.of_schedule(schedule)
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
+    if step is not None and schedule.steps:
+        return OneStep(schedule, step)
     return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)
 
 
@@ -50,7 +69,7 @@ class Drawn:
         return repr(self.schedule)
 
     def _repr_html_(self) -> str | None:
-        if self.schedule.n > MOST:
+        if self.schedule.n + len(self.schedule.switches) > MOST:
             return None
         return svg.img(self.svg, repr(self))
 
@@ -64,18 +83,28 @@ class Drawn:
 
     def _picture(self) -> plot.Picture:
         s = self.schedule
-        cells = s.op != "all_to_all" and s.n * s.chunks * (min(len(s.steps), PANELS) + 1) <= CELLS
-        states = self._states() if cells else [[[]] * s.n] * (len(s.steps) + 1)
+        rows = s.n + len(s.switches)
+        cells = s.op != "all_to_all" and rows * s.chunks * (self._most() + 1) <= CELLS
+        states = self._states() if cells else [[[]] * rows] * (len(s.steps) + 1)
         panels = [
             plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, text.carried(s, a)) for a in step])
             for k, step in enumerate(s.steps)
         ]
-        if len(panels) > PANELS:
-            panels = [*panels[: PANELS - 3], *panels[-3:]]
-        if cells:
-            panels.append(plot.Panel("in the end", states[-1]))
+        panels.append(plot.Panel("in the end", states[-1] if cells else []))
+        panels = self._chosen(panels)
+        if not cells and panels[-1].title == "in the end":
+            panels.pop()
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
-        return plot.Picture(text.title(s), s.n, panels, trees, self._notes(cells, bool(trees)))
+        names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
+        return plot.Picture(text.title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
+
+    def _most(self) -> int:
+        """How many steps are drawn."""
+        return min(len(self.schedule.steps), PANELS)
+
+    def _chosen(self, panels: list[plot.Panel]) -> list[plot.Panel]:
+        """The panels to draw, of all steps and the end."""
+        return [*panels[: PANELS - 3], *panels[-4:]] if len(panels) > PANELS + 1 else panels
 
     def _states(self) -> list[list[list[plot.Cell]]]:
         """Who is in each chunk of each rank, before every step and in the end."""
@@ -102,7 +131,7 @@ class Drawn:
 
     def _final(self, r: int, c: int, origin: Origin) -> bool:
         s, primitive = self.schedule, PRIMITIVES[self.schedule.op]
-        if primitive.to_root and r != s.root:
+        if r >= s.n or (primitive.to_root and r != s.root):
             return False
         if primitive.gets == PART and c * s.n // s.chunks != r:
             return False
@@ -118,13 +147,37 @@ class Drawn:
             notes.append(f"A cell is {what}; its number: {number}. Bold: final.")
         if s.op != "all_to_all":
             notes.append("On an arrow: +0, chunk 0 is added to the receiver's; =0, chunk 0 is put in its place.")
+        if s.switches:
+            what = "a node's NVSwitch" if s.switches[0] >= 0 else "the switch between the nodes"
+            notes.append(f"A square is {what}: it has no buffer of its own, and adds what is sent to it.")
         if trees:
             first, second = (set(parent) - {-1} for parent in schedules.parents(s.n))
             shared = "".join(f"; only rank {r} is one in both" for r in first & second)
             notes.append(f"Bold circles are inner ranks, which add and send on: each in one tree{shared}.")
-        if len(s.steps) > PANELS:
+        if len(s.steps) > PANELS and self._most() > 1:
             notes.append(f"{len(s.steps)} steps; only the first and the last ones are drawn.")
         return notes
+
+
+class OneStep(Drawn):
+    """One step of a schedule, counted from 1, and what it leaves."""
+
+    def __init__(self, schedule: Schedule, step: int) -> None:
+        super().__init__(schedule)
+        self.step = min(max(step, 1), len(schedule.steps))
+
+    def __repr__(self) -> str:
+        s = self.schedule
+        sends = sorted(s.steps[self.step - 1], key=lambda a: (a.src, a.dst))
+        told = " · ".join(f"{text.named(s, a.src)}→{text.named(s, a.dst)} {text.carried(s, a)}" for a in sends)
+        return f"{text.title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
+
+    def _most(self) -> int:
+        return 1
+
+    def _chosen(self, panels: list[plot.Panel]) -> list[plot.Panel]:
+        now, then = panels[self.step - 1], panels[self.step]
+        return [replace(now, title=f"step {self.step} of {len(panels) - 1}"), plot.Panel("after it", then.cells)]
 
 
 def _tokens(s: Schedule) -> list[Any]:

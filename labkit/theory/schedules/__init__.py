@@ -12,7 +12,8 @@ from labkit.theory.schedules.links import loads, seconds
 from labkit.theory.schedules.logarithmic import bruck, halving_doubling, pat, recursive_doubling
 from labkit.theory.schedules.rings import bidirectional_ring, hierarchical, ring
 from labkit.theory.schedules.schedule import Schedule, Send, Step
-from labkit.theory.schedules.trees import double_tree, parents, tree
+from labkit.theory.schedules.switches import collnet_chain, collnet_direct, nvls, nvls_tree
+from labkit.theory.schedules.trees import double_tree, node_parents, parents, tree
 
 GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
 # What each algorithm does, of those that need no more than an operation and a number of ranks.
@@ -37,12 +38,17 @@ __all__ = [
     "Step",
     "bidirectional_ring",
     "bruck",
+    "collnet_chain",
+    "collnet_direct",
     "double_tree",
     "halving_doubling",
     "hierarchical",
     "linear",
     "loads",
     "naive",
+    "node_parents",
+    "nvls",
+    "nvls_tree",
     "of",
     "pairwise",
     "parents",

@@ -4,6 +4,7 @@ A buffer of S bytes is cut into `chunks` equal pieces, and all sends of a step g
 sender held before the step. S is the largest buffer that one rank holds: the tensor of an all-reduce, a reduce and a
 broadcast; all that is gathered (N·D) or scattered; the N chunks that a rank brings to a reduce-scatter or all-to-all.
 In an all-to-all the chunk from rank r to rank q has the number r·N + q; everywhere else a chunk is a place in S.
+A switch that adds up or copies on the way is a participant without a buffer, numbered after the ranks.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class Schedule:
     >>> ring = schedules.ring("all_reduce", 4)
     >>> len(ring.steps), ring.sent(4)      # steps, and bytes that each rank sends of a buffer of four
     (6, [6.0, 6.0, 6.0, 6.0])
+
+    `switches` has the node of each switch that takes part, -1 for one in the network between the nodes. The i-th is
+    participant n + i in the sends; it keeps what reaches it first and adds what is sent to be added.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Schedule:
     chunks: int
     steps: tuple[Step, ...]
     root: int = 0
+    switches: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return text.text(self)
@@ -66,8 +71,8 @@ class Schedule:
         return self._read(self.states(xs, op)[-1], xs)
 
     def states(self, xs: Sequence[Any], op: Op = "SUM") -> list[list[dict[int, Any]]]:
-        """Each rank's chunks before the first step and after every step: `states(xs)[k][r][chunk]`."""
-        states = [[dict(mine) for mine in self._begin(xs)]]
+        """Each rank's chunks before the first step and after every step: `states(xs)[k][r][chunk]`; then switches'."""
+        states = [[*(dict(mine) for mine in self._begin(xs)), *({} for _ in self.switches)]]
         for step in self.steps:
             held = states[-1]
             after = [dict(mine) for mine in held]
@@ -76,42 +81,43 @@ class Schedule:
                     assert c in held[send.src], f"{self.name}: rank {send.src} sends chunk {c} that it has not"
                     came = held[send.src][c]
                     mine = after[send.dst]
-                    mine[c] = combine([mine[c], came], op) if send.reduce else copy(came)
+                    first = send.dst >= self.n and c not in mine  # a switch has no buffer of its own
+                    mine[c] = combine([mine[c], came], op) if send.reduce and not first else copy(came)
             states.append(after)
         return states
 
     def traffic(self, nbytes: float = 1.0) -> np.ndarray:
-        """Bytes that each rank sends to each other one: `traffic(S)[src, dst]`; shares of S where it is left out."""
+        """Bytes from each rank, then switch, to each other one: `traffic(S)[src, dst]`; shares of S by default."""
         return self._counts * (nbytes / self.chunks)
 
     def sent(self, nbytes: float = 1.0) -> list[float]:
         """Bytes that each rank sends, of a buffer of `nbytes`."""
-        return [float(b) for b in self.traffic(nbytes).sum(axis=1)]
+        return [float(b) for b in self.traffic(nbytes).sum(axis=1)[: self.n]]
 
     def received(self, nbytes: float = 1.0) -> list[float]:
         """Bytes that each rank receives."""
-        return [float(b) for b in self.traffic(nbytes).sum(axis=0)]
+        return [float(b) for b in self.traffic(nbytes).sum(axis=0)[: self.n]]
 
     def busiest(self, nbytes: float = 1.0) -> float:
         """Bytes through the busiest rank, one direction, added up over the steps: what β multiplies."""
         worst = 0
         for step in self.steps:
-            out, into = [0] * self.n, [0] * self.n
+            out, into = ([0] * (self.n + len(self.switches)) for _ in range(2))
             for send in step:
                 out[send.src] += len(send.chunks)
                 into[send.dst] += len(send.chunks)
-            worst += max((*out, *into), default=0)
+            worst += max((*out[: self.n], *into[: self.n]), default=0)
         return worst * nbytes / self.chunks
 
     def crossing(self, gpus: int, nbytes: float = 1.0) -> np.ndarray:
         """Bytes that leave each node, where every `gpus` ranks in a row are a node."""
-        node = np.arange(self.n) // gpus
+        node = np.array([*(r // gpus for r in range(self.n)), *self.switches])
         out = (self.traffic(nbytes) * (node[:, None] != node)).sum(axis=1)
-        return np.bincount(node, weights=out)
+        return np.bincount(node[node >= 0], weights=out[node >= 0])
 
     @cached_property
     def _counts(self) -> np.ndarray:
-        counts = np.zeros((self.n, self.n))
+        counts = np.zeros((self.n + len(self.switches),) * 2)
         for step in self.steps:
             for send in step:
                 counts[send.src, send.dst] += len(send.chunks)

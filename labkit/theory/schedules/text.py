@@ -24,11 +24,19 @@ def text(s: Schedule) -> str:
     """The title, then who sends what to whom in each step: +2 is chunk 2, added; =2 is chunk 2, put in its place."""
     steps = [sorted(step, key=lambda a: (a.src, a.dst)) for step in s.steps]
     lines = [
-        f"step {k + 1}: {' · '.join(f'{a.src}→{a.dst} {carried(s, a)}' for a in step)}" for k, step in enumerate(steps)
+        f"step {k + 1}: {' · '.join(f'{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}' for a in step)}"
+        for k, step in enumerate(steps)
     ]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 4], "…", *lines[-3:]]
     return "\n".join([title(s), *lines])
+
+
+def named(s: Schedule, who: int) -> str:
+    """A rank's number, or "switch", with a number where there are several."""
+    if who < s.n:
+        return str(who)
+    return "switch" if len(s.switches) == 1 else f"switch{who - s.n}"
 
 
 def carried(s: Schedule, send: Send) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labkit.errors import LabError
 from labkit.theory.schedules.build import backwards, check, filled, rooted, step, together
 from labkit.theory.schedules.schedule import Schedule, Send, Step
 
@@ -42,24 +43,52 @@ def parents(n: int) -> tuple[list[int], list[int]]:
     return first, second
 
 
-def double_tree(op: str, n: int, pieces: int = 1) -> Schedule:
+def node_parents(nodes: int, gpus: int) -> tuple[list[int], list[int]]:
+    """The parents of `nodes` × `gpus` ranks in NCCL's two trees: a chain in each node, the tree over the chains' heads.
+
+    Rank = node · gpus + place in the node; the head of a node's chain is its place 0 in both trees. (NCCL's search may
+    choose different heads, to use different network cards: its log line "Trees" says which.)
+
+    >>> node_parents(2, 3)
+    ([-1, 0, 1, 0, 3, 4], [3, 0, 1, -1, 3, 4])
+    """
+    check("double tree", "all_reduce", ("all_reduce",), min(nodes, gpus))
+
+    def chained(parent: list[int]) -> list[int]:
+        return [
+            m * gpus + i - 1 if i else parent[m] * gpus if parent[m] >= 0 else -1
+            for m in range(nodes)
+            for i in range(gpus)
+        ]
+
+    first, second = parents(nodes)
+    return chained(first), chained(second)
+
+
+def double_tree(op: str, n: int, pieces: int = 1, gpus: int = 1) -> Schedule:
     """NCCL's double binary tree: each half of the buffer goes up and down a tree of its own, in `pieces` pieces.
 
     A rank that is inner in one tree is a leaf in the other, so that each sends at most 2S. The pieces follow one
-    another through the tree: 2⌈log2 N⌉ + pieces - 1 steps. (NCCL's trees are over nodes, with a chain in each node;
-    here a node has one rank.)
+    another through the tree: 2⌈log2 N⌉ + pieces - 1 steps. With `gpus` ranks on a node the trees are over nodes, with
+    a chain in each node, as NCCL has it: the chain is gpus - 1 steps more, up and again down.
 
     >>> len(double_tree("all_reduce", 8, pieces=4).steps), max(double_tree("all_reduce", 8, pieces=4).sent(8.0))
     (9, 16.0)
+    >>> len(double_tree("all_reduce", 8, gpus=4).steps)  # two nodes: 2 · (1 + 3)
+    8
     """
     check("double tree", op, ("all_reduce",), n)
+    if gpus < 1 or n % gpus:
+        raise LabError(f"{n} ranks do not fill nodes of {gpus}. Choose a divisor of {n}.")
     halves = [
-        _pipelined(parent, tuple(range(half * pieces, (half + 1) * pieces))) for half, parent in enumerate(parents(n))
+        pipelined(parent, tuple(range(half * pieces, (half + 1) * pieces)))
+        for half, parent in enumerate(node_parents(n // gpus, gpus))
     ]
-    return Schedule("double tree", op, n, 2 * pieces, filled(together(halves)))
+    name = "double tree" if gpus == 1 else f"double tree {n // gpus}×{gpus}"
+    return Schedule(name, op, n, 2 * pieces, filled(together(halves)))
 
 
-def _pipelined(parent: list[int], pieces: tuple[int, ...]) -> tuple[Step, ...]:
+def pipelined(parent: list[int], pieces: tuple[int, ...]) -> tuple[Step, ...]:
     """Up and down one tree, piece after piece: a rank sends piece p as soon as it has it from all below (above) it."""
     n = len(parent)
     depth = [0] * n

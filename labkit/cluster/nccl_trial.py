@@ -1,0 +1,123 @@
+"""Runs one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own, and returns what NCCL logged.
+
+With fewer GPUs than ranks several share one: each takes itself for a node of its own (NCCL_HOSTID), for NCCL refuses
+two ranks of one node on one GPU. Their messages go over sockets. **This has not been run on a GPU yet**: the processes,
+the settings and the answers were tested with Gloo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.theory import nccl_log
+
+PATIENCE = 120.0  # seconds for all of it
+SAY = "INIT,ENV,GRAPH,TUNING"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting: its environment, bytes, the slowest rank's median seconds, whether sums were right, its calls."""
+
+    setting: Mapping[str, str]
+    nbytes: int
+    seconds: float
+    right: bool
+    calls: tuple[nccl_log.Call, ...]
+
+
+def gpus() -> int:
+    """How many NVIDIA GPUs nvidia-smi sees here; 0 where there is no nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    asked = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+    return sum(line.startswith("GPU ") for line in asked.stdout.splitlines())
+
+
+def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
+    """What a rank has beside this process's own environment."""
+    mine = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": SAY,
+        "NCCL_DEBUG_FILE": str(folder / "log.%h.%p"),
+    }
+    if shared:
+        mine |= {
+            "NCCL_HOSTID": f"lab-{rank}",
+            "NCCL_NET": "Socket",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_MAX_NCHANNELS": "2",
+        }
+    return mine
+
+
+def run(
+    settings: Sequence[Mapping[str, str]], ranks: int = 2, nbytes: int = 2**20, backend: str = "nccl", seen: int = 1
+) -> tuple[list[Tried], nccl_log.Log | None]:
+    """What became of each setting, and all of NCCL's log; None where NCCL logged nothing.
+
+    `seen` is how many GPUs there are. Raises `LabError` where a process fails, or takes longer than two minutes.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-nccl-") as made:
+        folder = Path(made)
+        order = {
+            "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
+            "store": str(folder / "store"), "timeout": PATIENCE / 2,
+        }  # fmt: skip
+        started = [_start({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)]
+        answers = _answers(started)
+        log = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("log.*")))
+    heard = nccl_log.read(log) if log.strip() else None
+    tried = []
+    for k, setting in enumerate(settings):
+        each = [answer["results"][k] for answer in answers]
+        seconds = max(sorted(one["seconds"])[len(one["seconds"]) // 2] for one in each)
+        size = each[0]["nbytes"]
+        calls = tuple(c for c in heard.calls if c.nbytes == size) if heard else ()
+        tried.append(Tried(setting, size, seconds, all(one["right"] for one in each), calls))
+    return tried, heard
+
+
+def _start(order: dict[str, Any], shared: bool, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "labkit.rank.nccl_trial", json.dumps(order)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment(order["rank"], shared, folder)},
+        start_new_session=True,  # Stop is for the kernel
+    )
+
+
+def _answers(started: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+    """What each process wrote last; all are ended, whatever happens."""
+    try:
+        told = [popen.communicate(timeout=PATIENCE) for popen in started]
+    except subprocess.TimeoutExpired:
+        raise LabError(f"The trial's {len(started)} processes were not done in {PATIENCE:.0f} s.") from None
+    finally:
+        for popen in started:
+            if popen.poll() is None:
+                popen.kill()
+                popen.wait()
+    answers = []
+    for r, ((out, err), popen) in enumerate(zip(told, started, strict=True)):
+        lines = out.strip().splitlines()
+        if popen.returncode or not lines:
+            why = (err.strip().splitlines() or ["nothing was said"])[-1]
+            raise LabError(f"Rank {r} of the trial ended with code {popen.returncode}: {why}")
+        answers.append(json.loads(lines[-1]))
+    if missing := [a["missing"] for a in answers if "missing" in a]:
+        raise LabError(f"nvidia-smi sees a GPU, but {missing[0]}. Install a torch with CUDA, and run this again.")
+    return answers

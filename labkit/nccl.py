@@ -1,0 +1,64 @@
+"""What NCCL and the driver say on this machine, where there is an NVIDIA GPU; and what others published where not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from labkit.cluster import nccl_trial
+from labkit.cluster.nccl_trial import Tried
+from labkit.theory import nccl_log, topology
+from labkit.theory.nccl_log import Call, Log
+from labkit.words import nbytes, seconds
+
+QUOTED = "one-gpu"
+FROM = "eunomia-bpf/nccl-eBPF: 2 ranks on one RTX 5090, NCCL 2.29.7"
+
+
+def machine(otherwise: str) -> topology.Topology:
+    """This machine, by its own `nvidia-smi topo -m`; where there is no NVIDIA GPU, a bundled one that says so."""
+    if shutil.which("nvidia-smi") is not None:
+        asked = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30, check=False)
+        if "GPU0" in asked.stdout:
+            return topology.read(asked.stdout)
+    return topology.find(otherwise)
+
+
+class Trials:
+    """One all-reduce under several settings of NCCL: how it ran, as NCCL's log has it, and how long it took.
+
+    `Trials([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}])` runs two. Without a GPU nothing is run,
+    and a published log is quoted instead. `ranks` processes are started for it and end with it; the lab's own ranks are
+    not asked. With fewer GPUs than ranks they share a GPU over sockets: times then say nothing about NCCL's bandwidth.
+    `log` is what NCCL logged (or the quoted log), for `labkit.draw`.
+    """
+
+    def __init__(self, settings: Sequence[Mapping[str, str]], ranks: int = 2, size: int = 2**20) -> None:
+        self.settings = [dict(s) for s in settings]
+        self.ranks = ranks
+        self.gpus = nccl_trial.gpus()
+        self.tried: list[Tried] = []
+        self.log: Log = nccl_log.find(QUOTED)
+        if self.gpus:
+            self.tried, heard = nccl_trial.run(self.settings, ranks, size, seen=self.gpus)
+            self.log = heard or self.log
+
+    def __repr__(self) -> str:
+        if not self.gpus:
+            lines = ["No NVIDIA GPU here: nothing was run. This is quoted, not recorded by the workbook:", f"({FROM})"]
+            return "\n".join([*lines, *(_told(call) for call in self.log.calls)])
+        shared = f"share {'one GPU' if self.gpus == 1 else f'{self.gpus} GPUs'}" if self.gpus < self.ranks else "run"
+        lines = [f"{self.ranks} ranks {shared}, NCCL {self.log.version or 'of an unknown version'}"]
+        for one in self.tried:
+            asked = " ".join(f"{k}={v}" for k, v in one.setting.items()) or "NCCL's own choice"
+            how = "; ".join(_told(call) for call in one.calls) or "not in the log"
+            wrong = "" if one.right else " WRONG SUMS"
+            lines.append(f"{asked}: {how}, {seconds(one.seconds)}{wrong}")
+        return "\n".join(lines)
+
+
+def _told(call: Call) -> str:
+    several = f"s {call.first}–{call.last}" if call.last > call.first else f" {call.first}"
+    channels = f", channel{several}" if call.first >= 0 else ""
+    return f"{call.op or 'operation'} of {nbytes(call.nbytes)}: {call.algorithm}, {call.protocol}{channels}"

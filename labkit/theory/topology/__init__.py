@@ -1,0 +1,60 @@
+"""Which GPU is near which network card: read from `nvidia-smi topo -m` or from NCCL's XML. No GPU is asked.
+
+>>> from labkit.theory import topology
+>>> topology.find("ndv4")
+NDv4, Azure: 8 GPUs, 8 NICs, 4 CPUs
+CPU0: [GPU2 GPU3 NIC2 NIC3]
+CPU1: [GPU0 GPU1 NIC0 NIC1]
+CPU2: [GPU6 GPU7 NIC6 NIC7]
+CPU3: [GPU4 GPU5 NIC4 NIC5]
+[ ]: under one PCIe switch
+
+`labkit.draw(machine)` draws one. The bundled examples lie in `bundled/`, each with its source and licence.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.theory.topology import matrix, xml
+from labkit.theory.topology.machine import MEANS, PATHS, Topology, by_pcie, level
+from labkit.words import listed
+
+BUNDLED = {  # file: name, source
+    "p4d-24xl-topo.xml": ("p4d.24xlarge, AWS", "aws/aws-ofi-nccl, topology/p4d-24xl-topo.xml"),
+    "ndv4-topo.xml": ("NDv4, Azure", "Azure/azhpc-images, topology/ndv4-topo.xml"),
+    "ndv5-topo.xml": ("NDv5, Azure", "Azure/azhpc-images, topology/ndv5-topo.xml"),
+    "ncv4-topo.xml": ("NCv4, Azure", "Azure/azhpc-images, topology/ncv4-topo.xml"),
+    "h100-1453.txt": ("8 × H100, nccl issue 1453", "nccl issue 1453, rows left out"),
+    "v100-29.txt": ("7 of 8 × V100, nccl-tests issue 29", "nccl-tests issue 29, a row left out"),
+    "hgx-h100-written.xml": ("HGX H100, written for this lesson", "written after NCCL's src/graph/xml.cc"),
+}
+
+__all__ = ["BUNDLED", "MEANS", "PATHS", "Topology", "by_pcie", "find", "level", "read", "text"]
+
+
+def read(told: str, name: str = "this machine", source: str = "") -> Topology:
+    """A machine from either text: NCCL's XML, or the matrix of `nvidia-smi topo -m`."""
+    reads = xml.read if told.lstrip().startswith("<") else matrix.read
+    return reads(told, name, source) if source else reads(told, name)
+
+
+@cache
+def find(name: str) -> Topology:
+    """A bundled machine by a part of its name or of its file's."""
+    file = _file(name)
+    return read(text(name), *BUNDLED[file])
+
+
+def text(name: str) -> str:
+    """The file of a bundled machine as it is."""
+    return (Path(__file__).parent / "bundled" / _file(name)).read_text(encoding="utf-8")
+
+
+def _file(name: str) -> str:
+    found = [f for f, (called, _) in BUNDLED.items() if name.lower() in f.lower() or name.lower() in called.lower()]
+    if len(found) != 1:
+        raise LabError(f"{name!r} names {len(found)} of the bundled machines. There are {listed(list(BUNDLED))}.")
+    return found[0]

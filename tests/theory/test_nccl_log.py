@@ -1,0 +1,192 @@
+"""NCCL's log: every kind of line in the format that its source prints, and pieces of published logs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from labkit.theory import nccl_log, schedules
+from labkit.theory.nccl_log import Branch, Call, Comm, Hop, Link, Ring, Said
+
+# The formats of NCCL 2.27 to 2.30, filled in: init.cc, enqueue.cc, graph/rings.cc, graph/connect.cc, transport/*.cc.
+PRINTED = {
+    "AllReduce: 4194304 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}":  # enqueue.cc
+        [Call("all-reduce", 4194304, "tree", "LL", 0, 1)],
+    "ReduceScatter: 64 Bytes -> Algo PAT proto SIMPLE channel{Lo..Hi}={2..2}":
+        [Call("reduce-scatter", 64, "PAT", "Simple", 2, 2)],
+    "AllReduce: 1 Bytes -> Algo COLLNET_DIRECT proto SIMPLE channel{Lo..Hi}={0..15}":
+        [Call("all-reduce", 1, "CollNet direct", "Simple", 0, 15)],
+    "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512":
+        [Call("all-reduce", 4096, "symmetric", "Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512")],
+    "8 Bytes -> Algo 0 proto 0 time 25.200924":  # until 2.23
+        [Call("", 8, "tree", "LL", expected=25.200924)],
+    "comm 0x5639e9f0e8c0 rank 3 nRanks 24 nNodes 3 localRanks 8 localRank 3 MNNVL 0":  # init.cc
+        [Comm(3, 24, 3, 8, 3)],
+    "ncclCommInitRank comm 0x8ec0ac0 rank 6 nranks 16 cudaDev 6 nvmlDev 6 busId c8000 commId 0x49bb - Init COMPLETE":
+        [Comm(6, 16)],
+    "comm 0x7fdc3c000dc0 rank 8 nranks 16 cudaDev 0 busId 101c0 - Init COMPLETE":  # 2.7
+        [Comm(8, 16)],
+    "Channel 01/08 :    0   2   1   3": [Ring(1, 8, (0, 2, 1, 3))],  # rings.cc
+    "Channel 01 :    0   2   1   3": [Ring(1, 0, (0, 2, 1, 3))],  # 2.4
+    "Ring 00 : 3 -> 0 -> 2": [Hop(0, 3, 0, 2)],
+    "Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->3": [Branch(0, 0, -1, (1,)), Branch(1, 0, 3, ())],
+    "Trees [0] 26->25->24/-1/-1": [Branch(0, 25, 26, (24,))],  # 2.4: parent first
+    "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/4/GDRDMA/Shared": [Link(0, 0, 1, "NET", "IB/4/GDRDMA/Shared")],
+    "Channel 02/0 : 7[7] -> 8[0] [receive] via NET/IB/1(3)/GDRDMA(PCI)": [Link(2, 7, 8, "NET", "IB/1(3)/GDRDMA(PCI)")],
+    "Channel 01 : 9[101d0] -> 0[101c0] [send] via NET/AWS Libfabric/0": [Link(1, 9, 0, "NET", "AWS Libfabric/0")],
+    "Ring 00 : 6 -> 2 [receive] via NET/IB/0": [Link(0, 6, 2, "NET", "IB/0")],
+    "Channel 05/0 : 1[1] -> 0[0] via P2P/direct pointer": [Link(5, 1, 0, "P2P", "direct pointer")],
+    "Channel 00 : 1[1] -> 0[0] via SHM/direct/direct": [Link(0, 1, 0, "SHM", "direct/direct")],
+    "16 coll channels, 16 collnet channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer":
+        [Said("channels", "coll", "16")],
+    "2 coll channels, 2 p2p channels, 1 p2p channels per peer": [Said("channels", "coll", "2")],
+    "Using network IBext": [Said("network", "", "IBext")],
+    "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [RO]; OOB ib0:<0>":
+        [Said("card", "0", "mlx5_0 (IB/SHARP)"), Said("card", "1", "mlx5_1 (RoCE)")],
+    "NET/IB : No device found.": [Said("no card", "IB", "")],
+    "NVLS Head  1:  1  9 17": [Said("head", "1", "1  9 17")],
+    "NCCL_ALGO set by environment to Tree": [Said("env", "NCCL_ALGO", "Tree")],
+    "NCCL_CROSS_NIC set by environment to 2.": [Said("env", "NCCL_CROSS_NIC", "2")],
+    "NCCL version 2.29.7+cuda12.9": [Said("version", "", "2.29.7")],
+    "GPU Direct RDMA Disabled for GPU 2 / HCA 0 (distance 8 > 5)": [Said("gdr", "2", "Disabled")],
+    "Launch mode Parallel": [],
+    "threadThresholds 8/8/64 | 128/8/64 | 512 | 512": [],
+    "Connected all rings, use ring PXN 0 GDR 0": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "means"), PRINTED.items(), ids=lambda v: v[:30] if isinstance(v, str) else "")
+def test_a_message_is_read_for_what_it_says(message, means):
+    assert nccl_log.events(message) == means
+
+
+def test_cards_and_gpu_direct_are_read_from_a_connection():
+    def link(what: str) -> Link:
+        return Link(0, 0, 1, "NET", what)
+
+    assert [link(w).card for w in ("IB/4/GDRDMA", "AWS Libfabric/0", "IB/1(3)/GDRDMA(PCI)", "Socket/12")] == [
+        "4",
+        "0",
+        "1",
+        "12",
+    ]
+    assert [link(w).direct for w in ("IB/4/GDRDMA", "IB/1(3)/GDRDMA(PCI)", "IB/4")] == [True, True, False]
+    assert Link(0, 0, 1, "P2P", "IPC/read").card is None
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "level"),
+    [
+        ("lab:12:34 [0] NCCL INFO Using network IB", "lab", "INFO"),
+        ("[1,26]<stdout>:ip-1:8716:9558 [2] NCCL INFO Using network IB", "[1,26]<stdout>:ip-1", "INFO"),
+        ("3: node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
+        ("[0] h100:12:34 [0] NCCL INFO Using network IB", "h100", "INFO"),
+        ("NCCL INFO Using network IB", None, "INFO"),
+        ("lab:12:34 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]", "lab", "WARN"),
+    ],
+)
+def test_what_launchers_write_before_a_line_does_not_matter(line, host, level):
+    told = nccl_log.line(line)
+    assert told is not None
+    assert (told.host, told.level) == (host, level)
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_skipped_or_read_and_never_fails(text):
+    nccl_log.events(text)
+    nccl_log.line(text)
+
+
+def printed(n: int, gpus: int) -> str:
+    """What the ranks would print of a ring in reversed order and of NCCL's trees, by its formats."""
+    lines = []
+    first, second = schedules.node_parents(n // gpus, gpus)
+    for r in range(n):
+        before = f"host{r // gpus}:{100 + r}:{100 + r} [{r % gpus}] NCCL INFO "
+        lines.append(
+            f"{before}comm 0x1 rank {r} nRanks {n} nNodes {n // gpus} localRanks {gpus} localRank {r % gpus} M 0"
+        )
+        trees = []
+        for c, tree in enumerate((first, second)):
+            down = [q for q in range(n) if tree[q] == r]
+            below = "/".join(map(str, [*down, -1, -1, -1][:3]))
+            trees.append(f"[{c}] {below}->{r}->{tree[r]}")
+        lines.append(f"{before}Ring 00 : {(r + 1) % n} -> {r} -> {(r - 1) % n}")
+        lines.append(f"{before}Trees {' '.join(trees)}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("n", "gpus"), [(2, 1), (8, 4), (12, 4), (5, 1), (16, 8)])
+def test_rings_and_trees_are_put_together_from_all_ranks_lines(n, gpus):
+    log = nccl_log.read(printed(n, gpus))
+    assert (log.ranks, log.nodes) == (n, n // gpus)
+    assert log.whole(0)
+    order = log.rings[0]
+    assert all((b - a) % n == n - 1 for a, b in pairwise(order))
+    assert log.crossings(0) == (n // gpus if n > gpus else 0)
+    for c, tree in enumerate(schedules.node_parents(n // gpus, gpus)):
+        assert [log.trees[c][r] for r in range(n)] == tree
+    assert log.skipped == 0
+
+
+def test_a_ring_with_a_missing_rank_is_not_whole():
+    lines = [line for line in printed(4, 1).splitlines() if "host2" not in line]
+    log = nccl_log.read("\n".join(lines))
+    assert not log.whole(0)
+    assert log.crossings(0) is None
+
+
+def test_the_published_rings_leave_each_node_once():
+    log = nccl_log.find("a100-1412")
+    assert [log.crossings(c) for c in sorted(log.rings)] == [2] * 5
+    assert log.channels == 8
+
+
+def test_a_line_that_nccl_cut_off_is_not_taken_for_a_ring():
+    log = nccl_log.find("h100-1453")
+    assert len(log.rings[0]) == 20
+    assert not log.whole(0)
+    assert "its first 20 ranks" in repr(log)
+
+
+def test_the_slow_servers_sentences_say_why():
+    said = nccl_log.find("p4d-64").sentences
+    assert "Between nodes: AWS Libfabric, card 0, without GPU Direct RDMA." in said
+    assert "Between nodes: AWS Libfabric, card 0, with GPU Direct RDMA." in nccl_log.find("p4d-527").sentences
+
+
+def test_operations_are_told_as_they_ran():
+    said = nccl_log.find("one-gpu").sentences
+    assert "An all-reduce of 4 KiB ran as tree, LL, channel 0." in said
+    assert "A broadcast of 16 KiB ran as ring, LL, channels 0–1." in said
+    assert "NCCL 2.29.7." in said
+
+
+def test_unknown_lines_are_counted_and_said():
+    log = nccl_log.read("NCCL INFO Launch mode Parallel\nsomebody else's line\nNCCL INFO Using network IB")
+    assert (log.read, log.skipped) == (1, 1)
+    assert log.sentences[-1] == "1 line read; 1 of other kinds skipped."
+    assert "Between nodes NCCL would use IB." in log.sentences
+
+
+def test_warnings_are_kept():
+    log = nccl_log.read("a:1:1 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]")
+    assert "NCCL warns: Failed to open libibverbs.so[.1]" in log.sentences
+
+
+def test_a_text_without_nccl_is_refused_with_what_to_set():
+    with pytest.raises(LabError, match="NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING"):
+        nccl_log.read("Hello\nWorld")
+    with pytest.raises(LabError, match="a100-1412"):
+        nccl_log.find("nothing")
+
+
+def test_every_bundled_piece_is_read_and_its_source_stands_beside_it():
+    told = (nccl_log.FOLDER / "README.md").read_text(encoding="utf-8")
+    for name in nccl_log.bundled():
+        assert f"`{name}.txt`" in told
+        assert nccl_log.find(name).read >= 5

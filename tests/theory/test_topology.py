@@ -1,0 +1,163 @@
+"""Servers read from `nvidia-smi topo -m` and NCCL's XML: paths, own cards, and what is refused."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from labkit.theory import topology
+from labkit.theory.topology import by_pcie, level
+
+ALL = pytest.mark.parametrize("name", list(topology.BUNDLED))
+WAYS = st.lists(st.sampled_from(["s1", "s2", "s3"]), max_size=3, unique=True)
+
+
+@ALL
+def test_every_bundled_server_has_symmetric_paths_and_a_card_for_each_gpu(name):
+    server = topology.find(name)
+    devices = (*server.gpus, *server.nics)
+    for a, b in product(devices, devices):
+        if (a, b) in server.told or not server.told or a == b:
+            assert server.path(a, b) == server.path(b, a)
+    for gpu in server.gpus:
+        near = server.nearest(gpu)
+        assert near
+        assert all(level(server.path(gpu, near[0])) <= level(server.path(gpu, nic)) for nic in server.nics)
+    assert topology.BUNDLED[name][1] == server.source
+
+
+@ALL
+def test_where_a_file_is_from_stands_beside_it(name):
+    folder = topology.__file__.replace("__init__.py", "bundled/README.md")
+    with open(folder, encoding="utf-8") as file:
+        assert f"`{name}`" in file.read()
+    assert len(topology.text(name)) < 30_000
+
+
+def test_p4d_has_four_switches_with_two_gpus_and_a_card():
+    """Its file says so in words: "2 GPUs and 1 NIC behind a PCIe switch"."""
+    p4d = topology.find("p4d")
+    assert [p4d.nearest(gpu) for gpu in p4d.gpus] == [(f"NIC{g // 2}",) for g in range(8)]
+    assert {p4d.path(g, n) for g in p4d.gpus for n in p4d.nearest(g)} == {"PIX"}
+    assert p4d.path("GPU0", "GPU2") == "PHB"
+    assert p4d.path("GPU0", "GPU4") == "SYS"
+
+
+def test_ndv4_numbers_its_gpus_by_bus_and_not_by_cpu():
+    ndv4 = topology.find("ndv4")
+    assert [ndv4.ways[g][-1] for g in ndv4.gpus] == [f"CPU{c}" for c in (1, 1, 0, 0, 3, 3, 2, 2)]
+    assert [ndv4.nearest(g) for g in ndv4.gpus[:2]] == [("NIC0", "NIC1")] * 2
+
+
+def test_a_dump_has_nvlinks_cards_and_numbers():
+    hgx = topology.find("hgx")
+    assert hgx.path("GPU0", "GPU7") == "NV18"  # 4 + 5 + 5 + 4 links to four NVSwitches
+    assert hgx.switched
+    assert hgx.cards["NIC3"] == "mlx5_3"
+    ncv4 = topology.find("ncv4")
+    assert not ncv4.nvlinks, "the links of these GPUs lead to themselves"
+    assert ncv4.path("GPU0", "GPU1") == "SYS"
+    assert ncv4.path("GPU0", "NIC0") == "PHB"
+    assert not ncv4.direct("GPU0")
+
+
+def test_nvlinks_between_two_gpus_are_counted_without_a_switch():
+    gpu = '<pci busid="{0}" class="0x030200"><gpu dev="{1}"><nvlink target="{2}" count="2"/></gpu></pci>'
+    text = f"<system><cpu numaid='0'>{gpu.format('a', 0, 'b')}{gpu.format('b', 1, 'a')}</cpu></system>"
+    server = topology.read(text)
+    assert server.path("GPU0", "GPU1") == "NV2"
+    assert not server.switched
+
+
+def test_the_published_matrix_is_read_as_it_stands():
+    h100 = topology.find("h100-1453")
+    rows = [line.split() for line in topology.text("h100-1453").splitlines()]
+    for device, *paths in rows[1:]:
+        for other, path in zip(rows[0][:17], paths, strict=False):  # what follows is the CPU's
+            if device != other:
+                assert h100.path(device, other) == path
+    assert [h100.nearest(g)[0] for g in h100.gpus] == [f"NIC{8 - g}" for g in range(8)]
+    assert h100.switched
+
+
+def test_devices_joined_by_pix_share_a_switch_also_by_way_of_a_third():
+    v100 = topology.find("v100")
+    assert ["GPU2", "GPU3", "mlx5_0", "mlx5_1"] in v100.below("CPU0").values()
+    assert [g for g in v100.gpus if v100.direct(g)] == ["GPU2", "GPU3"]
+    assert not v100.switched
+
+
+MATRIX = """\x1b[4m\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV4\tPHB\t0-15\t0\t\tN/A
+GPU1\tNV4\t X \tSYS\t16-31\t1\t\tN/A
+NIC0\tPHB\tSYS\t X \t\t\t\t
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+
+
+def test_colours_and_legends_of_nvidia_smi_are_understood():
+    server = topology.read(MATRIX)
+    assert server.gpus == ("GPU0", "GPU1")
+    assert server.cards == {"NIC0": "mlx5_0"}
+    assert server.ways["GPU1"] == ("CPU1",)
+    assert server.ways["NIC0"] == ("CPU0",)
+
+
+@given(WAYS, WAYS, st.sampled_from("01"), st.sampled_from("01"))
+def test_a_path_is_symmetric_and_never_nearer_through_more(a, b, cpu, other):
+    mine, theirs = (*a, f"cpu{cpu}"), (*b, f"cpu{other}")
+    path = by_pcie(mine, theirs)
+    assert path == by_pcie(theirs, mine)
+    assert (path == "SYS") == (cpu != other)
+    assert level(by_pcie(("extra", *mine), ("more", *theirs))) >= level(path)
+
+
+def test_levels_are_in_nccls_order():
+    """src/graph/topo.h: PATH_NVL 1, C2C 3, PIX 4, PXB 5, P2C 6, PXN 7, PHB 8, SYS 9."""
+    words = ["NV1", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"]
+    assert [level(w) for w in words] == sorted(level(w) for w in words)
+    assert len({level(w) for w in words}) == len(words)
+
+
+def test_every_bundled_xml_is_one():
+    for name in topology.BUNDLED:
+        if name.endswith(".xml"):
+            assert ET.fromstring(topology.text(name)).tag == "system"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hello", "There is no matrix"),
+        ("<system", "This is no XML"),
+        ("<graphs/>", "A graph is another file"),
+        ('<system><cpu numaid="0"><pci busid="0000:00:16.0"/></cpu></system>', "names no GPU"),
+        ("\tGPU0\tGPU1\nGPU0\t X \n", "Paste it whole"),
+    ],
+)
+def test_what_is_no_topology_is_refused_with_what_to_do(text, says):
+    with pytest.raises(LabError, match=says):
+        topology.read(text)
+
+
+def test_unknown_names_are_refused_with_those_there_are():
+    with pytest.raises(LabError, match="It has GPU0"):
+        topology.find("p4d").path("GPU0", "NIC9")
+    with pytest.raises(LabError, match=r"p4d-24xl-topo\.xml"):
+        topology.find("nowhere")
+    with pytest.raises(LabError, match="NODE"):
+        level("FAR")
