@@ -1,0 +1,22 @@
+"""What 100,000 ranks would do: discrete events on a described fabric, with stragglers and failures. No torch, no cluster.
+
+    fabric     hosts, NICs, leaf and spine switches, and the links that a message takes
+    program    schedules for very many ranks, as arrays
+    engine     every message through the queues of its links, in batches that are exact
+    chain      rings in which no link is shared, as longest paths
+    step       one training step: computing, an all-reduce, and where the time goes
+    slowest    how long ranks compute, and the slowest of n
+    failures   a job that loses ranks, and how often it should save
+
+>>> from labkit.theory import events
+>>> step = events.all_reduce("hierarchical, double tree", events.H100S, n=4096, nbytes=1e9)
+>>> round(step.seconds, 4), step.parts["queues"] > 0
+(0.0121, False)
+
+Nothing here has run on machines: it is computed, from the numbers that describe the fabric.
+"""
+
+from labkit.theory.events.fabric import H100S, Fabric, of
+from labkit.theory.events.step import PARTS, WAYS, Step, all_reduce
+
+__all__ = ["H100S", "PARTS", "WAYS", "Fabric", "Step", "all_reduce", "of"]
