@@ -1,7 +1,8 @@
-"""What `labkit.draw` shows: a schedule's steps, who sends which chunk to whom, or a pipeline. No torch, no cluster."""
+"""What `labkit.draw` shows: a schedule's steps, a pipeline, or where simulated time goes. No torch, no cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,9 @@ from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.show import gantt
 from labkit.show.hosts import OnHosts
+from labkit.show.spent import Spent
 from labkit.theory import pipeline, schedules
+from labkit.theory.events import Step, Training
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
 from labkit.theory.schedules import Schedule, text
@@ -20,11 +23,14 @@ CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
-def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Drawn | OnHosts | gantt.Gantt:
+def draw(
+    schedule: Schedule | pipeline.Schedule | Step | Training | Mapping[str, Any], hosts: int | None = None
+) -> Drawn | OnHosts | gantt.Gantt | Spent:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
-    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass.
+    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A step or a
+    training run of `labkit.theory.events`, or several by name, becomes bars that say where its time goes.
 
     >>> from labkit import draw
     >>> from labkit.theory import schedules
@@ -35,6 +41,10 @@ def draw(schedule: Schedule | pipeline.Schedule, hosts: int | None = None) -> Dr
     """
     if isinstance(schedule, pipeline.Schedule):
         return gantt.of_schedule(schedule)
+    if isinstance(schedule, (Step, Training)):
+        return Spent({schedule.step.way if isinstance(schedule, Training) else schedule.way: schedule})
+    if isinstance(schedule, Mapping) and schedule and {type(run) for run in schedule.values()} in ({Step}, {Training}):
+        return Spent(schedule)
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
     return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)

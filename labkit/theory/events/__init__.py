@@ -1,4 +1,4 @@
-"""What 100,000 ranks would do: discrete events on a described fabric, with stragglers and failures. No torch, no cluster.
+"""What 100,000 ranks would do: discrete events on a described fabric, stragglers, failures. No torch, no cluster.
 
     fabric     hosts, NICs, leaf and spine switches, and the links that a message takes
     program    schedules for very many ranks, as arrays
@@ -6,6 +6,7 @@
     chain      rings in which no link is shared, as longest paths
     step       one training step: computing, an all-reduce, and where the time goes
     slowest    how long ranks compute, and the slowest of n
+    training   many such steps, with checkpoints, while ranks die
     failures   a job that loses ranks, and how often it should save
 
 >>> from labkit.theory import events
@@ -17,6 +18,8 @@ Nothing here has run on machines: it is computed, from the numbers that describe
 """
 
 from labkit.theory.events.fabric import H100S, Fabric, of
+from labkit.theory.events.slowest import drawn
 from labkit.theory.events.step import PARTS, WAYS, Step, all_reduce
+from labkit.theory.events.training import Training, train
 
-__all__ = ["H100S", "PARTS", "WAYS", "Fabric", "Step", "all_reduce", "of"]
+__all__ = ["H100S", "PARTS", "WAYS", "Fabric", "Step", "Training", "all_reduce", "drawn", "of", "train"]

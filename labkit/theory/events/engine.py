@@ -35,7 +35,7 @@ MOST = 8_000_000  # messages: more would take long, and gigabytes
 
 @dataclass(frozen=True)
 class Chain:
-    """What a rank has waited for, back to the beginning of rank `origin`: `hops` messages, and seconds by what they are.
+    """What a rank has waited for, back to the beginning of rank `origin`: `hops` messages, and seconds by kind.
 
     The rank's end is `ready[origin]` and the sum of the four.
     """

@@ -65,7 +65,9 @@ class Fabric:
         try:
             return replace(self, **changes)
         except TypeError:
-            raise LabError(f"A fabric has no such number. Change one of: {', '.join(self.__dataclass_fields__)}.") from None
+            raise LabError(
+                f"A fabric has no such number. Change one of: {', '.join(self.__dataclass_fields__)}."
+            ) from None
 
     @property
     def ports(self) -> int:
@@ -102,7 +104,11 @@ class Fabric:
             ]
         )
         return Paths(
-            links, np.where(inside, self.near, self.far), np.where(inside, self.nvlink, self.nic), inside, int(begins[6])
+            links,
+            np.where(inside, self.near, self.far),
+            np.where(inside, self.nvlink, self.nic),
+            inside,
+            int(begins[6]),
         )
 
     def _port(self, rank: Numbers, hosts: int) -> tuple[Numbers, Numbers, Numbers]:

@@ -40,7 +40,9 @@ class Program:
     def then(self, other: Program) -> Program:
         """This one, and then the other one of as many ranks."""
         slots = max(self.dst.shape[1], other.dst.shape[1])
-        parts = [(_wide(p.dst, slots, -1), _wide(np.broadcast_to(p.share, p.dst.shape), slots, 0)) for p in (self, other)]
+        parts = [
+            (_wide(p.dst, slots, -1), _wide(np.broadcast_to(p.share, p.dst.shape), slots, 0)) for p in (self, other)
+        ]
         dst, share = (np.concatenate(both) for both in zip(*parts, strict=True))
         return Program(f"{self.name}, {other.name}", dst, share)
 

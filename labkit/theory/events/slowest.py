@@ -40,7 +40,9 @@ def expected(n: int, seconds: float, spread: float, law: str = "normal") -> floa
     (n - 0.375) / (n + 0.25), after Blom (1958), right to half a per cent of the spread for n from 2 on.
     """
     if law not in LAWS or n < 1:
-        raise LabError(f"No expected maximum for law={law!r}, n={n}. Choose one of {', '.join(LAWS)}, and 1 rank or more.")
+        raise LabError(
+            f"No expected maximum for law={law!r}, n={n}. Choose one of {', '.join(LAWS)}, and 1 rank or more."
+        )
     if law == "normal":
         return seconds + spread * NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
     return seconds - spread + spread * harmonic(n)

@@ -185,20 +185,18 @@ def _engine(
     def back(rank: int) -> tuple[int, dict[str, float]]:
         at = played.chain(rank // copies if alike else rank)
         origin = int(where[at.origin]) + (rank % copies if alike else 0)
-        return origin, {
-            "latency": at.latency, "bytes inside hosts": at.inside, "bytes between hosts": at.across, "queues": at.queued
-        }  # fmt: skip
+        return origin, dict(zip(PARTS[2:], (at.latency, at.inside, at.across, at.queued), strict=True))
 
     return _Leg(np.repeat(played.finish, copies) if alike else played.finish, back)
 
 
 def _flat_ring(fabric: Fabric, n: int, hosts: int, nbytes: float, ready: Numbers) -> _Leg:
-    """A ring for each NIC; every second host is passed backwards, so that a ring stays on one rail between two hosts."""
+    """A ring for each NIC; every second host is passed backwards, so that a ring stays on one rail between hosts."""
     g, many = fabric.gpus, fabric.nics if hosts > 1 else 1
     host, place = np.divmod(np.arange(n), g)
     orders = [host * g + (c * g // many + np.where(host % 2, g - 1 - place, place)) % g for c in range(many)]
     crossing = [np.stack([order, np.roll(order, -1)])[:, g - 1 :: g] for order in orders] if hosts > 1 else []
-    links = np.concatenate([fabric.paths(*ends, n).links.ravel() for ends in crossing] or [np.empty(0, int)])
+    links = np.concatenate([fabric.paths(src, dst, n).links.ravel() for src, dst in crossing] or [np.empty(0, int)])
     used = links[links >= 0]
     if len(np.unique(used)) < len(used):
         raise LabError(
