@@ -51,6 +51,30 @@ def test_four_messages_on_one_link_are_through_when_the_prediction_says():
     assert finish[4:].mean() == pytest.approx(answer("four_at_once"))
 
 
+def test_a_ring_in_random_order_goes_at_the_pace_of_the_busiest_link():
+    ranks = 8 * 256
+    ordered, scattered = (
+        events.all_reduce("hierarchical, ring", f, ranks, SIZE) for f in (FABRIC, FABRIC.but(scattered=1))
+    )
+    assert ordered.parts["bytes between hosts"] == pytest.approx(0.070, rel=0.01)
+    assert ordered.parts["queues"] == 0
+    took = scattered.parts["queues"] + scattered.parts["bytes between hosts"]
+    every = np.arange(ranks)
+    links = FABRIC.but(scattered=1).paths(every, (every + 8) % ranks, ranks).links[1:3]
+    busiest = np.bincount(links[links >= 0]).max()
+    assert busiest == 9
+    assert took == pytest.approx(busiest * ordered.parts["bytes between hosts"], rel=0.02)
+
+
+def test_numbers_of_hosts_that_suit_the_switches_leave_only_the_tree_a_queue():
+    flat = FABRIC.but(over=1)
+    for way, queued in (("PAT", False), ("Bruck", False), ("halving-doubling", False), ("double tree", True)):
+        fits = events.all_reduce(f"hierarchical, {way}", flat, 131_072, SIZE)
+        odd = events.all_reduce(f"hierarchical, {way}", flat, N, SIZE)
+        assert odd.parts["queues"] > 1e-3
+        assert (fits.parts["queues"] > 1e-6) == queued
+
+
 def test_brucks_queues_are_much_longer_than_pats_where_the_spine_is_short_and_about_as_short_where_not(steps):
     bruck, pat = steps["hierarchical, Bruck"], steps["hierarchical, PAT"]
     assert bruck.seconds > pat.seconds + 0.1

@@ -424,7 +424,7 @@ def bytes_over_the_spine(order, leaf, nbytes):
     ),
     after=(
         "In order, a ring of n hosts crosses n / leaf times, and by chance nearly n times: with 32 hosts below a "
-        "switch about 31 times as many bytes go over the spine."
+        "switch about 30 times as many bytes go over the spine."
     ),
 )
 

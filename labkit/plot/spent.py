@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.plot.bars import look
+from labkit.plot.bars import LOOKS as KINDS
 from labkit.plot.sheet import clock, extent, sheet, shortened, write
-from labkit.plot.svg import FAINT, GRID, INK
+from labkit.plot.svg import FAINT, GRID, INK, PAGE
+from labkit.theory.events.training import WHOLE
 from labkit.words import seconds
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 6.3, 3.6, 0.4
 TOP, LINE, ROW, BAR, BOTTOM, SWATCH = 0.5, 0.5, 0.72, 0.46, 1.05, 0.6
+# Ground, hatch, and the ink on it: the same in every picture.
+LOOKS = dict(zip(WHOLE, (*KINDS, (PAGE, "||||", INK)), strict=True))
 LEAST = 0.002  # of the axis: thinner parts have no place
 
 
@@ -41,9 +44,8 @@ def axes(spent: Spent) -> Axes:
 
 def draw(ax: Axes, spent: Spent) -> Axes:
     """Draw on axes as `axes` makes them, y downwards."""
-    kinds = _kinds(spent)
-    for x, line, kind in _legend(kinds):
-        _box(ax, x, x + SWATCH, TOP + LINE * line, 0.34, kinds.index(kind))
+    for x, line, kind in _legend(_kinds(spent)):
+        _box(ax, x, x + SWATCH, TOP + LINE * line, 0.34, kind)
         write(ax, x + SWATCH + 0.15, TOP + LINE * line, kind, 8, align="left")
     top, bottom = _top(spent), _top(spent) + ROW * len(spent.bars)
     end = 1.0 if spent.whole else max((sum(bar.values()) for bar in spent.bars.values()), default=0.0) or 1.0
@@ -62,23 +64,23 @@ def draw(ax: Axes, spent: Spent) -> Axes:
         y = top + ROW * (row + 0.5)
         write(ax, MARGIN, y, shortened(name, LEFT - MARGIN - 0.3, 9), 9, align="left")
         scale = sum(bar.values()) or 1.0 if spent.whole else 1.0
-        _bar(ax, {kind: value / scale for kind, value in bar.items()}, y, place, end, kinds, spent.whole)
+        _bar(ax, {kind: value / scale for kind, value in bar.items()}, y, place, end, spent.whole)
         write(ax, place(sum(bar.values()) / scale) + 0.16, y, spent.heads[name], 8.5, align="left", bold=True)
     return ax
 
 
 def _bar(
     ax: Axes, widths: Mapping[str, float], y: float, place: Callable[[float], float], end: float,
-    kinds: Sequence[str], whole: bool,
+    whole: bool,
 ) -> None:  # fmt: skip
     before = 0.0
     for kind, width in widths.items():
         if width > LEAST * end:
             left, right = place(before), place(before + width)
-            _box(ax, left, right, y, BAR, kinds.index(kind))
+            _box(ax, left, right, y, BAR, kind)
             said = f"{100 * width:.0f} %" if whole else seconds(width)
             if right - left > (room := extent(said, 7.5) + 0.16) + 0.16:
-                ground, hatch, ink = look(kinds.index(kind))
+                ground, hatch, ink = LOOKS[kind]
                 if hatch:  # ends beside the figure
                     corner = ((left + right - room) / 2, y - BAR / 2 + 0.02)
                     ax.add_artist(Rectangle(corner, room, BAR - 0.04, facecolor=ground, edgecolor="none", zorder=3.5))
@@ -86,8 +88,8 @@ def _bar(
         before += width
 
 
-def _box(ax: Axes, left: float, right: float, y: float, high: float, i: int) -> None:
-    ground, hatch, _ = look(i)
+def _box(ax: Axes, left: float, right: float, y: float, high: float, kind: str) -> None:
+    ground, hatch, _ = LOOKS[kind]
     corner, size = (left, y - high / 2), right - left
     ax.add_artist(Rectangle(corner, size, high, facecolor=ground, edgecolor="none", zorder=3))
     if hatch:
@@ -98,7 +100,7 @@ def _box(ax: Axes, left: float, right: float, y: float, high: float, i: int) -> 
 
 
 def _kinds(spent: Spent) -> list[str]:
-    """Everything that takes time in one of the bars; its place decides its look, so that bars can be compared."""
+    """Everything that takes time in one of the bars."""
     return list(dict.fromkeys(kind for bar in spent.bars.values() for kind in bar))
 
 

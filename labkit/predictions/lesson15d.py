@@ -24,15 +24,15 @@ PREDICTIONS = (
             ),
             Option(
                 "waiting for the slowest GPU",
-                "The slowest of 100,000 is 0.19 s late in a step of 3.2 s: 2 % of the whole.",
+                "It takes 2 % of the whole. The times of the GPUs scatter by 40 ms only.",
             ),
             Option("failures: work that is lost, and starting again"),
         ),
         answer="failures: work that is lost, and starting again",
         why=(
             "**Failures**: work done twice and starting again take more than half of the time. One GPU fails once in "
-            "5.8 years. One of 100,000 fails every 30 minutes, and then all of them fall back to the last checkpoint. "
-            "A job that saves every 30 minutes loses much of what it does."
+            "5.8 years. A hundred thousand of them fail so often that a job that saves every 30 minutes loses much of "
+            "what it does."
         ),
     ),
     Prediction(
@@ -76,31 +76,35 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="who_meets_the_spine",
+        name="order_of_the_hosts",
         lesson="15d",
         question=(
-            "256 hosts, 32 below a leaf switch, all-reduce hierarchically, on each rail round a ring through the "
-            "hosts **in order**. Then the leaf switches are oversubscribed: for every four NICs one link up. How much "
-            "longer do the bytes between hosts take?"
+            "A smaller job: 256 hosts, 32 below a leaf switch, one link up for every four NICs. On each rail a ring "
+            "passes through the hosts in order, and the bytes between hosts take 70 ms. Then a scheduler hands you the "
+            "same hosts **in random order**. How long do these bytes take now, with their waiting in queues?"
         ),
         options=(
-            Option("not at all"),
             Option(
-                "four times as long",
-                "This would be so if every host sent to one below a different leaf switch. In order, 31 of 32 hosts "
-                "send to their neighbour below the same switch.",
+                "70 ms, as before",
+                "In order, 31 of 32 hosts send to a neighbour below the same switch. In random order nearly all of "
+                "them send to a host below a different one, over the few links up.",
             ),
             Option(
-                "a little: the messages that cross have to queue",
-                "Below each leaf switch there is one host that sends to the next switch, on each rail. It has a link "
-                "up to itself.",
+                "about 4 times as long",
+                "This would be so if the messages were spread evenly: four NICs to a link. They are not, and the "
+                "busiest link decides.",
+            ),
+            Option("about 9 times as long"),
+            Option(
+                "about 32 times as long",
+                "There are 8 links up for the 32 hosts below a switch, on each rail, not one.",
             ),
         ),
-        answer="not at all",
+        answer="about 9 times as long",
         why=(
-            "**Not at all.** On a rail, one host of 32 sends up to the spine, and 8 links lead there. A ring in order "
-            "is made for such a network. It depends on the order alone, and the order is a list that somebody has to "
-            "get right."
+            "**About 9 times.** Up to four messages share a link on average, and chance puts nine of them on the "
+            "busiest one. All rounds of a ring are alike, so it is the same link in every round, and the whole ring "
+            "goes at its pace."
         ),
     ),
     Prediction(
@@ -211,16 +215,16 @@ PREDICTIONS = (
         options=(
             Option(
                 "links that are twice as fast, inside the hosts and between them",
-                "All bytes together take less than 4 % of the time. Halving them brings 2 points.",
+                "All bytes together take 3 % of the time. Halving them brings less than 2 points.",
             ),
             Option(
                 "a network without oversubscription",
-                "The queues take 2 % of the time with PAT.",
+                "With PAT the queues take less than 1 % of the time.",
             ),
             Option("a restart of 120 s instead of 600 s"),
             Option(
                 "a checkpoint of 5 s instead of 60 s",
-                "This is the second best: about 11 points. But every one of some 800 failures also costs 600 s until "
+                "This is the second best: about 10 points. But every one of some 800 failures also costs 600 s until "
                 "all work again.",
             ),
         ),
