@@ -80,6 +80,12 @@ def served(arrives, takes):
             says="three messages at once",
         ),
         Mutant(
+            "begins with the first message, even where there is none",
+            replace=("torch.zeros_like(arrives), 0.0", "torch.zeros_like(arrives), arrives.min().item()"),
+            verdict="raises",
+            says="no message",
+        ),
+        Mutant(
             "lets a link begin before the message is there",
             replace=("max(free, arrives[i].item())", "free"),
         ),
@@ -167,6 +173,15 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
 ''',
     mutants=(
         Mutant("sends the whole buffer between the hosts", replace=("part / hosts / nic", "nbytes / hosts / nic")),
+        Mutant(
+            "divides by the number of other hosts, even where there is none",
+            replace=(
+                "(hosts - 1) * (far + part / hosts / nic)",
+                "((hosts - 1) * far + part / (hosts / (hosts - 1)) / nic)",
+            ),
+            verdict="raises",
+            says="one host",
+        ),
         Mutant("forgets to gather in the hosts", replace=("2 * (gpus - 1)", "(gpus - 1)")),
         Mutant("reduces between the hosts, and hands nothing out", replace=("2 * (hosts - 1)", "(hosts - 1)")),
         Mutant(
@@ -238,6 +253,7 @@ def expected_wait(hiccup, ranks):
             replace=("range(2,", "range(1,"),
             says="one rank",
         ),
+        Mutant("counts from 0", replace=("range(2,", "range("), verdict="raises", says="ZeroDivisionError"),
         Mutant("leaves out the last rank", replace=("ranks + 1)", "ranks)"), says="two ranks"),
         Mutant(
             "takes the logarithm, which is 0.58 hiccups short",
@@ -318,6 +334,15 @@ def steps_between_checkpoints(mtbf, ranks, save, step):
 ''',
     mutants=(
         Mutant("takes the time between failures of one rank", replace=("mtbf / ranks", "mtbf")),
+        Mutant(
+            "asks all ranks for a number that each of them can compute",
+            replace=(
+                "    return max(1, round(seconds / step))\n",
+                "    found = torch.tensor(max(1, round(seconds / step)), device=device)\n"
+                "    dist.all_reduce(found, op=dist.ReduceOp.MAX)\n    return found.item()\n",
+            ),
+            verdict="not as asked",
+        ),
         Mutant("forgets the 2", replace=("(2 * save", "(save")),
         Mutant("returns seconds", replace=("seconds / step", "seconds")),
         Mutant(
@@ -409,6 +434,15 @@ def bytes_over_the_spine(order, leaf, nbytes):
             "goes by the place in the ring, not by the host",
             replace=("order // leaf", "torch.arange(len(order)) // leaf"),
             says="dealt out",
+        ),
+        Mutant(
+            "looks for a host after the last one",
+            replace=(
+                "(switch != switch.roll(-1)).sum().item()",
+                "sum(int(switch[i] != switch[i + 1]) for i in range(n))",
+            ),
+            verdict="raises",
+            says="IndexError",
         ),
         Mutant("counts what stays below a switch", replace=("switch != switch.roll(-1)", "switch == switch.roll(-1)")),
         Mutant("counts half an all-reduce", replace=("crossing * 2 * (n - 1)", "crossing * (n - 1)")),

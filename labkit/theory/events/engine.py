@@ -29,7 +29,7 @@ from labkit.theory.events.program import Program
 
 Numbers = np.ndarray[Any, Any]
 Pool = list[tuple[Numbers, Numbers]]  # (moments, messages)
-NEAR = 4096  # events that a window looks at, about
+NEAR = 8192  # events that a window looks at, about
 MOST = 8_000_000  # messages: more would take long, and gigabytes
 
 
