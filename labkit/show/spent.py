@@ -17,7 +17,7 @@ class Spent:
 
     >>> from labkit.theory import events
     >>> Spent({"64 ranks": events.all_reduce("hierarchical, ring", events.H100S, 64, 1e9)})
-    64 ranks: 10 ms: latency 243 µs, bytes inside hosts 4.72 ms, bytes between hosts 4.38 ms, queues 0 s
+    64 ranks: 9.34 ms: latency 244 µs, bytes inside hosts 4.72 ms, bytes between hosts 4.38 ms
     """
 
     def __init__(self, runs: Mapping[str, Step | Training]) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.theory import events, schedules
-from labkit.theory.costs import H100
+from labkit.theory import costs, events, schedules
 from labkit.theory.events import chain, engine, failures, program, slowest
 from labkit.theory.events.fabric import Fabric
 from labkit.theory.formulas import figures, hierarchical
@@ -178,10 +177,10 @@ def test_a_hierarchical_all_reduce_ends_as_all_its_messages_in_one_loop_do(way: 
         assert min(step.parts.values()) >= -1e-18
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40])
 def test_a_flat_ring_ends_as_its_messages_do_one_ring_a_nic(n: int):
     rng = np.random.default_rng([n, 8])
-    for _ in range(5):
+    for _ in range(5 if n < 24 else 2):
         fabric, ready, size = some_fabric(rng, n).but(over=1.0, scattered=None, hashed=False), some_ready(rng, n), 1e6
         try:
             step = events.all_reduce("ring", fabric, n, size, ready)
@@ -222,6 +221,8 @@ def test_without_contention_the_formulas_are_met(n: int):
     for way in ("ring", "halving-doubling", "Bruck", "PAT"):
         found = events.all_reduce(way, fabric, n, size)
         wanted = figures("all_reduce", way, n).seconds(alpha, size * beta)
+        if way in costs.ALGORITHMS["all_reduce"]:
+            assert costs.seconds("all_reduce", way, n, size, alpha, beta) == pytest.approx(wanted, rel=1e-15)
         if way in ("ring", "halving-doubling") or n <= fabric.leaf:
             assert found.seconds == pytest.approx(wanted, rel=1e-12), way
             assert found.parts["queues"] == pytest.approx(0, abs=1e-12 * wanted)
@@ -329,8 +330,8 @@ def test_what_cannot_be_is_refused_and_says_what_to_do(call, says: str):
 
 
 def test_the_described_fabric_is_that_of_the_costs():
-    assert events.of(H100) == events.H100S
-    assert events.of(H100.but(oversubscription=2)).over == 2
+    assert events.of(costs.H100) == events.H100S
+    assert events.of(costs.H100.but(oversubscription=2)).over == 2
 
 
 # -- the slowest, and failures ----------------------------------------------------------------------------------------

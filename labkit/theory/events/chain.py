@@ -55,7 +55,7 @@ def ring(ready: Numbers, latency: Numbers, takes: Numbers, rounds: int) -> Chain
     The length of `latency` divides that of `ready`.
 
     >>> ring(np.array([0.0, 5.0, 0.0, 0.0]), np.array([1.0]), np.array([2.0]), rounds=6).finish.tolist()
-    [20.0, 22.0, 18.0, 19.0]
+    [20.0, 21.0, 22.0, 23.0]
     """
     n, period = len(ready), len(latency)
     if n == 1 or not rounds:

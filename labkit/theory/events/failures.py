@@ -47,8 +47,8 @@ class Job:
 def between_failures(n: int, mtbf: float) -> float:
     """The mean time between failures of a job of n ranks, each of which fails after `mtbf` seconds on average.
 
-    >>> between_failures(100_000, 5 * YEAR) / 60  # minutes
-    26.298
+    >>> round(between_failures(100_000, 5 * YEAR) / 60, 1)  # minutes
+    26.3
     """
     return mtbf / n
 
@@ -66,7 +66,7 @@ def run(work: float, every: float, checkpoint: float, restart: float, dies: Iter
     """Do `work` seconds of work with a checkpoint after `every` seconds of it; `dies` are the moments of failures.
 
     >>> run(100, every=40, checkpoint=1, restart=5, dies=[30, 65, 100])
-    Job(useful=100.0, checkpoints=2.0, lost=54.0, down=15.0, failures=3)
+    Job(useful=100.0, checkpoints=2.0, lost=90.0, down=15.0, failures=3)
 
     No checkpoint follows the last work. The time of a checkpoint that a failure cuts short counts as lost.
     """

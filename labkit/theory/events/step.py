@@ -66,7 +66,7 @@ def all_reduce(
     >>> from labkit.theory.events import H100S
     >>> step = all_reduce("hierarchical, ring", H100S, 100_000, 1e9)
     >>> f"{step.seconds * 1e3:.1f} ms, {step.parts['latency'] * 1e3:.1f} of them latency"
-    '359.8 ms, 350.0 of them latency'
+    '359.7 ms, 350.0 of them latency'
 
     Ways: "ring", "halving-doubling", "double tree", "Bruck", "PAT", and "hierarchical, …" with each of them between
     the hosts: a reduce-scatter round a ring in each host, an all-reduce of a part on each rail, an all-gather round a
