@@ -185,10 +185,10 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
         Mutant("forgets to gather in the hosts", replace=("2 * (gpus - 1)", "(gpus - 1)")),
         Mutant("reduces between the hosts, and hands nothing out", replace=("2 * (hosts - 1)", "(hosts - 1)")),
         Mutant(
-            "sends all of a rank's part in every step between the hosts",
+            "sends all of a rank's part in every round between the hosts",
             replace=("part / hosts / nic", "part / nic"),
         ),
-        Mutant("counts one step too many", replace=("2 * (hosts - 1)", "2 * hosts")),
+        Mutant("counts one round too many", replace=("2 * (hosts - 1)", "2 * hosts")),
         Mutant(
             "takes the slower part alone, as if the two ran together",
             replace=("inside + between", "max(inside, between)"),
@@ -199,11 +199,11 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
         ),
     ),
     hints=(
-        "A ring of k ranks on a buffer of B bytes: k - 1 steps of B / k bytes for a reduce-scatter, as many for an "
+        "A ring of k ranks on a buffer of B bytes: k - 1 rounds of B / k bytes for a reduce-scatter, as many for an "
         "all-gather, and both for an all-reduce.",
         "In a host the ring has `gpus` ranks and the buffer `nbytes`. Between hosts it has `hosts` ranks; what is the "
         "buffer there?",
-        "Between hosts: 2 (hosts - 1) steps of `nbytes / gpus / hosts` bytes.",
+        "Between hosts: 2 (hosts - 1) rounds of `nbytes / gpus / hosts` bytes.",
     ),
     after=(
         "2 (hosts - 1) latencies are cheap for 16 hosts and dear for 12,500. The bytes between hosts hardly change: "

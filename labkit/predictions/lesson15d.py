@@ -9,7 +9,7 @@ PREDICTIONS = (
         question=(
             "100,000 GPUs compute for 2 s a step, then all-reduce 14 GB of gradients round one long ring. The job "
             "saves every 30 minutes of work, which takes a minute. Each GPU fails once in 5.8 years, on average; "
-            "noticing it and starting again takes 10 minutes. The GPUs spend about a quarter of ten days' work on "
+            "noticing it and starting again takes 10 minutes. The GPUs spend about a quarter of their time on "
             "computing that counts. What takes **most** of the rest?"
         ),
         options=(
@@ -19,7 +19,7 @@ PREDICTIONS = (
                 "about 1 % of the time.",
             ),
             Option(
-                "the latency of the ring's 199,998 steps",
+                "the latency of the ring's 199,998 rounds",
                 "It is almost a second a step, and 12 % of the whole: a lot, but not most.",
             ),
             Option(
@@ -46,13 +46,13 @@ PREDICTIONS = (
         answer=350,
         unit="ms",
         why=(
-            "**350 ms**: 2 × 12,499 steps × 14 µs. The flat ring had 2 × 99,999 steps, most of them inside hosts, "
+            "**350 ms**: 2 × 12,499 rounds × 14 µs. The flat ring had 2 × 99,999 rounds, most of them inside hosts, "
             "where a message takes 3.4 µs: 945 ms. That is better, and still twice as long as the bytes take."
         ),
         traps=(
             Trap(175, "This is one way round: the sums still have to be handed out."),
-            Trap(2800, "This is a ring through 100,000 ranks in which every step crosses a network."),
-            Trap(0.392, "These are 2 × 14 steps, those of a tree. The question is about a ring."),
+            Trap(2800, "This is a ring through 100,000 ranks in which every round crosses a network."),
+            Trap(0.392, "These are 2 × 14 rounds, those of a tree. The question is about a ring."),
         ),
     ),
     Prediction(
@@ -111,7 +111,7 @@ PREDICTIONS = (
         name="bruck_or_pat",
         lesson="15d",
         question=(
-            "Bruck's algorithm and PAT send the same number of bytes in the same number of steps, to ranks 1, 2, 4, "
+            "Bruck's algorithm and PAT send the same number of bytes in the same number of rounds, to ranks 1, 2, 4, "
             "8, … away. In Bruck's all-gather the messages grow with the distance: S/2 goes to the rank that is "
             "farthest. In PAT it is the other way round: S/2 goes to the next rank, and a single chunk goes far. On "
             "100,000 GPUs, with leaf switches that are oversubscribed 4:1, which one takes longer?"
@@ -120,17 +120,17 @@ PREDICTIONS = (
             Option("Bruck's"),
             Option(
                 "PAT",
-                "PAT's far messages are small: what has to share the spine is a single chunk in the farthest step.",
+                "PAT's far messages are small: what has to share the spine is a single chunk in the farthest round.",
             ),
             Option(
-                "both take as long: same steps, same bytes",
+                "both take as long: same rounds, same bytes",
                 "This is right on a network that has as many links above the leaf switches as below. Oversubscribed, "
                 "it counts which bytes go far.",
             ),
         ),
         answer="Bruck's",
         why=(
-            "**Bruck's**: its large messages go far, and queue for the spine. The formula α · steps + β · bytes "
+            "**Bruck's**: its large messages go far, and queue for the spine. The formula α · rounds + β · bytes "
             "cannot tell the two apart. That is why NCCL's PAT goes from far to near (arXiv 2506.20252)."
         ),
     ),

@@ -8,10 +8,11 @@ First come, first served is chosen because it needs no more than the order of ar
 sharing every rate would depend on all messages under way. Equal messages that share one link end together there at the
 moment at which the last one ends here.
 
-The events are real ones, and all of them run; what is exact about running them in batches: no event causes another one
-sooner than a latency later. So all events within one latency from the earliest are known before the first of them is
-handled (the time windows of conservative parallel simulation), and numpy takes them at once, link by link in the
-order of arrival. Equal arrivals are served by the number of the message: its step, then its slot, then its rank.
+The events are real ones, and all of them run, in batches. That is exact: a message that comes to a link at the moment t
+arrives no sooner than t and its bytes' time, and what its arrival makes a rank send comes to a link no sooner than a
+latency later. So all events before the least of these moments are known (the time windows of conservative parallel
+simulation), and numpy takes them at once, link by link in the order of arrival. Equal arrivals are served by the number
+of the message: its step, then its slot, then its rank.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from labkit.theory.events.program import Program
 Numbers = np.ndarray[Any, Any]
 Pool = list[tuple[Numbers, Numbers]]  # (moments, messages)
 NEAR = 8192  # events that a window looks at, about
-MOST = 8_000_000  # messages: more would take long, and gigabytes
+MOST = 4_000_000  # messages: more would take long, and gigabytes
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class _Run:
         copy = np.tile(np.arange(copies), len(step))
         self.to = np.repeat(self.dst, copies) * copies + copy
         paths = fabric.paths(self.where[np.repeat(self.src, copies) * copies + copy], self.where[self.to], n)
-        self.links, self.latency, self.inside = paths.links, paths.latency, paths.inside
+        self.links, self.latency, self.inside = paths.links.astype(np.int32), paths.latency, paths.inside
         self.takes = np.repeat(size, copies) / paths.rate
         self.wait, self.by = np.zeros(len(self.to)), np.full(len(self.to), -1, np.int32)
         counts = np.bincount(step * program.n + self.dst, minlength=self.steps * program.n)
