@@ -32,12 +32,13 @@ from labkit.show.move import Move
 from labkit.show.moves import Moves
 from labkit.show.overlay import Overlay
 from labkit.show.painting import Run
+from labkit.show.spent import Spent
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
-from labkit.theory import nccl_log, pipeline, placements, schedules, topology
+from labkit.theory import events, nccl_log, pipeline, placements, schedules, topology
 from labkit.theory.published import TABLES
 from tests.nccl_log import printed
 from tests.recorded import Told, told
@@ -250,6 +251,15 @@ def counted(n: int, largest: int) -> Histogram:
     return Histogram({"staleness": lists, "a_longer_name_for_it['with an index', " * 4: lists})
 
 
+def simulated() -> dict[str, dict[str, Any]]:
+    """Steps of every way, with and without stragglers, and training runs that lose nearly nothing and nearly all."""
+    fabric, ready = events.H100S.but(over=4), events.drawn(512, 0.01, 0.004, "exponential")
+    steps = {way: events.all_reduce(way, fabric, 512, 1e8, ready) for way in events.WAYS}
+    quick = {"8 bytes": events.all_reduce("hierarchical, PAT", fabric, 64, 8.0)}
+    runs = {f"{years:g} years": events.train(steps["ring"], years * 3e7, work=1e5) for years in (0.02, 1, 1e6)}
+    return {"steps": steps, "quick": quick, "runs": runs}
+
+
 def verdict() -> bytes:
     """What came of an exercise where nothing was done, beside what should have."""
     exercise = exercises.find("ring_shift")
@@ -361,6 +371,7 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[f"whatif {op} {cluster}"] = lambda op=op, c=cluster: WhatIf(op, n=100_000, nbytes=2**30, cluster=c).svg
     for where in ({}, {"n": None, "show": "time"}, {"limits": True, "model": "Dell"}):
         makers[f"atlas {where}"] = lambda where=where: Atlas(**where).svg
+    makers |= {f"spent {what}": lambda runs=runs: Spent(runs).svg for what, runs in simulated().items()}
     makers["atlas log"] = lambda: Atlas(log=printed(TABLES[0], slower=2), limits=True).svg
     return makers
 

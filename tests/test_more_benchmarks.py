@@ -160,3 +160,12 @@ def test_a_race_without_mpi_meets_its_targets_and_says_so(load):
     failure = "round 1, 2 ranks: MPI: MPI is not installed (the packages mpi4py and mpich)."
     assert all(not row.failures for row in race.rows({2: [{}], 4: [{}]}, [failure]))
     assert failure in race.section({}, {2: [{}], 4: [{}]}, [failure])
+
+
+def test_the_simulations_results_are_about_every_all_reduce_that_100_000_ranks_can_run(load):
+    events = load("events")
+    measured = " ".join(events.cases())
+    assert events.RANKS == 100_000
+    assert all(name in measured for name in ("flat ring", *events.BETWEEN, "stragglers, 4:1", "failures"))
+    row = events.Row("x", "s", [[1.9], [2.1]], limit=events.LIMIT)
+    assert not row.met()

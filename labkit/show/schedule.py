@@ -1,7 +1,11 @@
-"""What `labkit.draw` shows: a schedule's steps, a pipeline, a server, NCCL's log. No torch, no cluster."""
+"""What `labkit.draw` shows: a schedule's steps, a pipeline, a server, NCCL's log, where simulated time goes.
+
+No torch, no cluster.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,8 +16,10 @@ from labkit.plot import svg
 from labkit.show import gantt
 from labkit.show.hosts import OnHosts
 from labkit.show.nccl_log import Heard
+from labkit.show.spent import Spent
 from labkit.show.topology import Server
 from labkit.theory import pipeline, schedules
+from labkit.theory.events import Step, Training
 from labkit.theory.nccl_log import Log
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
@@ -26,18 +32,19 @@ PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
 def draw(
-    schedule: Schedule | pipeline.Schedule | Topology | Log,
+    schedule: Schedule | pipeline.Schedule | Topology | Log | Step | Training | Mapping[str, Any],
     hosts: int | None = None,
     between: tuple[str, str] | None = None,
     step: int | None = None,
-) -> Drawn | OnHosts | gantt.Gantt | Server | Heard:
+) -> Drawn | OnHosts | gantt.Gantt | Server | Heard | Spent:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
     With `step`, draw that one alone, counted from 1, and what it leaves; after the last one, the last.
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
     A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
     `labkit.theory.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
-    `labkit.theory.nccl_log` its rings and trees.
+    `labkit.theory.nccl_log` its rings and trees. A step or a training run of `labkit.theory.events`, or several by
+    name, becomes bars that say where its time goes.
 
     >>> from labkit import draw
     >>> from labkit.theory import schedules
@@ -52,6 +59,10 @@ def draw(
         return Heard(schedule)
     if isinstance(schedule, pipeline.Schedule):
         return gantt.of_schedule(schedule)
+    if isinstance(schedule, (Step, Training)):
+        return Spent({schedule.step.way if isinstance(schedule, Training) else schedule.way: schedule})
+    if isinstance(schedule, Mapping) and schedule and {type(run) for run in schedule.values()} in ({Step}, {Training}):
+        return Spent(schedule)
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
     if step is not None and schedule.steps:

@@ -1,0 +1,48 @@
+"""A whole training run on very many ranks: its steps, its checkpoints and what failures take. No torch, no cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from labkit.theory.events import failures
+from labkit.theory.events.failures import DAY, YEAR, Job
+from labkit.theory.events.step import PARTS, Step
+
+WHOLE = (*PARTS, "checkpoints", "lost work", "down")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run: `parts` are seconds of its wall-clock time by what they went into, and add up to `seconds`."""
+
+    step: Step
+    job: Job
+    every: float
+    parts: dict[str, float] = field(repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """From its begin to its end."""
+        return self.job.seconds
+
+    @property
+    def computing(self) -> float:
+        """The part of the whole in which the average rank computes what is kept."""
+        return self.parts["computing"] / self.seconds
+
+
+def train(
+    step: Step, mtbf: float = 5 * YEAR, checkpoint: float = 60.0, restart: float = 600.0, every: float | None = None,
+    work: float = 10 * DAY, seed: int = 0,
+) -> Training:  # fmt: skip
+    """Repeat a step for `work` seconds while ranks die, each after `mtbf` seconds on average; see `failures`.
+
+    The interval between checkpoints is `every` seconds of work, by default Young's. All steps take as long as this
+    one: draw another one for another step.
+    """
+    between = failures.between_failures(step.n, mtbf)
+    interval = failures.young(checkpoint, between) if every is None else every
+    job = failures.run(work, interval, checkpoint, restart, failures.failures(step.n, mtbf, seed))
+    parts = {name: seconds / step.seconds * job.useful for name, seconds in step.parts.items()}
+    parts |= {"checkpoints": job.checkpoints, "lost work": job.lost, "down": job.down}
+    return Training(step, job, interval, parts)
