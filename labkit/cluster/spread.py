@@ -25,6 +25,7 @@ from labkit.words import count, listed
 KINDS = ("ssh", "slurm", "mpi")  # that start a process on each host; every other launcher is ipyparallel's own
 MOST = 16  # CPU ranks on one host: more than that no laptop bears
 FEW = 2  # ranks on each host where nobody says how many, and there are no GPUs
+RSH = "OMPI_MCA_plm_rsh_agent"  # what OpenMPI uses instead of ssh
 PROFILE = "LABKIT_PROFILE"  # the profile of a start() that names no launcher
 
 
@@ -124,7 +125,7 @@ class Spread:
         if "Open MPI" in told or "OpenRTE" in told:  # binds a process to one core, and its forks with it
             argv += ["-x", ORDER, "--bind-to", "none"]
             argv += ["-x", "PYTHONPATH"] if os.environ.get("PYTHONPATH") else []
-            if os.environ.get("OMPI_MCA_plm_rsh_agent", "ssh").startswith("ssh"):  # it would wait for minutes, or ask
+            if os.environ.get(RSH, "ssh").startswith("ssh"):  # it would wait for minutes, or ask
                 argv += ["--mca", "plm_rsh_args", "-o BatchMode=yes -o ConnectTimeout=10"]
             argv += ["--host", ",".join(f"{h}:1" for h in self.hosts)] if named else ["--map-by", "ppr:1:node"]
         else:  # mpich's hydra, and those that are made of it

@@ -117,9 +117,10 @@ def far(sleeper):
     with labkit.start(2, timeout=5) as lab:
         bystander = sleeper(Trace.of(lab.address).tag)
         real = lab.status()[1]["pid"]
+        says = f"'host': 'elsewhere', 'place': 'elsewhere', 'pid': {bystander.pid}"
         lab.run(
             "from labkit.rank import group\njoin = group.join\n"
-            f"if rank == 1: group.join = lambda *args: {{**join(*args), 'host': 'elsewhere', 'place': 'elsewhere', 'pid': {bystander.pid}}}"
+            f"if rank == 1: group.join = lambda *args: {{**join(*args), {says}}}"
         )
         engines = lab._console.engines
         engines._held.pop(1)  # as if it had never been here
