@@ -46,7 +46,7 @@ back: $(VENV)/.lab ## put one notebook back to the workbook's version and keep y
 test: lint test-code test-jupyter ## run every check (make -k test goes on after a failure)
 
 quick: lint ## what can be known in a minute: lint, the quick tests, a few of them on live ranks
-	$(PYTEST) -n 2 $(BESIDE) --hypothesis-profile=quick tests --ignore=tests/browser -m "smoke or not (live or slow)"
+	$(PYTEST) -n 2 $(BESIDE) --hypothesis-profile=quick tests --ignore=tests/browser -m "smoke or not (live or slow or hosts)"
 
 lint: $(VENV)/.test ## ruff, also inside %%px cells, the notebooks' rules, and mypy
 	$(BIN)/ruff check
