@@ -59,7 +59,7 @@ class Launcher:
         return {}
 
     def open(self, hosts: Hosts, **more: str) -> HostNotebook:
-        return HostNotebook(hosts, "head", **self.environment(hosts), **more)
+        return HostNotebook(hosts, "head", **{**self.environment(hosts), **more})
 
     def start(self, notebook: HostNotebook, more: str = "timeout=5") -> Cell:
         return notebook.run(f"from labkit import start\nlab = start({self.arguments}, {more})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from tests.hosts.means import SEARCHED
 from tests.live.processes import eventually
 
 
@@ -17,10 +19,12 @@ class Program(subprocess.Popen[str]):
     """`nsenter` and the one child that it waits for; signals go to that child, as if sent on its host."""
 
     def __init__(self, pid1: int, argv: list[str], cwd: str, env: dict[str, str], **options: Any) -> None:
-        enter = ["nsenter", f"--target={pid1}", "--mount", "--net", "--pid", "--uts", "--ipc", "--wd", "--"]
+        # By their paths: a test may want a PATH in which its program finds nothing.
+        nsenter, change, setsid = (str(shutil.which(tool, path=SEARCHED)) for tool in ("nsenter", "env", "setsid"))
+        enter = [nsenter, f"--target={pid1}", "--mount", "--net", "--pid", "--uts", "--ipc", "--wd", "--"]
         # A session of its own, as a login gives it: Jupyter's interrupt goes to a kernel's whole process group.
         super().__init__(
-            [*enter, "env", f"--chdir={cwd}", "setsid", "--", *argv],
+            [*enter, change, f"--chdir={cwd}", setsid, "--", *argv],
             env=env,
             text=True,
             start_new_session=True,

@@ -1,8 +1,12 @@
-"""Ranks on two hosts by MPI."""
+"""Ranks on two hosts by MPI: Open MPI's mpiexec, and that of the environment's own mpich."""
 
 from __future__ import annotations
 
-from tests.hosts.everywhere import Ends, Everywhere, Launcher
+import os
+import signal
+
+from tests.hosts.everywhere import ALIVE, Ends, Everywhere, Launcher, alive, left, states, table
+from tests.live.processes import eventually
 
 
 class Mpi(Launcher):
@@ -19,3 +23,44 @@ class TestEverywhere(Mpi, Everywhere):
 
 class TestEnds(Mpi, Ends):
     pass
+
+
+def test_a_name_that_no_host_has_is_said(hosts):
+    with Mpi().open(hosts) as notebook:
+        cell = notebook.run("from labkit import start\nlab = start(engines='mpi', hosts={'na': 2, 'nowhere': 2})")
+        assert cell.error.startswith("LabError"), cell
+        assert "'nowhere'" in cell.error
+        assert eventually(lambda: not left(hosts), 10), left(hosts)
+
+
+def test_a_machine_without_mpiexec_is_said(hosts):
+    with Mpi().open(hosts, PATH="/nowhere") as notebook:
+        cell = Mpi().start(notebook)
+        assert cell.error.startswith("LabError: mpiexec cannot be run here"), cell
+        assert eventually(lambda: not left(hosts), 10), left(hosts)
+
+
+def test_mpich_starts_ranks_as_well(hosts):
+    with Launcher().open(hosts) as notebook:  # the environment's own mpiexec comes first in PATH
+        cell = Mpi().start(notebook)
+        assert cell.status == "ok", cell
+        assert [row.host for row in table(notebook)] == ["na", "na", "nb", "nb"]
+        notebook.value("%px keep = 100 + rank")
+        os.kill(hosts.outside(*table(notebook)[3]), signal.SIGKILL)
+        assert eventually(lambda: states(notebook)[3] == "dead")
+        alive(notebook, (3,))
+        notebook.value("lab.stop()")
+        assert eventually(lambda: not left(hosts), 10), left(hosts)
+
+
+def test_an_mpiexec_that_is_killed_is_told_and_a_new_start_works(hosts):
+    with Mpi().open(hosts) as notebook:
+        assert Mpi().start(notebook).status == "ok"
+        mpiexec = next(p.pid for p in hosts.processes("head") if p.command.startswith("mpiexec"))
+        os.kill(hosts.outside("head", mpiexec), signal.SIGKILL)
+        cell = notebook.run(ALIVE)
+        assert cell.status == "ok" or cell.error.startswith("HostLost: mpiexec has ended"), cell
+        notebook.value("lab.stop()")
+        assert Mpi().start(notebook).status == "ok"
+        notebook.value("lab.stop()")
+        assert eventually(lambda: not left(hosts), 10), left(hosts)

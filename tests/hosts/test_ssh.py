@@ -1,8 +1,14 @@
-"""Ranks on two hosts over ssh."""
+"""Ranks on two hosts over ssh: names, keys, and what another host may lack."""
 
 from __future__ import annotations
 
-from tests.hosts.everywhere import Ends, Everywhere, Launcher
+import sys
+
+import pytest
+
+from tests.hosts.everywhere import Ends, Everywhere, Launcher, left
+from tests.hosts.hosts import CHECKOUT, HOME
+from tests.live.processes import eventually
 
 
 class Ssh(Launcher):
@@ -16,3 +22,73 @@ class TestEverywhere(Ssh, Everywhere):
 
 class TestEnds(Ssh, Ends):
     pass
+
+
+@pytest.fixture
+def other(hosts):
+    """nb, which a test makes a different host; afterwards it is booted anew."""
+    yield lambda place: hosts.path("nb", place)
+    hosts.kill("nb")
+
+
+def refused(hosts, notebook):
+    """A start that fails, with one clear error, and leaves nothing."""
+    cell = Ssh().start(notebook)
+    assert cell.error.startswith("LabError"), cell
+    assert "nb" in cell.error, cell
+    assert eventually(lambda: not left(hosts), 10), left(hosts)
+    return cell.error
+
+
+def test_a_name_that_no_host_has_is_said(hosts, notebook):
+    cell = notebook.run("from labkit import start\nlab = start(engines='ssh', hosts={'na': 2, 'nowhere': 2})")
+    assert cell.error.startswith("LabError"), cell
+    assert "'nowhere'" in cell.error
+    assert eventually(lambda: not left(hosts), 10), left(hosts)
+
+
+def test_a_host_that_refuses_the_key_is_said(hosts, notebook, other):
+    other("/run/host/authorized_keys").write_text("")
+    assert "Permission denied" in refused(hosts, notebook)
+
+
+def test_a_host_without_the_python_is_said(hosts, notebook, other):
+    other(f"{sys.prefix}/bin/python").unlink()
+    assert sys.executable in refused(hosts, notebook)
+
+
+def test_a_host_whose_python_lacks_the_packages_is_said(hosts, notebook, other):
+    python = other(f"{sys.prefix}/bin/python")
+    python.unlink()
+    python.write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+    python.chmod(0o755)
+    assert "No module named" in refused(hosts, notebook)
+
+
+def test_a_host_without_the_workbook_is_said(hosts, notebook, other):
+    init = other(f"{CHECKOUT}/labkit/__init__.py")
+    init.write_text("raise ModuleNotFoundError(\"No module named 'labkit'\")\n")
+    assert "labkit" in refused(hosts, notebook)
+
+
+@pytest.mark.parametrize("package", ["torch", "ipyparallel"])
+def test_a_host_with_another_version_is_said(hosts, notebook, other, package):
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    metadata = next(other(site).glob(f"{package}-*.dist-info")) / "METADATA"
+    lines = metadata.read_text().splitlines()
+    old = next(line for line in lines if line.startswith("Version: "))
+    metadata.write_text("\n".join(["Version: 1.2.3" if line == old else line for line in lines]))
+    version = other(f"{site}/{package}/{'version' if package == 'torch' else '_version'}.py")
+    version.write_text(version.read_text() + "\n__version__ = '1.2.3'\n")
+    said = refused(hosts, notebook)
+    assert package in said
+    assert "1.2.3" in said
+
+
+def test_a_home_that_is_not_writable_and_not_shared_is_no_hindrance(hosts, notebook):
+    hosts.run("nb", ["mount", "-o", "remount,ro", HOME])
+    try:
+        cell = Ssh().start(notebook)
+        assert cell.status == "ok", cell
+    finally:
+        hosts.run("nb", ["mount", "-o", "remount,rw", HOME])
