@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from labkit import progress
@@ -40,13 +39,10 @@ class Planner(Knob):
             "sequence": ["off", "on"],
             "order": list(ORDERS),
         }
-        begin: Mapping[str, Any] = start
-        super().__init__(self._judge, start=begin, labels=LABELS, **choices)
+        super().__init__(self._judge, start=start, labels=LABELS, units=None, **choices)
         self._begun = True
 
-    def _judge(
-        self, job: str, tensor: int, pipe: int, micro: int, zero: str, sequence: str, order: str
-    ) -> Planned:
+    def _judge(self, job: str, tensor: int, pipe: int, micro: int, zero: str, sequence: str, order: str) -> Planned:
         data = max(1, found(job).gpus // (tensor * pipe))
         plan = Plan(data, tensor, pipe, micro, STAGES.index(zero), sequence == "on", order)
         self.planned = Planned(job, plan)

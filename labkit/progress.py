@@ -19,8 +19,9 @@ HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may
 ABOUT = (
     "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
     "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
-    "and whether it was right; for each job that you planned the least that a plan of yours took. Beside this file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing "
-    "of this leaves your machine. Delete the folder to begin afresh."
+    "and whether it was right; for each job that you planned the least that a plan of yours took. Beside this "
+    "file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing of this leaves "
+    "your machine. Delete the folder to begin afresh."
 )
 
 

@@ -1,4 +1,4 @@
-"""A plan in a picture: what the fullest GPU holds beside its room, where a step's time goes, and what each link carries.
+"""A plan in a picture: what the fullest GPU holds beside its room, where a step's time goes, what each link carries.
 
 Greys and hatches tell the parts apart, as in `labkit.plot.bars`: colours mean ranks.
 """
@@ -167,7 +167,9 @@ def draw_race(ax: Axes, race: Race) -> Axes:
         ax.plot([x(10.0**power)] * 2, [1.2, bottom], color=GRID, linewidth=0.7, zorder=0)
         name = f"{10**power:,} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
         write(ax, x(10.0**power), bottom + 0.3, name, 8, FAINT)
-    write(ax, (x(10.0**low) + x(10.0**high)) / 2, bottom + 0.8, "seconds of a training step, in powers of ten", 8, FAINT)
+    write(
+        ax, (x(10.0**low) + x(10.0**high)) / 2, bottom + 0.8, "seconds of a training step, in powers of ten", 8, FAINT
+    )
     ax.plot([x(race.limit)] * 2, [1.0, bottom], color=INK, linewidth=1.5, linestyle=MARK, zorder=1)
     write(ax, x(race.limit), 0.75, race.mark, 8, INK)
     for i, (name, said, fast, slow) in enumerate(race.rows):

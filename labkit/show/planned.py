@@ -70,7 +70,9 @@ class Planned:
             f"room for {job.room / 1e9:g} GB", not price.fits,
         )  # fmt: skip
         title = f"A training step takes {price.total:.3g} s"
-        time = plot.Stack(title, price.seconds, "s", top and top.total, f"best plan {top.total:.3g} s" if top else "")
+        time = plot.Stack(
+            title, price.seconds, "s", top.total if top else None, f"best plan {top.total:.3g} s" if top else ""
+        )
         return [room, time]
 
     def _rows(self, price: Price) -> list[tuple[str, list[str]]]:
@@ -139,7 +141,9 @@ class Links:
         """The picture."""
         rows = [(a.way, f"sends {a.sent / 1e9:,.3g} GB" if a.sent < 1e12 else f"sends {a.sent / 1e9:,.0f} GB",
                  a.nvlink, a.network) for a in self.ways]  # fmt: skip
-        race = plot.Race(rows, "over NVLink", "over a GPU's own NIC", self.computing, f"computing {self.computing:.0f} s")
+        race = plot.Race(
+            rows, "over NVLink", "over a GPU's own NIC", self.computing, f"computing {self.computing:.0f} s"
+        )
         return svg.svg(plot.draw_race(plot.race_axes(race), race))
 
     def _repr_html_(self) -> str:

@@ -20,6 +20,26 @@ from labkit.theory.planning.search import best, best_order, leaves, orders, plan
 from labkit.theory.planning.verdict import Verdict
 
 __all__ = [
-    "DIMENSIONS", "JOBS", "ORDERS", "PARTS", "Alone", "Flow", "Job", "Plan", "Price", "Verdict", "alone", "best", "best_order", "found", "group",
-    "impossible", "leaves", "orders", "places", "plans", "ranking", "small",
-]  # fmt: skip
+    "DIMENSIONS",
+    "JOBS",
+    "ORDERS",
+    "PARTS",
+    "Alone",
+    "Flow",
+    "Job",
+    "Plan",
+    "Price",
+    "Verdict",
+    "alone",
+    "best",
+    "best_order",
+    "found",
+    "group",
+    "impossible",
+    "leaves",
+    "orders",
+    "places",
+    "plans",
+    "ranking",
+    "small",
+]

@@ -158,7 +158,7 @@ JOBS = {
 }
 
 
-def small(width: int = 64, hosts: int = 2, gpus: int = 4, rows: int = 96) -> Job:
+def small(width: int = 128, hosts: int = 2, gpus: int = 4, rows: int = 192) -> Job:
     """The transformer that the workbook's own ranks train, as if they were the GPUs of so many hosts.
 
     float32, no dropout, embeddings and output on every rank of the first and the last stage.

@@ -71,7 +71,9 @@ class Verdict:
         plan = self.plan
         stage = {"optimizer": 1, "gradients": 2, "weights": 3}
         if kind in stage and plan.zero < stage[kind] and plan.data > 1:
-            return self._with(plan.but(zero=stage[kind]), f"ZeRO-{stage[kind]} would shard them over {plan.data} copies")
+            return self._with(
+                plan.but(zero=stage[kind]), f"ZeRO-{stage[kind]} would shard them over {plan.data} copies"
+            )
         if kind == "activations" and plan.tensor > 1 and not plan.sequence:
             return self._with(plan.but(sequence=True), "Sequence parallelism would cut all of them")
         rows = self.job.rows // plan.data // plan.micro
@@ -122,4 +124,6 @@ def _gigabytes(size: float) -> str:
 
 
 def _part(name: str) -> str:
-    return {"computing": "computing in its slowest stage", "bubble": "the bubble"}.get(name, f"what it sends along {name}")
+    return {"computing": "computing in its slowest stage", "bubble": "the bubble"}.get(
+        name, f"what it sends along {name}"
+    )
