@@ -205,7 +205,7 @@ def test_the_parts_of_the_time_add_up_and_the_bubble_is_near_the_formula(job):
     for price in ranking(job)[:20]:
         assert price.total == pytest.approx(sum(price.seconds.values()))
         formula = (price.plan.pipe - 1) / (price.plan.micro + price.plan.pipe - 1)
-        assert 0.85 * formula <= price.bubble <= formula + 1e-9, "the last stage also has the output, and waits less"
+        assert 0.8 * formula <= price.bubble <= formula + 1e-9, "the last stage also has the output, and waits less"
         assert all(part >= 0 for part in price.seconds.values())
 
 
