@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import LabError, progress
+from labkit import LabError, progress, task
 from labkit.planner import Planner
 from labkit.show.planned import Links, Planned
 from labkit.theory.planning import JOBS, Plan, Price, best
@@ -60,6 +60,17 @@ def test_what_was_kept_stands_beside_exercises_and_predictions(place: Path):
     assert progress.read()["mates"]["state"] == "solved"
     assert progress.predicted()["longer_pipeline"]["right"]
     assert json.loads((place / "progress.json").read_text())["plans"] == {"66B": {"least": 1.5}}
+
+
+def test_progress_says_what_the_best_plans_took():
+    assert "Plans" not in repr(task.overview("15c"))
+    progress.plan("66B", 1.081)
+    progress.plan("7B", 1.0)
+    said = "Plans: 66B in 1.08 and 7B in 1.00 times the best plan's time"
+    for table in (task.overview(), task.overview("15c")):
+        assert repr(table).endswith(said)
+        assert said in table._repr_html_()
+    assert "Plans" not in repr(task.overview("07"))
 
 
 def test_data_is_what_is_left_and_a_team_too_large_is_said_to_be():

@@ -130,8 +130,8 @@ ACROSS = Prediction(
     question=(
         "Ranks 0 and 1 play host A, 2 and 3 host B. Four layers of width 128 in float32, 192 rows of 8 positions, "
         "data 2 x tensor 2: each copy gets 96 rows. Tensor parallelism makes four all-reduces of the activations in "
-        "each layer. Now the order is turned: each tensor group has one rank in A and one in B. How many MB of tensor "
-        "parallelism does host A send to host B in a training step? (1 MB is a million bytes.)"
+        "each layer. Now the order is turned: each tensor group has one rank in A and one in B. How many MB (millions "
+        "of bytes) of tensor parallelism does host A send to host B in a training step?"
     ),
     unit="MB",
     answer=12.6,

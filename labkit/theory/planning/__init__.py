@@ -9,7 +9,7 @@
 
 >>> price = Price(JOBS["66B"], Plan(data=4, tensor=8, pipe=2, micro=64, zero=1, sequence=True))
 >>> round(price.memory / 1e9), round(price.bubble, 3)
-(53, 0.015)
+(52, 0.015)
 """
 
 from labkit.theory.planning.alone import Alone, alone
