@@ -135,8 +135,8 @@ def mates(order: Sequence[str], sizes: dict[str, int], rank: int, along: str) ->
     return [rank + (place - mine) * stride for place in range(sizes[along])]
 
 
-def _mates(xs: Sequence[Any], order: Sequence[str], sizes: dict[str, int], which: int, along: str) -> list[Any]:
-    return [mates(order, sizes, which, along)] * len(xs)
+def _mates(xs: Sequence[Any], order: Sequence[str], sizes: dict[str, int], rank: int, along: str) -> list[Any]:
+    return [mates(order, sizes, rank, along)] * len(xs)
 
 
 def _orders(n: int) -> list[Case]:
@@ -145,7 +145,7 @@ def _orders(n: int) -> list[Case]:
     def case(order: list[str], pipe: int, data: int, tensor: int, rank: int, along: str) -> Case:
         sizes = {"pipe": pipe, "data": data, "tensor": tensor}
         told = " x ".join(f"{name} {sizes[name]}" for name in order)
-        options = {"order": order, "sizes": sizes, "which": rank, "along": along}
+        options = {"order": order, "sizes": sizes, "rank": rank, "along": along}
         return Case([()] * n, f"{told}, rank {rank}, along {along}", options)
 
     return [
@@ -180,10 +180,6 @@ MATES = Exercise(
     inputs=_orders,
     ranks=(2,),
     forbids=("collectives",),
-    harness="""
-def harness(mates, order, sizes, which, along):
-    return mates(order, sizes, which, along)
-""",
     solution='''
 def mates(order, sizes, rank, along):
     """Return the sorted ranks of this rank's group along a dimension."""

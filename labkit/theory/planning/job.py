@@ -69,9 +69,9 @@ class Job:
     def __repr__(self) -> str:
         m, c = self.model, self.cluster
         return (
-            f"{self.name}: {m.parameters / 1e9:,.1f} billion parameters ({m.layers} layers of width {m.width:,}, "
-            f"{self.heads} heads, vocabulary {m.vocabulary:,}); {self.rows:,} sequences of {self.tokens:,} tokens a "
-            f"step; {self.gpus:,} GPUs of {self.room / 1e9:g} GB, {c.gpus_per_node} in a host"
+            f"{self.name}: {m.parameters / 1e9:,.1f} billion parameters ({m.layers} layers, width {m.width:,}, "
+            f"{self.heads} heads), {self.rows:,} sequences of {self.tokens:,} tokens a step, "
+            f"{self.gpus:,} GPUs of {self.room / 1e9:g} GB in {self.hosts} hosts of {c.gpus_per_node}"
         )
 
 

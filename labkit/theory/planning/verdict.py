@@ -18,7 +18,7 @@ class Verdict:
     """A plan held against its job and against the best plan.
 
     >>> print(Verdict.of("7B", Plan(data=16, micro=4)).says[0])
-    A GPU of stage 0 would hold 126 GB, and it has 80: 46 GB too much.
+    A GPU would hold 126 GB, and it has 80: 46 GB too much.
     """
 
     job: Job
@@ -58,8 +58,9 @@ class Verdict:
         """By how much it does not fit, what takes the most, and what one change would do about that."""
         stage, job = price.stages[price.fullest], self.job
         too_much = (price.memory - job.room) / 1e9
+        where = f" of stage {price.fullest}" if self.plan.pipe > 1 else ""
         said = [
-            f"A GPU of stage {price.fullest} would hold {price.memory / 1e9:,.0f} GB, and it has {job.room / 1e9:.0f}: "
+            f"A GPU{where} would hold {price.memory / 1e9:,.0f} GB, and it has {job.room / 1e9:.0f}: "
             f"{too_much:,.0f} GB too much."
         ]
         kind = max(stage, key=lambda kind: stage[kind])
@@ -74,14 +75,22 @@ class Verdict:
             return self._with(
                 plan.but(zero=stage[kind]), f"ZeRO-{stage[kind]} would shard them over {plan.data} copies"
             )
-        if kind == "activations" and plan.tensor > 1 and not plan.sequence:
-            return self._with(plan.but(sequence=True), "Sequence parallelism would cut all of them")
-        rows = self.job.rows // plan.data // plan.micro
-        if kind == "activations" and rows > 1:
-            return f"A micro-batch has {rows} sequences, and one is enough."
         if kind == "activations":
-            return "Along tensor they are cut; a longer pipeline keeps more micro-batches and gains nothing here."
+            return self._fewer_activations()
         return "Cut the model into more parts, along tensor or pipe."
+
+    def _fewer_activations(self) -> str:
+        """The one change that makes activations smallest: smaller micro-batches, or sequence parallelism."""
+        plan = self.plan
+        rows = self.job.rows // plan.data // plan.micro
+        single = plan.but(micro=plan.micro * rows)
+        ways = [(single, f"A micro-batch has {rows} sequences; with one each it would be less")] if rows > 1 else []
+        if plan.tensor > 1 and not plan.sequence:
+            ways.append((plan.but(sequence=True), "Sequence parallelism would cut all of them"))
+        possible = [way for way in ways if not impossible(self.job, way[0])]
+        if possible:
+            return self._with(*min(possible, key=lambda way: Price(self.job, way[0]).memory))
+        return "Along tensor they are cut; a longer pipeline keeps more micro-batches and gains nothing here."
 
     def _with(self, other: Plan, words: str) -> str:
         if impossible(self.job, other):
