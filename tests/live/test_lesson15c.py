@@ -20,7 +20,8 @@ def laid(request: pytest.FixtureRequest, tmp_path_factory):
         patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
         with labkit.start(request.param, timeout=30) as lab:
             assert list(run_cells(lab, "15c"))
-            yield lab, {its: counted(lab, its) for shape in MESHES[lab.n] for its in planning.orders(Plan(*shape, 4))}
+            every = [planning.orders(Plan(*shape, 4)) for shape in MESHES[lab.n]]
+            yield lab, {its: counted(lab, its) for them in every for its in (them[0], them[-1])}
 
 
 def counted(lab: labkit.Lab, its: Plan) -> dict:
@@ -66,6 +67,8 @@ def test_a_rank_holds_what_is_planned(laid):
 def test_what_a_backward_pass_needs_besides_does_not_grow_with_the_layers(laid):
     """So the lesson says: the excess is that of the layer that it is in."""
     lab, _ = laid
+    if lab.n > 4:
+        pytest.skip("four ranks are enough for this")
     lab.push(order=["pipe", "data", "tensor"], sizes={"pipe": 1, "data": lab.n, "tensor": 1})
     lab.run("groups, *_ = lay_out(order, sizes)")
     excess = []
