@@ -64,11 +64,10 @@ def test_a_rank_holds_what_is_planned(laid):
             assert 1 <= kept / planned["activations"] < 1.5, (its, rank)
 
 
+@pytest.mark.parametrize("laid", [4], indirect=True, ids=["4 ranks"])
 def test_what_a_backward_pass_needs_besides_does_not_grow_with_the_layers(laid):
     """So the lesson says: the excess is that of the layer that it is in."""
     lab, _ = laid
-    if lab.n > 4:
-        pytest.skip("four ranks are enough for this")
     lab.push(order=["pipe", "data", "tensor"], sizes={"pipe": 1, "data": lab.n, "tensor": 1})
     lab.run("groups, *_ = lay_out(order, sizes)")
     excess = []
