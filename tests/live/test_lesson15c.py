@@ -20,7 +20,7 @@ def laid(request: pytest.FixtureRequest, tmp_path_factory):
         patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
         with labkit.start(request.param, timeout=30) as lab:
             assert list(run_cells(lab, "15c"))
-            every = [planning.orders(Plan(*shape, 4)) for shape in MESHES[lab.n]]
+            every = [planning.orders(Plan(*shape, 2)) for shape in MESHES[lab.n]]
             yield lab, {its: counted(lab, its) for them in every for its in (them[0], them[-1])}
 
 
@@ -41,7 +41,7 @@ def test_from_rank_to_rank_go_as_many_bytes_as_planned(laid):
             pytest.skip("nothing counts bytes here")
         planned, seen = Price(planning.small(gpus=lab.n), its).pairs, np.array(told["matrix"], float)
         large = planned > 0.02 * planned.max()
-        assert seen[large] == pytest.approx(planned[large], rel=0.04), its
+        assert seen[large] == pytest.approx(planned[large], rel=0.02), its
         assert seen[~large].max(initial=0) < 0.02 * planned.max(), its
 
 
@@ -76,6 +76,6 @@ def test_what_a_backward_pass_needs_besides_does_not_grow_with_the_layers(laid):
         lab.run("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
         lab.run("_ = training_step(groups, model, optimizer)")
         lab.run("_, kept = training_step(groups, model, optimizer)")
-        each = 192 / lab.n / 4 * 8 * 128 * 4  # bytes of the activations of a micro-batch
+        each = 192 / lab.n / 2 * 8 * 128 * 4  # bytes of the activations of a micro-batch
         excess.append(lab.pull("kept")[0] - layers * 16 * each)
     assert excess[1] == pytest.approx(excess[0], rel=0.35)
