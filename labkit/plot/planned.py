@@ -16,7 +16,7 @@ from labkit.plot.bars import look
 from labkit.plot.sheet import extent, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, WRONG
 
-WIDE, LEFT, RIGHT = 20.0, 0.4, 1.6
+WIDE, LEFT, RIGHT = 20.0, 0.4, 2.1
 BAR, BLOCK, ROW, TOP = 0.62, 2.85, 0.58, 0.3
 COLUMNS = (6.4, 11.4, 16.6)  # right ends of the table's columns
 MARK = (0, (4, 2.5))
