@@ -10,6 +10,7 @@
       widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
       knob.py      sliders that call a function and show what it returns; turns.py: when it runs, beside no cell
       painter.py   a product of matrices painted over a mesh of ranks: what it takes, and what they do with it
+      planner.py   a plan of your own for a big job, judged
       choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
       no_ranks.py  what %%px says before start()
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from labkit.knob import Knob
     from labkit.lab import Lab, start
     from labkit.painter import Painter
+    from labkit.planner import Planner
     from labkit.restore import put_back
     from labkit.show.schedule import draw
     from labkit.whatif import WhatIf
@@ -65,6 +67,7 @@ __all__ = [
     "Lab",
     "LabError",
     "Painter",
+    "Planner",
     "Predict",
     "StoppedError",
     "StuckError",
@@ -81,6 +84,7 @@ _WHERE = {
     "Knob": "labkit.knob",
     "Lab": "labkit.lab",
     "Painter": "labkit.painter",
+    "Planner": "labkit.planner",
     "Predict": "labkit.widgets",
     "WhatIf": "labkit.whatif",
     "draw": "labkit.show.schedule",

@@ -19,8 +19,9 @@ HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may
 ABOUT = (
     "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
     "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
-    "and whether it was right. Beside this file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing "
-    "of this leaves your machine. Delete the folder to begin afresh."
+    "and whether it was right; for each job that you planned the least that a plan of yours took. Beside this "
+    "file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing of this leaves "
+    "your machine. Delete the folder to begin afresh."
 )
 
 
@@ -54,22 +55,36 @@ def predicted() -> dict[str, dict[str, Any]]:
     return _content()["predictions"]
 
 
+def planned() -> dict[str, float]:
+    """For each job that was planned the least that a plan took, in times of the best one's time."""
+    return {job: float(facts["least"]) for job, facts in _content()["plans"].items() if "least" in facts}
+
+
+def plan(job: str, ratio: float) -> None:
+    """Write down what a plan took, in times of the best one's time, if no earlier one took less."""
+    with files.alone(folder()):
+        known = planned()
+        if ratio < known.get(job, float("inf")):
+            _keep(read(), predicted(), {**known, job: ratio})
+
+
 def predict(name: str, choice: str | float, right: bool) -> None:
     """Write down the choice of a prediction, unless it was answered before: the first one counts."""
     with files.alone(folder()):
         known = predicted()
         if name not in known:
-            _keep(read(), {**known, name: {"first": choice, "right": right}})
+            _keep(read(), {**known, name: {"first": choice, "right": right}}, planned())
 
 
 def _content() -> dict[str, dict[str, dict[str, Any]]]:
-    """What is in the file, where it can be read: the exercises' facts and the predictions'."""
+    """What is in the file, where it can be read: the exercises' facts, the predictions' and the plans'."""
     file = folder() / "progress.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         exercises = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
         predictions = {str(name): dict(facts) for name, facts in content.get("predictions", {}).items()}
-        return {"exercises": exercises, "predictions": predictions}
+        plans = {str(name): dict(facts) for name, facts in content.get("plans", {}).items()}
+        return {"exercises": exercises, "predictions": predictions, "plans": plans}
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -77,7 +92,7 @@ def _content() -> dict[str, dict[str, dict[str, Any]]]:
         with contextlib.suppress(OSError):
             file.rename(aside)
         print(f"{file} could not be read. It was kept as {aside.name}; your attempts are beside it, none is lost.")
-    return {"exercises": {}, "predictions": {}}
+    return {"exercises": {}, "predictions": {}, "plans": {}}
 
 
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
@@ -96,12 +111,16 @@ def change(name: str, **facts: Any) -> dict[str, Any]:
         known = read()
         mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
         known[name] = mine
-        _keep(known, predicted())
+        _keep(known, predicted(), planned())
     return mine
 
 
-def _keep(exercises: dict[str, dict[str, Any]], predictions: dict[str, dict[str, Any]]) -> None:
-    content = {"about": ABOUT, "version": 1, "exercises": exercises, "predictions": predictions}
+def _keep(
+    exercises: dict[str, dict[str, Any]], predictions: dict[str, dict[str, Any]], plans: dict[str, float]
+) -> None:
+    content: dict[str, Any] = {"about": ABOUT, "version": 1, "exercises": exercises, "predictions": predictions}
+    if plans:
+        content["plans"] = {job: {"least": ratio} for job, ratio in plans.items()}
     _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

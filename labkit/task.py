@@ -259,7 +259,8 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
     done = progress.read()
     states = {name: facts.get("state", "") for name, facts in done.items()}
     best = {name: facts["best"] for name, facts in done.items() if "best" in facts}
-    return ProgressTable(chosen, states, predicted, best)
+    plans = progress.planned() if number in (None, "15c") else {}
+    return ProgressTable(chosen, states, predicted, best, plans)
 
 
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:

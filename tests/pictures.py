@@ -32,6 +32,7 @@ from labkit.show.move import Move
 from labkit.show.moves import Moves
 from labkit.show.overlay import Overlay
 from labkit.show.painting import Run
+from labkit.show.planned import Links, Planned
 from labkit.show.spent import Spent
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
@@ -39,6 +40,7 @@ from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
 from labkit.theory import events, nccl_log, pipeline, placements, schedules, topology
+from labkit.theory.planning import Plan
 from labkit.theory.published import TABLES
 from tests.nccl_log import printed
 from tests.recorded import Told, told
@@ -364,6 +366,14 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[name] = lambda mesh=mesh, x=x, w=w, s=shape: Painter(mesh, x=x, w=w, shape=s).painting.svg
     for n, shape in ((2, (2, 1, 1)), (3, (4, 8, 5)), (4, (4, 4, 4)), (8, (16, 8, 24))):
         makers[f"painted {n} {shape}"] = lambda n=n, shape=shape: painted(n, shape).svg
+    for job, its in (
+        ("66B", Plan(4, 8, 2, 64, 1, True)), ("66B", Plan(8, 8)), ("66B", Plan(64, zero=3)), ("7B", Plan(16)),
+        ("7B", Plan(16, micro=4, zero=1)), ("1T", Plan(8, 8, 16, 128, 1, True)), ("1T", Plan(1, 8, 128, 1024)),
+        ("1T", Plan(8, 8, 16, 128, 3, True, "tensor data pipe")), ("1T", Plan(1024)),
+    ):  # fmt: skip
+        makers[f"planned {job} {its}"] = lambda job=job, its=its: Planned(job, its).svg
+    for job, gpus in (("7B", 2), ("66B", 8), ("1T", 8)):
+        makers[f"links {job} {gpus}"] = lambda job=job, gpus=gpus: Links(job, gpus).svg
     for n in (1, 2, 3, 5, 8, 16):
         makers[f"waits {n}"] = lambda n=n: ring(n).svg
     makers["waits for a rank that never comes"] = lambda: lacking().svg

@@ -10,6 +10,7 @@ from labkit.grading.exercise import Exercise
 from labkit.show.card import STATES
 from labkit.show.score import in_short
 from labkit.show.table import cell, row, table
+from labkit.words import listed
 
 SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
 
@@ -18,7 +19,8 @@ class ProgressTable:
     """The exercises in the order of the lessons; `solved` counts those that are, `next` is the first that is not.
 
     `predictions` says of each prediction, by lesson, whether its first answer was right; None where there is none yet.
-    `best` has, by name, the least that a right solution of the learner's took, as `grading.score` keeps it.
+    `best` has, by name, the least that a right solution of the learner's took, as `grading.score` keeps it; `plans`, by
+    job, the least that a plan took, in times of the best one's time.
     """
 
     def __init__(
@@ -27,10 +29,12 @@ class ProgressTable:
         states: Mapping[str, str],
         predictions: Mapping[str, Sequence[bool | None]] | None = None,
         best: Mapping[str, Any] | None = None,
+        plans: Mapping[str, float] | None = None,
     ) -> None:
         shown = {e.name for e in exercises}
         self.best = {name: in_short(figures) for name, figures in (best or {}).items() if name in shown}
         self.predictions = {lesson: list(rights) for lesson, rights in (predictions or {}).items()}
+        self.plans = dict(plans or {})
         self.exercises = list(exercises)
         self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
         self.solved = sum(state == "solved" for state in self.states.values())
@@ -51,13 +55,19 @@ class ProgressTable:
         lines = [f"{lesson}  {_counted(rights)}" for lesson, rights in answered.items() if len(each) > 1]
         return [f"Predictions: {_counted(every)}", *lines] if answered else []
 
+    @property
+    def planned(self) -> list[str]:
+        """Once any job was planned, a line: "Plans: 66B in 1.08 times the best plan's time"."""
+        each = listed([f"{job} in {ratio:.2f}" for job, ratio in self.plans.items()]) if self.plans else ""
+        return [f"Plans: {each} times the best plan's time"] if each else []
+
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)
         lines = [
             "  ".join(filter(None, [e.lesson, f"{e.name:<{wide}}", STATES[self.states[e.name]], self.best.get(e.name)]))
             for e in self.exercises
         ]
-        return "\n".join([self.caption, *lines, *self.predicted])
+        return "\n".join([self.caption, *lines, *self.predicted, *self.planned])
 
     def _repr_html_(self) -> str:
         rows = []
@@ -70,7 +80,8 @@ class ProgressTable:
             best = [cell(self.best.get(e.name, ""), "best")] if self.best else []
             rows.append(row(e.lesson, [*(cell(c, kind) for c, kind in zip(cells, kinds, strict=True)), *best]))
         names = ["lesson", "exercise", "difficulty", "time", "state", *["your best"] * bool(self.best)]
-        predicted = f"<p>{'<br>'.join(self.predicted)}</p>" if self.predicted else ""
+        below = [escape(line, quote=False) for line in (*self.predicted, *self.planned)]
+        predicted = f"<p>{'<br>'.join(below)}</p>" if below else ""
         return table("progress", escape(self.caption), names, rows) + predicted
 
 

@@ -19,10 +19,6 @@ from tests.hosts.notebook import HostNotebook
 pytest.register_assert_rewrite("tests.hosts.everywhere")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "hosts: starts three hosts, with namespaces, sshd and Slurm of their own")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

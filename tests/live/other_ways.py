@@ -391,4 +391,62 @@ def halving_doubling(x):  # next neighbours first
     return torch.cat(parts)
 """,
     ),
+    (
+        "stage_memory",
+        """
+def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequence):
+    numbers = torch.tensor(12.0 * width * width, dtype=torch.float64) * (layers // pipe) / tensor
+    shards = torch.tensor([data if zero > 2 else 1, data if zero > 1 else 1, data if zero > 0 else 1])
+    held = torch.tensor([2.0, 2.0, 12.0], dtype=torch.float64) * numbers / shards
+    whole, cut = (0, 34) if sequence else (10, 24)
+    kept = sum((whole + cut / tensor) * width * tokens // data // micro for _ in range(layers // pipe))
+    kept *= micro if micro < pipe else pipe
+    return dict(zip(("weights", "gradients", "optimizer"), held.tolist())) | {"activations": float(kept)}
+""",
+    ),
+    (
+        "mates",
+        """
+def mates(order, sizes, rank, along):
+    ranks = torch.arange(torch.tensor([sizes[name] for name in order]).prod()).reshape([sizes[name] for name in order])
+    rows = ranks.movedim(order.index(along), -1).reshape(-1, sizes[along])
+    return rows[(rows == rank).any(1)].flatten().tolist()
+""",
+    ),
+    (
+        "leaves_host",
+        """
+def leaves_host(groups, size, per_host):
+    most = 1 + max(r for ranks in groups for r in ranks) // per_host
+    out = torch.zeros(most, dtype=torch.float64)
+    for ranks in groups:
+        for i in range(len(ranks)):
+            if ranks[i - 1] // per_host != ranks[i] // per_host:
+                out[ranks[i - 1] // per_host] += 2 * size - 2 * size / len(ranks)
+    return out.max().item()
+""",
+    ),
+    (
+        "fewest_micro",
+        """
+def fewest_micro(rows, data, pipe, most):
+    mine, needed = rows // data, (pipe - 1) / most - (pipe - 1)
+    enough = [m for m in range(1, mine + 1) if mine / m == mine // m and m >= needed - 1e-9]
+    return min(enough) if enough else None
+""",
+    ),
+    (
+        "what_is_wrong",
+        """
+def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro):
+    found = []
+    if gpus / data / tensor / pipe != 1:
+        found.append("gpus")
+    for name, number, parts in (("heads", heads, tensor), ("layers", layers, pipe), ("rows", rows, data * micro)):
+        if number // parts * parts != number:
+            found.append(name)
+    teams = [{r // per_host for r in range(first, first + tensor)} for first in range(0, 60 * tensor, tensor)]
+    return found + ["host"] * any(len(hosts) > 1 for hosts in teams)
+""",
+    ),
 ]

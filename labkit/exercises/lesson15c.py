@@ -1,0 +1,339 @@
+"""Exercises of lesson 15c, in their places: what a plan holds, who forms a group, what leaves a host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.grading.exercise import Case, Exercise, Mutant
+
+# -- what a GPU holds -------------------------------------------------------------------------------------------------
+
+
+def stage_memory(
+    layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int, micro: int, zero: int, sequence: bool
+) -> dict[str, float]:
+    """What the exercise of this name asks for: `labkit.theory.planning` without norms, embeddings and output."""
+    mine = 12 * width**2 * layers / pipe / tensor
+    shards = [data if zero >= stage else 1 for stage in (3, 2, 1)]
+    of_token = 34 / tensor if sequence else 10 + 24 / tensor
+    return {
+        "weights": 2 * mine / shards[0],
+        "gradients": 2 * mine / shards[1],
+        "optimizer": 12 * mine / shards[2],
+        "activations": min(pipe, micro) * tokens / data / micro * width * of_token * layers / pipe,
+    }
+
+
+def _memory(xs: Sequence[Any], **numbers: Any) -> list[Any]:
+    return [stage_memory(**numbers)] * len(xs)
+
+
+def _plans(n: int) -> list[Case]:
+    names = ("layers", "width", "tokens", "data", "tensor", "pipe", "micro", "zero", "sequence")
+
+    def case(about: str, *numbers: Any) -> Case:
+        return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
+
+    large, huge = (80, 8192, 256 * 8192), (128, 25_600, 1024 * 2048)
+    return [
+        case("data 4", 4, 10, 4000, 4, 1, 1, 1, 0, False),
+        case("tensor 2, pipe 2, one micro-batch", 4, 10, 4000, 1, 2, 2, 1, 0, False),
+        case("66B: data 4, tensor 8, pipe 2, ZeRO-1", *large, 4, 8, 2, 64, 1, False),
+        case("66B: the same with sequence parallelism", *large, 4, 8, 2, 64, 1, True),
+        case("66B: data 8, tensor 8, ZeRO-2", *large, 8, 8, 1, 32, 2, True),
+        case("66B: data 4, tensor 2, pipe 8, ZeRO-3", *large, 4, 2, 8, 16, 3, False),
+        case("1T: data 16, tensor 8, pipe 8, four micro-batches", *huge, 16, 8, 8, 4, 1, True),
+    ]
+
+
+MEMORY = Exercise(
+    name="stage_memory",
+    lesson="15c",
+    title="What a GPU of the first stage holds",
+    statement=(
+        "A transformer has `layers` layers with 12 times `width` squared weights each; leave everything else out. It "
+        "is cut by `tensor` and `pipe`, and there are `data` copies. A batch of `tokens` tokens is shared by the "
+        "copies, and each copy cuts its share into `micro` equal micro-batches.\n\n"
+        "A weight takes 2 bytes, its gradient 2, and Adam's states 12. ZeRO shards over the `data` copies: with `zero` "
+        "1 the states, with 2 the gradients too, with 3 also the weights.\n\n"
+        "For the backward pass a layer keeps 34 bytes for each token and each number of the width. Tensor parallelism "
+        "cuts 24 of these, and with `sequence` parallelism all 34 are cut. The pipeline runs 1F1B: its first stage "
+        "keeps the activations of at most `pipe` micro-batches at once.\n\n"
+        'Return a dict with the bytes that a GPU of the **first** stage holds: `"weights"`, `"gradients"`, '
+        '`"optimizer"` and `"activations"`. Communicate nothing.'
+    ),
+    minutes=10,
+    difficulty=2,
+    means=_memory,
+    inputs=_plans,
+    ranks=(2,),
+    tolerance=1e-6,
+    forbids=("collectives",),
+    solution='''
+def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequence):
+    """Return the bytes that a GPU of the first stage holds, by kind."""
+    mine = 12 * width**2 * layers / (tensor * pipe)
+    per_token = 34 / tensor if sequence else 10 + 24 / tensor
+    in_one = tokens / data / micro * width * per_token * layers / pipe  # of one micro-batch
+    alive = min(pipe, micro)
+    return {
+        "weights": 2 * mine / (data if zero >= 3 else 1),
+        "gradients": 2 * mine / (data if zero >= 2 else 1),
+        "optimizer": 12 * mine / (data if zero >= 1 else 1),
+        "activations": alive * in_one,
+    }
+''',
+    mutants=(
+        Mutant("keeps one micro-batch, as without a pipeline", replace=("min(pipe, micro)", "1"), says="activations"),
+        Mutant("keeps all micro-batches, as GPipe does", replace=("min(pipe, micro)", "micro"), says="activations"),
+        Mutant("counts micro-batches that do not exist", replace=("min(pipe, micro)", "pipe"), says="activations"),
+        Mutant("cuts all activations by tensor", replace=("10 + 24 / tensor", "34 / tensor"), says="activations"),
+        Mutant(
+            "lets sequence parallelism change nothing",
+            replace=("34 / tensor if sequence else 10", "10"),
+            says="activations",
+        ),
+        Mutant(
+            "shards over all GPUs",
+            replace=("12 * mine / (data", "12 * mine / (data * tensor * pipe"),
+            says="optimizer",
+        ),
+        Mutant("shards gradients in stage 1", replace=("zero >= 2", "zero >= 1"), says="gradients"),
+        Mutant("shards only in its own stage", replace=("zero >= 1", "zero == 1"), says="optimizer"),
+        Mutant("forgets that the copies share the batch", replace=("tokens / data / micro", "tokens / micro")),
+        Mutant("does not cut the layers' activations by pipe", replace=("layers / pipe  # of", "layers  # of")),
+        Mutant(
+            "asks the other ranks",
+            replace=("    alive = ", "    dist.barrier()\n    alive = "),
+            verdict="forbidden",
+            says="barrier",
+        ),
+    ),
+    hints=(
+        "First the weights of this GPU: those of its layers, `layers / pipe`, cut by `tensor`. The states follow.",
+        "One micro-batch has `tokens / data / micro` tokens. What does this GPU keep of it? Then: how many are alive?",
+        "`10 + 24 / tensor` bytes for each token and number, or `34 / tensor` with sequence parallelism, in each of "
+        "`layers / pipe` layers, for `min(pipe, micro)` micro-batches.",
+    ),
+    after=(
+        "The figures are those of Korthikanti and others (10 + 24/t, and 34/t) and of the ZeRO paper (2, 2 and 12). "
+        "`pipe` has vanished from the activations, as long as there are at least as many micro-batches as stages."
+    ),
+)
+
+
+# -- who forms a group ------------------------------------------------------------------------------------------------
+
+
+def mates(order: Sequence[str], sizes: dict[str, int], rank: int, along: str) -> list[int]:
+    """What the exercise of this name asks for."""
+    stride = 1
+    for name in order[order.index(along) + 1 :]:
+        stride *= sizes[name]
+    mine = rank // stride % sizes[along]
+    return [rank + (place - mine) * stride for place in range(sizes[along])]
+
+
+def _mates(xs: Sequence[Any], order: Sequence[str], sizes: dict[str, int], rank: int, along: str) -> list[Any]:
+    return [mates(order, sizes, rank, along)] * len(xs)
+
+
+def _orders(n: int) -> list[Case]:
+    usual, turned = ["pipe", "data", "tensor"], ["tensor", "data", "pipe"]
+
+    def case(order: list[str], pipe: int, data: int, tensor: int, rank: int, along: str) -> Case:
+        sizes = {"pipe": pipe, "data": data, "tensor": tensor}
+        told = " x ".join(f"{name} {sizes[name]}" for name in order)
+        options = {"order": order, "sizes": sizes, "rank": rank, "along": along}
+        return Case([()] * n, f"{told}, rank {rank}, along {along}", options)
+
+    return [
+        case(usual, 2, 2, 2, 5, "tensor"),
+        case(usual, 2, 2, 2, 5, "data"),
+        case(usual, 2, 2, 2, 5, "pipe"),
+        case(turned, 2, 2, 2, 5, "tensor"),
+        case(usual, 2, 4, 8, 43, "data"),
+        case(turned, 2, 4, 8, 43, "data"),
+        case(["data", "tensor", "pipe"], 4, 2, 3, 17, "tensor"),
+        case(usual, 16, 8, 8, 1000, "pipe"),
+        case(usual, 1, 4, 1, 2, "tensor"),
+    ]
+
+
+MATES = Exercise(
+    name="mates",
+    lesson="15c",
+    title="Who is in my group?",
+    statement=(
+        'A mesh has `sizes` such as `{"pipe": 2, "data": 2, "tensor": 2}`: how many ranks lie along each dimension. '
+        "`order` lists the names of the dimensions. The ranks 0, 1, 2 … fill the mesh so that neighbours differ along "
+        "the **last** dimension of `order`; when that has run through, the one before it moves on by one place, and so "
+        "on, like the digits of a number.\n\n"
+        "Return a sorted list of the ranks in the group of `rank` along the dimension `along`: those that differ from "
+        "it in their place along this dimension and in no other, `rank` itself among them. It has to work for meshes "
+        "that are far larger than this lab, so it is arithmetic: communicate nothing."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_mates,
+    inputs=_orders,
+    ranks=(2,),
+    forbids=("collectives",),
+    solution='''
+def mates(order, sizes, rank, along):
+    """Return the sorted ranks of this rank's group along a dimension."""
+    step = 1  # from a rank of the group to the next
+    for name in reversed(order):
+        if name == along:
+            break
+        step *= sizes[name]
+    place = rank // step % sizes[along]
+    first = rank - place * step
+    return [first + i * step for i in range(sizes[along])]
+''',
+    mutants=(
+        Mutant("takes the first dimension for the neighbours", replace=("reversed(order)", "order")),
+        Mutant(
+            "always takes the usual order",
+            replace=("reversed(order)", '("tensor", "data", "pipe")'),
+        ),
+        Mutant(
+            "begins at the rank itself",
+            replace=("first = rank - place * step", "first = rank"),
+        ),
+        Mutant(
+            "takes neighbours for every group",
+            replace=("        step *= sizes[name]\n", "        step = 1\n"),
+        ),
+        Mutant(
+            "begins every group in the first rank",
+            replace=("first = rank - place * step", "first = rank % step"),
+        ),
+        Mutant("counts places up to the end of the world", replace=("rank // step % sizes[along]", "rank // step")),
+        Mutant(
+            "asks the other ranks",
+            replace=("    step = 1", "    dist.barrier()\n    step = 1"),
+            verdict="forbidden",
+            says="barrier",
+        ),
+    ),
+    hints=(
+        "How far apart are two neighbours of the group in the numbers of the ranks? For the last dimension it is 1.",
+        "The distance is the product of the sizes of all dimensions that come **after** `along` in `order`.",
+        "The place of the rank along the dimension is `rank // step % sizes[along]`. Go back that many steps: there "
+        "the group begins.",
+    ),
+    after=(
+        "`init_device_mesh` and Megatron-LM do this. The order decides what is near: with 8 ranks in a host, a group "
+        "whose step is 8 or more has every member in a host of its own."
+    ),
+)
+
+
+# -- what leaves a host -----------------------------------------------------------------------------------------------
+
+
+def leaves_host(groups: Sequence[Sequence[int]], size: float, per_host: int) -> float:
+    """What the exercise of this name asks for."""
+    out: dict[int, float] = {}
+    for ranks in groups:
+        n = len(ranks)
+        for i, rank in enumerate(ranks):
+            away = rank // per_host != ranks[(i + 1) % n] // per_host
+            out[rank // per_host] = out.get(rank // per_host, 0.0) + away * 2 * size * (n - 1) / n
+    return max(out.values())
+
+
+def _leaving(xs: Sequence[Any], **numbers: Any) -> list[Any]:
+    return [leaves_host(**numbers)] * len(xs)
+
+
+def _groups(n: int) -> list[Case]:
+    def case(about: str, groups: list[list[int]], size: float, per_host: int) -> Case:
+        return Case([()] * n, about, {"groups": groups, "size": float(size), "per_host": per_host})
+
+    near, far = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    rows = [[8 * h + i for h in range(4)] for i in range(8)]
+    return [
+        case("two groups of neighbours", near, 1000, 2),
+        case("two groups across", far, 1000, 2),
+        case("one group of four, two hosts", [[0, 1, 2, 3]], 1000, 2),
+        case("the same ring in another order", [[0, 2, 1, 3]], 1000, 2),
+        case("eight groups across four hosts of eight", rows, 12e9, 8),
+        case("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
+        case("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900, 4),
+        case("one host for all", [[0, 1, 2, 3]], 1000, 8),
+    ]
+
+
+LEAVES = Exercise(
+    name="leaves_host",
+    lesson="15c",
+    title="What leaves a host",
+    statement=(
+        "There are `per_host` ranks in each host: rank r is in host `r // per_host`. Each of the `groups`, a list of "
+        "lists of ranks, all-reduces `size` bytes in a **ring**: every rank sends 2 (n - 1) / n times `size` bytes to "
+        "the next one in its list, and the last one sends to the first; n is the length of its list. All groups do "
+        "this once.\n\n"
+        "Return the number of bytes that leave the **busiest** host, the one that sends the most to other hosts: what "
+        "comes in is not counted. Communicate nothing."
+    ),
+    minutes=8,
+    difficulty=2,
+    means=_leaving,
+    inputs=_groups,
+    ranks=(2,),
+    tolerance=1e-6,
+    forbids=("collectives",),
+    solution='''
+def leaves_host(groups, size, per_host):
+    """Return the bytes that leave the busiest host in a ring all-reduce of each group."""
+    out = {}
+    for ranks in groups:
+        each = 2 * size * (len(ranks) - 1) / len(ranks)
+        for rank, following in zip(ranks, ranks[1:] + ranks[:1]):
+            host = rank // per_host
+            if following // per_host != host:
+                out[host] = out.get(host, 0) + each
+    return max(out.values(), default=0.0)
+''',
+    mutants=(
+        Mutant("does not close the ring", replace=("ranks[1:] + ranks[:1]", "ranks[1:]")),
+        Mutant("counts every message", replace=("following // per_host != host", "following != rank")),
+        Mutant(
+            "adds up all hosts", replace=("return max(out.values(), default=0.0)", "return float(sum(out.values()))")
+        ),
+        Mutant("sends the whole buffer twice", replace=("2 * size * (len(ranks) - 1) / len(ranks)", "2 * size")),
+        Mutant(
+            "sends once, as a reduce-scatter does",
+            replace=("2 * size * (len(ranks) - 1) / len(ranks)", "size * (len(ranks) - 1) / len(ranks)"),
+        ),
+        Mutant("forgets the groups before the last one", replace=("out.get(host, 0) + each", "each")),
+        Mutant(
+            "counts what comes in as well",
+            replace=(
+                "out[host] = out.get(host, 0) + each",
+                "out[host] = out.get(host, 0) + each\n"
+                "                out[following // per_host] = out.get(following // per_host, 0) + each",
+            ),
+        ),
+        Mutant(
+            "fails where nothing leaves",
+            replace=("max(out.values(), default=0.0)", "max(out.values())"),
+            verdict="raises",
+            says="empty",
+        ),
+    ),
+    hints=(
+        "Go round each ring: a rank, and the one that follows it. `zip(ranks, ranks[1:] + ranks[:1])` has the pairs.",
+        "Only a pair in two different hosts counts, for the host that sends. Keep a dict from host to bytes.",
+        "In the end take the largest value, and 0 where there is none.",
+    ),
+    after=(
+        "A ring leaves a host as many times as its order makes it, and at least once if it has members elsewhere. NCCL "
+        "looks for rings that leave each host once, and uses several at a time, so that all NICs are busy."
+    ),
+)
+
+EXERCISES = (MEMORY, MATES, LEAVES)

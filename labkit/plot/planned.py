@@ -1,0 +1,187 @@
+"""A plan in a picture: what the fullest GPU holds beside its room, where a step's time goes, what each link carries.
+
+Greys and hatches tell the parts apart, as in `labkit.plot.bars`: colours mean ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from labkit.plot.bars import look
+from labkit.plot.sheet import extent, sheet, write
+from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, WRONG
+
+WIDE, LEFT, RIGHT = 20.0, 0.4, 2.1
+BAR, BLOCK, ROW, TOP = 0.62, 2.85, 0.58, 0.3
+COLUMNS = (6.4, 11.4, 16.6)  # right ends of the table's columns
+MARK = (0, (4, 2.5))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A bar of parts in `unit`, with a mark at `limit`, which says what it is."""
+
+    title: str
+    parts: Mapping[str, float]
+    unit: str
+    limit: float | None = None
+    mark: str = ""
+    over: bool = False  # beyond the limit is a fault
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Bars, and a table of (name, cells) with a head."""
+
+    stacks: Sequence[Stack]
+    head: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+def axes(picture: Picture) -> Axes:
+    """Axes that are large enough."""
+    return sheet(WIDE, TOP + BLOCK * len(picture.stacks) + ROW * (len(picture.rows) + 1) + 0.4)
+
+
+def draw(ax: Axes, picture: Picture) -> Axes:
+    """Draw on axes as `axes` makes them, y downwards."""
+    top = TOP
+    for stack in picture.stacks:
+        _stack(ax, stack, top)
+        top += BLOCK
+    y = top + ROW / 2
+    for x, words in zip(COLUMNS, picture.head, strict=True):
+        write(ax, x, y, words, 8, FAINT, "right")
+    for name, cells in picture.rows:
+        y += ROW
+        ax.plot([LEFT, COLUMNS[-1] + 0.1], [y - ROW / 2] * 2, color=GRID, linewidth=0.7)
+        write(ax, LEFT, y, name, 9, INK, "left")
+        for x, words in zip(COLUMNS, cells, strict=True):
+            write(ax, x, y, words, 9, INK, "right")
+    return ax
+
+
+def _stack(ax: Axes, stack: Stack, top: float) -> None:
+    """A title, the bar, its figures, and a legend below."""
+    whole = sum(stack.parts.values())
+    end = max(whole, stack.limit or 0.0) or 1.0
+    write(ax, LEFT, top + 0.3, stack.title, 9.5, WRONG if stack.over else INK, "left", bold=True)
+    y = top + 1.15
+
+    def x(size: float) -> float:
+        return LEFT + size / end * (WIDE - LEFT - RIGHT)
+
+    before = 0.0
+    for i, size in enumerate(stack.parts.values()):
+        if size > 0:
+            _part(ax, x(before), x(before + size), y, i, figure(size))
+            before += size
+    write(ax, x(before) + 0.16, y, f"{figure(whole)} {stack.unit}", 9, INK, "left", bold=True)
+    if stack.limit is not None:
+        at = x(stack.limit)
+        ax.plot([at, at], [y - 0.5, y + 0.5], color=PAGE, linewidth=3.2, zorder=5)
+        ax.plot([at, at], [y - 0.5, y + 0.5], color=INK, linewidth=1.8, linestyle=MARK, zorder=6)
+        room = extent(stack.mark, 8)
+        write(ax, min(max(at, LEFT + extent(stack.title, 9.5, True) + 0.4 + room), WIDE - 0.2), top + 0.3, stack.mark,
+              8, FAINT, "right")  # fmt: skip
+    left = LEFT
+    for i, (name, size) in enumerate(stack.parts.items()):
+        words = f"{name} {figure(size)}"
+        _swatch(ax, left, y + 0.85, i)
+        write(ax, left + 0.6, y + 0.85, words, 8.5, INK if size else FAINT, "left")
+        left += 0.6 + extent(words, 8.5) + 0.6
+
+
+def _part(ax: Axes, left: float, right: float, y: float, i: int, said: str) -> None:
+    ground, hatch, ink = look(i)
+    corner = (left, y - BAR / 2)
+    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor=ground, edgecolor="none", zorder=3))
+    if hatch:
+        ax.add_artist(
+            Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
+        )
+    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
+    room = extent(said, 8) + 0.2
+    if right - left > room + 0.2:
+        if hatch:
+            box = Rectangle(((left + right - room) / 2, y - BAR / 2 + 0.03), room, BAR - 0.06)
+            box.set(facecolor=ground, edgecolor="none", zorder=3.5)
+            ax.add_artist(box)
+        write(ax, (left + right) / 2, y, said, 8, ink)
+
+
+def _swatch(ax: Axes, left: float, y: float, i: int) -> None:
+    ground, hatch, _ = look(i)
+    for face, edge, pattern in ((ground, "none", ""), ("none", FAINT, hatch), ("none", INK, "")):
+        box = Rectangle((left, y - 0.17), 0.45, 0.34, facecolor=face, edgecolor=edge, hatch=pattern or None)
+        box.set(linewidth=0.7 if edge == INK else 0, zorder=3)
+        ax.add_artist(box)
+
+
+def figure(size: float) -> str:
+    """A figure of a part, with two digits or more.
+
+    >>> [figure(s) for s in (0, 0.0224, 8.34, 42.39, 1234.5)]
+    ['0', '0.02', '8.3', '42', '1,234']
+    """
+    return "0" if size < 0.005 else f"{size:,.0f}" if size >= 10 else f"{size:.1f}" if size >= 1 else f"{size:.2f}"
+
+
+# -- each parallelism by itself on two kinds of link ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Race:
+    """For each way: (name, what it sends in words, seconds on the fast link, seconds on the slow one)."""
+
+    rows: Sequence[tuple[str, str, float, float]]
+    fast: str
+    slow: str
+    limit: float
+    mark: str
+
+
+NAMES, RISE = 6.2, 0.95
+
+
+def race_axes(race: Race) -> Axes:
+    """Axes that are large enough."""
+    return sheet(WIDE, 1.5 + RISE * len(race.rows) + 1.2)
+
+
+def draw_race(ax: Axes, race: Race) -> Axes:
+    """Two marks a row on an axis of seconds in powers of ten, joined by a line; a dashed line at the limit."""
+    times = [t for *_, a, b in race.rows for t in (a, b)] + [race.limit]
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+
+    def x(seconds: float) -> float:
+        return NAMES + (math.log10(seconds) - low) / (high - low) * (WIDE - NAMES - RIGHT)
+
+    bottom = 1.3 + RISE * len(race.rows)
+    for power in range(low, high + 1):
+        ax.plot([x(10.0**power)] * 2, [1.2, bottom], color=GRID, linewidth=0.7, zorder=0)
+        name = f"{10**power:,} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
+        write(ax, x(10.0**power), bottom + 0.3, name, 8, FAINT)
+    write(
+        ax, (x(10.0**low) + x(10.0**high)) / 2, bottom + 0.8, "seconds of a training step, in powers of ten", 8, FAINT
+    )
+    ax.plot([x(race.limit)] * 2, [1.0, bottom], color=INK, linewidth=1.5, linestyle=MARK, zorder=1)
+    write(ax, x(race.limit), 0.75, race.mark, 8, INK)
+    for i, (name, said, fast, slow) in enumerate(race.rows):
+        y = 1.3 + RISE * (i + 0.5)
+        write(ax, LEFT, y - 0.17, name, 9.5, INK, "left", bold=True)
+        write(ax, LEFT, y + 0.24, said, 8, FAINT, "left")
+        ax.plot([x(fast), x(slow)], [y, y], color=EDGE, linewidth=2, zorder=2)
+        ax.plot([x(fast)], [y], "o", color=INK, markersize=7, zorder=3)
+        ax.plot([x(slow)], [y], "s", markerfacecolor=PAGE, markeredgecolor=INK, markersize=7, zorder=3)
+    left = LEFT
+    for marker, words, face in (("o", race.fast, INK), ("s", race.slow, PAGE)):
+        ax.plot([left + 0.15], [0.3], marker, markerfacecolor=face, markeredgecolor=INK, markersize=7)
+        write(ax, left + 0.5, 0.3, words, 8.5, INK, "left")
+        left += 0.5 + extent(words, 8.5) + 0.8
+    return ax
