@@ -33,7 +33,7 @@ def write(system: System) -> None:
     read = ten_lines.read(printed)
     assert read.wrong == [], read.wrong
     kept = [line for line in printed.splitlines() if line == read.about or line[:15].strip() in read.rows]
-    day = datetime.datetime.now(tz=datetime.timezone.utc).date()
+    day = datetime.datetime.now(tz=datetime.UTC).date()
     lines = [f"{RECORDED}{day} with {told}", *kept]
     (elsewhere.SCRIPTS / system.record).write_text("\n".join(lines) + "\n", encoding="utf-8")
 

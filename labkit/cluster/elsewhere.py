@@ -25,7 +25,9 @@ from labkit.theory.ten_lines import System, Told
 SCRIPTS = Path(__file__).resolve().parent.parent.parent / "notebooks" / "scripts"
 PATIENCE = 240.0  # seconds: DeepSpeed builds an operator on its first run
 SAID = 1200  # characters of a failed program's last words
-OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
+OURS = (  # what says where a rank belongs
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
+)  # fmt: skip
 
 
 def source(system: System) -> str:
@@ -73,7 +75,7 @@ def run(system: System, n: int = ten_lines.N) -> str:
                 code = popen.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise LabError(
-                    f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes a different "
+                    f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes another "
                     f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(files)}"
                 ) from None
             if code:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from labkit.show.table import CELL, cell, row, table
+from labkit.show.table import cell, row, table
 from labkit.theory.ten_lines import System, Told, expected, ten_lines
 from labkit.words import listed
 
@@ -46,7 +46,7 @@ class TenLines:
         """How to run it here; "" where it just ran."""
         if not self.told.recorded:
             return ""
-        return f"It did not run now. To run it here, enter this in a terminal, then run this cell again: {self.system.install}"
+        return f"It did not run now. To run it here, enter this in a terminal and run the cell again: {self.system.install}"
 
     @property
     def _rows(self) -> list[tuple[str, Sequence[Any] | str]]:

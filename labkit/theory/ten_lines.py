@@ -151,6 +151,7 @@ def _is(told: Sequence[Any] | str | None, held: Sequence[Any]) -> bool:
 
 RECORDED = "# recorded on "
 ABSENT = "absent: "
+BETWEEN = r"(?<=[\]l]) (?=[\[n])"  # two ranks
 
 
 def read(text: str) -> Told:
@@ -169,7 +170,7 @@ def read(text: str) -> Told:
         elif about and rest.startswith(ABSENT):
             rows[call] = rest.removeprefix(ABSENT)
         elif about and rest.startswith(("[", "null")):
-            rows[call] = json.loads(f"[{re.sub(r'(?<=[\]l]) (?=[\[n])', ', ', rest)}]")
+            rows[call] = json.loads(f"[{re.sub(BETWEEN, ', ', rest)}]")
     if not about:
         raise LabError("The program did not say who ran it. Run the workbook's own program, from notebooks/scripts.")
     return Told(about, int(about.split()[-2]), rows, recorded)

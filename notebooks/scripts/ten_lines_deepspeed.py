@@ -6,13 +6,11 @@ which it needs g++ and ninja.
 """
 
 import json
-import logging
 import os
 import sys
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(sys.prefix, "torch_extensions"))  # what it builds
-logging.disable(logging.WARNING)
 
 import deepspeed  # after its settings
 import deepspeed.comm as dist
@@ -20,10 +18,11 @@ import torch
 
 if os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]) == os.environ["WORLD_SIZE"]:  # all on one host
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-os.environ.setdefault("LOCAL_RANK", str(rank))
-torch.distributed.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), rank=rank, world_size=n)
+place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
+torch.distributed.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), **place)
 deepspeed.init_distributed("gloo")  # takes the group that is there
+rank, n = dist.get_rank(), dist.get_world_size()
 
 
 def tell(call, mine):

@@ -67,6 +67,7 @@ with strategy.scope():
 
 @tf.function
 def step(x, y):
+    """Move the weights; this is run on every worker."""
     gradient = 2 * (tf.reduce_sum(w * x) - y) * x  # of (w · x − y)²
     gradient = tf.distribute.get_replica_context().all_reduce("MEAN", gradient)
     w.assign_sub(gradient / 16)

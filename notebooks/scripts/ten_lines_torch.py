@@ -23,8 +23,9 @@ import torch.distributed as dist
 
 if os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]) == os.environ["WORLD_SIZE"]:  # all on one host
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), rank=rank, world_size=n)
+place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), **place)
+rank, n = dist.get_rank(), dist.get_world_size()
 
 
 def tell(call, mine):
