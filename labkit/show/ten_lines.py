@@ -46,7 +46,8 @@ class TenLines:
         """How to run it here; "" where it just ran."""
         if not self.told.recorded:
             return ""
-        return f"It did not run now. To run it here, enter this in a terminal and run the cell again: {self.system.install}"
+        how = "It did not run now. To run it here, enter this in a terminal, and run the cell again:"
+        return f"{how} {self.system.install}"
 
     @property
     def _rows(self) -> list[tuple[str, Sequence[Any] | str]]:
