@@ -437,8 +437,8 @@ def allgatherv(mine, everything, counts, displs):
         "`everything[displ : displ + count] = part[:count]`, for each rank.",
     ),
     after=(
-        "MPI sends only what each rank has; padding sends N times the longest. If one rank has nearly everything, "
-        "`dist.all_to_all_single` with split sizes is cheaper, or a broadcast from each rank."
+        "MPI moves only what each rank has. Padding makes every rank send as much as the longest part: where one rank "
+        "has nearly everything, a broadcast from each rank sends less in total."
     ),
 )
 
