@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -24,6 +25,7 @@ from labkit.theory.ten_lines import System, Told
 
 SCRIPTS = Path(__file__).resolve().parent.parent.parent / "notebooks" / "scripts"
 PATIENCE = 240.0  # seconds: DeepSpeed builds an operator on its first run
+TURN = 0.1  # seconds between two looks at all processes
 SAID = 1200  # characters of a failed program's last words
 OURS = (  # what says where a rank belongs
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
@@ -70,17 +72,21 @@ def run(system: System, n: int = ten_lines.N) -> str:
             popen = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
             started.append(popen)
         end = time.monotonic() + PATIENCE
-        for rank, popen in enumerate(started):
-            try:
-                code = popen.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        while running := [popen for popen in started if popen.poll() is None]:
+            if any(popen.returncode for popen in started):
+                break  # the others may wait for it for ever
+            if time.monotonic() > end:
                 raise LabError(
                     f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes another "
                     f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(files)}"
-                ) from None
-            if code:
-                _end(started)
-                raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(files)}")
+                )
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(TURN)
+        failed = [(rank, popen.returncode) for rank, popen in enumerate(started) if popen.returncode]
+        if failed:
+            _end(started)
+            rank, code = failed[0]
+            raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(files)}")
         return _text(files[0])
 
 
@@ -129,7 +135,7 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", "replace")
 
 
-def _said(files: list[IO[bytes]]) -> str:
+def _said(files: Sequence[IO[bytes]]) -> str:
     """The last words of the ranks' errors, the longest of them."""
     said = max(map(_text, files[1::2]), key=len).strip()
     return f"\n{said[-SAID:]}" if said else ""

@@ -218,7 +218,7 @@ def split_broadcast(x, color, key):
 
 def _nccl_scattered(xs: Sequence[Any], recvcount: int = 1, inplace: bool = False) -> list[Any]:
     n = len(xs)
-    total = sum(np.asarray(x[0][: n * recvcount], float) for x in xs)
+    total = np.sum([x[0][: n * recvcount] for x in xs], axis=0, dtype=float)
     held = []
     for r, (send, recv) in enumerate(xs):
         share = total[r * recvcount : (r + 1) * recvcount]

@@ -12,6 +12,8 @@ from labkit.theory.phrasebook import CALLS, TRAPS, Tongue, Trap
 from labkit.theory.ten_lines import Told
 
 RAN = "●"
+NBSP = "\N{NO-BREAK SPACE}"
+BREAKS = re.compile(r"(, |[.(])")  # what a line may end with
 
 
 class Phrases:
@@ -73,9 +75,13 @@ class Phrases:
         phrase = CALLS[call][tongue.name]
         if not phrase:
             return cell("–", "phrase")
-        return cell(f"{RAN + ' ' if self.ran(call, tongue) else ''}{_code(phrase)}", "phrase")
+        return cell(f"{RAN + NBSP if self.ran(call, tongue) else ''}{_code(phrase)}", "phrase")
 
 
 def _code(phrase: str) -> str:
-    """The phrase as code that may break after a comma."""
-    return f"<code>{escape(phrase).replace(', ', ', <wbr>')}</code>"
+    """The phrase as code that may break behind a comma, a dot and an opening bracket."""
+    return f"<code>{BREAKS.sub(_then_break, escape(phrase))}</code>"
+
+
+def _then_break(found: re.Match[str]) -> str:
+    return f"{found[0]}<wbr>"

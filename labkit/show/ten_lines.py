@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from labkit.show import markdown
 from labkit.show.table import cell, row, table
 from labkit.theory.ten_lines import System, Told, expected, ten_lines
 from labkit.words import listed
@@ -47,7 +48,7 @@ class TenLines:
         if not self.told.recorded:
             return ""
         how = "It did not run now. To run it here, enter this in a terminal, and run the cell again:"
-        return f"{how} {self.system.install}"
+        return f"{how} `{self.system.install}`"
 
     @property
     def _rows(self) -> list[tuple[str, Sequence[Any] | str]]:
@@ -56,7 +57,7 @@ class TenLines:
     def __repr__(self) -> str:
         lines = [self.title, "", ten_lines(self.source), ""]
         for call, held in self._rows:
-            said = f"absent: {held}" if isinstance(held, str) else "  ".join(map(_held, held))
+            said = f"absent: {held}" if isinstance(held, str) else "  ".join(_held(x) for x in held)
             lines.append(f"{call:15} {said}")
         return "\n".join([*lines, self.verdict, *filter(None, [self.remedy])])
 
@@ -69,7 +70,7 @@ class TenLines:
             else:
                 rows.append(row(escape(call), [cell(escape(_held(x)), "held") for x in held]))
         columns = ["call", *(f"rank {r}" for r in range(n))]
-        remedy = f"<p>{escape(self.remedy)}</p>" if self.remedy else ""
+        remedy = markdown.html(self.remedy) if self.remedy else ""
         return (
             f"<div class='labkit-ten-lines'><pre style='{LINES}'>{escape(ten_lines(self.source))}</pre>"
             f"{table('ten-lines', escape(self.title), columns, rows)}<p>{escape(self.verdict)}</p>{remedy}</div>"

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from labkit.errors import LabError
@@ -146,7 +147,16 @@ def _is(told: Sequence[Any] | str | None, held: Sequence[Any]) -> bool:
     if told is None or isinstance(told, str):
         return bool(told)  # absent, with the reason
     pairs = list(zip(told, held, strict=False))
-    return len(told) == len(held) and all(want is None or got == want for got, want in pairs)
+    return len(told) == len(held) and all(want is None or _close(got, want) for got, want in pairs)
+
+
+def _close(got: Sequence[float] | None, want: Sequence[float]) -> bool:
+    """Whether these are the same numbers, as float32 has them."""
+    return (
+        got is not None
+        and len(got) == len(want)
+        and all(isclose(a, b, rel_tol=1e-6) for a, b in zip(got, want, strict=True))
+    )
 
 
 RECORDED = "# recorded on "

@@ -102,4 +102,5 @@ work.wait()
 tell("async", tensor)
 
 dist.barrier()
+del team, work  # what they hold would outlive the group
 dist.destroy_process_group()
