@@ -13,7 +13,7 @@ from labkit.theory.ten_lines import Told
 
 RAN = "●"
 NBSP = "\N{NO-BREAK SPACE}"
-BREAKS = re.compile(r"(, |[.(])")  # what a line may end with
+BREAKS = re.compile(r", |\.(?=\w)|\((?!\))")  # what a line may end with
 
 
 class Phrases:

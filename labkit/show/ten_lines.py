@@ -51,7 +51,7 @@ class TenLines:
         return f"{how} `{self.system.install}`"
 
     @property
-    def _rows(self) -> list[tuple[str, Sequence[Any] | str]]:
+    def _rows(self) -> list[tuple[str, list[Any] | str]]:
         return [(call, self.told.rows[call]) for call in expected(self.told.n) if call in self.told.rows]
 
     def __repr__(self) -> str:

@@ -226,9 +226,9 @@ TRAPS = (
         "result: like torch's object collectives. Lists are added with `+`, which joins them.",
     ),
     Trap(
-        ("mpi", "nccl", "rccl"),
+        ("nccl", "rccl"),
         "**Counts** are elements, not bytes, and of **one rank's part**: `recvcount` of a reduce-scatter and "
-        "`sendcount` of an all-gather are a rank's share. The other buffer is n times as long.",
+        "`sendcount` of an all-gather are a rank's share, and the other buffer is n times as long. MPI counts likewise.",
     ),
     Trap(
         ("mpi", "mpi4py"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isclose
 from typing import Any
@@ -118,7 +118,7 @@ class Told:
 
     about: str
     n: int
-    rows: Mapping[str, Sequence[Any] | str]
+    rows: dict[str, list[Any] | str]
     recorded: str = ""
 
     @property
@@ -170,7 +170,8 @@ def read(text: str) -> Told:
     >>> read("x 1.0, 2 ranks\\nbroadcast       [1.0] [1.0]\\nreduce          absent: no such call").rows
     {'broadcast': [[1.0], [1.0]], 'reduce': 'no such call'}
     """
-    recorded, about, rows = "", "", {}
+    recorded, about = "", ""
+    rows: dict[str, list[Any] | str] = {}
     for line in text.splitlines():
         call, rest = line[:15].strip(), line[15:].strip()
         if line.startswith(RECORDED):
