@@ -182,11 +182,6 @@ def split_broadcast(x, color, key):
 ''',
     mutants=(
         Mutant(
-            "makes only the group that it is in",
-            replace=("for part in sorted({c for c, _, _ in told}):", "for part in [color]:"),
-            verdict="deadlock",
-        ),
-        Mutant(
             "takes the lowest rank of the part for its root",
             replace=("src=members[0][1], group", "group_src=0, group"),
             says="from the top down",
@@ -208,7 +203,8 @@ def split_broadcast(x, color, key):
     ),
     after=(
         "One `Split` became a gather and a group for each color. `key` has no counterpart in torch: a group's ranks "
-        "are always sorted, so keep your own order beside it."
+        "are always sorted, so keep your own order beside it. Whoever made only the group of its own part saw a hang, "
+        "or another part's numbers."
     ),
 )
 

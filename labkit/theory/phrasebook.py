@@ -228,7 +228,7 @@ TRAPS = (
     Trap(
         ("nccl", "rccl"),
         "**Counts** are elements, not bytes, and of **one rank's part**: `recvcount` of a reduce-scatter and "
-        "`sendcount` of an all-gather are a rank's share, and the other buffer is n times as long. MPI counts likewise.",
+        "`sendcount` of an all-gather are a rank's share; the other buffer is n times as long. MPI counts likewise.",
     ),
     Trap(
         ("mpi", "mpi4py"),
