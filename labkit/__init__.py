@@ -13,6 +13,7 @@
       planner.py   a plan of your own for a big job, judged
       choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
+      elsewhere.py the same ten lines in other systems' words; phrasebook.py: call by call
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
@@ -50,9 +51,11 @@ from labkit.errors import CellError, LabError, StoppedError, StuckError
 if TYPE_CHECKING:
     from labkit.atlas import Atlas
     from labkit.choose import Choose
+    from labkit.elsewhere import Elsewhere
     from labkit.knob import Knob
     from labkit.lab import Lab, start
     from labkit.painter import Painter
+    from labkit.phrasebook import Phrasebook
     from labkit.planner import Planner
     from labkit.restore import put_back
     from labkit.show.schedule import draw
@@ -63,10 +66,12 @@ __all__ = [
     "Atlas",
     "CellError",
     "Choose",
+    "Elsewhere",
     "Knob",
     "Lab",
     "LabError",
     "Painter",
+    "Phrasebook",
     "Planner",
     "Predict",
     "StoppedError",
@@ -81,9 +86,11 @@ __all__ = [
 _WHERE = {
     "Atlas": "labkit.atlas",
     "Choose": "labkit.choose",
+    "Elsewhere": "labkit.elsewhere",
     "Knob": "labkit.knob",
     "Lab": "labkit.lab",
     "Painter": "labkit.painter",
+    "Phrasebook": "labkit.phrasebook",
     "Planner": "labkit.planner",
     "Predict": "labkit.widgets",
     "WhatIf": "labkit.whatif",

@@ -22,6 +22,7 @@ from labkit.outcome.text import merge
 from labkit.words import ranks
 
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
+SHARED = {"UCX_TLS": "self,sm"}  # shared memory alone: else each rank listens on the host's own address
 PATIENCE = 30.0  # seconds that one turn may take
 
 
@@ -45,7 +46,7 @@ class Mpi:
         try:
             self._popen = subprocess.Popen(
                 [
-                    *(str(_mpiexec()), "-n", str(n), sys.executable, "-m", "labkit.rank.mpi"),
+                    *(*launcher(n), sys.executable, "-m", "labkit.rank.mpi"),
                     ",".join(map(str, reads)),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -110,7 +111,7 @@ def cell(code: str, n: int) -> str:
         file = Path(folder, "cell.py")
         file.write_text(code, encoding="utf-8")
         popen = subprocess.Popen(
-            [str(_mpiexec()), "-n", str(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)],
+            [*launcher(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -156,7 +157,12 @@ def _ended(popen: subprocess.Popen[str]) -> str:
 
 def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LABKIT_")}
-    return kept | {"OMP_NUM_THREADS": "1", "UCX_TLS": "self,sm"}
+    return kept | {"OMP_NUM_THREADS": "1"} | SHARED
+
+
+def launcher(n: int) -> list[str]:
+    """What starts a command on n MPI ranks of this host."""
+    return [str(_mpiexec()), "-n", str(n)]
 
 
 def _mpiexec() -> Path:

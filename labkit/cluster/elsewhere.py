@@ -1,0 +1,141 @@
+"""A program of `notebooks/scripts` in another system's words, run as processes of its own; or what it printed once.
+
+TensorFlow and DeepSpeed are large, and have no business in the lab's own environment: they run in one beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from labkit.cluster import mpi
+from labkit.errors import LabError
+from labkit.theory import ten_lines
+from labkit.theory.ten_lines import System, Told
+
+SCRIPTS = Path(__file__).resolve().parent.parent.parent / "notebooks" / "scripts"
+PATIENCE = 240.0  # seconds: DeepSpeed builds an operator on its first run
+TURN = 0.1  # seconds between two looks at all processes
+SAID = 1200  # characters of a failed program's last words
+OURS = (  # what says where a rank belongs
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
+)  # fmt: skip
+
+
+def source(system: System) -> str:
+    """The program: the learner's copy in `scripts` beside the notebook, else the workbook's own."""
+    return _program(system).read_text(encoding="utf-8")
+
+
+def record(system: System) -> Told:
+    """What the program printed when it was recorded, with the versions and the day."""
+    return ten_lines.read((SCRIPTS / system.record).read_text(encoding="utf-8"))
+
+
+def python(system: System) -> str:
+    """The interpreter that has this system; "" where there is none.
+
+    >>> python(ten_lines.find("torch")) == sys.executable
+    True
+    """
+    if not system.folder:
+        return "" if system.name == "mpi" and mpi.missing() else sys.executable
+    for place in (Path.cwd(), *Path.cwd().parents):
+        its = place / system.folder
+        if any(its.glob(f"lib/python*/site-packages/{system.module}/__init__.py")):
+            return str(its / "bin" / "python")
+    return ""
+
+
+def run(system: System, n: int = ten_lines.N) -> str:
+    """What the program prints on n ranks of its own on this host; LabError where it fails, or takes too long."""
+    its = python(system)
+    if not its:
+        raise LabError(f"{system.title} is not installed here. Make an environment for it: {system.install}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-elsewhere-")))
+        commands = _commands(system, its, n, folder / "meet")
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2 * len(commands))]
+        started: list[subprocess.Popen[bytes]] = []
+        stack.callback(_end, started)
+        for (command, env), out, err in zip(commands, files[::2], files[1::2], strict=True):
+            popen = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            started.append(popen)
+        end = time.monotonic() + PATIENCE
+        while running := [popen for popen in started if popen.poll() is None]:
+            if any(popen.returncode for popen in started):
+                break  # the others may wait for it for ever
+            if time.monotonic() > end:
+                raise LabError(
+                    f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes another "
+                    f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(files)}"
+                )
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(TURN)
+        failed = [(rank, popen.returncode) for rank, popen in enumerate(started) if popen.returncode]
+        if failed:
+            _end(started)
+            rank, code = failed[0]
+            raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(files)}")
+        return _text(files[0])
+
+
+def _commands(system: System, its: str, n: int, meet: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """What to start, and in what environment. -P: the scripts beside the program are no modules of it."""
+    kept = {k: v for k, v in os.environ.items() if k not in OURS and not k.startswith("LABKIT_")}
+    kept |= {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    command = [its, "-P", str(_program(system))]
+    if system.name == "mpi":
+        return [([*mpi.launcher(n), *command], kept | mpi.SHARED)]
+    if system.name == "tensorflow":
+        places = [f"127.0.0.1:{port}" for port in _ports(n)]
+        tasks = [{"cluster": {"worker": places}, "task": {"type": "worker", "index": r}} for r in range(n)]
+        return [(command, kept | {"TF_CONFIG": json.dumps(task)}) for task in tasks]
+    told = {"WORLD_SIZE": str(n), "INIT_METHOD": f"file://{meet}"}
+    return [(command, kept | told | {"RANK": str(r)}) for r in range(n)]
+
+
+def _ports(n: int) -> list[int]:
+    """Ports that nobody has at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _program(system: System) -> Path:
+    own = Path("scripts", system.program).resolve()
+    return own if own.is_file() else SCRIPTS / system.program
+
+
+def _end(started: list[subprocess.Popen[bytes]]) -> None:
+    """End those that still run; mpiexec ends its ranks where it is asked to."""
+    for popen in started:
+        popen.terminate()
+    for popen in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            popen.wait(3)
+        popen.kill()
+        popen.wait()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
+
+
+def _said(files: Sequence[IO[bytes]]) -> str:
+    """The last words of the ranks' errors, the longest of them."""
+    said = max(map(_text, files[1::2]), key=len).strip()
+    return f"\n{said[-SAID:]}" if said else ""

@@ -1,0 +1,441 @@
+"""Exercises for lesson 15e: what MPI, NCCL and Horovod say in one call, said in torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Exercise, Least, Mutant
+from labkit.grading.inputs import Case, counting, draws
+
+# -- a step of Horovod's optimizer --------------------------------------------------------------------------------
+
+
+def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:
+    """The weights after the step, and the gradients that it leaves."""
+    n, kinds = len(xs), len(xs[0])
+    means = [sum(x[i] for x in xs if not isinstance(x[i], str)) / n for i in range(kinds)]
+    sizes = [next(len(x[i]) for x in xs if not isinstance(x[i], str)) for i in range(kinds)]
+    weights = [np.arange(s) - lr * mean for s, mean in zip(sizes, means, strict=True)]
+    return [[a for pair in zip(weights, means, strict=True) for a in pair] for _ in range(n)]
+
+
+def _gradients(n: int) -> list[Case]:
+    one, two = counting(n, 2), counting(n, 3)
+    unused = [(x, "2" if r == n - 1 else y[:2]) for r, (x, y) in enumerate(zip(one, two, strict=True))]
+    first = [("3" if r == 0 else y, x) for r, (x, y) in enumerate(zip(one, two, strict=True))]
+    return [
+        Case([(x,) for x in one], "one parameter", {"lr": 0.5, "passes": 1}),
+        Case(list(zip(one, two, strict=True)), "two parameters", {"lr": 0.25, "passes": 1}),
+        Case([(x,) for x in draws(n, 4)], "two backward passes a step", {"lr": 0.5, "passes": 2}),
+        Case(unused, f"rank {n - 1} has no gradient for the second parameter", {"lr": 0.5, "passes": 1}),
+        Case(first, "rank 0 has no gradient for the first parameter", {"lr": 0.125, "passes": 4}),
+    ]
+
+
+HOROVOD_STEP = Exercise(
+    name="horovod_step",
+    lesson="15e",
+    title="Horovod's step, without Horovod",
+    statement=(
+        "`optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr), backward_passes_per_step=passes)`, "
+        "then `passes` times `loss.backward()`, then `optimizer.step()`. Write what `step()` does, for plain SGD. The "
+        "gradients in `p.grad` are already the sum over this rank's `passes` backward passes.\n\n"
+        "Horovod all-reduces each gradient with its default operation, leaves the result in `p.grad`, and updates the "
+        "weights with it. It does **not** divide by `passes`. A parameter that this rank's rows did not use has the "
+        "`grad` None. Other ranks may have used it, so Horovod takes zeros for it. Return nothing."
+    ),
+    minutes=7,
+    difficulty=2,
+    means=_stepped,
+    inputs=_gradients,
+    picture=lambda: [(x,) for x in counting(4, 2)],
+    harness="""
+def harness(horovod_step, *gradients, lr, passes):
+    made = []
+    for g in gradients:
+        size = int(g) if isinstance(g, str) else len(g)
+        p = torch.nn.Parameter(torch.arange(float(size), device=device))
+        p.grad = None if isinstance(g, str) else g.clone()
+        made.append(p)
+    horovod_step(made, lr, passes)
+    return [t for p in made for t in (p.detach(), p.grad)]
+""",
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S),
+    solution='''
+def horovod_step(parameters, lr, passes):
+    """Average each gradient over the ranks, leave it in p.grad, and update the weights with it."""
+    for p in parameters:
+        # yours
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        dist.all_reduce(p.grad)
+        p.grad /= world_size
+        with torch.no_grad():
+            p -= lr * p.grad
+        # end
+''',
+    mutants=(
+        Mutant("adds and does not average", replace=("        p.grad /= world_size\n", "")),
+        Mutant(
+            "divides by the backward passes, too",
+            replace=("p.grad /= world_size", "p.grad /= world_size * passes"),
+            says="two backward passes",
+        ),
+        Mutant("averages over the passes alone", replace=("p.grad /= world_size", "p.grad /= passes")),
+        Mutant(
+            "leaves out a parameter that it has not used",
+            replace=("            p.grad = torch.zeros_like(p)\n", "            continue\n"),
+            verdict="deadlock",
+        ),
+        Mutant(
+            "takes ones where there is no gradient",
+            replace=("zeros_like", "ones_like"),
+            says="has no gradient",
+        ),
+        Mutant(
+            "updates with its own gradient",
+            replace=("        dist.all_reduce(p.grad)\n        p.grad /= world_size\n", ""),
+        ),
+        Mutant("moves the weights the wrong way", replace=("p -= lr", "p += lr")),
+        Mutant(
+            "leaves the sum in p.grad",
+            replace=(
+                "        p.grad /= world_size\n        with torch.no_grad():\n            p -= lr * p.grad",
+                "        with torch.no_grad():\n            p -= lr * p.grad / world_size",
+            ),
+        ),
+    ),
+    hints=(
+        "What is the default operation of `hvd.allreduce`? And how many calls does each rank have to make?",
+        "Every rank makes one all-reduce for each parameter, also for one whose `grad` is None: with zeros.",
+        "`dist.all_reduce(p.grad)`, `p.grad /= world_size`, and `p -= lr * p.grad` under `torch.no_grad()`.",
+    ),
+    after=(
+        "The gradients of several passes are added up, and only the ranks are averaged: with twice as many passes, the "
+        "same learning rate takes steps twice as long. A translation that divides by `passes` trains differently."
+    ),
+)
+
+
+# -- a communicator that is split ---------------------------------------------------------------------------------
+
+
+def _roots(xs: Sequence[Any]) -> list[Any]:
+    def root(color: int) -> int:
+        return min((key, r) for r, (_, its, key) in enumerate(xs) if its == color)[1]
+
+    return [xs[root(color)][0] for _, color, _ in xs]
+
+
+def _colored(n: int) -> list[Case]:
+    def case(about: str, colors: Sequence[int], keys: Sequence[int], size: int = 3) -> Case:
+        return Case(list(zip(counting(n, size), colors, keys, strict=True)), about)
+
+    every = range(n)
+    return [
+        case("two halves, keys as the ranks", [int(r >= n // 2) for r in every], list(every)),
+        case("all in one part, keys from the top down", [7] * n, [-r for r in every]),
+        case("even and odd ranks, keys from the top down", [r % 2 for r in every], [n - r for r in every], 2),
+        case("all in one part, equal keys", [0] * n, [5] * n, 1),
+        case("each rank a part of its own", [10 * r for r in every], [0] * n),
+        case("the last rank first, the others tied", [3] * n, [int(r < n - 1) for r in every]),
+    ]
+
+
+SPLIT_BROADCAST = Exercise(
+    name="split_broadcast",
+    lesson="15e",
+    title="Split, then broadcast",
+    statement=(
+        "Two lines of an MPI program:\n\n"
+        "`team = comm.Split(color, key)`\n\n"
+        "`team.Bcast(x, root=0)`\n\n"
+        "Every rank passes a `color` and a `key` of its own, both integers. Ranks with the same color are in one part, "
+        "**ordered by key**; equal keys keep the order of the ranks. The root of a `Bcast` is a rank of the part: its "
+        "first member. Return what stands in `x` after both lines, as a new tensor. A rank knows only its own color "
+        "and key."
+    ),
+    minutes=10,
+    difficulty=2,
+    ranks=(4, 3, 2),
+    means=_roots,
+    inputs=_colored,
+    keeps_input=True,
+    picture=lambda: [(x, r % 2, -r) for r, x in enumerate(counting(4, 2))],
+    counts_messages=False,
+    counts_memory=False,
+    solution='''
+def split_broadcast(x, color, key):
+    """Return x of my part's first member: comm.Split(color, key), then Bcast(x, root=0)."""
+    told = [None] * world_size
+    dist.all_gather_object(told, (color, key, rank))
+    got = x.clone()
+    for part in sorted({c for c, _, _ in told}):
+        members = sorted((k, r) for c, k, r in told if c == part)
+        team = dist.new_group([r for _, r in members])
+        if color == part:
+            dist.broadcast(got, src=members[0][1], group=team)
+    return got
+''',
+    mutants=(
+        Mutant(
+            "takes the lowest rank of the part for its root",
+            replace=("src=members[0][1], group", "group_src=0, group"),
+            says="from the top down",
+        ),
+        Mutant("takes rank 0 of the world", replace=("src=members[0][1]", "src=0"), verdict="raises"),
+        Mutant("leaves out the keys", replace=("sorted((k, r) for", "sorted((0, r) for"), says="from the top down"),
+        Mutant("takes the highest key first", replace=("members[0][1]", "members[-1][1]")),
+        Mutant("breaks ties from the top", replace=("sorted((k, r) for", "sorted((k, -r) for"), verdict="raises"),
+        Mutant("broadcasts to everybody", replace=(", group=team)", ")"), verdict="deadlock"),
+        Mutant("writes over x", replace=("x.clone()", "x")),
+    ),
+    hints=(
+        "`dist.new_group` needs the members' ranks, on **every** rank, and every rank makes every group. How does a "
+        "rank learn the others' colors?",
+        "Gather `(color, key, rank)` as objects. Then, for each color, in the same order on all ranks: sort its "
+        "`(key, rank)`, make the group, and let its members broadcast.",
+        "`src=` is a rank of the world: the rank in the first of the sorted pairs. `group_src=0` would be the lowest "
+        "rank of the group, because `new_group` sorts.",
+    ),
+    after=(
+        "One `Split` became a gather and a group for each color. `key` has no counterpart in torch: a group's ranks "
+        "are always sorted, so keep your own order beside it. Whoever made only the group of its own part saw a hang, "
+        "or another part's numbers."
+    ),
+)
+
+
+# -- counts and pointers ------------------------------------------------------------------------------------------
+
+
+def _nccl_scattered(xs: Sequence[Any], recvcount: int = 1, inplace: bool = False) -> list[Any]:
+    n = len(xs)
+    total = np.sum([x[0][: n * recvcount] for x in xs], axis=0, dtype=float)
+    held = []
+    for r, (send, recv) in enumerate(xs):
+        share = total[r * recvcount : (r + 1) * recvcount]
+        send, recv = np.array(send), np.array(recv)
+        if inplace:
+            send[r * recvcount : (r + 1) * recvcount] = share
+            held.append([send, share])
+        else:
+            recv[:recvcount] = share
+            held.append([send, recv])
+    return held
+
+
+def _buffers(n: int) -> list[Case]:
+    def case(about: str, count: int, spare: int, room: int, inplace: bool = False, dtype: str = "float32") -> Case:
+        sends = counting(n, n * count + spare, dtype)
+        recvs = [np.full(room, -1, dtype) for _ in range(n)]
+        return Case(list(zip(sends, recvs, strict=True)), about, {"recvcount": count, "inplace": inplace})
+
+    return [
+        case("2 elements for each rank", 2, 0, 2),
+        case("1 element for each rank", 1, 0, 1),
+        case("the buffers are longer than what is used", 2, 5, 4),
+        case("in place", 2, 0, 1, inplace=True),
+        case("in place, in a longer buffer", 3, 4, 1, inplace=True),
+        case("integers", 3, 1, 5, dtype="int64"),
+    ]
+
+
+NCCL_REDUCE_SCATTER = Exercise(
+    name="nccl_reduce_scatter",
+    lesson="15e",
+    title="Counts and pointers",
+    statement=(
+        "`ncclReduceScatter(sendbuff, recvbuff, recvcount, ncclFloat, ncclSum, comm, stream)`, in torch. Both buffers "
+        "are flat tensors. They may be longer than what is used, as memory is in C: `recvcount` says how many elements "
+        "**each rank receives**, so the first `world_size * recvcount` elements of `sendbuff` take part. Rank r's sums "
+        "go into the first `recvcount` elements of its `recvbuff`. All other elements stay as they are.\n\n"
+        "It may be called **in place**: then `recvbuff` is not memory of its own but rank r's part of `sendbuff`. "
+        "Return nothing."
+    ),
+    minutes=7,
+    difficulty=2,
+    means=_nccl_scattered,
+    inputs=_buffers,
+    picture=lambda: list(zip(counting(4, 4), [np.full(1, -1, "float32")] * 4, strict=True)),
+    harness="""
+def harness(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, inplace):
+    sendbuff, recvbuff = sendbuff.clone(), recvbuff.clone()
+    if inplace:
+        recvbuff = sendbuff[rank * recvcount : (rank + 1) * recvcount]
+    nccl_reduce_scatter(sendbuff, recvbuff, recvcount)
+    return [sendbuff, recvbuff]
+""",
+    counts_memory=False,
+    solution='''
+def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
+    """Sum everyone's sendbuff; put my recvcount elements of the sums into recvbuff."""
+    parts = sendbuff[: world_size * recvcount].clone().split(recvcount)
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter(mine, list(parts))
+    recvbuff[:recvcount] = mine
+''',
+    mutants=(
+        Mutant(
+            "takes recvcount for the elements of the whole buffer",
+            replace=(
+                "sendbuff[: world_size * recvcount].clone().split(recvcount)",
+                "sendbuff[:recvcount].clone().chunk(world_size)",
+            ),
+        ),
+        Mutant(
+            "cuts the whole buffer into equal parts",
+            replace=(
+                "sendbuff[: world_size * recvcount].clone().split(recvcount)",
+                "sendbuff.clone().tensor_split(world_size)",
+            ),
+            verdict="raises",
+        ),
+        Mutant("averages", replace=("recvbuff[:recvcount] = mine", "recvbuff[:recvcount] = mine / world_size")),
+        Mutant(
+            "fills all of recvbuff",
+            replace=("recvbuff[:recvcount] = mine", "recvbuff.fill_(0)\n    recvbuff[:recvcount] = mine"),
+            says="longer than",
+        ),
+        Mutant(
+            "adds up in sendbuff itself",
+            source="""
+def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
+    dist.all_reduce(sendbuff)
+    recvbuff[:recvcount] = sendbuff[rank * recvcount : (rank + 1) * recvcount]
+""",
+        ),
+        Mutant(
+            "puts its share where in-place calls have it",
+            replace=("recvbuff[:recvcount] = mine", "sendbuff[rank * recvcount : (rank + 1) * recvcount] = mine"),
+        ),
+        Mutant("hands the parts over in reverse", replace=("list(parts)", "list(parts)[::-1]")),
+        Mutant("returns the sums and writes nothing", replace=("recvbuff[:recvcount] = mine", "return mine")),
+    ),
+    hints=(
+        "How many elements of `sendbuff` take part, and how many come back?",
+        "Cut `sendbuff[: world_size * recvcount]` into parts of `recvcount` elements. Is it sure that "
+        "`dist.reduce_scatter` leaves its inputs alone, and what if `recvbuff` is one of them?",
+        "Clone what takes part, `split(recvcount)`, reduce-scatter into a new tensor, and copy that into "
+        "`recvbuff[:recvcount]`.",
+    ),
+    after=(
+        "torch's tensors know their lengths, so a wrong length raises an error. A wrong count in C does not: it reads "
+        "or writes memory beyond the buffer."
+    ),
+)
+
+
+# -- parts of different length ------------------------------------------------------------------------------------
+
+
+def _placed(xs: Sequence[Any], counts: Sequence[int] = (), displs: Sequence[int] = ()) -> list[Any]:
+    counts = counts or [len(mine) for mine, _ in xs]
+    displs = displs or [sum(counts[:r]) for r in range(len(xs))]
+    everything = np.array(xs[0][1])
+    for (mine, _), count, displ in zip(xs, counts, displs, strict=True):
+        everything[displ : displ + count] = mine
+    return [everything for _ in xs]
+
+
+def _uneven(n: int) -> list[Case]:
+    def case(about: str, counts: list[int], gap: int = 0, dtype: str = "float32", back: bool = False) -> Case:
+        displs = [int(sum(counts[:r]) + gap * (r + 1)) for r in range(n)]
+        if back:
+            displs = [int(sum(counts[r + 1 :]) + gap * (n - r)) for r in range(n)]
+        room = sum(counts) + gap * (n + 1)
+        large = 2**25 + 1 if dtype == "int64" else 0  # more than a float32 can hold
+        mine = [(np.arange(c) + 10 * (r + 1) + large).astype(dtype) for r, c in enumerate(counts)]
+        return Case([(x, np.full(room, -1, dtype)) for x in mine], about, {"counts": counts, "displs": displs})
+
+    return [
+        case("rank r has r + 1 elements", [r + 1 for r in range(n)]),
+        case("the same, with gaps", [r + 1 for r in range(n)], gap=1),
+        case("rank 0 has the most", [n - r for r in range(n)], gap=2),
+        case("the last rank's part comes first", [r + 1 for r in range(n)], back=True),
+        case("rank 0 has nothing", [0, *[2] * (n - 1)], gap=1),
+        case("large integers", [3, *range(1, n)], gap=1, dtype="int64"),
+    ]
+
+
+ALLGATHERV = Exercise(
+    name="allgatherv",
+    lesson="15e",
+    title="Parts of different length",
+    statement=(
+        "`comm.Allgatherv(mine, [everything, counts, displs, type])`, in torch, on Gloo. Rank r's `mine` has "
+        "`counts[r]` elements. They go into `everything`, from place `displs[r]` on, on every rank. `counts` and "
+        "`displs` are lists of integers, equal on all ranks. The places between the parts stay as they are. Return "
+        "nothing. **One** collective; `dist.all_gather` needs tensors of equal length."
+    ),
+    minutes=7,
+    difficulty=2,
+    means=_placed,
+    inputs=_uneven,
+    picture=lambda: [(np.arange(1.0 + r % 2) + 10 * (r + 1), np.full(6, -1.0)) for r in range(4)],
+    harness="""
+def harness(allgatherv, mine, everything, counts, displs):
+    everything = everything.clone()
+    allgatherv(mine, everything, counts, displs)
+    return everything
+""",
+    least=Least(rounds=lambda n: 1),
+    solution='''
+def allgatherv(mine, everything, counts, displs):
+    """Put rank r's counts[r] elements into everything, from displs[r] on."""
+    padded = mine.new_zeros(max(counts))
+    padded[: len(mine)] = mine
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded)
+    for part, count, displ in zip(parts, counts, displs):
+        everything[displ : displ + count] = part[:count]
+''',
+    mutants=(
+        Mutant(
+            "writes the padding, too",
+            replace=(
+                "everything[displ : displ + count] = part[:count]",
+                "everything[displ : displ + len(part)] = part[: len(everything) - displ]",
+            ),
+        ),
+        Mutant(
+            "puts the parts one behind the other",
+            replace=("zip(parts, counts, displs)", "zip(parts, counts, [sum(counts[:r]) for r in range(world_size)])"),
+            says="with gaps",
+        ),
+        Mutant(
+            "does not pad",
+            replace=("mine.new_zeros(max(counts))", "mine.new_zeros(len(mine))"),
+            verdict="raises",
+        ),
+        Mutant(
+            "takes floats whatever comes",
+            replace=("mine.new_zeros(max(counts))", "torch.zeros(max(counts))"),
+            says="integers",
+        ),
+        Mutant(
+            "takes its own count for everybody's",
+            replace=("part[:count]", "part[: counts[rank]]"),
+            verdict="raises",
+        ),
+        Mutant("pads at the front", replace=("padded[: len(mine)] = mine", "padded[len(padded) - len(mine) :] = mine")),
+        Mutant(
+            "returns a new tensor",
+            replace=("    for part, count", "    everything = everything.clone()\n    for part, count"),
+        ),
+    ),
+    hints=(
+        "Make all tensors equally long. Who knows how long the longest is?",
+        "Every rank knows `counts`: pad to `max(counts)`, gather, and throw the padding away.",
+        "`everything[displ : displ + count] = part[:count]`, for each rank.",
+    ),
+    after=(
+        "MPI moves only what each rank has. Padding makes every rank send as much as the longest part: where one rank "
+        "has nearly everything, a broadcast from each rank sends less in total."
+    ),
+)
+
+EXERCISES = (HOROVOD_STEP, SPLIT_BROADCAST, NCCL_REDUCE_SCATTER, ALLGATHERV)

@@ -1,0 +1,200 @@
+"""The predictions of lesson 15e: a default, a list, a root, a count, and what TensorFlow does not have on CPUs."""
+
+from labkit.predictions.prediction import Option, Prediction, Series, Trap
+
+HOROVOD = Prediction(
+    name="horovods_default",
+    lesson="15e",
+    question=(
+        "In a Horovod program on four ranks, each rank brings its number plus one: 1, 2, 3 and 4. Each calls "
+        "`y = hvd.allreduce(x)`. What does every rank hold?"
+    ),
+    options=(
+        Option(
+            "`x` and `y` are 10", "That is torch's default, the sum, and torch's way, in place. Horovod has neither."
+        ),
+        Option("`x` is as before, `y` is 10", "The call without `_` leaves its input alone, yes. But it does not add."),
+        Option(
+            "`x` and `y` are 2.5", "2.5 is right for `y`. Only the calls whose name ends in `_` write into their input."
+        ),
+        Option("`x` is as before, `y` is 2.5"),
+    ),
+    answer="`x` is as before, `y` is 2.5",
+    why=(
+        "`x` is as before, and `y` is 2.5, the **mean**: Horovod was made for gradients, and its default operation is "
+        "`hvd.Average`. `op=hvd.Sum` adds, and `hvd.allreduce_(x)` works in place. (This was read in the source of "
+        "version 0.28.1, not run.) Whoever writes `dist.all_reduce(x)` for it gets four times the gradient."
+    ),
+)
+
+LISTS = Prediction(
+    name="lists_in_lower_case",
+    lesson="15e",
+    question=(
+        "mpi4py, four ranks. Rank r calls `comm.allreduce([r, 1])`, in lower case, with a list of two numbers. What "
+        "does it return on every rank?"
+    ),
+    options=(
+        Option(
+            "`[6, 4]`", "That is `comm.Allreduce` with NumPy arrays. A list is a Python object, and `+` joins lists."
+        ),
+        Option("`[0, 1, 1, 1, 2, 1, 3, 1]`"),
+        Option("`[[0, 1], [1, 1], [2, 1], [3, 1]]`", "That would be `comm.allgather([r, 1])`."),
+        Option("nothing: lists raise a TypeError", "The calls in lower case take any object that can be pickled."),
+    ),
+    answer="`[0, 1, 1, 1, 2, 1, 3, 1]`",
+    why=(
+        "`[0, 1, 1, 1, 2, 1, 3, 1]`. In lower case, mpi4py pickles objects and combines them with `+`, which joins "
+        "two lists. No error, and no sum. With an upper-case letter the calls take arrays and work in the memory that "
+        "you hand over."
+    ),
+)
+
+ROOT = Prediction(
+    name="root_of_a_split",
+    lesson="15e",
+    question=(
+        "Ranks 2 and 3 are one part: in MPI `team = comm.Split(color, key=rank)`, in torch "
+        "`team = dist.new_group([2, 3])`. Rank r holds r. MPI: `team.Bcast(x, root=1)`. Translated: "
+        "`dist.broadcast(x, src=1, group=team)`. What do ranks 2 and 3 hold?"
+    ),
+    options=(
+        Option(
+            "MPI: both hold 3; torch: the same",
+            "That would be true if `src` counted within the group. It names a rank of the world.",
+        ),
+        Option("MPI: both hold 3; torch: both raise an error"),
+        Option(
+            "MPI: both hold 1; torch: the same",
+            "Rank 1 of the world is in neither of them. A communicator knows only its own ranks.",
+        ),
+        Option(
+            "MPI: both hold 3; torch: both hold 2",
+            "That would be true if torch took a rank that is not there for the first one of the group.",
+        ),
+    ),
+    answer="MPI: both hold 3; torch: both raise an error",
+    why=(
+        "MPI's root 1 is member 1 of the part: rank 3 of the world. torch's `src=1` is rank 1 of the world, which is "
+        "not in the group, and it says so. That was luck: in the part of ranks 0 and 1 both mean the same rank, and "
+        "in one of ranks 1 and 2 the translation runs and broadcasts the wrong tensor. Write `group_src=1`."
+    ),
+)
+
+COUNT = Prediction(
+    name="nccls_count",
+    lesson="15e",
+    question=(
+        "Four GPUs. `dist.reduce_scatter_single(out, x)` takes an `x` of 4,000 float32 on each rank. Which number does "
+        "the program in C pass as the count: `ncclReduceScatter(x, out, count, ncclFloat, ncclSum, comm, stream)`?"
+    ),
+    answer=1000.0,
+    within=0.001,
+    why=(
+        "1,000: `recvcount`, the elements that **one rank** receives. `ncclAllGather` takes `sendcount`, what one rank "
+        "sends, and `ncclAllReduce` the elements of the whole buffer. MPI's `MPI_Reduce_scatter_block` counts alike."
+    ),
+    traps=(
+        Trap(4000, "That is what `ncclAllReduce` would take. Here NCCL would read 16,000 elements, far beyond `x`."),
+        Trap(16000, "The count is in elements, not in bytes, and the type says how large one is."),
+        Trap(4000 * 4 * 4, "All ranks' bytes? The count is of one rank, and in elements."),
+    ),
+)
+
+CPU = Prediction(
+    name="on_tensorflows_cpus",
+    lesson="15e",
+    question="Which of these calls has TensorFlow 2.21 for workers on CPUs?",
+    options=(
+        Option(
+            "all: they are in `tf.raw_ops`", "The operations are there. For some of them a CPU has no implementation."
+        ),
+        Option(
+            "broadcast, all-reduce and all-gather alone",
+            "These three are what `tf.distribute` uses. There is one more.",
+        ),
+        Option("broadcast, all-reduce, all-gather and all-to-all; no reduce-scatter"),
+        Option(
+            "all but all-to-all",
+            "That would be true if reduce-scatter were there: it is, in `tf.raw_ops`, but not on CPUs.",
+        ),
+    ),
+    answer="broadcast, all-reduce, all-gather and all-to-all; no reduce-scatter",
+    why=(
+        "Broadcast, all-reduce, all-gather and all-to-all. `tf.raw_ops.CollectiveReduceScatterV2` exists, but on CPUs "
+        "it finds no implementation, and this error ends all collectives of the program. Gather, scatter, reduce to "
+        "one worker, send and receive have no call at all."
+    ),
+)
+
+DEFAULT = Prediction(
+    name="word_average",
+    lesson="15e",
+    question="`hvd.reducescatter(x)` in Horovod is, in torch:",
+    options=(
+        Option("`dist.reduce_scatter(y, xs)`", "Horovod's default is the mean here, too."),
+        Option("the same, then `y /= world_size`"),
+        Option("`dist.all_reduce(x)`, then my part", "It would hold the sum, not the mean, and send twice the bytes."),
+    ),
+    answer="the same, then `y /= world_size`",
+    why="`dist.reduce_scatter(y, xs)`, then `y /= world_size`: Horovod's default is the mean here, too.",
+)
+ORDER = Prediction(
+    name="word_order",
+    lesson="15e",
+    question="`MPI_Comm_split(comm, 0, -rank, &team)`: who is rank 0 of `team`, and of `dist.new_group([3, 2, 1, 0])`?",
+    options=(
+        Option("rank 3 in both", "`new_group` sorts the ranks that it gets."),
+        Option("rank 0 in both", "`MPI_Comm_split` orders by key, and rank 3 has the smallest one."),
+        Option("rank 3 in MPI, rank 0 in torch"),
+    ),
+    answer="rank 3 in MPI, rank 0 in torch",
+    why="MPI orders by key, so rank 3 comes first. torch sorts the ranks of a group, so rank 0 does.",
+)
+PLACE = Prediction(
+    name="word_in_place",
+    lesson="15e",
+    question="`comm.Allreduce(x, x)` in mpi4py, to add up in place:",
+    options=(
+        Option("works: MPI sees that it is the same array", "MPI does see it, and calls it an error."),
+        Option("is an error: say `comm.Allreduce(MPI.IN_PLACE, x)`"),
+        Option("gives zeros", "mpich checks for it and raises an error instead."),
+    ),
+    answer="is an error: say `comm.Allreduce(MPI.IN_PLACE, x)`",
+    why="An error with mpich 5.0, which was run: input and output may not be the same memory. `MPI.IN_PLACE` says so.",
+)
+STREAM = Prediction(
+    name="word_async",
+    lesson="15e",
+    question="`ncclAllReduce(…, stream)` has returned. Is the sum there?",
+    options=(
+        Option("yes: the call blocks, as in MPI", "It returns when the operation is enqueued on the stream."),
+        Option("not necessarily: it is enqueued, like `async_op=True`"),
+        Option("yes on this rank, perhaps not on the others", "It may not have begun on this rank either."),
+    ),
+    answer="not necessarily: it is enqueued, like `async_op=True`",
+    why="It is enqueued. Work on the same stream comes after it; anything else has to wait for the stream.",
+)
+ALLTOALL = Prediction(
+    name="word_all_to_all",
+    lesson="15e",
+    question="A program uses `ncclAlltoAll`, and the machine has NCCL 2.27:",
+    options=(
+        Option(
+            "it links and runs: all-to-all is as old as NCCL", "NCCL had sends and receives only; 2.28 added the call."
+        ),
+        Option("it does not link: write `ncclSend` and `ncclRecv` to each rank, in a group"),
+        Option("it links and hangs", "A function that is not there does not link."),
+    ),
+    answer="it does not link: write `ncclSend` and `ncclRecv` to each rank, in a group",
+    why="The header of 2.27.7 does not have it, nor `ncclGather` and `ncclScatter`; that of 2.28.3 has all three.",
+)
+
+WORDS = Series(
+    name="false_friends",
+    lesson="15e",
+    question="Five false friends. What is each in torch, or what does it do?",
+    parts=(DEFAULT, ORDER, PLACE, STREAM, ALLTOALL),
+)
+
+PREDICTIONS = (HOROVOD, LISTS, ROOT, COUNT, CPU, WORDS)
