@@ -8,6 +8,7 @@ import xml.dom.minidom
 
 import pytest
 
+from labkit.errors import LabError
 from labkit.show.wire import Wire
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.traffic import Counted, flows
@@ -105,3 +106,19 @@ def test_only_connections_with_a_rank_at_both_ends_count():
     }
     other = {"sockets": [("b 2", "a 1", 3, 6)]}
     assert flows([mine, other]) == {("a 1", "b 2"): (0, 1, 7, 6), ("b 2", "a 1"): (1, 0, 3, 3)}
+
+
+def test_what_crosses_between_hosts_is_summed_and_what_stays_inside_is_not():
+    matrix = [[10 * s + d if s != d else 0 for d in range(4)] for s in range(4)]
+    seen = Wire(Counted(4, matrix), told(*(Told(4) for _ in range(4))))
+    assert seen.across([[0, 1], [2, 3]]) == [[0, 2 + 3 + 12 + 13], [20 + 21 + 30 + 31, 0]]
+    assert seen.across([[0, 2], [1], [3]])[0] == [0, 1 + 21, 3 + 23]
+    assert seen.across([[0, 1, 2, 3]]) == [[0]]
+    assert sum(map(sum, seen.across([[0], [1], [2], [3]]))) == seen.total
+    with pytest.raises(LabError, match=r"does not have each of the ranks 0 to 3 once"):
+        seen.across([[0, 1], [1, 2, 3]])
+
+
+def test_nothing_is_said_to_have_crossed_where_nobody_counts():
+    alone = Wire(Counted(2, None, "darwin does not count bytes"), recorded("all_reduce", 2, MIB))
+    assert alone.across([[0], [1]]) is None
