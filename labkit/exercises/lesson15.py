@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from labkit.grading.exercise import Budget, Case, Exercise, Mutant
@@ -191,9 +191,9 @@ RAILS = Exercise(
         "Return the same sum, but now **every** rank of a host sends to other hosts, each an equal share: with h hosts "
         "of g ranks, **2 (h - 1) / h** times S/g. Then every rank's own network card is busy. `inside` is the group of "
         "the ranks on this rank's host, and `rail` the group of the ranks with the same group rank in `inside`, one on "
-        "each host. Every host has g = `inside.size()` ranks, and g divides the length of `x`. Reduce-scatter in "
-        "`inside`, all-reduce in `rail`, all-gather in `inside`. The check counts on the wire what each rank sends to "
-        "other hosts. `x` stays as it is."
+        "each host. Every host has g = `inside.size()` ranks, and g divides the length of `x`. Three calls of "
+        "`torch.distributed` do it. The check counts on the wire what each rank sends to other hosts. `x` stays as it "
+        "is."
     ),
     minutes=10,
     difficulty=2,
@@ -210,9 +210,10 @@ RAILS = Exercise(
     solution='''
 def rails_all_reduce(x, inside, rail):
     """Return the sum of all ranks' x on every rank; each rank takes its share to the other hosts."""
-    g = inside.size()
-    total, share = torch.empty_like(x), x.new_empty(len(x) // g)
+    total = torch.empty_like(x)
     # yours
+    g = inside.size()
+    share = x.new_empty(len(x) // g)
     dist.reduce_scatter(share, list(x.chunk(g)), group=inside)
     dist.all_reduce(share, group=rail)
     dist.all_gather(list(total.chunk(g)), share, group=inside)
@@ -303,7 +304,7 @@ def _roots(n: int) -> list[Case]:
     return [_on(ways[i % len(ways)], case, root=(i + n - 1) % n) for i, case in enumerate(cases)]
 
 
-def _roots_x(xs: Sequence[Any], root: int, **_: Any) -> list[Any]:
+def _roots_x(xs: Sequence[Any], root: int = 0, **_: Any) -> list[Any]:
     return [xs[root]] * len(xs)
 
 
@@ -348,8 +349,6 @@ def broadcast_once(x, hosts, root):
     return got
 """
 
-_link: Callable[[int, float], float] = lambda n, S: S  # noqa: E731
-
 BROADCAST = Exercise(
     name="broadcast_once",
     lesson="15",
@@ -365,7 +364,7 @@ BROADCAST = Exercise(
     means=_roots_x,
     inputs=_roots,
     forbids=("collectives",),
-    budget=Budget(link=_link),
+    budget=Budget(link=lambda n, S: S),
     picture=lambda: counting(4, 2),
     keeps_input=True,
     solution=ONCE,

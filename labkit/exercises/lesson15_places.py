@@ -242,15 +242,15 @@ OUT = Exercise(
     difficulty=2,
     means=_out,
     inputs=_rings,
-    picture=lambda: [([0, 2, 1, 3], [0, 0, 1, 1], 4000)] * 4,
+    picture=lambda: [([0, 1, 2, 3], [0, 0, 1, 1], 4000)] * 4,
     forbids=("collectives",),
     ranks=(2, 4),
     solution='''
 def bytes_out_of_hosts(order, home, nbytes):
     """Return a list of the bytes that leave each host in a ring all-reduce in this order."""
-    n = len(order)
     out = [0] * (max(home) + 1)
     # yours
+    n = len(order)
     for place, sender in enumerate(order):
         receiver = order[(place + 1) % n]
         if home[sender] != home[receiver]:

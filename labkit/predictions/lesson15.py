@@ -1,4 +1,4 @@
-"""The predictions of lesson 15: what crosses a slow link, in which order, how much at least, and which rank is where."""
+"""The predictions of lesson 15: what crosses a slow link, how much has to, in which order, and which rank is where."""
 
 from labkit.predictions.prediction import Option, Prediction, Series, Trap
 
@@ -14,7 +14,7 @@ PLACES = Series(
         Prediction(
             name="rank_for_gpu",
             lesson="15",
-            question="Every rank calls `torch.cuda.set_device(rank)`. On one host with four GPUs this always worked.",
+            question="Every rank calls `torch.cuda.set_device(rank)`, which worked on one host with four GPUs. Here …",
             options=(
                 Option(
                     "rank 2 takes the first GPU of nb, the third of all",
@@ -28,10 +28,7 @@ PLACES = Series(
                 Option("ranks 2 and 3 raise an error"),
             ),
             answer="ranks 2 and 3 raise an error",
-            why=(
-                "**Ranks 2 and 3 raise an error.** On nb there are the GPUs 0 and 1, and no GPU 2 or 3. The number of "
-                "a GPU counts within the host."
-            ),
+            why=("On nb there are the GPUs 0 and 1, and no GPU 2 or 3. The number of a GPU counts within the host."),
         ),
         Prediction(
             name="local_rank_of_three",
@@ -43,14 +40,14 @@ PLACES = Series(
                 Option("1 and 3", "RANK is the number among all processes, LOCAL_RANK the one on the host."),
             ),
             answer="3 and 1",
-            why="**3 and 1.** RANK says who you are in a collective, LOCAL_RANK which GPU you take.",
+            why="RANK says who you are in a collective, LOCAL_RANK which GPU you take.",
         ),
         Prediction(
             name="modulo_in_turn",
             lesson="15",
             question=(
                 "Every rank takes GPU `rank % 2`, as many programs do. This time the launcher deals the ranks out in "
-                "turn: 0 and 2 are on na, 1 and 3 on nb."
+                "turn: 0 and 2 are on na, 1 and 3 on nb. So …"
             ),
             options=(
                 Option(
@@ -70,7 +67,7 @@ PLACES = Series(
         Prediction(
             name="master_on_loopback",
             lesson="15",
-            question="The script that starts both hosts has `MASTER_ADDR=127.0.0.1`, left over from tests on one host.",
+            question="The script for both hosts has `MASTER_ADDR=127.0.0.1`, left over from tests on one host. Then …",
             options=(
                 Option(
                     "all four ranks meet: rank 0 opens the port, and the others find it",
@@ -85,7 +82,7 @@ PLACES = Series(
             ),
             answer="ranks 0 and 1 wait for ranks 2 and 3, who look for rank 0 on their own host",
             why=(
-                "**They wait for one another until they give up.** Rank 0's store is at port MASTER_PORT of na. On nb, "
+                "They wait until they give up. Rank 0's store is at port MASTER_PORT of na. On nb, "
                 "127.0.0.1 is nb, where nobody listens there. MASTER_ADDR has to be an address that all hosts reach. A "
                 "host's name can be a trap, too: Debian writes `127.0.1.1` for it into the host's own /etc/hosts."
             ),
