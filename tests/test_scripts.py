@@ -86,7 +86,7 @@ def test_every_script_is_run_by_a_test_which_sees_where_it_listens(script: str):
     assert f'printed("{script}", ' in tests
 
 
-@pytest.mark.parametrize(("world_size", "hosts"), [(4, 2), (4, 1), (3, 3)])
+@pytest.mark.parametrize(("world_size", "hosts"), [(4, 2), (3, 3)])
 def test_all_reduces_on_hosts_give_equal_sums_and_send_what_theory_says_across(tmp_path, world_size: int, hosts: int):
     lines = printed("hierarchical.py", world_size, tmp_path, LIMIT, "--hosts", str(hosts))
     ways = {line[:16].strip(): line[16:] for line in lines}
