@@ -122,3 +122,24 @@ def test_what_crosses_between_hosts_is_summed_and_what_stays_inside_is_not():
 def test_nothing_is_said_to_have_crossed_where_nobody_counts():
     alone = Wire(Counted(2, None, "darwin does not count bytes"), recorded("all_reduce", 2, MIB))
     assert alone.across([[0], [1]]) is None
+
+
+def test_groups_that_meet_side_by_side_are_named_in_one_order_whoever_comes_first():
+    def ranks(*late: float) -> list[Told]:
+        each = []
+        for r, after in enumerate(late):
+            mine, host = Told(4), (0, 1) if r < 2 else (2, 3)
+            mine.meet("reduce", after, after + 1, bytes=MIB, ranks=host, peer=host[0])
+            if r in (0, 2):
+                mine.meet("all_reduce", after + 1, after + 2, bytes=MIB, ranks=(0, 2))
+            mine.meet("broadcast", after + 1 + (r in (0, 2)), after + 3, bytes=MIB, ranks=host, peer=host[0])
+            each.append(mine)
+        return each
+
+    names = {
+        next(note for note in wire.notes if note.startswith("textbook"))
+        for late in ((0, 0, 0, 0), (5, 5, 0, 0), (0, 0, 5, 5), (5, 0, 5, 0))
+        for wire in [Wire(Counted(4, [[MIB] * 4 for _ in range(4)]), told(*ranks(*late)))]
+    }
+    assert len(names) == 1, names
+    assert next(iter(names)).startswith("textbook: 2 × reduce (")
