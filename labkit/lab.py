@@ -205,6 +205,14 @@ class Lab:
         return self._live().backend
 
     @property
+    def hosts(self) -> list[list[int]]:
+        """The ranks of each host, in the order of the ranks: [[0, 1, 2, 3]] on one, [[0, 1], [2, 3]] on two."""
+        found: dict[str, list[int]] = {}
+        for member in self._live().members:
+            found.setdefault(member.place, []).append(member.rank)
+        return list(found.values())
+
+    @property
     def timeout(self) -> float:
         """Seconds that a rank may wait in a collective before the lab frees it."""
         return self._live().limit
@@ -269,7 +277,8 @@ class Lab:
         >>> lab.wire("dist.all_reduce(x)")      # or a cell that begins with %%wire
 
         The bytes are the kernel's own TCP counters; beside them is what the textbook has for the calls that the cell
-        made. See `labkit.show.wire.Wire`. Raises what the cell ends with.
+        made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. Raises what the cell
+        ends with.
         """
         from labkit.cluster.wire import count
         from labkit.show.wire import Wire

@@ -16,11 +16,13 @@ ON_RANKS = (
     "labkit.cluster.mpi",
     "labkit.rank.clock",
     "labkit.rank.comms",
+    "labkit.rank.link",
     "labkit.rank.p2p",
     "labkit.rank.shared",
     "labkit.rank.spans",
     "labkit.rank.window",
     "labkit.show.timeline",
+    "labkit.show.wire",
 )  # tested in tests/live
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.scripts import SCRIPTS, printed
+from tests.scripts import LIMIT, SCRIPTS, printed
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -83,3 +84,18 @@ def test_the_cheat_sheet_shows_every_primitive_in_rank_order(tmp_path: Path, n: 
 def test_every_script_is_run_by_a_test_which_sees_where_it_listens(script: str):
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
     assert f'printed("{script}", ' in tests
+
+
+@pytest.mark.parametrize(("world_size", "hosts"), [(4, 2), (3, 3)])
+def test_all_reduces_on_hosts_give_equal_sums_and_send_what_theory_says_across(tmp_path, world_size: int, hosts: int):
+    lines = printed("hierarchical.py", world_size, tmp_path, LIMIT, "--hosts", str(hosts))
+    ways = {line[:16].strip(): line[16:] for line in lines}
+    assert list(ways) == ["dist.all_reduce", "ring by hosts", "ring in turn", "leaders", "rails"]
+    ring, least = 2 * (world_size - 1) / world_size, 2 * (hosts - 1) / hosts
+    beside = world_size // hosts  # a ring in turn has nobody beside it
+    known = [ring, ring, ring * beside, least, least] if hosts > 1 else [0.0] * 5
+    for (way, said), share in zip(ways.items(), known, strict=True):
+        off = float(re.search(r"off by (\S+),", said)[1])
+        assert off < 1e-5, way
+        if sys.platform == "linux":
+            assert literals(said.partition(",")[2])[0] == pytest.approx(share, abs=0.02), way

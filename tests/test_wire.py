@@ -8,6 +8,7 @@ import xml.dom.minidom
 
 import pytest
 
+from labkit.errors import LabError
 from labkit.show.wire import Wire
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.traffic import Counted, flows
@@ -105,3 +106,40 @@ def test_only_connections_with_a_rank_at_both_ends_count():
     }
     other = {"sockets": [("b 2", "a 1", 3, 6)]}
     assert flows([mine, other]) == {("a 1", "b 2"): (0, 1, 7, 6), ("b 2", "a 1"): (1, 0, 3, 3)}
+
+
+def test_what_crosses_between_hosts_is_summed_and_what_stays_inside_is_not():
+    matrix = [[10 * s + d if s != d else 0 for d in range(4)] for s in range(4)]
+    seen = Wire(Counted(4, matrix), told(*(Told(4) for _ in range(4))))
+    assert seen.across([[0, 1], [2, 3]]) == [[0, 2 + 3 + 12 + 13], [20 + 21 + 30 + 31, 0]]
+    assert seen.across([[0, 2], [1], [3]])[0] == [0, 1 + 21, 3 + 23]
+    assert seen.across([[0, 1, 2, 3]]) == [[0]]
+    assert sum(map(sum, seen.across([[0], [1], [2], [3]]))) == seen.total
+    with pytest.raises(LabError, match=r"does not have each of the ranks 0 to 3 once"):
+        seen.across([[0, 1], [1, 2, 3]])
+
+
+def test_nothing_is_said_to_have_crossed_where_nobody_counts():
+    alone = Wire(Counted(2, None, "darwin does not count bytes"), recorded("all_reduce", 2, MIB))
+    assert alone.across([[0], [1]]) is None
+
+
+def test_groups_that_meet_side_by_side_are_named_in_one_order_whoever_comes_first():
+    def ranks(*late: float) -> list[Told]:
+        each = []
+        for r, after in enumerate(late):
+            mine, host = Told(4), (0, 1) if r < 2 else (2, 3)
+            mine.meet("reduce", after, after + 1, bytes=MIB, ranks=host, peer=host[0])
+            if r in (0, 2):
+                mine.meet("all_reduce", after + 1, after + 2, bytes=MIB, ranks=(0, 2))
+            mine.meet("broadcast", after + 1 + (r in (0, 2)), after + 3, bytes=MIB, ranks=host, peer=host[0])
+            each.append(mine)
+        return each
+
+    names = {
+        next(note for note in wire.notes if note.startswith("textbook"))
+        for late in ((0, 0, 0, 0), (5, 5, 0, 0), (0, 0, 5, 5), (5, 0, 5, 0))
+        for wire in [Wire(Counted(4, [[MIB] * 4 for _ in range(4)]), told(*ranks(*late)))]
+    }
+    assert len(names) == 1, names
+    assert next(iter(names)).startswith("textbook: 2 × reduce (")

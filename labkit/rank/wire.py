@@ -44,7 +44,7 @@ def sockets() -> list[tuple[str, str, int, int]]:
     for fd, _ in sorted(group.connected_sockets()):
         try:
             with socket.socket(fileno=os.dup(fd)) as s:
-                found.append((_name(s.getsockname()), _name(s.getpeername()), *_counters(s)))
+                found.append((name(s.getsockname()), name(s.getpeername()), *counters(s)))
         except (OSError, struct.error):  # closed meanwhile, or an older kernel
             continue
     return found
@@ -61,13 +61,13 @@ def sent() -> int | None:
     for noted in group.noted_sockets(only_living=True):
         try:
             with group.opened(noted) as s:
-                total += _counters(s)[0]
+                total += counters(s)[0]
         except (OSError, struct.error):
             return None
     return total
 
 
-def _counters(s: socket.socket) -> tuple[int, int]:
+def counters(s: socket.socket) -> tuple[int, int]:
     """Bytes sent, with what waits to be, and received."""
     info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (received,), (waiting,) = struct.unpack_from("Q", info, RECEIVED), struct.unpack_from("I", info, WAITING)
@@ -90,7 +90,7 @@ def nvlink() -> int | None:
         return None
 
 
-def _name(address: tuple[Any, ...]) -> str:
+def name(address: tuple[Any, ...]) -> str:
     """An address as both ends of a connection spell it; a loopback one is the host's own."""
     host, port = str(address[0]).removeprefix("::ffff:").partition("%")[0], address[1]
     here = f"{socket.gethostname()} " if host.startswith("127.") or host == "::1" else ""

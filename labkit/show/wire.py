@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.errors import LabError
 from labkit.plot import svg
 from labkit.plot import wire as picture
 from labkit.theory import traffic
@@ -61,6 +62,26 @@ class Wire:
     def total(self) -> int | None:
         """What all ranks sent together."""
         return None if self.sent is None else sum(self.sent)
+
+    def across(self, hosts: Sequence[Sequence[int]]) -> list[list[int]] | None:
+        """What crossed from host to host: `across[src][dst]` bytes; None where nobody counts them.
+
+        >>> lab.wire("dist.all_reduce(x)").across([[0, 1], [2, 3]])     # ranks 0 and 1 on one host, 2 and 3 on another
+        >>> lab.wire("dist.all_reduce(x)").across(lab.hosts)            # on the hosts that there are
+
+        What stays within a host is not in it. Raises `LabError` where a rank is on no host, or on two.
+        """
+        if sorted(r for ranks in hosts for r in ranks) != list(range(self.n)):
+            raise LabError(
+                f"hosts={[list(ranks) for ranks in hosts]} does not have each of the ranks 0 to {self.n - 1} once. "
+                "Give a list of ranks for each host, such as [[0, 1], [2, 3]]."
+            )
+        if self.matrix is None:
+            return None
+        return [
+            [0 if h == t else sum(self.matrix[s][d] for s in here for d in there) for t, there in enumerate(hosts)]
+            for h, here in enumerate(hosts)
+        ]
 
     @property
     def form(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.theory.primitives import PRIMITIVES, TEXTBOOK, find
-from labkit.theory.record import Op, Record
+from labkit.theory.record import Meeting, Op, Record
 
 SLIGHT = 0.02  # of the largest figure: less is headers, not data
 CLOSE = 0.01  # two figures are the same up to here
@@ -101,7 +101,7 @@ def asked(record: Record) -> Asked:
     """What the recorded calls of a cell asked for."""
     calls, unknown = [], []
     sends = np.zeros((record.n, record.n))
-    for meeting in record.meetings:
+    for meeting in sorted(record.meetings, key=_turn):
         ops = [o for o in meeting.ops if not o.error]
         call = _call(meeting.ranks, ops)
         if call is None:
@@ -116,6 +116,12 @@ def asked(record: Record) -> Asked:
     if any(log.dropped for log in record.logs):
         unknown.append("the calls before the last ones, of which there is no record")
     return Asked(record.n, tuple(calls), sends, tuple(dict.fromkeys(unknown)))
+
+
+def _turn(meeting: Meeting) -> tuple[int, float]:
+    """A meeting's place in the order of the lowest rank in it: groups that meet side by side may come in any order."""
+    first = min(meeting.ops, key=lambda op: op.rank)
+    return first.rank, first.entered
 
 
 def _call(ranks: tuple[int, ...], ops: Sequence[Op]) -> Call | None:

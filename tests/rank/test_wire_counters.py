@@ -31,7 +31,7 @@ def test_a_connections_bytes_are_counted_at_both_ends(pair):
     assert len(other.recv(5000, socket.MSG_WAITALL)) == 5000
     assert len(one.recv(70, socket.MSG_WAITALL)) == 70
     ends = {local: (peer, sent, received) for local, peer, sent, received in wire.sockets()}
-    here, there = (wire._name(end.getsockname()) for end in pair)
+    here, there = (wire.name(end.getsockname()) for end in pair)
     assert ends[here] == (there, 5000, 70)
     assert ends[there] == (here, 70, 5000)
 
@@ -46,14 +46,14 @@ def test_what_the_kernel_holds_back_counts_as_sent(pair):
             put += one.send(bytes(2**20))
         except BlockingIOError:
             break
-    (sent,) = (s for local, _, s, _ in wire.sockets() if local == wire._name(one.getsockname()))
-    (received,) = (r for local, _, _, r in wire.sockets() if local == wire._name(other.getsockname()))
+    (sent,) = (s for local, _, s, _ in wire.sockets() if local == wire.name(one.getsockname()))
+    (received,) = (r for local, _, _, r in wire.sockets() if local == wire.name(other.getsockname()))
     assert sent == put > received
 
 
 def test_a_loopback_address_belongs_to_its_host_and_both_spellings_are_one():
-    assert wire._name(("::ffff:10.0.0.1", 80, 0, 0)) == wire._name(("10.0.0.1", 80)) == "10.0.0.1 80"
-    assert wire._name(("127.0.0.1", 80)) == f"{socket.gethostname()} 127.0.0.1 80"
+    assert wire.name(("::ffff:10.0.0.1", 80, 0, 0)) == wire.name(("10.0.0.1", 80)) == "10.0.0.1 80"
+    assert wire.name(("127.0.0.1", 80)) == f"{socket.gethostname()} 127.0.0.1 80"
 
 
 def test_where_the_system_does_not_count_it_is_said(monkeypatch):

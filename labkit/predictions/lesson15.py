@@ -1,0 +1,259 @@
+"""The predictions of lesson 15: what crosses a slow link, how much has to, in which order, and which rank is where."""
+
+from labkit.predictions.prediction import Option, Prediction, Series, Trap
+
+PLACES = Series(
+    name="two_by_two",
+    lesson="15",
+    question=(
+        "Two hosts, na and nb, with two GPUs each. A launcher starts one process for each GPU: rank 0, 1, 2, 3, and "
+        "unless a question says otherwise, ranks 0 and 1 are on na. Each process sets RANK and LOCAL_RANK from what "
+        "the launcher says. What happens?"
+    ),
+    parts=(
+        Prediction(
+            name="rank_for_gpu",
+            lesson="15",
+            question="Every rank calls `torch.cuda.set_device(rank)`, which worked on one host with four GPUs. Here …",
+            options=(
+                Option(
+                    "rank 2 takes the first GPU of nb, the third of all",
+                    "This would be true if GPUs were numbered over all hosts. Each process sees the GPUs of its own "
+                    "host only, numbered from 0.",
+                ),
+                Option(
+                    "ranks 2 and 3 use the GPUs of na over the network",
+                    "A process can only use the GPUs of the host that it runs on.",
+                ),
+                Option("ranks 2 and 3 raise an error"),
+            ),
+            answer="ranks 2 and 3 raise an error",
+            why=("On nb there are the GPUs 0 and 1, and no GPU 2 or 3. The number of a GPU counts within the host."),
+        ),
+        Prediction(
+            name="local_rank_of_three",
+            lesson="15",
+            question="RANK and LOCAL_RANK of the last process are …",
+            options=(
+                Option("3 and 3", "LOCAL_RANK counts the processes of one host, and nb has two of them: 0 and 1."),
+                Option("3 and 1"),
+                Option("1 and 3", "RANK is the number among all processes, LOCAL_RANK the one on the host."),
+            ),
+            answer="3 and 1",
+            why="RANK says who you are in a collective, LOCAL_RANK which GPU you take.",
+        ),
+        Prediction(
+            name="modulo_in_turn",
+            lesson="15",
+            question=(
+                "Every rank takes GPU `rank % 2`, as many programs do. This time the launcher deals the ranks out in "
+                "turn: 0 and 2 are on na, 1 and 3 on nb. So …"
+            ),
+            options=(
+                Option(
+                    "each rank has a GPU of its own",
+                    "This would be true if the ranks of each host had neighbouring numbers. Here na has ranks 0 and 2, "
+                    "and both are even.",
+                ),
+                Option("both ranks of a host take the same GPU"),
+                Option("two ranks raise an error", "Both hosts have a GPU 0 and a GPU 1, so every number exists."),
+            ),
+            answer="both ranks of a host take the same GPU",
+            why=(
+                '**Both ranks of a host take the same GPU**: 0 on na, and 1 on nb. NCCL refuses that with "Duplicate '
+                'GPU detected"; other programs are slow, or run out of memory. LOCAL_RANK is right for every order.'
+            ),
+        ),
+        Prediction(
+            name="master_on_loopback",
+            lesson="15",
+            question="The script for both hosts has `MASTER_ADDR=127.0.0.1`, left over from tests on one host. Then …",
+            options=(
+                Option(
+                    "all four ranks meet: rank 0 opens the port, and the others find it",
+                    "This would be true on one host. 127.0.0.1 is on every host that host itself.",
+                ),
+                Option("ranks 0 and 1 wait for ranks 2 and 3, who look for rank 0 on their own host"),
+                Option(
+                    "two groups of two ranks form, one on each host",
+                    "This would be true if each host had a rank 0. There is only one, and it waits for a world of "
+                    "four.",
+                ),
+            ),
+            answer="ranks 0 and 1 wait for ranks 2 and 3, who look for rank 0 on their own host",
+            why=(
+                "They wait until they give up. Rank 0's store is at port MASTER_PORT of na. On nb, "
+                "127.0.0.1 is nb, where nobody listens there. MASTER_ADDR has to be an address that all hosts reach. A "
+                "host's name can be a trap, too: Debian writes `127.0.1.1` for it into the host's own /etc/hosts."
+            ),
+        ),
+    ),
+)
+
+PREDICTIONS = (
+    Prediction(
+        name="over_the_slow_link",
+        lesson="15",
+        question=(
+            "Each rank's gradient has S = 3.2 MB. Ranks 0 and 1 are on one host, ranks 2 and 3 on the other. The link "
+            "between the hosts now carries 25 MB/s in each direction. Messages inside a host are as fast as before. "
+            "Gloo all-reduces round a ring, as in lesson 06. How long does the all-reduce take?"
+        ),
+        answer=193.0,
+        unit="ms",
+        traps=(
+            Trap(
+                129,
+                "This is S at 25 MB/s: the whole buffer crosses once. In a ring every rank sends 2 (N - 1) chunks of "
+                "S/N.",
+            ),
+            Trap(96, "This is a ring's first half. The all-gather comes after it."),
+            Trap(257, "This takes 2 S for the bytes. With four ranks they are 2 · 3/4 S."),
+            Trap(386, "This adds both directions up. A link carries them at the same time."),
+            Trap(32, "This is one chunk of S/4. Each rank sends six of them, one after another."),
+        ),
+        why=(
+            "**About 193 ms.** A ring sends 2 (N - 1)/N S = 1.5 S over each of its connections, and here two of the "
+            "four are slow, one each way. 1.5 · 3.2 MB at 25 MB/s take 193 ms. That two connections are fast does not "
+            "help: in a ring everything passes through every connection, so the slowest one sets the pace."
+        ),
+    ),
+    Prediction(
+        name="interleaved_ring",
+        lesson="15",
+        question=(
+            "Now let the ring visit the ranks in the order 0, 2, 1, 3, with ranks 0 and 1 still on the first host. How "
+            "many bytes go from the first host to the second?"
+        ),
+        options=(
+            Option(
+                "0.75 S",
+                "This would be true if the link's bytes were shared by the two ranks of a host. In a ring, every "
+                "connection carries the same, and now two of them go this way.",
+            ),
+            Option(
+                "1.5 S, as before",
+                "Each rank sends as much as before. But to whom? Look which of the four connections leave the host.",
+            ),
+            Option("3 S"),
+            Option(
+                "6 S",
+                "This counts both directions and all four connections. Only those from rank 0 to 2 and from 1 to 3 go "
+                "from the first host to the second.",
+            ),
+        ),
+        answer="3 S",
+        why=(
+            "**3 S.** Both ranks of a host now have their neighbours on the other one: 0 sends to 2, and 1 to 3. Each "
+            "connection carries 1.5 S. No rank sends more than before, but nothing stays inside a host."
+        ),
+    ),
+    Prediction(
+        name="order_of_new_group",
+        lesson="15",
+        question=(
+            "`g = dist.new_group([0, 2, 1, 3])`, and then `dist.all_reduce(x, group=g)`. How much crosses from the "
+            "first host, with ranks 0 and 1, to the second?"
+        ),
+        options=(
+            Option("1.5 S"),
+            Option("3 S", "This would be true if the group's ring went in the order in which you list the ranks."),
+            Option(
+                "nothing: it raises an error, since the ranks are not in order",
+                "Any order is accepted. What does torch do with it?",
+            ),
+        ),
+        answer="1.5 S",
+        why=(
+            "**1.5 S.** `new_group` sorts the ranks, and a ring goes by the numbers. So with Gloo it is the launcher "
+            "that decides: whoever starts the ranks in turn over the hosts (Slurm's `--distribution=cyclic`, Open "
+            "MPI's `--map-by node`) gets the interleaved ring in every collective."
+        ),
+    ),
+    Prediction(
+        name="least_across",
+        lesson="15",
+        question=(
+            "Forget the ring. Two hosts with two ranks each, and every rank needs the sum of all four. What is the "
+            "least that has to cross the link, each way?"
+        ),
+        options=(
+            Option(
+                "S/2",
+                "S/2 would do if half of the sum were enough. Each host lacks what the other one has of every number.",
+            ),
+            Option("S"),
+            Option(
+                "1.5 S, the ring's",
+                "The ring sends the least that a **rank** can send. A host has two ranks that can add up among "
+                "themselves before anything leaves.",
+            ),
+            Option(
+                "2 S, since there are two ranks whose buffers have to cross",
+                "Nobody needs the two buffers one by one. Their sum is enough, and that has S bytes.",
+            ),
+        ),
+        answer="S",
+        why=(
+            "**S.** Each host adds up what its ranks have. The other host needs this sum, which has S bytes, however "
+            "many ranks it is made of. Less is impossible: every number of the result depends on both hosts."
+        ),
+    ),
+    Prediction(
+        name="two_cards",
+        lesson="15",
+        question=(
+            "Leaders and rails over one link of 25 MB/s: both need S/25 MB/s = 129 ms. Now buy a second network card "
+            "for each host, so that every rank has a link of 25 MB/s for itself. Which of the two gains?"
+        ),
+        options=(
+            Option(
+                "both take half as long",
+                "This would be true if a connection could use both cards. With leaders, one connection carries all.",
+            ),
+            Option("only rails"),
+            Option(
+                "only leaders",
+                "With leaders, one rank of each host sends everything, over its own card. The other card idles.",
+            ),
+            Option(
+                "neither: S bytes have to cross in any case",
+                "They do, but over two cards they can cross two at a time, if somebody gives both of them something to "
+                "carry.",
+            ),
+        ),
+        answer="only rails",
+        why=(
+            "**Only rails.** They send S/2 over each of two cards, in half the time. The leader has one card, and the "
+            "second one idles. Servers for training have a network card for each GPU, and the cards with the same "
+            "number on all servers are joined: that is called a rail."
+        ),
+    ),
+    Prediction(
+        name="many_hosts",
+        lesson="15",
+        question=(
+            "Now 128 hosts with 8 GPUs each. A ring in the order of the hosts sends 2 (N - 1)/N S out of each host. "
+            "How much less is it with the hierarchical way?"
+        ),
+        options=(
+            Option(
+                "8 times less, because eight ranks add up first",
+                "This would be true against eight rings that all leave the host. One ring in the order of the hosts "
+                "leaves each host once, whatever number of ranks is on it.",
+            ),
+            Option(
+                "half as much, nearly as with two hosts",
+                "With two hosts of eight it would be 1.88 S against S. Put 128 into 2 (h - 1)/h.",
+            ),
+            Option("hardly any less"),
+        ),
+        answer="hardly any less",
+        why=(
+            "**Hardly any less**: 2 · 127/128 S against 2 · 1023/1024 S. The bytes differ only where the hosts are "
+            "few. What remains is the number of steps, which grows with the hosts and no longer with all ranks, and "
+            "that rails use all cards."
+        ),
+    ),
+    PLACES,
+)
