@@ -14,6 +14,7 @@
       choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
       elsewhere.py the same ten lines in other systems' words; phrasebook.py: call by call
+      nccl.py      this machine's GPUs, and NCCL's settings tried on them; what others published where there is none
       no_ranks.py  what %%px says before start()
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
