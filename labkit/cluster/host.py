@@ -123,18 +123,21 @@ class HostAgent:
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
         lost_at: float | None = time.monotonic() + CALLING - RETURNING
-        beaten = 0.0
+        beaten = asked = 0.0
         while True:
             ready = dict(poller.poll(100))
             if self.monitor in ready:
                 event = recv_monitor_message(self.monitor)["event"]
                 lost_at = time.monotonic() if event == zmq.EVENT_DISCONNECTED else None
-                if lost_at and self.refused():
-                    return "the notebook has ended"
+                asked = 0.0
             if self.socket in ready and not self.answer(json.loads(self.socket.recv())):
                 return ""
             self.tell_ends()
             now = time.monotonic()
+            if lost_at is not None and now > asked + BEAT:
+                asked = now
+                if self.refused():
+                    return "the notebook has ended"
             if lost_at is not None and now > lost_at + RETURNING:
                 return "the notebook does not answer"
             if now > beaten + BEAT and lost_at is None:

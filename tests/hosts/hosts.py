@@ -38,7 +38,8 @@ PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")
 NAMES = tuple(files.ADDRESSES)
 SSH_CONFIG = f"{HOME}/.ssh/config"
 SLURM_CONF = "/etc/slurm/slurm.conf"
-SWITCH = "ip link set lo up; ip link add switch type bridge; ip link set switch up; echo up; exec cat"
+SHARED = "/srv"  # the one place that all hosts share, as a cluster's file server does
+SWITCH = f"mount -t tmpfs -o mode=1777 shared {SHARED}; ip link set lo up; ip link add switch type bridge; ip link set switch up; echo up; exec cat"
 # What start() prints of where its ranks are: the one output of a lesson that names its launcher.
 START_SAYS = r"""
 [what start says]
@@ -112,7 +113,8 @@ class Hosts:
         self._munge_key = secrets.token_bytes(128)
         self._keys = _new_keys()
         self._switch = subprocess.Popen(
-            ["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-ec", SWITCH],
+            ["unshare", "--mount", "--propagation=private", "--net", "--pid", "--fork", "--kill-child"]
+            + ["sh", "-ec", SWITCH],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -215,7 +217,7 @@ class Hosts:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            self.run(name, ["find", *PRIVATE, "-xdev", "-mindepth", "1", "-delete"], check=False)
+            self.run(name, ["find", *PRIVATE, SHARED, "-xdev", "-mindepth", "1", "-delete"], check=False)
 
     # Programs
 
@@ -356,7 +358,16 @@ class Hosts:
 
     def _new_holder(self, name: str) -> subprocess.Popen[str]:
         """The host's first process in namespaces of its own, inside the switch's; it waits for its files."""
-        enter = ["nsenter", f"--target={self._inner}", "--pid", "--", "unshare", "--kill-child", "--mount-proc"]
+        enter = [
+            "nsenter",
+            f"--target={self._inner}",
+            "--mount",
+            "--pid",
+            "--",
+            "unshare",
+            "--kill-child",
+            "--mount-proc",
+        ]
         own = ["--mount", "--net", "--pid", "--uts", "--ipc", "--propagation=private", "--fork", "--"]
         return subprocess.Popen(
             [*enter, *own, "/bin/sh", str(HERE / "init.sh"), name, sys.executable, HOME, *_code()],
