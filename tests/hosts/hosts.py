@@ -39,7 +39,10 @@ NAMES = tuple(files.ADDRESSES)
 SSH_CONFIG = f"{HOME}/.ssh/config"
 SLURM_CONF = "/etc/slurm/slurm.conf"
 SHARED = "/srv"  # the one place that all hosts share, as a cluster's file server does
-SWITCH = f"mount -t tmpfs -o mode=1777 shared {SHARED}; ip link set lo up; ip link add switch type bridge; ip link set switch up; echo up; exec cat"
+SWITCH = (
+    f"mount -t tmpfs -o mode=1777 shared {SHARED}; ip link set lo up; "
+    "ip link add switch type bridge; ip link set switch up; echo up; exec cat"
+)
 # What start() prints of where its ranks are: the one output of a lesson that names its launcher.
 START_SAYS = r"""
 [what start says]
@@ -113,8 +116,10 @@ class Hosts:
         self._munge_key = secrets.token_bytes(128)
         self._keys = _new_keys()
         self._switch = subprocess.Popen(
-            ["unshare", "--mount", "--propagation=private", "--net", "--pid", "--fork", "--kill-child"]
-            + ["sh", "-ec", SWITCH],
+            [
+                *("unshare", "--mount", "--propagation=private", "--net", "--pid", "--fork", "--kill-child"),
+                *("sh", "-ec", SWITCH),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
