@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -230,7 +231,9 @@ class Hosts:
         program = {"slurm": "srun", "mpi": "mpiexec"}[self.wish.kind]
         if host.launched.ended():
             said = [line for line in host.launched.said if line.strip("-")]
-            told = [line for line in said if "error" in line.lower()][-2:] or said[-6:]
+            names = {each.called for each in self.hosts}
+            told = [line for line in said if names & set(re.findall(r"[\w.-]+", line)) or "CANCELLED" in line]
+            told = told[-3:] or said[-6:]
             why = f"{program} has ended, and all ranks with it{':' if told else '.'}"
             why = "\n".join([why, *told])
         else:
