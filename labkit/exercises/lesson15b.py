@@ -366,7 +366,7 @@ LEAVING = Exercise(
     statement=(
         "An all-reduce of `nbytes` bytes over several nodes with `gpus` ranks each. `first` and `second` are NCCL's "
         "two trees: lists with the parent of each node, -1 at the root. Return a list of floats: for each node how "
-        "many bytes it sends to other nodes or to their switch.\n\n"
+        "many bytes it sends to other nodes or to the network's switch.\n\n"
         '`"ring"`: one ring through all ranks that leaves each node once; it is the ring of lesson 06. `"tree"`: each '
         "half of the buffer goes up one tree and its sum comes down. "
         '`"CollNet"`: the nodes\' sums go to a switch in the network, which adds them up and sends the total back.'

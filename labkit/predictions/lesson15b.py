@@ -128,7 +128,7 @@ TWO_NODES = Prediction(
         "`NCCL_ALGO=Ring` if you want to test the network."
     ),
     traps=(
-        Trap(2, "2 S is right for a node with children in one of the trees. With two nodes nobody has two children."),
+        Trap(2, "2 S is right for a node with two children in one of the trees. Here no node has more than one child."),
         Trap(0.5, "One tree carries half of the buffer. There are two."),
         Trap(1.875, "That would be true if each of the 16 ranks were a node of the tree. NCCL's trees are over nodes."),
     ),
@@ -147,7 +147,8 @@ COLLNET = Prediction(
     within=0.02,
     why=(
         "**1 S**, and it receives S. A node sends its sum once. The switch adds all 16 up and sends the total to each. "
-        "Nobody has to hand anything on. It takes four steps here, and just as many with 1,000 nodes."
+        "Nobody has to hand anything on. CollNet direct takes four steps here, and just as many with 1,000 nodes. "
+        "CollNet chain hands the sum from GPU to GPU inside a node: 7 steps, one to the switch, and the same way back."
     ),
     traps=(
         Trap(1.984, "In a ring a node hands on the sums of others and then their totals. The switch does that here."),
@@ -172,7 +173,7 @@ NVLS = Prediction(
     ),
     traps=(
         Trap(2, "Up to the switch and down again, twice: GPU r gets the sum before it goes to everybody."),
-        Trap(14, "2 · log2 72 would be a tree. The switch is joined to all of them at once."),
+        Trap(14, "2 · ⌈log2 72⌉ = 14 would be a tree. The switch is joined to all of them at once."),
         Trap(142, "That is the ring."),
     ),
 )
