@@ -145,7 +145,9 @@ def test_its_processes_end_with_a_kernel_that_is_killed(bare: Path, stubborn: bo
     os.mkfifo(alive)
     opens = f"os.write(os.open({str(alive)!r}, os.O_WRONLY), b'.')"
     program(bare, f"import os, time\n{deaf}\n{opens}\ntime.sleep(60)\n")
-    asks = "from labkit.cluster import elsewhere as e; from labkit.theory.ten_lines import find; e.run(find('torch'), 2)"
+    asks = (
+        "from labkit.cluster import elsewhere as e; from labkit.theory.ten_lines import find; e.run(find('torch'), 2)"
+    )
     kernel = subprocess.Popen([sys.executable, "-c", asks], cwd=bare)
     try:
         with alive.open("rb") as pipe:
