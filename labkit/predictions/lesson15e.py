@@ -76,8 +76,8 @@ ROOT = Prediction(
     answer="MPI: both hold 3; torch: both raise an error",
     why=(
         "MPI's root 1 is member 1 of the part: rank 3 of the world. torch's `src=1` is rank 1 of the world, which is "
-        "not in the group, so torch raises an error. That was luck: in the part of ranks 0 and 1 both mean the same rank, and "
-        "in one of ranks 1 and 2 the translation runs and broadcasts the wrong tensor. Write `group_src=1`."
+        "not in the group, so torch raises an error. That was luck: in the part of ranks 0 and 1 both mean the same "
+        "rank, and in one of ranks 1 and 2 the translation runs and broadcasts the wrong tensor. Write `group_src=1`."
     ),
 )
 
