@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import select
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,6 +135,30 @@ def test_a_program_that_never_ends_is_ended(bare: Path, monkeypatch):
     program(bare, "import time\ntime.sleep(60)\n")
     with pytest.raises(LabError, match="did not end within"):
         elsewhere.run(SYSTEMS["torch"], 2)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_its_processes_end_with_a_kernel_that_is_killed(bare: Path, stubborn: bool):
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" if stubborn else ""
+    # a FIFO that every rank has open: it is at its end once there are no ranks
+    alive = bare / "alive"
+    os.mkfifo(alive)
+    opens = f"os.write(os.open({str(alive)!r}, os.O_WRONLY), b'.')"
+    program(bare, f"import os, time\n{deaf}\n{opens}\ntime.sleep(60)\n")
+    asks = (
+        "from labkit.cluster import elsewhere as e; from labkit.theory.ten_lines import find; e.run(find('torch'), 2)"
+    )
+    kernel = subprocess.Popen([sys.executable, "-c", asks], cwd=bare)
+    try:
+        with alive.open("rb") as pipe:
+            assert pipe.read(2) == b".."
+            kernel.kill()
+            kernel.wait()
+            assert select.select([pipe], [], [], 20)[0], "a rank still runs"
+            assert pipe.read() == b""
+    finally:
+        kernel.kill()
+        kernel.wait()
 
 
 def test_a_program_does_not_see_the_scripts_beside_it(bare: Path):

@@ -1,6 +1,7 @@
 """A program of `notebooks/scripts` in another system's words, run as processes of its own; or what it printed once.
 
 TensorFlow and DeepSpeed are large, and have no business in the lab's own environment: they run in one beside it.
+The processes hang on a pipe each (`labkit.rank.tied`): they end with the process that asks them, even if it is killed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from labkit.theory import ten_lines
 from labkit.theory.ten_lines import System, Told
 
 SCRIPTS = Path(__file__).resolve().parent.parent.parent / "notebooks" / "scripts"
+TIED = Path(__file__).resolve().parent.parent / "rank" / "tied.py"
 PATIENCE = 240.0  # seconds: DeepSpeed builds an operator on its first run
 TURN = 0.1  # seconds between two looks at all processes
 SAID = 1200  # characters of a failed program's last words
@@ -69,8 +71,17 @@ def run(system: System, n: int = ten_lines.N) -> str:
         started: list[subprocess.Popen[bytes]] = []
         stack.callback(_end, started)
         for (command, env), out, err in zip(commands, files[::2], files[1::2], strict=True):
-            popen = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-            started.append(popen)
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(TIED), *command],
+                    env=env,
+                    cwd=folder,
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,  # Stop is for the kernel
+                )
+            )
         end = time.monotonic() + PATIENCE
         while running := [popen for popen in started if popen.poll() is None]:
             if any(popen.returncode for popen in started):
@@ -120,13 +131,11 @@ def _program(system: System) -> Path:
 
 
 def _end(started: list[subprocess.Popen[bytes]]) -> None:
-    """End those that still run; mpiexec ends its ranks where it is asked to."""
+    """End those that still run."""
     for popen in started:
-        popen.terminate()
+        if popen.stdin:
+            popen.stdin.close()
     for popen in started:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            popen.wait(3)
-        popen.kill()
         popen.wait()
 
 

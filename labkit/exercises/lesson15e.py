@@ -45,7 +45,9 @@ HOROVOD_STEP = Exercise(
         "gradients in `p.grad` are already the sum over this rank's `passes` backward passes.\n\n"
         "Horovod all-reduces each gradient with its default operation, leaves the result in `p.grad`, and updates the "
         "weights with it. It does **not** divide by `passes`. A parameter that this rank's rows did not use has the "
-        "`grad` None. Other ranks may have used it, so Horovod takes zeros for it. Return nothing."
+        "`grad` None. Other ranks may have used it, so Horovod takes zeros for it. Return nothing.\n\n"
+        "The picture starts from a gradient on each rank, weights of 0 and 1, and `lr=0.5`. It shows what they become: "
+        "the weights, then the gradient."
     ),
     minutes=7,
     difficulty=2,
@@ -203,8 +205,8 @@ def split_broadcast(x, color, key):
     ),
     after=(
         "One `Split` became a gather and a group for each color. `key` has no counterpart in torch: a group's ranks "
-        "are always sorted, so keep your own order beside it. Whoever made only the group of its own part saw a hang, "
-        "or another part's numbers."
+        "are always sorted, so keep your own order beside it. If each rank makes only the group of its own part, "
+        "the ranks hang, or get another part's numbers."
     ),
 )
 
@@ -369,7 +371,7 @@ ALLGATHERV = Exercise(
         "`comm.Allgatherv(mine, [everything, counts, displs, type])`, in torch, on Gloo. Rank r's `mine` has "
         "`counts[r]` elements. They go into `everything`, from place `displs[r]` on, on every rank. `counts` and "
         "`displs` are lists of integers, equal on all ranks. The places between the parts stay as they are. Return "
-        "nothing. **One** collective; `dist.all_gather` needs tensors of equal length."
+        "nothing. One collective is enough; `dist.all_gather` needs tensors of equal length."
     ),
     minutes=7,
     difficulty=2,

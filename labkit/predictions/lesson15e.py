@@ -23,7 +23,7 @@ HOROVOD = Prediction(
     why=(
         "`x` is as before, and `y` is 2.5, the **mean**: Horovod was made for gradients, and its default operation is "
         "`hvd.Average`. `op=hvd.Sum` adds, and `hvd.allreduce_(x)` works in place. (This was read in the source of "
-        "version 0.28.1, not run.) Whoever writes `dist.all_reduce(x)` for it gets four times the gradient."
+        "version 0.28.1, not run.) Translate it as `dist.all_reduce(x)`, and you get four times the gradient."
     ),
 )
 
@@ -66,7 +66,7 @@ ROOT = Prediction(
         Option("MPI: both hold 3; torch: both raise an error"),
         Option(
             "MPI: both hold 1; torch: the same",
-            "Rank 1 of the world is in neither of them. A communicator knows only its own ranks.",
+            "Rank 1 of the world is not in this part. A communicator knows only its own ranks.",
         ),
         Option(
             "MPI: both hold 3; torch: both hold 2",
@@ -76,8 +76,8 @@ ROOT = Prediction(
     answer="MPI: both hold 3; torch: both raise an error",
     why=(
         "MPI's root 1 is member 1 of the part: rank 3 of the world. torch's `src=1` is rank 1 of the world, which is "
-        "not in the group, and it says so. That was luck: in the part of ranks 0 and 1 both mean the same rank, and "
-        "in one of ranks 1 and 2 the translation runs and broadcasts the wrong tensor. Write `group_src=1`."
+        "not in the group, so torch raises an error. That was luck: in the part of ranks 0 and 1 both mean the same "
+        "rank, and in one of ranks 1 and 2 the translation runs and broadcasts the wrong tensor. Write `group_src=1`."
     ),
 )
 
@@ -104,19 +104,20 @@ COUNT = Prediction(
 CPU = Prediction(
     name="on_tensorflows_cpus",
     lesson="15e",
-    question="Which of these calls has TensorFlow 2.21 for workers on CPUs?",
+    question="Which of the phrasebook's collectives does TensorFlow 2.21 have for workers on CPUs?",
     options=(
         Option(
-            "all: they are in `tf.raw_ops`", "The operations are there. For some of them a CPU has no implementation."
+            "all: they are in `tf.raw_ops`",
+            "Some have no operation there at all, and for one of those that do, a CPU has no implementation.",
         ),
         Option(
-            "broadcast, all-reduce and all-gather alone",
+            "broadcast, all-reduce and all-gather; nothing else",
             "These three are what `tf.distribute` uses. There is one more.",
         ),
         Option("broadcast, all-reduce, all-gather and all-to-all; no reduce-scatter"),
         Option(
-            "all but all-to-all",
-            "That would be true if reduce-scatter were there: it is, in `tf.raw_ops`, but not on CPUs.",
+            "broadcast, all-reduce, all-gather and reduce-scatter; no all-to-all",
+            "It is the other way round: a CPU has an implementation of all-to-all, and none of reduce-scatter.",
         ),
     ),
     answer="broadcast, all-reduce, all-gather and all-to-all; no reduce-scatter",
