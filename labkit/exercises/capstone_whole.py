@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.capstone import mesh_price, normal, pairs
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import NOTHING, Case, Exercise, Least, Mutant
 from labkit.grading.promises import Calls
 from labkit.theory.plan import meshes
 
@@ -160,7 +160,7 @@ def _best(
             idle = seconds * (mesh.pipe - 1) * mesh.data / rows
             sending = cost["tensor"] / FAST + (cost["data"] + cost["pipe"]) / SLOW
             found.append((idle + sending, [mesh.data, mesh.tensor, mesh.pipe]))
-    return [min(found)[1] if found else None] * len(xs)
+    return [min(found)[1] if found else NOTHING] * len(xs)
 
 
 FAST, SLOW, FLOPS = 370e9, 50e9, 400e12  # of an H100: bytes a second over NVLink and over its NIC; what it computes
@@ -263,6 +263,11 @@ def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
                 "                lost = idle",
                 '                idle = 1e9 * cost["memory"]\n                lost = idle',
             ),
+        ),
+        Mutant(
+            "always names a mesh",
+            replace=("    return best\n", "    return best or [gpus, 1, 1]\n"),
+            says="no room at all",
         ),
         Mutant(
             "leaves GPUs out",
