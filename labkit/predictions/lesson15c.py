@@ -199,7 +199,7 @@ GATHERS = Prediction(
     unit="GB",
     answer=1199.0,
     why=(
-        "**1,199 GB.** A GPU's part of the model are 66.6 / 16 = 4.16 billion weights, 8.3 GB. An all-gather or a "
+        "**1,199 GB.** A GPU's part of the model is 66.6 / 16 = 4.16 billion weights, 8.3 GB. An all-gather or a "
         "reduce-scatter among 4 sends 3/4 of that: 6.2 GB. There are 3 of them for each of 64 micro-batches: 192. With "
         "ZeRO-1 there are 2 in the whole step, 12.5 GB. (The planner says 1,240 for the first stage, which also has "
         "the embeddings.)"
