@@ -238,7 +238,8 @@ class Hosts:
             why = "\n".join([why, *told])
         else:
             why = f"{host.called} is lost ({host.lost}), and {program} starts no process a second time."
-        return f"{why}\nNothing was submitted again. Call start() for new ranks."
+        again = "No other job was submitted. " if self.wish.kind == "slurm" else ""
+        return f"{why}\n{again}Call start() for new ranks."
 
     def stop(self) -> None:
         """Let every host end its part; then whatever command is left."""
@@ -259,7 +260,8 @@ class Hosts:
     def _until_called(self, expected: Sequence[Host], say: Callable[[str], None]) -> None:
         """Wait until the processes of these hosts have called; say what a scheduler says meanwhile."""
         deadline: float | None = None
-        told = ""
+        waits = told = ""
+        began = asked = time.monotonic()
         while missing := [host for host in expected if not host.name]:
             self.listen(0.1)
             for host in missing:
@@ -267,7 +269,9 @@ class Hosts:
                     self.listen(0.1)
                     if not host.name:
                         raise LabError(self._never_came(missing, host.launched))
-            waits = self._waits(missing)
+            if time.monotonic() >= asked:  # the longer it waits, the more seldom Slurm is asked
+                waits = self._waits(missing)
+                asked = time.monotonic() + min(10.0, max(1.0, (time.monotonic() - began) / 10)) * bool(waits)
             if hopeless := next((why for why in HOPELESS if why in waits), ""):
                 raise LabError(
                     f"Slurm would never start this job ({hopeless}): it asks for what the partition, the account or "
