@@ -189,9 +189,9 @@ RAILS = Exercise(
     title="Every rank takes its share across",
     statement=(
         "Return the same sum, but now **every** rank of a host sends to other hosts, each an equal share: with h hosts "
-        "of g ranks, **2 (h - 1) / h** times S/g. Then every rank's own network card is busy. `inside` is the group of "
-        "the ranks on this rank's host, and `rail` the group of the ranks with the same group rank in `inside`, one on "
-        "each host. Every host has g = `inside.size()` ranks, and g divides the length of `x`. Three calls of "
+        "of g ranks, **2 (h - 1) / h** times S/g. `inside` is the group of the ranks on this rank's host, "
+        "and `rail` the group of the ranks with the same group rank in `inside`, one on each host. Every host has g = "
+        "`inside.size()` ranks, and g divides the length of `x`. Three calls of "
         "`torch.distributed` do it. The check counts on the wire what each rank sends to other hosts. `x` stays as it "
         "is."
     ),
@@ -291,9 +291,8 @@ def rails_all_reduce(x, inside, rail):
         "`list(total.chunk(g))` are views of `total`: what `dist.all_gather` writes into them is in `total`.",
     ),
     after=(
-        "The hosts exchange as many bytes as with leaders, but over g connections at once. Where each rank has a "
-        "network card of its own, that is g times as fast. In lesson 06 you could write this with sends for two hosts "
-        "of two."
+        "The hosts exchange as many bytes as with leaders, but over g connections at once. In lesson 06 you could "
+        "write this with sends for two hosts of two."
     ),
 )
 

@@ -71,7 +71,7 @@ PLACES = Series(
             options=(
                 Option(
                     "all four ranks meet: rank 0 opens the port, and the others find it",
-                    "This would be true on one host. 127.0.0.1 is on every host that host itself.",
+                    "This would be true on one host. On every host, 127.0.0.1 means that host itself.",
                 ),
                 Option("ranks 0 and 1 wait for ranks 2 and 3, who look for rank 0 on their own host"),
                 Option(
@@ -165,9 +165,10 @@ PREDICTIONS = (
         ),
         answer="1.5 S",
         why=(
-            "**1.5 S.** `new_group` sorts the ranks, and a ring goes by the numbers. So with Gloo it is the launcher "
-            "that decides: whoever starts the ranks in turn over the hosts (Slurm's `--distribution=cyclic`, Open "
-            "MPI's `--map-by node`) gets the interleaved ring in every collective."
+            "**1.5 S.** `new_group` sorts the ranks unless it is told `sort_ranks=False` (torch 2.13), and Gloo's ring "
+            "follows the order of the group. So by default it is the launcher that decides: whoever starts the ranks "
+            "in turn over the hosts (Slurm's `--distribution=cyclic`, Open MPI's `--map-by node`) gets the interleaved "
+            "ring in every collective."
         ),
     ),
     Prediction(
