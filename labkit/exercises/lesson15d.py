@@ -114,8 +114,8 @@ def served(arrives, takes):
         "Go through `arrives.argsort(stable=True)`, and write the end to place i, not to the next place.",
     ),
     after=(
-        "This line is all that an event does in the simulation. It runs for all links at once: the first message of "
-        "each queue, then the second of each, and so on."
+        "This rule is all that an event does in the simulation. It is applied to all links at once: the first message "
+        "of each queue, then the second of each, and so on."
     ),
 )
 
@@ -136,9 +136,9 @@ def _clusters(n: int) -> list[Case]:
         return Case([()] * n, about, {"nbytes": nbytes, "hosts": hosts, "gpus": gpus} | links)
 
     return [
-        case("two hosts of 4", 1e9, 2, 4),
-        case("one host: nothing leaves it", 1e9, 1, 8),
-        case("hosts of one GPU", 1e9, 5, 1),
+        case("one host: the rings inside it, alone", 1e9, 1, 8),
+        case("hosts of one GPU: the ring between hosts, alone", 1e9, 5, 1),
+        case("two hosts of 4: all three parts", 1e9, 2, 4),
         case("12,500 hosts of 8", 1e9, 12_500, 8),
         case("8 bytes: latency alone", 8.0, 100, 8),
         case("free latency: bytes alone", 1e9, 16, 8, near=0.0, far=0.0),

@@ -102,7 +102,7 @@ PREDICTIONS = (
         ),
         answer="about 9 times as long",
         why=(
-            "**About 9 times.** Up to four messages share a link on average, and chance puts nine of them on the "
+            "**About 9 times.** Three to four messages share a link on average, and chance puts nine of them on the "
             "busiest one. All rounds of a ring are alike, so it is the same link in every round, and the whole ring "
             "goes at its pace."
         ),
