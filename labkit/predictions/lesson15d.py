@@ -170,8 +170,8 @@ PREDICTIONS = (
         unit="minutes",
         why=(
             "**30 minutes.** 54 days / 419 = 3.1 hours, on 16,384 GPUs. With 6.1 times as many it is 6.1 times "
-            "shorter. One GPU runs for 54 days × 16,384 / 419 = 5.8 years: an excellent machine, and a hundred "
-            "thousand of them."
+            "shorter. Per GPU that is one interruption in 54 days × 16,384 / 419 = 5.8 years, whatever caused it: the "
+            "GPU, its host, the network or the software. A hundred thousand GPUs turn years into minutes."
         ),
         traps=(
             Trap(186, "This is the job of 16,384 GPUs. With more GPUs something fails more often."),
