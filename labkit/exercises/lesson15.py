@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.exercises.lesson15_places import BY_HOSTS, OUT, PLACE
 from labkit.grading.exercise import Budget, Case, Exercise, Mutant
 from labkit.grading.inputs import counting, draws, vectors
 from labkit.theory import collectives
@@ -405,4 +406,4 @@ BROADCAST = Exercise(
     ),
 )
 
-EXERCISES = (LEADERS, RAILS, BROADCAST)
+EXERCISES = (OUT, LEADERS, RAILS, PLACE, BY_HOSTS, BROADCAST)  # as the lesson asks them

@@ -35,8 +35,8 @@ PLACES = Series(
             lesson="15",
             question="RANK and LOCAL_RANK of the last process are …",
             options=(
-                Option("3 and 3", "LOCAL_RANK counts the processes of one host, and nb has two of them: 0 and 1."),
                 Option("3 and 1"),
+                Option("3 and 3", "LOCAL_RANK counts the processes of one host, and nb has two of them: 0 and 1."),
                 Option("1 and 3", "RANK is the number among all processes, LOCAL_RANK the one on the host."),
             ),
             answer="3 and 1",
@@ -51,7 +51,7 @@ PLACES = Series(
             ),
             options=(
                 Option(
-                    "each rank has a GPU of its own",
+                    "each rank has a GPU of its own: 0 and 1 on each host",
                     "This would be true if the ranks of each host had neighbouring numbers. Here na has ranks 0 and 2, "
                     "and both are even.",
                 ),

@@ -157,12 +157,15 @@ PLACE = Prediction(
     lesson="15e",
     question="`comm.Allreduce(x, x)` in mpi4py, to add up in place:",
     options=(
+        Option("is an error: use `MPI.IN_PLACE`"),
         Option("works: MPI sees that it is the same array", "MPI does see it, and calls it an error."),
-        Option("is an error: say `comm.Allreduce(MPI.IN_PLACE, x)`"),
         Option("gives zeros", "mpich checks for it and raises an error instead."),
     ),
-    answer="is an error: say `comm.Allreduce(MPI.IN_PLACE, x)`",
-    why="An error with mpich 5.0, which was run: input and output may not be the same memory. `MPI.IN_PLACE` says so.",
+    answer="is an error: use `MPI.IN_PLACE`",
+    why=(
+        "An error with mpich 5.0, which was run: input and output may not be the same memory. Write "
+        "`comm.Allreduce(MPI.IN_PLACE, x)`."
+    ),
 )
 STREAM = Prediction(
     name="word_async",
@@ -170,11 +173,14 @@ STREAM = Prediction(
     question="`ncclAllReduce(…, stream)` has returned. Is the sum there?",
     options=(
         Option("yes: the call blocks, as in MPI", "It returns when the operation is enqueued on the stream."),
-        Option("not necessarily: it is enqueued, like `async_op=True`"),
         Option("yes on this rank, perhaps not on the others", "It may not have begun on this rank either."),
+        Option("not necessarily: it is only enqueued"),
     ),
-    answer="not necessarily: it is enqueued, like `async_op=True`",
-    why="It is enqueued. Work on the same stream comes after it; anything else has to wait for the stream.",
+    answer="not necessarily: it is only enqueued",
+    why=(
+        "It is enqueued, as with `async_op=True`. Work on the same stream comes after it; anything else has to wait for "
+        "the stream."
+    ),
 )
 ALLTOALL = Prediction(
     name="word_all_to_all",
