@@ -70,6 +70,11 @@ class Launched:
     def ended(self) -> bool:
         return self.popen.poll() is not None
 
+    def queued(self) -> str:
+        """What srun says while its job waits in the queue; "" before and after."""
+        queued = [line for line in self.said if "queued and waiting" in line]
+        return "" if not queued or any("has been allocated" in line for line in self.said) else queued[-1]
+
     def words(self) -> str:
         """Its last lines, once it has ended all of them."""
         if self.ended():
@@ -249,13 +254,11 @@ class Hosts:
             for host in self.hosts:
                 with contextlib.suppress(HostLost):
                     self._send(host, "end", 0, {})
+            self._socket.close(linger=500)
+            self._context.term()  # whoever comes now finds nobody, and ends by itself
             deadline = time.monotonic() + LEAVING
-            each = list({id(host.launched): host.launched for host in self.hosts}.values())
-            came = {id(host.launched) for host in self.hosts if host.name and not host.lost}
-            for launched in each:
-                launched.end(max(0.0, deadline - time.monotonic()) if id(launched) in came else 0.0)
-            self._socket.close(linger=0)
-            self._context.term()
+            for launched in {id(host.launched): host.launched for host in self.hosts}.values():
+                launched.end(0.0 if launched.queued() else max(0.0, deadline - time.monotonic()))
 
     def _until_called(self, expected: Sequence[Host], say: Callable[[str], None]) -> None:
         """Wait until the processes of these hosts have called; say what a scheduler says meanwhile."""
@@ -289,11 +292,10 @@ class Hosts:
 
     def _waits(self, missing: Sequence[Host]) -> str:
         """What the scheduler lets the job wait for; "" where it runs."""
-        said = missing[0].launched.said
-        queued = [line for line in said if "queued and waiting" in line]
-        if self.wish.kind != "slurm" or not queued or any("has been allocated" in line for line in said):
+        line = missing[0].launched.queued()
+        if not line:
             return ""
-        job = next((word for word in queued[-1].split() if word.isdigit()), "")
+        job = next((word for word in line.split() if word.isdigit()), "")
         try:
             asked = ["squeue", "--noheader", "--format=%T, %r", f"--job={job}"]
             state = subprocess.run(asked, capture_output=True, text=True, timeout=5).stdout.strip()

@@ -178,8 +178,8 @@ STREAM = Prediction(
     ),
     answer="not necessarily: it is only enqueued",
     why=(
-        "It is enqueued, as with `async_op=True`. Work on the same stream comes after it; anything else has to wait for "
-        "the stream."
+        "It is enqueued, as with `async_op=True`. Work on the same stream comes after it; anything else has to wait "
+        "for the stream."
     ),
 )
 ALLTOALL = Prediction(
