@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from labkit.cluster import nccl_trial
@@ -18,11 +16,8 @@ FROM = "eunomia-bpf/nccl-eBPF: 2 ranks on one RTX 5090, NCCL 2.29.7"
 
 def machine(otherwise: str) -> topology.Topology:
     """This machine, by its own `nvidia-smi topo -m`; where there is no NVIDIA GPU, a bundled one that says so."""
-    if shutil.which("nvidia-smi") is not None:
-        asked = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30, check=False)
-        if "GPU0" in asked.stdout:
-            return topology.read(asked.stdout)
-    return topology.find(otherwise)
+    told = nccl_trial.nvidia_smi("topo", "-m")
+    return topology.read(told) if "GPU0" in told else topology.find(otherwise)
 
 
 class Trials:

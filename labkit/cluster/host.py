@@ -23,7 +23,6 @@ import psutil
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from labkit import place
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, start_server
 from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
@@ -33,7 +32,7 @@ from labkit.errors import LabError
 ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not come by standard input
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start
 ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
-BEAT = 1.0  # seconds between two signs of life
+AGAIN = 1.0  # seconds between two looks whether anybody listens where the notebook did
 CALLING = 15.0  # seconds in which the notebook must be reached
 RETURNING = 5.0  # seconds in which a connection that is lost must be back
 SEAT = "LABKIT_SEAT"  # in the environment of an engine: which of the forks it is
@@ -72,14 +71,13 @@ class HostAgent:
     """One host of a lab: its engines by pid, and the connection to the notebook."""
 
     def __init__(self, order: dict[str, Any], number: int) -> None:
-        self.number = number
         self.notebook = order["ip"], order["port"]
-        self.address, interface = own_address(order["ip"])
+        address, interface = own_address(order["ip"])
         self.environment = {
             **ENVIRONMENT,
             "GLOO_SOCKET_IFNAME": interface,
             "NCCL_SOCKET_IFNAME": interface,
-            "LABKIT_ADDRESS": self.address,
+            "LABKIT_ADDRESS": address,
         }
         self.engines: dict[int, Process] = {}
         self.logs: dict[int, Path] = {}
@@ -96,26 +94,12 @@ class HostAgent:
         for option, value in KEEPALIVE.items():
             self.socket.setsockopt(option, value)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self.token = order["token"]
         self.socket.connect(f"tcp://{order['ip']}:{order['port']}")
-        self.hello()
-
-    def hello(self) -> None:
-        """Say who this is; again after a connection was lost, since the notebook may have taken this host for dead."""
-        self.tell(
-            "hello",
-            token=self.token,
-            name=socket.gethostname(),
-            place=place.here(),
-            address=self.address,
-            pid=os.getpid(),
-            versions=versions(),
-            python=sys.executable,
-            cpus=len(os.sched_getaffinity(0)),
-        )
+        name = socket.gethostname()
+        self.tell("hello", token=order["token"], name=name, versions=versions(), python=sys.executable)
 
     def tell(self, what: str, **fields: Any) -> None:
-        self.socket.send_json({"tell": what, "host": self.number, **fields})
+        self.socket.send_json({"tell": what, **fields})
 
     def serve(self) -> str:
         """Answer until told to end, or until the notebook is gone; why, in words."""
@@ -123,7 +107,7 @@ class HostAgent:
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
         lost_at: float | None = time.monotonic() + CALLING - RETURNING
-        beaten = asked = 0.0
+        asked = 0.0
         while True:
             ready = dict(poller.poll(100))
             if self.monitor in ready:
@@ -134,15 +118,12 @@ class HostAgent:
                 return ""
             self.tell_ends()
             now = time.monotonic()
-            if lost_at is not None and now > asked + BEAT:
+            if lost_at is not None and now > asked + AGAIN:
                 asked = now
                 if self.refused():
                     return "the notebook has ended"
             if lost_at is not None and now > lost_at + RETURNING:
                 return "the notebook does not answer"
-            if now > beaten + BEAT and lost_at is None:
-                self.tell("beat")
-                beaten = now
 
     def refused(self) -> bool:
         """Whether nobody listens any more where the notebook did: it ended, and no link is down."""
@@ -163,7 +144,7 @@ class HostAgent:
             reply = getattr(self, f"do_{do}")(**request)
         except Exception as error:  # told where somebody waits for it
             reply = {"error": f"{type(error).__name__}: {error}"}
-        self.socket.send_json({"tell": "reply", "host": self.number, "request": number, **reply})
+        self.tell("reply", request=number, **reply)
         return True
 
     def tell_ends(self) -> None:

@@ -39,7 +39,6 @@ class Launched:
     """A command that started processes on hosts; what it says is kept, line by line."""
 
     def __init__(self, launch: Launch, tag: str) -> None:
-        self.launch = launch
         self.said: list[str] = []
         try:
             self.popen = subprocess.Popen(
@@ -318,11 +317,11 @@ class Hosts:
         mine = versions()
         for host in self.hosts:
             theirs = host.facts["versions"]
-            odd = [f"{n} {theirs.get(n, 'is missing')}" for n, v in mine.items() if theirs.get(n) != v]
-            if odd:
-                here = listed([f"{n} {v}" for n, v in mine.items() if theirs.get(n) != v])
+            if odd := [name for name in mine if theirs.get(name) != mine[name]]:
+                there = listed([f"{name} {theirs.get(name, 'is missing')}" for name in odd])
+                here = listed([f"{name} {mine[name]}" for name in odd])
                 raise LabError(
-                    f"{host.called} has {listed(odd)}, and the notebook {here}. Install the same on both: code and "
+                    f"{host.called} has {there}, and the notebook {here}. Install the same on both: code and "
                     f"data go from one to the other. {host.called} uses {host.facts['python']}; another is named by "
                     "c.SSHLauncher.remote_python in a profile."
                 )

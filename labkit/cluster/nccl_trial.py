@@ -36,12 +36,16 @@ class Tried:
     calls: tuple[nccl_log.Call, ...]
 
 
+def nvidia_smi(*asked: str) -> str:
+    """What nvidia-smi prints here; "" where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    return subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True, timeout=30, check=False).stdout
+
+
 def gpus() -> int:
     """How many NVIDIA GPUs nvidia-smi sees here; 0 where there is no nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    asked = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
-    return sum(line.startswith("GPU ") for line in asked.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in nvidia_smi("-L").splitlines())
 
 
 def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:

@@ -265,7 +265,7 @@ class Processes:
         """Fork an engine on each of these hosts, in the order of the ranks: seat → process."""
         assert self.hosts
         security = self.run.path / "security" / "ipcontroller-lab-engine.json"
-        env = {"IPP_CONNECTION_INFO": json.dumps(json.loads(security.read_text()))}
+        env = {"IPP_CONNECTION_INFO": security.read_text()}
         seats = [str(self._seats + k) for k in range(len(at))]
         self._seats += len(at)
         far: dict[str, FarProcess] = {}

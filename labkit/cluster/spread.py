@@ -118,10 +118,7 @@ class Spread:
         mpi = self._config("MPILauncher", "MPIEngineSetLauncher")
         argv = list(mpi.get("mpi_cmd", ["mpiexec"]))
         named = all(self.hosts)
-        try:
-            told = subprocess.run([*argv, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
-        except OSError as error:
-            raise absent(argv[0], error) from None
+        told = _output([*argv, "--version"])
         if "Open MPI" in told or "OpenRTE" in told:  # binds a process to one core, and its forks with it
             argv += ["-x", ORDER, "--bind-to", "none"]
             argv += ["-x", "PYTHONPATH"] if os.environ.get("PYTHONPATH") else []

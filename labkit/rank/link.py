@@ -18,6 +18,7 @@ from labkit import place, words
 from labkit.errors import LabError
 from labkit.rank import group, recorder, wire
 from labkit.rank.group import Socket
+from labkit.theory import traffic
 
 PACING = 47  # SO_MAX_PACING_RATE (Linux, asm-generic/socket.h), for which Python has no name: bytes a second
 UNPACED = 2**32 - 1  # the rate of a connection that nobody slows down
@@ -93,13 +94,7 @@ def connections(hosts: Sequence[Sequence[int]] | None = None) -> dict[Socket, in
 
 def sent(ends: Collection[Socket]) -> int | None:
     """The bytes that have gone out over these connections so far; None where nobody counts them."""
-    if not _counted():
-        return None
-    total = 0
-    for noted in ends:
-        with group.opened(noted) as s:
-            total += wire.counters(s)[0]
-    return total
+    return wire.sent_over(ends) if _counted() else None
 
 
 def _counted() -> bool:
@@ -132,9 +127,4 @@ def _home(hosts: Sequence[Sequence[int]] | None, places: Sequence[str]) -> list[
                 "hosts=[[0, 1], [2, 3]]."
             )
         return [known.index(where) for where in places]
-    if sorted(r for ranks in hosts for r in ranks) != list(range(n)):
-        raise LabError(
-            f"hosts={[list(ranks) for ranks in hosts]} does not have each of the ranks 0 to {n - 1} once. "
-            "Give a list of ranks for each host, such as [[0, 1], [2, 3]]."
-        )
-    return [next(h for h, ranks in enumerate(hosts) if r in ranks) for r in range(n)]
+    return traffic.home(hosts, n)

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -57,13 +58,18 @@ def sent() -> int | None:
     """
     if not group.counted() or dist.get_debug_level() == dist.DebugLevel.DETAIL:
         return None
+    try:
+        return sent_over(group.noted_sockets(only_living=True))
+    except (OSError, struct.error):
+        return None
+
+
+def sent_over(connections: Iterable[group.Socket]) -> int:
+    """Bytes that have gone out over these connections; OSError or struct.error where one does not tell."""
     total = 0
-    for noted in group.noted_sockets(only_living=True):
-        try:
-            with group.opened(noted) as s:
-                total += counters(s)[0]
-        except (OSError, struct.error):
-            return None
+    for noted in connections:
+        with group.opened(noted) as s:
+            total += counters(s)[0]
     return total
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
 from labkit.plot import svg
 from labkit.plot import wire as picture
 from labkit.theory import traffic
@@ -71,11 +70,7 @@ class Wire:
 
         What stays within a host is not in it. Raises `LabError` where a rank is on no host, or on two.
         """
-        if sorted(r for ranks in hosts for r in ranks) != list(range(self.n)):
-            raise LabError(
-                f"hosts={[list(ranks) for ranks in hosts]} does not have each of the ranks 0 to {self.n - 1} once. "
-                "Give a list of ranks for each host, such as [[0, 1], [2, 3]]."
-            )
+        traffic.home(hosts, self.n)
         if self.matrix is None:
             return None
         return [

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.errors import LabError
 from labkit.theory.primitives import PRIMITIVES, TEXTBOOK, find
 from labkit.theory.record import Meeting, Op, Record
 
@@ -95,6 +96,20 @@ class Asked:
         count = Counter((c.op, c.algorithm) for c in self.calls)
         parts = [f"{f'{k} × ' if k > 1 else ''}{op} ({how})" for (op, how), k in count.items()]
         return "; ".join([*parts, *(["what the cell's sends carry"] if self.sends.any() else [])])
+
+
+def home(hosts: Sequence[Sequence[int]], n: int) -> list[int]:
+    """The number of the host that each of n ranks is on; `LabError` where a rank is on none, or on two.
+
+    >>> home([[0, 2], [1, 3]], 4)
+    [0, 1, 0, 1]
+    """
+    if sorted(r for ranks in hosts for r in ranks) != list(range(n)):
+        raise LabError(
+            f"hosts={[list(ranks) for ranks in hosts]} does not have each of the ranks 0 to {n - 1} once. "
+            "Give a list of ranks for each host, such as [[0, 1], [2, 3]]."
+        )
+    return [next(h for h, ranks in enumerate(hosts) if r in ranks) for r in range(n)]
 
 
 def asked(record: Record) -> Asked:

@@ -177,6 +177,8 @@ class Everywhere(Launcher):
         argv = [sys.executable, "-c", code, *map(str, pids)]
         with three.popen("head", argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
             assert program.stdout.readline() == "here\n"
+            decoys = {Process(pid, "sleep 1000") for pid in pids}  # once they have become what they were started as
+            assert eventually(lambda: decoys <= set(three.processes("head")))
             standing = [p for p in three.processes("head") if p.pid in pids]
             assert {p.pid for p in standing} == set(pids)
             yield standing
