@@ -16,6 +16,7 @@ from labkit.cluster import elsewhere, mpi
 from labkit.show.phrasebook import RAN
 from labkit.theory import phrasebook, ten_lines
 from labkit.theory.ten_lines import SYSTEMS, expected, read
+from tests.live.processes import eventually
 from tests.scripts import printed as torchs_printed
 
 
@@ -148,7 +149,9 @@ def test_its_processes_end_with_a_kernel_that_is_killed(bare: Path, stubborn: bo
     asks = (
         "from labkit.cluster import elsewhere as e; from labkit.theory.ten_lines import find; e.run(find('torch'), 2)"
     )
-    kernel = subprocess.Popen([sys.executable, "-c", asks], cwd=bare)
+    place = bare / "place"
+    place.mkdir()
+    kernel = subprocess.Popen([sys.executable, "-c", asks], cwd=bare, env=os.environ | {"TMPDIR": str(place)})
     try:
         with alive.open("rb") as pipe:
             assert pipe.read(2) == b".."
@@ -156,6 +159,7 @@ def test_its_processes_end_with_a_kernel_that_is_killed(bare: Path, stubborn: bo
             kernel.wait()
             assert select.select([pipe], [], [], 20)[0], "a rank still runs"
             assert pipe.read() == b""
+        assert eventually(lambda: not list(place.iterdir())), "its files are left"
     finally:
         kernel.kill()
         kernel.wait()

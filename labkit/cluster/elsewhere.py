@@ -73,7 +73,7 @@ def run(system: System, n: int = ten_lines.N) -> str:
         for (command, env), out, err in zip(commands, files[::2], files[1::2], strict=True):
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(TIED), *command],
+                    [sys.executable, "-I", "-S", str(TIED), str(folder), *command],
                     env=env,
                     cwd=folder,
                     stdin=subprocess.PIPE,

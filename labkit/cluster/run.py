@@ -20,6 +20,7 @@ SURE = 1.0  # seconds without a byte or a step after which a wait that nobody ca
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
 PAUSE = 0.3  # seconds between two ways of freeing a rank
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
+IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
@@ -38,6 +39,7 @@ class Running:
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
         self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
+        self._importing: dict[int, float] = {}  # since when a rank imports a library
         self._interrupted: dict[int, float] = {}  # when a rank was sent its last interrupt
 
     def pending(self) -> list[int]:
@@ -64,10 +66,14 @@ class Running:
 
         A rank waits while it stays in the same call and neither takes a step nor moves a byte. It waits too long
         after the lab's limit; after a second already when nobody is computing who could still come, and bytes are
-        counted on every rank.
+        counted on every rank. As long as a rank imports a library, which says nothing about the learner's code, nobody
+        waits too long for it.
         """
         now = time.monotonic()
         self.look()
+        if self._import(now):
+            self._since.clear()
+            return False
         waits, counted = [], True
         for r, w in self.where.items():
             here = (w["state"], w.get("op"), w.get("line"), w.get("sequence"), w.get("moved"))
@@ -80,6 +86,13 @@ class Running:
             return False
         hopeless = counted and len(waits) == len(self.where)  # nobody is left who computes
         return min(waits) > min(SURE, self.engines.limit) if hopeless else max(waits) > self.engines.limit
+
+    def _import(self, now: float) -> bool:
+        """Whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
+        since = self._importing
+        imports = [r for r, w in self.where.items() if w.get("imports", w == SILENT and r in since)]
+        self._importing = {r: since.get(r, now) for r in imports}
+        return any(now - began < IMPORT for began in self._importing.values())
 
     def look(self) -> None:
         """Ask the unfinished ranks where they are."""

@@ -174,11 +174,18 @@ def push(values: dict[str, Any]) -> None:
 
 def where() -> dict[str, Any]:
     """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
-    stack = [frame for frame in frames.stack(MAIN) if not frames.stands_between(frame)]
+    found = frames.stack(MAIN)
+    stack = [frame for frame in found if not frames.stands_between(frame)]
     cells = [i for i, f in enumerate(stack) if is_cell(f.f_code.co_filename)]
     if not cells:
-        called = importing.runs(stack)
-        return {"state": "computing" if called else "idle", "op": None, "line": None, "function": None, "source": ""}
+        return {
+            "state": "computing" if importing.runs(stack) else "idle",
+            "op": None,
+            "line": None,
+            "function": None,
+            "source": "",
+            "imports": importing.imports(found),
+        }
     inner, outer = stack[cells[0]], stack[cells[-1]]
     op = frames.operation(stack[: cells[0]])
     if op is None and cells[0] == 0 and frames.waits(inner):
@@ -193,6 +200,7 @@ def where() -> dict[str, Any]:
         "source": frames.source(inner),
         "sequence": sequence(),
         "moved": group.moved(),
+        "imports": importing.imports(found),
     }
 
 

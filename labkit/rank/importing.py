@@ -24,7 +24,7 @@ def postponed(frame: FrameType | None) -> bool:
 
     A module of the learner's own is broken off like a cell: it may never end.
     """
-    if not _importing(callers(frame)):
+    if not imports(callers(frame)):
         return False
     if _waiting.acquire(blocking=False):
         threading.Thread(target=_again, args=(threading.get_ident(),), name="labkit-interrupt", daemon=True).start()
@@ -33,7 +33,7 @@ def postponed(frame: FrameType | None) -> bool:
 
 def _again(thread: int) -> None:
     try:
-        while _importing(frames := stack(thread)):
+        while imports(frames := stack(thread)):
             time.sleep(0.01)
     finally:
         _waiting.release()
@@ -41,7 +41,8 @@ def _again(thread: int) -> None:
         signal.pthread_kill(thread, signal.SIGINT)
 
 
-def _importing(frames: Iterable[FrameType]) -> bool:
+def imports(frames: Iterable[FrameType]) -> bool:
+    """Whether a library is being imported there, and no module of the learner's own."""
     for frame in frames:
         if is_learners(frame):
             return False

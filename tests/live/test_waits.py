@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from labkit import CellError, StuckError
+from labkit.cluster import run
 
 
 def test_a_chain_of_sends_is_a_cycle_that_is_named(lab):
@@ -75,6 +78,28 @@ def test_a_rank_that_raised_or_died_is_what_the_others_wait_for(lab):
     waits = lab.last.waits()
     assert waits.arrows == [(0, 1), (2, 1)]
     assert waits.others == {1: "died (SIGKILL)"}
+
+
+def slow_import(folder: Path, seconds: float) -> str:
+    """A cell in which all wait for rank 1, which imports a module for longer than the lab's two seconds."""
+    folder.mkdir()
+    (folder / "slow_module.py").write_text(f"import time\ntime.sleep({seconds})\n")
+    return f"import sys\nsys.path[:0] = [{str(folder)!r}]\nif rank == 1:\n    import slow_module\ndist.barrier()"
+
+
+def test_whoever_waits_while_a_library_is_imported_does_not_wait_too_long(lab, tmp_path):
+    assert lab.run(slow_import(tmp_path / "site-packages", 4)) == ["", "", ""]
+
+
+def test_a_module_of_the_learners_own_is_waited_for_like_a_cell(lab, tmp_path):
+    with pytest.raises(StuckError, match="barrier"):
+        lab.run(f"import sys\nsys.modules.pop('slow_module', None)\n{slow_import(tmp_path / 'mine', 60)}")
+
+
+def test_an_import_without_an_end_is_a_hang(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "IMPORT", 0.5)
+    with pytest.raises(CellError, match="rank 1 went on computing .* and was ended"):
+        lab.run(f"import sys\nsys.modules.pop('slow_module', None)\n{slow_import(tmp_path / 'dist-packages', 60)}")
 
 
 def test_a_cell_that_ended_well_shows_its_longest_wait(lab):
