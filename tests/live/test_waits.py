@@ -98,7 +98,7 @@ def test_a_module_of_the_learners_own_is_waited_for_like_a_cell(lab, tmp_path):
 
 def test_an_import_without_an_end_is_a_hang(lab, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "IMPORT", 0.5)
-    with pytest.raises(CellError, match="rank 1 went on computing .* and was ended"):
+    with pytest.raises(CellError, match=r"rank 1 went on computing .* and was ended"):
         lab.run(f"import sys\nsys.modules.pop('slow_module', None)\n{slow_import(tmp_path / 'dist-packages', 60)}")
 
 
