@@ -11,6 +11,14 @@ class LabError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class JoinError(LabError):
+    """Ranks that run, and cannot be joined in a process group; `why` is what one of them said, after a colon, or ""."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"The ranks cannot be joined{why}. Call lab.stop() and start() for new ones.")
+        self.why = why
+
+
 class CellError(LabError):
     """A `%%px` cell that ended on the ranks as an error.
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
@@ -20,7 +20,7 @@ from labkit.cluster.processes import Processes
 from labkit.cluster.run import ANSWER
 from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
-from labkit.errors import LabError
+from labkit.errors import JoinError, LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
 from labkit.theory.cells import assignment
@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.widgets import Strip
 
 BACKENDS = ("gloo", "nccl")
+SLOW = "their times say nothing about NCCL's bandwidth"
 SHARED = "LABKIT_SHARED"  # the address of a cluster that this notebook may use (see `Lab.address`)
 
 _current: Lab | None = None
@@ -65,7 +66,7 @@ def start(
 ) -> Lab:
     """Start `n` ranks that `%%px` cells run on, joined in one process group, and return the `Lab`.
 
-    >>> lab = start()        # one rank per GPU with NCCL; 4 CPU ranks with Gloo where there are fewer than two GPUs
+    >>> lab = start()        # with NCCL a rank per GPU, or 4 that share one GPU; without a GPU 4 CPU ranks with Gloo
     >>> lab = start(8)       # 8 ranks
     >>> with start(2) as lab:
     ...     lab.run("print(rank)")
@@ -74,8 +75,9 @@ def start(
     >>> lab = start(profile="gpu")                               # what an ipyparallel profile says
 
     Args:
-        n: how many ranks, 1 to 16 on one host's CPUs, with NCCL at most one a GPU.
-        backend: "gloo" or "nccl"; by default the best that the machines have.
+        n: how many ranks, 1 to 16 on one host, by default one a GPU, or 4 where there is one GPU or none.
+        backend: "gloo" or "nccl"; by default "nccl" where each rank gets a GPU of its own, or there is exactly one
+            for all. With "nccl" more ranks than GPUs share them.
         engines: "ssh", "slurm" or "mpi" for ranks on several hosts, or another launcher that ipyparallel knows; by
             default ranks are forked on this host where that is safe.
         timeout: seconds that a rank may wait in a collective before the lab frees it. A wait that nobody can end
@@ -156,25 +158,11 @@ class Lab:
         self.wish = wish
         self.reason = ""
 
-        def choose(gpus: list[int]) -> tuple[int, str, list[int]]:
-            if wish.spread:
-                at, with_backend, self.reason = _choose_far(wish, wish.spread, gpus)
-                return len(at), with_backend, at
-            chosen, with_backend, self.reason = _choose(wish.n, wish.backend, gpus[0])
-            return chosen, with_backend, []
-
-        shared = os.environ.get(SHARED) if wish.engines is None else None
-        self._engines = _attached(shared, wish.timeout, choose) if shared else None
-        if self._engines is None:
-            say, done = _progress()
-            try:
-                processes = Processes(wish.engines or _default_launcher(), wish.spread, wish.config)
-                self._engines = Engines.start(wish.timeout, processes, choose, say)
-            except BaseException as error:
-                no_ranks.explain(no_ranks.after(error), instead=True)
-                raise
-            finally:
-                done()
+        try:
+            self._engines = self._started(wish)
+        except BaseException as error:
+            no_ranks.explain(no_ranks.after(error), instead=True)
+            raise
         self.running = True
         self._console = Console(self._engines)
         self._magics: Any = None
@@ -191,6 +179,33 @@ class Lab:
         if wish.spread:
             self.reason = f"{self.reason}\n{_where(self._engines)}"
         print(self.reason)
+
+    def _started(self, wish: Wish, failed: str = "") -> Engines:
+        """Ranks as wished, in a cluster of their own or in a shared one; on CPUs where NCCL, unasked, has `failed`."""
+        backend = ""
+
+        def choose(gpus: list[int]) -> tuple[int, str, list[int]]:
+            nonlocal backend
+            if wish.spread:
+                at, backend, self.reason = _choose_far(wish, wish.spread, gpus, failed)
+                return len(at), backend, at
+            chosen, backend, self.reason = _choose(wish.n, wish.backend, gpus[0], failed)
+            return chosen, backend, []
+
+        shared = os.environ.get(SHARED) if wish.engines is None else None
+        say, done = _progress()
+        try:
+            attached = _attached(shared, wish.timeout, choose) if shared else None
+            if attached is not None:
+                return attached
+            processes = Processes(wish.engines or _default_launcher(), wish.spread, wish.config)
+            return Engines.start(wish.timeout, processes, choose, say)
+        except JoinError as error:
+            if wish.backend or backend != "nccl":
+                raise
+            return self._started(replace(wish, backend="gloo"), f"NCCL could not join ranks on GPUs{error.why}")
+        finally:
+            done()
 
     # -- what a learner calls -----------------------------------------------------------------------------------
 
@@ -662,40 +677,40 @@ class Lab:
         return [told[r] if isinstance(told.get(r), dict) else None if r in ran else {} for r in range(engines.n)]
 
 
-def _choose(n: int | None, backend: str | None, gpus: int) -> tuple[int, str, str]:
-    """How many ranks, with which backend, and why, in a sentence."""
-    have = "no GPU" if gpus == 0 else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    if backend == "nccl" and (gpus == 0 or (n or 1) > gpus):
-        raise LabError(
-            f"NCCL wants one GPU for each of {n or 2} ranks, and torch finds {have} here. "
-            + ("Call start() for CPU ranks with Gloo." if gpus < 2 else f"Call start({gpus}), or start({n}, 'gloo').")
-        )
-    if backend is None:
-        backend = "nccl" if gpus >= 2 and (n is None or n <= gpus) else "gloo"
+def _choose(n: int | None, backend: str | None, gpus: int, failed: str = "") -> tuple[int, str, str]:
+    """How many ranks, with which backend, and why, in a sentence; what has `failed` is why it is not another one."""
+    have = words.count(gpus, "GPU") if gpus else "no GPU"
+    if backend == "nccl" and gpus == 0:
+        raise LabError(f"NCCL wants a GPU, and torch finds {have} here. Call start() for CPU ranks with Gloo.")
+    asked = backend is not None
+    backend = backend or ("nccl" if gpus == 1 or (n or 1) <= gpus else "gloo")
     if backend == "nccl":
-        n = n or gpus
-        return n, backend, f"{words.count(n, 'rank')} with NCCL, each on a GPU of its own: torch finds {have} here."
-    why = f"torch finds {have} here" if gpus < 2 else "as you asked" if n is None else f"torch finds only {have} here"
-    return n or 4, backend, f"{words.count(n or 4, 'CPU rank')} with Gloo: {why}."
+        n = n or (gpus if gpus > 1 else 4)
+        each = "each on a GPU of its own" if n <= gpus else f"which share {have} for teaching: {SLOW}"
+        return n, backend, f"{words.count(n, 'rank')} with NCCL, {each}{f': torch finds {have} here' * (n <= gpus)}."
+    why = "as you asked" if asked and gpus else f"torch finds {'only ' * (gpus > 0)}{have} here"
+    return n or 4, backend, f"{words.count(n or 4, 'CPU rank')} with Gloo: {failed or why}."
 
 
-def _choose_far(wish: Wish, far: Spread, gpus: list[int]) -> tuple[list[int], str, str]:
+def _choose_far(wish: Wish, far: Spread, gpus: list[int], failed: str) -> tuple[list[int], str, str]:
     """The host of each rank, the backend, and how many ranks on what, in words."""
     at = far.seats(gpus, wish.n)
-    enough = all(at.count(h) <= g for h, g in enumerate(gpus))
-    if wish.backend == "nccl" and not enough:
+    each = [gpus[h] for h in sorted(set(at))]
+    enough = all(at.count(h) <= gpus[h] for h in at)
+    if wish.backend == "nccl" and not all(each):
         have = words.listed([f"{g} on host {h}" for h, g in enumerate(gpus)])
         raise LabError(
-            f"NCCL wants one GPU for each rank, and torch finds {have}. "
-            "Ask for fewer ranks on each host, or for CPU ranks with backend='gloo'."
+            f"NCCL wants a GPU on each host, and torch finds {have}. Leave the backend out for CPU ranks with Gloo."
         )
-    backend = wish.backend or ("nccl" if enough and len(at) > 1 else "gloo")
-    if backend == "gloo" and (most := max(map(at.count, at))) > MOST:
-        raise LabError(f"{most} CPU ranks on one host are too many. Choose {MOST} or fewer, such as per_node=2.")
+    backend = wish.backend or ("nccl" if enough or set(each) == {1} else "gloo")
+    if not (backend == "nccl" and enough) and (most := max(map(at.count, at))) > MOST:
+        raise LabError(f"{most} ranks on one host are too many. Choose {MOST} or fewer, such as per_node=2.")
     kind = "rank" if backend == "nccl" else "CPU rank"
-    how = "NCCL, each on a GPU of its own" if backend == "nccl" else "Gloo"
+    own = "each on a GPU of its own" if enough else f"which share GPUs for teaching ({SLOW})"
+    how = f"NCCL, {own}" if backend == "nccl" else "Gloo"
     hosts = words.count(len(set(at)), "host")
-    return at, backend, f"{words.count(len(at), kind)} with {how}, on {hosts} {far.by}:"
+    because = f" ({failed})" if failed else ""
+    return at, backend, f"{words.count(len(at), kind)} with {how}{because}, on {hosts} {far.by}:"
 
 
 def _where(engines: Engines) -> str:

@@ -21,13 +21,14 @@ from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
 from labkit.cluster.run import ANSWER, Running, Watch, run
 from labkit.cluster.stop import STOP
-from labkit.errors import LabError
+from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
 from labkit.theory.cells import Cell
 
 CELLS = 500  # whose definitions a rank that is started anew is given
 Choose = Callable[[list[int]], tuple[int, str, list[int]]]  # GPUs of each host → ranks, backend, each rank's host
 JOINING = 30.0  # seconds in which all ranks must have joined
+SAID = 300  # characters of a rank's reason why it cannot join
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Member:
     memory: int
     place: str
 
+    @property
+    def processor(self) -> tuple[str, str | int]:
+        """What equals that of another rank only where both compute on the same GPU."""
+        return (self.place, self.device if self.device.startswith("cuda") else self.rank)
+
 
 class Engines:
     """The ranks of one lab. `members[r]` is rank r; everything here speaks in ranks."""
@@ -62,8 +68,10 @@ class Engines:
         self._ids: list[int] = []
         self._held: dict[int, Process | FarProcess] = {}  # others are only reached through their agents
         self._at: list[int] = []  # the number of each rank's host, where there are several
+        self._gpus: list[int] = []  # of each host
         self._ended: dict[int, str] = {}
         self._store: Path | None = None
+        self._why = ""  # the ranks could not be joined, in their own words
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
@@ -72,7 +80,8 @@ class Engines:
         """Start a cluster; `choose(gpus)` decides on the ranks once torch has been asked for the GPUs of each host."""
         self = cls(limit, processes)
         try:
-            n, self.backend, self._at = choose(self.processes.start(say))
+            self._gpus = self.processes.start(say)
+            n, self.backend, self._at = choose(self._gpus)
             say(f"Starting {n} ranks …")
             self._ids = self.processes.new_engines(n, self._at)
             say("Joining the process group …")
@@ -86,7 +95,8 @@ class Engines:
     def begin(cls, limit: float, shared: Processes, choose: Choose) -> Engines:
         """Fork new engines in a cluster that another process shares, and end those of the notebook before."""
         self = cls(limit, shared)
-        n, self.backend, _ = choose(self.processes.gpus())
+        self._gpus = self.processes.gpus()
+        n, self.backend, _ = choose(self._gpus)
         old = self.client.ids
         self._ids = self.processes.new_engines(n)
         self.processes.end(old)
@@ -259,10 +269,13 @@ class Engines:
         store = self._meeting_place()
         if store is None:
             return False
-        local = [self._at[:r].count(h) for r, h in enumerate(self._at)] or list(range(self.n))
-        args = {r: (r, self.n, self.backend, store, max(60.0, 10 * self.limit), local[r]) for r in range(self.n)}
+        at = self._at or [0] * self.n
+        shares = [self.backend == "nccl" and at.count(h) > self._gpus[h] for h in at]
+        limit = max(60.0, 10 * self.limit)
+        args = {r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r]) for r, h in enumerate(at)}
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together, stoppable=False)
         if not outcome.well:
+            self._why = _reason(outcome)
             return False
         if self._store is not None:
             self._store.unlink(missing_ok=True)  # the old group's; sub-groups of the new one meet in the new one's
@@ -293,13 +306,25 @@ class Engines:
             replaced |= set(self.replace())
             if self.join():
                 return sorted(replaced)
-        raise LabError("The ranks cannot be joined again. Call lab.stop() and start() for new ones.")
+        raise JoinError(self._why)
 
     def table(self) -> list[dict[str, Any]]:
         """One dict a rank, with the memory that it takes now."""
         memory = self.ask("memory", range(self.n), 1.0)
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
+        on = [m.processor for m in self.members]
+        for row, its in zip(facts, on, strict=True):
+            row["device"] += f" (shared by {on.count(its)} ranks)" if on.count(its) > 1 else ""
         return [{**row, **(memory[row["rank"]] or {})} for row in facts]
+
+
+def _reason(outcome: Outcome) -> str:
+    """What the first rank said that failed by itself; libraries write their own calls below it."""
+    for rank, error in outcome.errors.items():
+        if error.ename != "KeyboardInterrupt":
+            said = " ".join(error.evalue.partition("Exception raised from")[0].split())
+            return f": rank {rank}: {error.ename}: {said[-SAID:]}".rstrip(".")
+    return ""
 
 
 def _of_the_notebook() -> tuple[int, str]:

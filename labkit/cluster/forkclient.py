@@ -15,13 +15,14 @@ from labkit.cluster.rundir import TAG
 from labkit.errors import LabError
 
 # One computing thread a rank: several ranks share the cores, and their pools would fight over them.
-# Gloo would otherwise listen on the address of the host's name.
+# Gloo and NCCL would otherwise listen on another address of the host.
 # A warning that is an error would end an engine while it starts: ipykernel and ipyparallel warn about each other.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "PYTHONWARNINGS": "",
 }

@@ -1,8 +1,7 @@
 """Runs one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own, and returns what NCCL logged.
 
-With fewer GPUs than ranks several share one: each takes itself for a node of its own (NCCL_HOSTID), for NCCL refuses
-two ranks of one node on one GPU. Their messages go over sockets. **This has not been run on a GPU yet**: the processes,
-the settings and the answers were tested with Gloo.
+With fewer GPUs than ranks several share one (`labkit.theory.sharing`). **This has not been run on a GPU yet**: the
+processes, the settings and the answers were tested with Gloo.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.theory import nccl_log
+from labkit.theory import nccl_log, sharing
 
 PATIENCE = 120.0  # seconds for all of it
 SAY = "INIT,ENV,GRAPH,TUNING"
@@ -54,15 +53,9 @@ def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": SAY,
         "NCCL_DEBUG_FILE": str(folder / "log.%h.%p"),
+        "NCCL_SOCKET_IFNAME": "lo",
     }
-    if shared:
-        mine |= {
-            "NCCL_HOSTID": f"lab-{rank}",
-            "NCCL_NET": "Socket",
-            "NCCL_SOCKET_IFNAME": "lo",
-            "NCCL_MAX_NCHANNELS": "2",
-        }
-    return mine
+    return mine | sharing.settings(rank) if shared else mine
 
 
 def run(

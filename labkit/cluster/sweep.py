@@ -11,7 +11,7 @@ from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import Line
 from labkit.cluster.stop import STOP
 from labkit.errors import CellError, LabError, StoppedError
-from labkit.theory import timing
+from labkit.theory import sharing, timing
 from labkit.theory.measured import Measured, Row
 from labkit.theory.primitives import PRIMITIVES
 from labkit.words import nbytes, seconds
@@ -108,9 +108,11 @@ def where(engines: Engines, ranks: Sequence[int]) -> str:
     hosts = {m.host for m in members}
     backend = NAMES.get(members[0].backend, members[0].backend)
     kind = "GPU" if members[0].device.startswith("cuda") else "CPU"
+    shared = sharing.said([m.processor for m in members])
     here = hosts == {os.uname().nodename} and hasattr(os, "sched_getaffinity")
     cores = f" with {len(os.sched_getaffinity(0))} cores" if here and kind == "CPU" else ""
-    return f"{backend}, {len(ranks)} {kind} ranks on {'one host' if len(hosts) == 1 else f'{len(hosts)} hosts'}{cores}"
+    many = shared or f"{len(ranks)} {kind} ranks"
+    return f"{backend}, {many} on {'one host' if len(hosts) == 1 else f'{len(hosts)} hosts'}{cores}"
 
 
 class Bar(Line):

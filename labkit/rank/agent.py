@@ -96,14 +96,16 @@ def stay() -> None:
     raise LabError("exit() and quit() do not end a rank. Let the cell end, or call lab.stop() in the notebook.")
 
 
-def prepare(rank: int, world_size: int, backend: str, store: str, limit: float, local: int) -> dict[str, Any]:
+def prepare(
+    rank: int, world_size: int, backend: str, store: str, limit: float, local: int, shares: bool
+) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     attach()
     add_newest()
     anysource.install()
     recorder.install(shell())
     ended.install(shell())
-    facts = group.join(rank, world_size, backend, store, limit, local)
+    facts = group.join(rank, world_size, backend, store, limit, local, shares)
     _note_sequence()
     device = torch.device(facts["device"])
     given.give(

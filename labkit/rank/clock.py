@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from labkit.errors import LabError
 from labkit.rank import recorder
+from labkit.theory import sharing
 from labkit.theory.samples import Timing
 
 __all__ = ["Timing", "timed"]
@@ -79,16 +80,18 @@ def _enough(first: Sequence[float], group: Any) -> int:
 def _together(mine: Sequence[tuple[float, float]], calls: int, group: Any) -> Timing:
     """Everybody's measurements, one row a repetition; `perf_counter` is one clock for all processes of a host."""
     told: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, (socket.gethostname(), mine), group=group)
-    rows = list(zip(*(measured for _, measured in told), strict=True))
+    gpu = torch.cuda.current_device() if _on_gpu(group) else dist.get_rank()
+    dist.all_gather_object(told, (socket.gethostname(), gpu, mine), group=group)
+    rows = list(zip(*(measured for *_, measured in told), strict=True))
     arrivals = [tuple(begin - min(b for b, _ in row) for begin, _ in row) for row in rows]
     backend, device = ("NCCL", "cuda") if _on_gpu(group) else ("Gloo", "cpu")
+    shared = sharing.said([(host, gpu) for host, gpu, _ in told])
     return Timing(
         samples=tuple(tuple(seconds / calls for _, seconds in row) for row in rows),
         calls=calls,
         backend=backend,
-        device=device,
-        arrivals=tuple(arrivals) if len({host for host, _ in told}) == 1 else (),
+        device=f"{device} ({shared})" if shared else device,
+        arrivals=tuple(arrivals) if len({host for host, *_ in told}) == 1 else (),
     )
 
 

@@ -23,6 +23,7 @@ from torch.distributed import distributed_c10d
 from labkit import place
 from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import MeetingStore
+from labkit.theory import sharing
 
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
 
@@ -39,11 +40,13 @@ _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and
 _counted = False  # bytes were seen to be counted on them
 
 
-def join(rank: int, world_size: int, backend: str, store: str, limit: float, local: int = 0) -> dict[str, Any]:
+def join(
+    rank: int, world_size: int, backend: str, store: str, limit: float, local: int = 0, shares: bool = False
+) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
-    counts the ranks of one host: it chooses the GPU.
+    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others.
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
@@ -52,6 +55,7 @@ def join(rank: int, world_size: int, backend: str, store: str, limit: float, loc
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
+    os.environ.update(sharing.settings(rank) if shares else {})
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
         store=_store,

@@ -62,6 +62,25 @@ def test_it_says_what_it_did_and_the_ranks_have_what_the_lessons_use(capsys):
         assert len(set(lab.pull("random.random()"))) == 2
 
 
+def pretend_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch be said to have found a GPU, on a machine where NCCL cannot have one."""
+    start = processes.Processes.start
+    monkeypatch.setattr(processes.Processes, "start", lambda self, say: [1 for _ in start(self, say)])
+
+
+def test_where_nccl_cannot_join_the_ranks_they_are_joined_on_cpus_and_it_is_said_why(monkeypatch):
+    pretend_a_gpu(monkeypatch)
+    with labkit.start(2) as lab:
+        assert lab.reason.startswith("2 CPU ranks with Gloo: NCCL could not join ranks on GPUs: rank 0: ")
+        assert lab.run(SUM) == ["2", "2"]
+
+
+def test_whoever_asks_for_nccl_gets_its_error(monkeypatch):
+    pretend_a_gpu(monkeypatch)
+    with pytest.raises(LabError, match=r"cannot be joined: rank 0: .*\. Call lab\.stop\(\)"):
+        labkit.start(2, "nccl")
+
+
 def test_a_second_start_with_the_same_wish_returns_the_lab_and_with_another_replaces_it():
     first = labkit.start(2)
     assert labkit.start(2) is first
