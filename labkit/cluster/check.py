@@ -5,7 +5,6 @@ Nothing here raises for a learner's mistake: whatever a function does comes back
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import re
 import time
@@ -150,7 +149,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
                 return Finding("stopped", ["You stopped the check."], right=right)
             left = LONG - (time.monotonic() - began)
             ran = attempt(console, exercise, case, mode, left, look)
-            ran.last_words = _last_words(folder, ran)
+            ran.last_words = _last_words(engines, folder, ran)
             finding = judged(exercise, case, ran, want, mode)
             if finding is not None:
                 finding.right = right
@@ -232,13 +231,16 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
     return [*says, f"Run the cell that defines {name} once more, on all ranks."]
 
 
-def _last_words(folder: Path, ran: Attempt) -> dict[int, LastWords]:
+def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastWords]:
     """Where the processes were that crashed in this run, as far as they could still write it down."""
     words: dict[int, LastWords] = {}
     for r in ran.report.dead:
-        with contextlib.suppress(OSError):
-            if found := last_words((folder / f"last-words-{r}").read_text(errors="replace")):
-                words[r] = found
+        try:
+            wrote = (folder / f"last-words-{r}").read_text(errors="replace")
+        except OSError:
+            wrote = engines.wrote(r)
+        if found := last_words(wrote):
+            words[r] = found
     return words
 
 

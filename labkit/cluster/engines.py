@@ -259,6 +259,11 @@ class Engines:
                 "End it there, then call lab.stop() and start() for new ranks."
             )
 
+    def wrote(self, rank: int) -> str:
+        """The last that a rank on another host wrote into its log before it ended; "" here, where nobody asks."""
+        held = self._held.get(rank)
+        return held.log() if isinstance(held, FarProcess) else ""
+
     def await_end(self, rank: int) -> None:
         """Wait until the process of a rank that is ending has ended, at most five seconds."""
         if rank in self._held:

@@ -176,7 +176,7 @@ class HostAgent:
                 "fork",
                 kind="engine",
                 args=[f"--profile-dir={self.run.path}", "--IPEngine.auto_create=True", *args],
-                env={**self.environment, **env, SEAT: seat},
+                env={**self.environment, **env, SEAT: seat, "LABKIT_LOG": str(log)},
                 log=str(log),
             )
             pid = reply["pid"]

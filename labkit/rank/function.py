@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import faulthandler
 import inspect
 import linecache
@@ -26,6 +25,7 @@ from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
 from labkit.theory.record import is_cell
 
+LOG = "LABKIT_LOG"  # the log of a rank that another host's agent has started
 PRINTED = 2000  # characters of what a function prints that are kept
 
 _last_words: int | None = None  # the file that a dying process writes its stack to
@@ -34,16 +34,15 @@ _last_words: int | None = None  # the file that a dying process writes its stack
 def begin(sizes: Sequence[int], limit: float, folder: str, count: int) -> None:
     """Before a check: make sub-groups, numbered from `count`, and let a process that crashes leave its stack behind.
 
-    The stack goes into the folder.
+    The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
     """
     global _last_words
     subworld.gather(sizes, limit, count)
     if not faulthandler.is_enabled():
-        with contextlib.suppress(OSError):  # a folder of another host
-            _last_words = os.open(
-                f"{folder}/last-words-{dist.get_rank()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-            )
-            faulthandler.enable(_last_words)
+        log = os.environ.get(LOG)
+        path, how = (log, os.O_APPEND) if log else (f"{folder}/last-words-{dist.get_rank()}", os.O_TRUNC)
+        _last_words = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600)
+        faulthandler.enable(_last_words)
 
 
 def finish(count: int) -> None:
