@@ -38,8 +38,8 @@ class TestTools(Ssh):
     def test_values_moves_bytes_and_waits_are_shown_from_the_run(self, notebook):
         assert "rank 3 │" in self.says(notebook, "lab.look('x')")
         assert "rank 3 │ 4 (3·0) → 10 (Σ 0–3·0)" in self.says(notebook, "lab.flow('dist.all_reduce(x)', 'x')")
-        wire = "lab.wire('dist.send(torch.ones(1 << 18), 2) if rank == 1 else rank == 2 and dist.recv(torch.ones(1 << 18), 1)')"
-        assert self.says(notebook, f"{wire}.across(lab.hosts)[0][1] >> 20").endswith("\n1")
+        sends = "if rank == 1: dist.send(torch.ones(1 << 18), 2)\nif rank == 2: dist.recv(torch.ones(1 << 18), 1)"
+        assert self.says(notebook, f"lab.wire({sends!r}).across(lab.hosts)[0][1] >> 20") == "1"
         self.says(notebook, "%%px\nimport time\nif rank == 3: time.sleep(0.5)\ndist.barrier()")
         assert "waited for rank 3 in barrier" in self.says(notebook, "lab.last.waits()")
 
