@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.exercises.lesson15_places import BY_HOSTS, OUT, PLACE
+from labkit.exercises.lesson15_slips import naming
 from labkit.grading.exercise import Budget, Case, Exercise, Mutant
 from labkit.grading.inputs import counting, draws, vectors
 from labkit.theory import collectives
@@ -406,4 +407,4 @@ BROADCAST = Exercise(
     ),
 )
 
-EXERCISES = (OUT, LEADERS, RAILS, PLACE, BY_HOSTS, BROADCAST)  # as the lesson asks them
+EXERCISES = (naming(OUT), LEADERS, RAILS, PLACE, BY_HOSTS, BROADCAST)  # as the lesson asks them

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.exercises.lesson15_slips import naming
 from labkit.grading.exercise import Case, Exercise, Mutant
 
 # -- what a GPU holds -------------------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequenc
         Mutant("shards gradients in stage 1", replace=("zero >= 2", "zero >= 1"), says="gradients"),
         Mutant("shards only in its own stage", replace=("zero >= 1", "zero == 1"), says="optimizer"),
         Mutant("forgets that the copies share the batch", replace=("tokens / data / micro", "tokens / micro")),
+        Mutant("does not cut the weights by pipe", replace=("/ (tensor * pipe)", "/ tensor")),
         Mutant("does not cut the layers' activations by pipe", replace=("layers / pipe  # of", "layers  # of")),
         Mutant(
             "asks the other ranks",
@@ -210,6 +212,14 @@ def mates(order, sizes, rank, along):
             "begins every group in the first rank",
             replace=("first = rank - place * step", "first = rank % step"),
         ),
+        Mutant(
+            "takes all ranks in the same place along the dimension",
+            replace=(
+                "return [first + i * step for i in range(sizes[along])]",
+                "world = step\n    for name in order[: order.index(along) + 1]:\n        world *= sizes[name]\n"
+                "    return [r for r in range(world) if r // step % sizes[along] == place]",
+            ),
+        ),
         Mutant("counts places up to the end of the world", replace=("rank // step % sizes[along]", "rank // step")),
         Mutant(
             "asks the other ranks",
@@ -309,6 +319,11 @@ def leaves_host(groups, size, per_host):
             "sends once, as a reduce-scatter does",
             replace=("2 * size * (len(ranks) - 1) / len(ranks)", "size * (len(ranks) - 1) / len(ranks)"),
         ),
+        Mutant(
+            "takes the number of all ranks for that of the group",
+            replace=("2 * size * (len(ranks) - 1) / len(ranks)", "2 * size * (world_size - 1) / world_size"),
+        ),
+        Mutant("takes `rank % per_host` for the host", replace=("host = rank // per_host", "host = rank % per_host")),
         Mutant("forgets the groups before the last one", replace=("out.get(host, 0) + each", "each")),
         Mutant(
             "counts what comes in as well",
@@ -336,4 +351,4 @@ def leaves_host(groups, size, per_host):
     ),
 )
 
-EXERCISES = (MEMORY, MATES, LEAVES)
+EXERCISES = tuple(map(naming, (MEMORY, MATES, LEAVES)))

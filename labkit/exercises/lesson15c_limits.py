@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.exercises.lesson15_slips import naming
 from labkit.grading.exercise import NOTHING, Case, Exercise, Mutant
 
 # -- micro-batches for a small bubble ---------------------------------------------------------------------------------
@@ -198,4 +199,4 @@ def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro
     ),
 )
 
-EXERCISES = (FEWEST, WRONG)
+EXERCISES = tuple(map(naming, (FEWEST, WRONG)))

@@ -1,0 +1,55 @@
+"""A check that names a planted mistake: a wrong result is held against that of every mistake. No exercise here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labkit.grading.exercise import Exercise
+
+
+def naming(exercise: Exercise) -> Exercise:
+    """The exercise with a harness that says of a wrong result which planted mistakes give the same.
+
+    It is for functions that only compute, from the same arguments on all ranks. The solution, and each mistake whose
+    verdict is "wrong", run on the same input, on the rank itself. A mistake that an earlier input would have shown is
+    not named. A wrong result that none of them gives is returned, and judged as ever.
+    """
+    versions = [(mutant.why, mutant.of(exercise)) for mutant in exercise.mutants if mutant.verdict == "wrong"]
+    cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]
+    return replace(
+        exercise,
+        harness=f"""
+def harness(theirs, *args, **options):
+    from labkit.grading import judge
+
+    def differs(out, source, args, options):
+        space = dict(globals())
+        exec(source, space)
+        try:
+            return judge.first_difference(out, space[{exercise.name!r}](*args, **options), 1e-6)
+        except Exception as error:  # this mistake comes to no result on this input
+            return error
+
+    def right(args, options):
+        space = dict(globals())
+        exec({exercise.code!r}, space)
+        return space[{exercise.name!r}](*args, **options)
+
+    out = theirs(*args, **options)
+    off = judge.first_difference(out, right(args, options), 1e-6)
+    if off is not None:
+        cases = {cases!r}
+        earlier = cases[: cases.index((args, options))] if (args, options) in cases else []
+        same = [
+            why
+            for why, source in {versions!r}
+            if not differs(out, source, args, options)
+            and not any(differs(right(*case), source, *case) for case in earlier)
+        ]
+        assert not same, f"{{off.says}}. You get this if the function {{', or if it '.join(same[:3])}}"
+    return out
+""",
+    )
+
+
+EXERCISES: tuple[Exercise, ...] = ()

@@ -1,0 +1,67 @@
+"""Lessons 15 and 15c say of a wrong result which planted mistake gives it. No ranks: the harness runs right here."""
+
+from typing import Any
+
+import pytest
+
+from labkit import exercises
+from labkit.exercises.lesson15_slips import naming
+from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.inputs import Case
+
+NAMED = ("bytes_out_of_hosts", "stage_memory", "mates", "leaves_host", "fewest_micro", "what_is_wrong")
+MISTAKES = [
+    pytest.param(exercises.find(name), mutant, id=f"{name}-{mutant.why}")
+    for name in NAMED
+    for mutant in exercises.find(name).mutants
+    if mutant.verdict == "wrong"
+]
+
+
+def told(exercise: Exercise, source: str) -> str:
+    """What the harness says of a function on the first input on which it is wrong; "" if it says nothing."""
+    space: dict[str, Any] = {"world_size": 2, "rank": 0}
+    exec(exercise.harness, space)
+    theirs = dict(space)
+    exec(source, theirs)
+    for case in exercise.inputs(2):
+        args = case.xs[0] if isinstance(case.xs[0], tuple) else (case.xs[0],)
+        try:
+            space["harness"](theirs[exercise.name], *args, **case.options)
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("exercise", "mutant"), MISTAKES)
+def test_a_planted_mistake_is_named(exercise: Exercise, mutant: Mutant):
+    assert f" {mutant.why}" in told(exercise, mutant.of(exercise))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_nothing_is_said_of_the_solution(name: str):
+    assert told(exercises.find(name), exercises.find(name).code) == ""
+
+
+def test_a_mistake_that_an_earlier_input_would_have_shown_is_not_named():
+    twice = naming(
+        Exercise(
+            name="twice",
+            lesson="15",
+            title="",
+            statement="",
+            means=lambda xs, **_: [2 * x[0] for x in xs],
+            inputs=lambda n: [Case([(1,)] * n), Case([(2,)] * n), Case([(0,)] * n)],
+            solution="def twice(x):\n    return 2 * x\n",
+            mutants=(
+                Mutant("adds 2", replace=("2 * x", "x + 2")),
+                Mutant("squares a number above 1", replace=("2 * x", "x * x + (x == 2) if x > 1 else 2 * x")),
+                Mutant("adds 3 to a number above 1", replace=("2 * x", "x + 3 if x > 1 else 2 * x")),
+                Mutant("adds 3", replace=("2 * x", "x + 3")),
+            ),
+        )
+    )
+    assert told(twice, "def twice(x):\n    return x + 2\n").endswith("if the function adds 2")
+    said = told(twice, "def twice(x):\n    return 5 if x == 2 else 2 * x\n")
+    assert said.endswith("if the function squares a number above 1, or if it adds 3 to a number above 1")
+    assert told(twice, "def twice(x):\n    return 7\n") == ""
