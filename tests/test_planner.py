@@ -11,6 +11,7 @@ import pytest
 import labkit
 from labkit import LabError, progress, task
 from labkit.planner import Planner
+from labkit.plot import planned as plot
 from labkit.show.planned import Links, Planned
 from labkit.theory.planning import JOBS, Plan, Price, best
 
@@ -118,3 +119,13 @@ def test_links_have_each_way_twice_and_the_time_to_compute():
     svg = links.svg.decode()
     assert all(a.way in svg for a in links.ways)
     assert "powers of ten" in svg
+
+
+@pytest.mark.parametrize("whole", [40.0, 68.0, 72.0, 76.0, 79.9, 80.0, 120.0])
+def test_the_mark_does_not_go_through_the_total(whole: float):
+    picture = plot.Picture([plot.Stack("A GPU", {"weights": whole}, "GB", 80.0, "room for 80 GB")], ["a", "b", "c"], [])
+    ax = plot.draw(plot.axes(picture), picture)
+    (total,) = [t for t in ax.texts if t.get_text() == f"{plot.figure(whole)} GB"]
+    at = ax.lines[-1].get_xdata()[0]
+    left = total.get_position()[0]
+    assert not left < at < left + plot.extent(total.get_text(), 9, True)

@@ -180,8 +180,8 @@ def leaders_all_reduce(x, inside, leaders):
         "Only a leader may call the all-reduce: with `group=None` it would be one of the whole world.",
     ),
     after=(
-        "S each way between two hosts, where the ring over all ranks sends 1.5 S. But one rank of each host sends all "
-        "of it, through one connection, while the others wait."
+        "S each way between two hosts, where the ring over all ranks sends 1.5 S. One rank of each host sends all of "
+        "it, while the others wait."
     ),
 )
 
@@ -293,8 +293,8 @@ def rails_all_reduce(x, inside, rail):
         "`list(total.chunk(g))` are views of `total`: what `dist.all_gather` writes into them is in `total`.",
     ),
     after=(
-        "The hosts exchange as many bytes as with leaders, but over g connections at once. In lesson 06 you could "
-        "write this with sends for two hosts of two."
+        "The hosts exchange as many bytes as with leaders, but over g connections at once. The puzzle `two_hosts` of "
+        "lesson 06 asks for the same with sends, on two hosts of two."
     ),
 )
 

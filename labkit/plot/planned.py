@@ -81,7 +81,11 @@ def _stack(ax: Axes, stack: Stack, top: float) -> None:
         if size > 0:
             _part(ax, x(before), x(before + size), y, i, figure(size))
             before += size
-    write(ax, x(before) + 0.16, y, f"{figure(whole)} {stack.unit}", 9, INK, "left", bold=True)
+    said = f"{figure(whole)} {stack.unit}"
+    free = x(before)
+    if stack.limit is not None and free < x(stack.limit) < free + 0.3 + extent(said, 9, True):
+        free = x(stack.limit)  # behind the mark, which would go through the words
+    write(ax, free + 0.16, y, said, 9, INK, "left", bold=True)
     if stack.limit is not None:
         at = x(stack.limit)
         ax.plot([at, at], [y - 0.5, y + 0.5], color=PAGE, linewidth=3.2, zorder=5)

@@ -60,8 +60,9 @@ PLACES = Series(
             ),
             answer="both ranks of a host take the same GPU",
             why=(
-                '**Both ranks of a host take the same GPU**: 0 on na, and 1 on nb. NCCL refuses that with "Duplicate '
-                'GPU detected"; other programs are slow, or run out of memory. LOCAL_RANK is right for every order.'
+                "Ranks 0 and 2 both take GPU 0 of na, ranks 1 and 3 both take GPU 1 of nb. NCCL refuses that with "
+                '"Duplicate GPU detected"; other programs are slow, or run out of memory. LOCAL_RANK is '
+                "right for every order."
             ),
         ),
         Prediction(
@@ -73,17 +74,17 @@ PLACES = Series(
                     "all four ranks meet: rank 0 opens the port, and the others find it",
                     "This would be true on one host. On every host, 127.0.0.1 means that host itself.",
                 ),
-                Option("ranks 0 and 1 wait for ranks 2 and 3, who look for rank 0 on their own host"),
+                Option("ranks 0 and 1 wait for ranks 2 and 3, which look for rank 0 on their own host"),
                 Option(
                     "two groups of two ranks form, one on each host",
                     "This would be true if each host had a rank 0. There is only one, and it waits for a world of "
                     "four.",
                 ),
             ),
-            answer="ranks 0 and 1 wait for ranks 2 and 3, who look for rank 0 on their own host",
+            answer="ranks 0 and 1 wait for ranks 2 and 3, which look for rank 0 on their own host",
             why=(
                 "They wait until they give up. Rank 0's store is at port MASTER_PORT of na. On nb, "
-                "127.0.0.1 is nb, where nobody listens there. MASTER_ADDR has to be an address that all hosts reach. A "
+                "127.0.0.1 is nb, and nobody listens there. MASTER_ADDR has to be an address that all hosts reach. A "
                 "host's name can be a trap, too: Debian writes `127.0.1.1` for it into the host's own /etc/hosts."
             ),
         ),
@@ -204,30 +205,32 @@ PREDICTIONS = (
         name="two_cards",
         lesson="15",
         question=(
-            "Leaders and rails over one link of 25 MB/s: both need S/25 MB/s = 129 ms. Now buy a second network card "
-            "for each host, so that every rank has a link of 25 MB/s for itself. Which of the two gains?"
+            "Leaders or rails? Count only the time across, not the stages inside a host. First the hosts have one link "
+            "of 25 MB/s, which all connections share. Then each rank has a network card and a link of 25 MB/s of its "
+            "own. What is true?"
         ),
         options=(
             Option(
-                "both take half as long",
-                "This would be true if a connection could use both cards. With leaders, one connection carries all.",
+                "rails take half as long as leaders, over one link and over two",
+                "Over one link, the two connections of rails get half of it each. What counts there is the bytes, and "
+                "they are S either way.",
             ),
-            Option("only rails"),
+            Option("over one link both take the same time; over two, rails take half as long"),
             Option(
-                "only leaders",
+                "over one link both take the same time; over two, both take half as long",
                 "With leaders, one rank of each host sends everything, over its own card. The other card idles.",
             ),
             Option(
-                "neither: S bytes have to cross in any case",
-                "They do, but over two cards they can cross two at a time, if somebody gives both of them something to "
-                "carry.",
+                "both take the same time, over one link and over two: S bytes have to cross in any case",
+                "They have to, but two cards can take half of them each, if both are given something to carry.",
             ),
         ),
-        answer="only rails",
+        answer="over one link both take the same time; over two, rails take half as long",
         why=(
-            "**Only rails.** They send S/2 over each of two cards, in half the time. The leader has one card, and the "
-            "second one idles. Servers for training have a network card for each GPU, and the cards with the same "
-            "number on all servers are joined: that is called a rail."
+            "S bytes at 25 MB/s take 129 ms over one link, in however many connections they cross. Over two links, "
+            "rails send S/2 over each, in 64 ms; leaders use one card, and the other one idles. Servers for training "
+            "have a network card for each GPU, and the cards with the same number on all servers are joined: that is "
+            "called a rail."
         ),
     ),
     Prediction(

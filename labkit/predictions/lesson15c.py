@@ -29,8 +29,8 @@ LONGER = Prediction(
     answer="they stay the same",
     why=(
         "They stay the same. The first stage has half as many layers, and keeps twice as many micro-batches of them. A "
-        "longer pipeline saves weights, gradients and optimizer states, and no activations on the first stage. Only "
-        "tensor parallelism, or shorter sequences, make these smaller."
+        "longer pipeline saves weights, gradients and optimizer states, and no activations on the first stage. Of "
+        "the three dimensions, only tensor makes these smaller."
     ),
 )
 
@@ -119,8 +119,9 @@ SENDS = Prediction(
     answer="tensor, expert, data, pipe",
     why=(
         "Tensor, expert, data, pipe. Tensor parallelism all-reduces the activations of **all** tokens four times in "
-        "each layer. Experts get a GPU's own tokens, twice there and twice back, in each layer. Data parallelism sends "
-        "the gradients once a step, however many tokens there were. A pipeline sends activations at its boundaries."
+        "each layer. Experts get a GPU's own tokens only: there and back, forward and backward, in each layer. Data "
+        "parallelism sends the gradients once a step, however many tokens there were. A pipeline sends "
+        "activations at its boundaries."
     ),
 )
 

@@ -139,12 +139,12 @@ def impossible(job: Job, plan: Plan) -> list[str]:
     if plan.sequence and job.tokens % plan.tensor:
         said.append(f"Sequences of {job.tokens:,} tokens cannot be shared equally by tensor {plan.tensor}.")
     if model.layers % plan.pipe:
-        said.append(f"{model.layers} layers are no {plan.pipe} equal stages.")
+        said.append(f"{model.layers} layers cannot be cut into {plan.pipe} equal stages.")
     if job.rows % plan.data:
         said.append(f"{job.rows:,} sequences cannot be shared equally by data {plan.data}.")
     elif job.rows // plan.data % plan.micro:
         rows = job.rows // plan.data
-        said.append(f"Each copy has {rows:,} sequences, which are no {plan.micro:,} equal micro-batches.")
+        said.append(f"Each copy has {rows:,} sequences, which cannot be cut into {plan.micro:,} equal micro-batches.")
     return said
 
 

@@ -7,7 +7,9 @@ Memory of a rank (`held`), in bytes. With Ψ weights on the rank, of d copies:
   holds one gathered layer.
 - activations of one layer, for b sequences of s tokens, width h, a heads, t ranks along tensor, 2 bytes a number
   (Korthikanti and others, 2022, arXiv 2205.05198, sections 4.1 and 4.2): s b h (10 + 24/t), with sequence parallelism
-  s b h · 34/t; dropout's masks are 2 of the 10. Where attention keeps its scores, 5 a s² b / t more.
+  s b h · 34/t; dropout's masks are 2 of the 10. Where attention keeps its scores, 5 a s² b / t more. Megatron-LM
+  (`training/theoretical_memory_usage.py`, at d98e8a6) computes both, from table 2 of that paper as it says: 18 + 4 f/h
+  for a hidden layer of width f, which is 34 for f = 4h, divided by t; and 10 + 24/t without sequence parallelism.
 - 1F1B keeps at most p - k micro-batches on stage k of p (Narayanan and others, 2021, arXiv 2104.04473, section 2.2).
 - the last stage also keeps the scores of the vocabulary in float32 and what leads to them, 4 s b (h + v) / t
   (Korthikanti and others, section 4.3).

@@ -124,7 +124,7 @@ class Verdict:
         if top and ratio > CLOSE:
             more = {name: spent[name] - top.seconds[name] for name in spent}
             worst = max(more, key=lambda name: more[name])
-            said.append(f"Compared with the best plan, it spends the most more on {_part(worst)}: {more[worst]:.2g} s.")
+            said.append(f"Compared with the best plan, it loses the most time on {_part(worst)}: {more[worst]:.2g} s.")
         return said
 
 
