@@ -11,7 +11,7 @@ import ipywidgets
 from labkit import progress
 from labkit.errors import LabError
 from labkit.predictions import Series, every, find_series
-from labkit.show.box import Box
+from labkit.show.box import LINES, Box
 from labkit.show.choices import Answers, Questions, asked
 from labkit.show.keys import DEAF
 from labkit.show.prediction import code, plain
@@ -48,7 +48,7 @@ class Choose(Box):
             question = ipywidgets.HTML(f"<b>{number}.</b> {code(part.question)}", layout={"margin": "6px 0 0 4px"})
             self._fields.append(field)
             rows += [question, field]
-        super().__init__([ipywidgets.HTML(asked(self._series) + DEAF), *rows, self._button, self._said])
+        super().__init__([ipywidgets.HTML(asked(self._series) + DEAF + LINES), *rows, self._button, self._said])
 
     @property
     def choices(self) -> list[str | None]:

@@ -12,7 +12,7 @@ import ipywidgets
 
 from labkit import turns
 from labkit.errors import CellError, LabError
-from labkit.show.box import Box
+from labkit.show.box import LINES, Box
 from labkit.show.keys import DEAF
 from labkit.show.shown import Shown, shown
 from labkit.words import listed
@@ -75,7 +75,7 @@ class Knob(Box):
         self._error: BaseException | None = None
         for control in self._controls.values():
             control.observe(lambda _: self._move(), "value")
-        hidden = ipywidgets.HTML(DEAF + STYLE, layout={"display": "none"})
+        hidden = ipywidgets.HTML(DEAF + LINES + STYLE, layout={"display": "none"})
         super().__init__([*self._controls.values(), self._said, self._picture, hidden])
         self.add_class("labkit-knob")
         self.go()

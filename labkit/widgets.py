@@ -15,7 +15,7 @@ import ipywidgets
 from labkit import progress
 from labkit.errors import LabError
 from labkit.predictions import Prediction, every, find
-from labkit.show.box import Box
+from labkit.show.box import LINES, Box
 from labkit.show.keys import DEAF, ENTER_GOES_ON
 from labkit.show.prediction import Answer, Question, asked, code, plain
 
@@ -27,6 +27,12 @@ STATES = {
     "silent": ("#E69F00", '<path d="M8 2 L14 13.5 H2 Z" fill="none" stroke-width="2"/>', "does not answer"),
     "dead": ("#D55E00", '<path d="M3 3 L13 13 M13 3 L3 13" stroke-width="3"/>', "dead"),
 }
+
+# ipywidgets gives an option one line of 20 px: a longer one ran into the next, and its button fell to its last line.
+WRAPPED = """<style>
+.labkit-predict .widget-radio-box label {display: flex; align-items: baseline; height: auto; min-height: 20px}
+.labkit-predict .widget-radio-box input {order: -1; flex: none; float: none; align-self: flex-start}
+</style>"""
 
 
 class Strip(ipywidgets.HTML):
@@ -104,8 +110,10 @@ class Predict(Box):
         self._button = ipywidgets.Button(description="Lock it in", disabled=bool(self._prediction.options))
         self._button.on_click(lambda _: self._press())
         self._field, shown = self._options() if self._prediction.options else self._number()
-        question = ipywidgets.HTML(asked(self._prediction) + (DEAF if self._prediction.options else ENTER_GOES_ON))
+        keys = DEAF if self._prediction.options else ENTER_GOES_ON
+        question = ipywidgets.HTML(asked(self._prediction) + keys + LINES + WRAPPED)
         super().__init__([question, shown, self._button, self._said])
+        self.add_class("labkit-predict")
 
     @property
     def choice(self) -> str | float | None:

@@ -84,6 +84,7 @@ def test_without_the_system_the_record_is_shown_and_how_to_get_it(bare: Path, na
     assert "w" in ten_lines.ten_lines(shown.source)
     html = shown._repr_html_()
     assert SYSTEMS[name].install.replace("&&", "&amp;&amp;") in html
+    assert html.index("recorded on") < html.index("<pre"), "whose lines they are stands above them"
     assert html.count("<tr>") == 1 + len(expected(4))
     with pytest.raises(LabError, match="not installed"):
         elsewhere.run(SYSTEMS[name])

@@ -7,9 +7,11 @@ import pytest
 
 from labkit import draw, predictions
 from labkit.errors import LabError
+from labkit.show.spent import Spent
 from labkit.theory import events
 from labkit.theory.events import Step, engine, failures, program, slowest
 from labkit.theory.events.failures import DAY
+from tests import pictures
 
 N, SIZE, FABRIC = 100_000, 14e9, events.H100S.but(over=4)
 MTBF = 54 * DAY * 16_384 / 419
@@ -131,3 +133,10 @@ def test_a_step_and_a_run_draw_themselves_and_their_words_hold_every_part(steps)
     assert "lost work" in run._repr_html_()
     with pytest.raises(LabError, match="is no schedule"):
         draw({"a": 1})
+
+
+def test_the_bars_begin_behind_the_longest_name_and_are_as_long_whatever_the_names():
+    step = events.all_reduce("hierarchical, ring", events.H100S, 64, 1e9)
+    widths = [pictures.size(Spent({name: step}).svg)[0] for name in ("ring", "… saves at Young's interval", "x" * 99)]
+    assert widths == sorted(set(widths)), "no room is kept for names that are not there"
+    assert all(w.right <= width for w in pictures.words(Spent({"x" * 99: step}).svg) for width in widths[2:])

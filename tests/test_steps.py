@@ -5,9 +5,12 @@ from __future__ import annotations
 import xml.dom.minidom
 
 import pytest
+from matplotlib.patches import FancyArrowPatch
 
 from labkit.errors import LabError
-from labkit.plot.tiles import needed
+from labkit.plot import steps as plot
+from labkit.plot.sheet import extent, shortened
+from labkit.plot.tiles import Tile, needed
 from labkit.show.steps import Steps
 from tests.pictures import shift
 from tests.recorded import Told, told
@@ -115,3 +118,16 @@ def test_the_words_of_a_tile_fit_into_it():
         tiles = [t for slot in steps.film._draw(0).slots for row in slot.tiles for t in row]
         assert any(t.text for t in tiles)
         assert all(needed(t) <= t.width for t in tiles)
+
+
+@pytest.mark.parametrize("name", ["x", "inbox [2]", "a name that is cut off"])
+@pytest.mark.parametrize("lanes", [1, 5])
+def test_an_arrow_that_comes_around_to_rank_0_passes_beside_the_names(name, lanes):
+    tiles = [[Tile("0", width=plot.WIDTH)] for _ in range(4)]
+    arrows = [plot.Arrow((2 + i % 2, 0, 0, 1), (0, 1, 0, 1)) for i in range(lanes)]
+    picture = plot.Picture("step 1", [plot.Slot("out", tiles), plot.Slot(name, tiles)], arrows)
+    ax = plot.draw(plot.axes([picture]), [picture])
+    leftmost = min(float(a._path_original.vertices[:, 0].min()) for a in ax.findobj(FancyArrowPatch))
+    names_end = plot.NAME + extent(shortened(name, plot.LEFT - 0.5, 8, mono=True), 8, mono=True)
+    assert names_end < leftmost
+    assert name != "x" or plot.margin([picture]) == plot.LEFT

@@ -376,7 +376,7 @@ LEAVING = Exercise(
     means=lambda xs: [_leaving(*x) for x in xs],
     inputs=_jobs,
     tolerance=1e-9,
-    picture=lambda: [("tree", *schedules.parents(4), 2, 8.0), ("CollNet", *schedules.parents(4), 2, 8.0)],
+    picture=lambda: [("tree", *schedules.parents(3), 2, 8.0), ("CollNet", *schedules.parents(3), 2, 8.0)],
     solution='''
 def leaves_node(algorithm, first, second, gpus, nbytes):
     """Return the bytes that each node sends to the outside, a list of floats."""
@@ -447,7 +447,8 @@ RAN = Exercise(
     title="Read how it ran",
     statement=(
         "`line` is a line of NCCL's log as `NCCL_DEBUG_SUBSYS=TUNING` writes it (version 2.27 and later), with "
-        "whatever stands before `NCCL INFO`. Return a list: the operation as one of `all-reduce`, `all-gather`, "
+        f"whatever stands before `NCCL INFO`. Rank 0's in the picture is `{LINES[0]}`.\n\n"
+        "Return a list: the operation as one of `all-reduce`, `all-gather`, "
         "`reduce-scatter`, `broadcast`; the bytes, an integer; the algorithm and the protocol in small letters; and "
         "**how many** channels it used, an integer."
     ),

@@ -5,7 +5,7 @@ No colours, for these mean ranks: greys and hatches, as in `plot.bars`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ from labkit.plot.svg import FAINT, GRID, INK, PAGE
 from labkit.theory.events.training import WHOLE
 from labkit.words import seconds
 
-WIDE, LEFT, RIGHT, MARGIN = 19.0, 6.3, 3.6, 0.4
+LEFT, PLOT, RIGHT, MARGIN = 6.3, 9.1, 3.6, 0.4  # LEFT is the most that names take
 TOP, LINE, ROW, BAR, BOTTOM, SWATCH = 0.5, 0.5, 0.72, 0.46, 1.05, 0.6
 # Ground, hatch, and the ink on it: the same in every picture.
 LOOKS = dict(zip(WHOLE, (*KINDS, (PAGE, "||||", INK)), strict=True))
@@ -39,19 +39,20 @@ class Spent:
 
 def axes(spent: Spent) -> Axes:
     """Axes that are large enough."""
-    return sheet(WIDE, _top(spent) + ROW * len(spent.bars) + BOTTOM)
+    return sheet(_wide(spent), _top(spent) + ROW * len(spent.bars) + BOTTOM)
 
 
 def draw(ax: Axes, spent: Spent) -> Axes:
     """Draw on axes as `axes` makes them, y downwards."""
-    for x, line, kind in _legend(_kinds(spent)):
+    for x, line, kind in _legend(spent):
         _box(ax, x, x + SWATCH, TOP + LINE * line, 0.34, kind)
         write(ax, x + SWATCH + 0.15, TOP + LINE * line, kind, 8, align="left")
     top, bottom = _top(spent), _top(spent) + ROW * len(spent.bars)
+    left = _left(spent)
     end = 1.0 if spent.whole else max((sum(bar.values()) for bar in spent.bars.values()), default=0.0) or 1.0
 
     def place(moment: float) -> float:
-        return LEFT + moment / end * (WIDE - LEFT - RIGHT)
+        return left + moment / end * PLOT
 
     if spent.whole:
         for mark in range(0, 101, 20):
@@ -62,7 +63,7 @@ def draw(ax: Axes, spent: Spent) -> Axes:
         clock(ax, place, end, top, bottom, spent.axis)
     for row, (name, bar) in enumerate(spent.bars.items()):
         y = top + ROW * (row + 0.5)
-        write(ax, MARGIN, y, shortened(name, LEFT - MARGIN - 0.3, 9), 9, align="left")
+        write(ax, MARGIN, y, shortened(name, left - MARGIN - 0.3, 9), 9, align="left")
         scale = sum(bar.values()) or 1.0 if spent.whole else 1.0
         _bar(ax, {kind: value / scale for kind, value in bar.items()}, y, place, end, spent.whole)
         write(ax, place(sum(bar.values()) / scale) + 0.16, y, spent.heads[name], 8.5, align="left", bold=True)
@@ -104,12 +105,21 @@ def _kinds(spent: Spent) -> list[str]:
     return list(dict.fromkeys(kind for bar in spent.bars.values() for kind in bar))
 
 
-def _legend(kinds: Sequence[str]) -> list[tuple[float, int, str]]:
+def _left(spent: Spent) -> float:
+    """Where the bars begin: behind the longest name, so that a narrow page need not shrink the picture for nothing."""
+    return min(LEFT, MARGIN + max((extent(name, 9) for name in spent.bars), default=0.0) + 0.5)
+
+
+def _wide(spent: Spent) -> float:
+    return _left(spent) + PLOT + RIGHT
+
+
+def _legend(spent: Spent) -> list[tuple[float, int, str]]:
     found = []
     x, line = MARGIN, 0
-    for kind in kinds:
+    for kind in _kinds(spent):
         width = SWATCH + 0.15 + extent(kind, 8)
-        if x > MARGIN and x + width > WIDE - MARGIN:
+        if x > MARGIN and x + width > _wide(spent) - MARGIN:
             x, line = MARGIN, line + 1
         found.append((x, line, kind))
         x += width + 0.55
@@ -117,4 +127,4 @@ def _legend(kinds: Sequence[str]) -> list[tuple[float, int, str]]:
 
 
 def _top(spent: Spent) -> float:
-    return TOP + LINE * max((line for _, line, _ in _legend(_kinds(spent))), default=0) + 0.45
+    return TOP + LINE * max((line for _, line, _ in _legend(spent)), default=0) + 0.45

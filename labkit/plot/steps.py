@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from labkit.plot.sheet import chip, sheet, shortened, stroke
+from labkit.plot.sheet import chip, extent, sheet, shortened, stroke
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 from labkit.plot.tiles import PITCH, TILE, Pen, Tile
 
@@ -18,6 +18,7 @@ WIDTH = 2.2  # of a tile, in tiles
 WIDE = TILE + (WIDTH - 1) * PITCH
 GUTTER = 1.25  # between two ranks
 LEFT, RIGHT = 2.1, 1.0
+NAME = 0.4  # where a buffer's name begins
 HEAD, SLOT, LANE, FOOT = 1.5, 0.34, 0.34, 0.35
 APART = 0.5  # between two pictures
 
@@ -72,44 +73,66 @@ def lanes(picture: Picture) -> int:
     return sum(not a.next_door for a in picture.arrows)
 
 
-def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
-    """Axes for several pictures, `across` beside one another, each with at least `room` lanes."""
-    width, heights = _sizes(pictures, across, room)
+def margin(pictures: Sequence[Picture]) -> float:
+    """How far from the edge rank 0 stands: more than LEFT where an arrow that comes around to it would cross a name."""
+    found = [LEFT]
+    for picture in pictures:
+        for lane, arrow in enumerate(a for a in picture.arrows if not a.next_door):
+            passed = [extent(_name(s), 8, mono=True) for s in picture.slots[arrow.dst[1] :]] if not arrow.dst[0] else []
+            if passed and NAME + max(passed) > LEFT - _out(lane):
+                found.append(NAME + max(passed) + _out(lane) + 0.1)
+    return max(found)
+
+
+def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
+    """Axes for several pictures, `across` beside one another, each with at least `room` lanes and a `left` margin."""
+    width, heights = _sizes(pictures, across, room, left)
     return sheet(min(across, len(pictures)) * (width + APART) - APART, sum(heights))
 
 
-def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0) -> Axes:
+def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
     """Draw pictures on axes as `axes` makes them, row by row, y downwards."""
-    width, heights = _sizes(pictures, across, room)
+    width, heights = _sizes(pictures, across, room, left)
+    inner = max(left, margin(pictures))
     pen = Pen(ax)
     for i, picture in enumerate(pictures):
         row, column = divmod(i, across)
-        _draw(ax, pen, picture, column * (width + APART), sum(heights[:row]))
+        _draw(ax, pen, picture, column * (width + APART), sum(heights[:row]), inner)
     pen.finish()
     return ax
 
 
-def _sizes(pictures: Sequence[Picture], across: int, room: int) -> tuple[float, list[float]]:
+def _sizes(pictures: Sequence[Picture], across: int, room: int, left: float) -> tuple[float, list[float]]:
     """The width of a picture, and the height of each row of them: that of its highest one."""
     under = LANE * max(room, *map(lanes, pictures))
     heights = [HEAD + sum(SLOT + slot.length * PITCH for slot in p.slots) + under + FOOT for p in pictures]
-    width = LEFT + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
+    width = max(left, margin(pictures)) + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
     return width, [max(heights[i : i + across]) for i in range(0, len(heights), across)]
 
 
-def _draw(ax: Axes, pen: Pen, picture: Picture, left: float, top: float) -> None:
-    pen.text(left + 0.4, top + 0.45, picture.title, 9.5, INK, "left", bold=True)
+def _name(slot: Slot) -> str:
+    return shortened(slot.name, LEFT - 0.5, 8, mono=True)
+
+
+def _out(lane: int) -> float:
+    """How far beside a rank an arrow that goes around turns."""
+    return 0.3 + 0.12 * (lane % 5)
+
+
+def _draw(ax: Axes, pen: Pen, picture: Picture, edge: float, top: float, inner: float) -> None:
+    left = edge + inner  # of rank 0
+    pen.text(edge + NAME, top + 0.45, picture.title, 9.5, INK, "left", bold=True)
     for r in range(picture.ranks):
-        x = left + LEFT + r * (WIDE + GUTTER)
+        x = left + r * (WIDE + GUTTER)
         chip(ax, x + WIDE / 2 - 0.62, top + 1.05, r)
         pen.text(x + WIDE / 2 + 0.15, top + 1.05, f"rank {r}", 9, INK)
     places: dict[tuple[int, int, int], tuple[float, float]] = {}  # the left edge's middle
     y = top + HEAD
     for s, slot in enumerate(picture.slots):
-        pen.text(left + 0.4, y + 0.5, shortened(slot.name, LEFT - 0.5, 8, mono=True), 8, FAINT, "left", mono=True)
+        pen.text(edge + NAME, y + 0.5, _name(slot), 8, FAINT, "left", mono=True)
         for r, tiles in enumerate(slot.tiles):
             for i, tile in enumerate(tiles):
-                x = left + LEFT + r * (WIDE + GUTTER)
+                x = left + r * (WIDE + GUTTER)
                 pen.tile(x, y + i * PITCH, tile)
                 places[r, s, i] = (x, y + i * PITCH + TILE / 2)
         y += SLOT + slot.length * PITCH
@@ -156,7 +179,7 @@ def _around(
 ) -> None:
     """Out at the right, under the ranks between, in at the left: or the other way, if that is shorter."""
     (a, ya), (b, yb) = src, dst
-    out = 0.3 + 0.12 * (lane % 5)
+    out = _out(lane)
     corners = [(a + WIDE, ya), (a + WIDE + out, ya), (a + WIDE + out, y), (b - out, y), (b - out, yb), (b, yb)]
     _arrow(ax, _rounded(corners), arrow)
     _label(pen, arrow, (a + b + WIDE) / 2, y - 0.14)

@@ -13,7 +13,7 @@ from matplotlib.path import Path
 from labkit.plot.sheet import color, extent, on, sheet, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE, PLAIN
 
-STRIDE, GAP, APART = 0.92, 0.35, 0.7  # from device to device, between switches, between CPUs
+STRIDE, GAP, APART = 0.92, 0.25, 0.5  # from device to device, between switches, between CPUs
 LEFT, TOP, CPU, SWITCH, DEVICE, LINKS = 0.4, 0.8, 0.62, 0.55, 0.75, 0.5
 LINE = 0.42
 BOLD = 2.6

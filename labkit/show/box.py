@@ -7,6 +7,9 @@ from typing import Any
 
 import ipywidgets
 
+# ipywidgets sets sentences in lines of 28 px, as high as a button.
+LINES = "<style>.labkit-box .widget-html-content {line-height: 1.6}</style>"
+
 
 class Box(ipywidgets.VBox):
     """Widgets one below the other; what is done in them is handled in the order in which it was done.
@@ -26,6 +29,7 @@ class Box(ipywidgets.VBox):
 
     def __init__(self, children: Sequence[ipywidgets.Widget]) -> None:
         super().__init__(children)
+        self.add_class("labkit-box")
         within = list(_within(self))
         buttons = [widget for widget in within if isinstance(widget, ipywidgets.Button)]
         if buttons:

@@ -90,9 +90,10 @@ class Film:
     def svg(self, step: int) -> bytes:
         """The picture of one step; all have one size."""
         if step not in self._drawn:
-            room = max(plot.lanes(self._draw(k)) for k in range(self.count + 1))
+            steps = [self._draw(k) for k in range(self.count + 1)]
+            room, left = max(map(plot.lanes, steps)), plot.margin(steps)
             picture = self._draw(step)
-            self._drawn[step] = svg.svg(plot.draw(plot.axes([picture], room=room), [picture], room=room))
+            self._drawn[step] = svg.svg(plot.draw(plot.axes([picture], 1, room, left), [picture], 1, room, left))
         return self._drawn[step]
 
     @functools.cached_property

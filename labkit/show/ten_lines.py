@@ -31,7 +31,8 @@ class TenLines:
     def title(self) -> str:
         """Whose they are, and whether they ran here."""
         if not self.told.recorded:
-            return f"{self.system.title}: run just now, in {self.seconds:.0f} s, by {self.told.about}"
+            took = f"{self.seconds:.0f} s" if self.seconds >= 0.5 else "less than a second"
+            return f"{self.system.title}: run just now, in {took}, by {self.told.about}"
         return f"{self.system.title}: recorded on {self.told.recorded}"
 
     @property
@@ -72,8 +73,9 @@ class TenLines:
         columns = ["call", *(f"rank {r}" for r in range(n))]
         remedy = markdown.html(self.remedy) if self.remedy else ""
         return (
-            f"<div class='labkit-ten-lines'><pre style='{LINES}'>{escape(ten_lines(self.source))}</pre>"
-            f"{table('ten-lines', escape(self.title), columns, rows)}<p>{escape(self.verdict)}</p>{remedy}</div>"
+            f"<div class='labkit-ten-lines'><p>{escape(self.title)}</p>"
+            f"<pre style='{LINES}'>{escape(ten_lines(self.source))}</pre>"
+            f"{table('ten-lines', '', columns, rows)}<p>{escape(self.verdict)}</p>{remedy}</div>"
         )
 
 

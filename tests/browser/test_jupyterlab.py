@@ -21,6 +21,10 @@ SUM = "%%px\nx = torch.tensor([rank + 1.0])\ndist.all_reduce(x)\nprint(x.item())
 IMPORTS = "from labkit import Predict\nfrom labkit.predictions import Option, Prediction\n\n"
 ASKED = f"""{IMPORTS}p = Predict(Prediction('q', '99', 'Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
 p"""
+LONG = f"""{IMPORTS}long = 'an option that goes on for long, ' * 6
+options = Option(long), Option('b' + long, 'No.'), Option('c', 'No.')
+p = Predict(Prediction('q', '99', 'Which? ' * 30, long, 'So.', options))
+p"""
 NUMBER = f"""{IMPORTS}p = Predict(Prediction('q', '99', 'How much?', 24, 'Six of 4 MiB.', unit='MiB'))
 p"""
 
@@ -146,6 +150,31 @@ def test_a_prediction_is_locked_in_and_its_keys_stay_inside(opened, lab_server):
     expect(two).to_be_checked()
     expect(nb.run_cell(1)).to_contain_text("'two'")
     expect(nb.run_cell(2)).to_contain_text("✓ You predicted b. two. That is right.")
+
+
+def test_an_option_too_long_for_its_line_goes_on_below_beside_its_button_and_covers_no_other(opened, lab_server, shots):
+    nb = opened(lab_server.write("long.ipynb", [LONG]))
+    nb.page.set_viewport_size({"width": 1000, "height": 1600})
+    widget = nb.run_cell(0)
+    labels = widget.locator(".widget-radio-box label")
+    expect(labels).to_have_count(3)
+    nb.page.screenshot(path=shots / "long options.png")
+    texts = labels.evaluate_all(
+        """labels => labels.map(label => {
+            const range = document.createRange();
+            range.selectNode(label.firstChild);
+            const text = range.getBoundingClientRect(), button = label.querySelector('input').getBoundingClientRect();
+            return [text.top, text.bottom, text.left, button.top, button.bottom, button.right];
+        })"""
+    )
+    ends = 0.0
+    for top, bottom, left, button_top, button_bottom, button_right in texts:
+        assert top >= ends, "it begins below the one before"
+        assert top - 6 < button_top < button_bottom < top + 30, "its button is at its first line"
+        assert left >= button_right
+        ends = bottom
+    assert texts[0][1] - texts[0][0] > 30, "the first has two lines at least"
+    assert nb.errors() == []
 
 
 def test_a_number_is_locked_in_with_the_keyboard_and_its_answer_is_folded_away_before(opened, lab_server):
