@@ -26,6 +26,10 @@ from jupyter_client import BlockingKernelClient
 MARK = "WORKBOOK_BROWSER"  # in the environment of a server and of whatever it starts: what must be gone at the end
 STARTING = 60.0  # seconds that JupyterLab may take to come up
 ENDING = 10.0  # seconds that it may take to end
+# Jupyter chooses a kernel's TCP ports and lets them go, and on a busy machine the kernel takes them only seconds later.
+# Where another program has got one of them meanwhile, the page says "Connecting" for a minute, and then the kernel is
+# dead. Unix sockets have names that nobody else takes; in a folder whose name is longer than this, ports have to do.
+SHORT = 50
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Server:
     notebooks: Path
     tmp: Path
     runtime: Path
+    log: Path
     mark: str
     process: subprocess.Popen[bytes]
 
@@ -105,14 +110,15 @@ def jupyterlab() -> Iterator[Server]:
     }
     # What runs this is installed: no stamp makes pip look again.
     command = ["make", "lab", f"VENV={sys.prefix}", f"--assume-old={sys.prefix}/.lab"]
+    transport = "ipc" if len(str(runtime)) < SHORT else "tcp"
     with open(place / "log", "wb") as log:
         process = subprocess.Popen(
-            [*command, "LAB_ARGS=--no-browser --ServerApp.port=0"],
+            [*command, f"LAB_ARGS=--no-browser --ServerApp.port=0 --KernelManager.transport={transport}"],
             cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
         url = _wait_for_url(process, runtime, place / "log")
-        yield Server(url, token, clone / "my-notebooks", tmp, runtime, mark, process)
+        yield Server(url, token, clone / "my-notebooks", tmp, runtime, place / "log", mark, process)
     finally:
         # make, its shell and JupyterLab; kernels are in groups of their own, JupyterLab ends them.
         if process.poll() is None:

@@ -47,6 +47,7 @@ def said(process: psutil.Process) -> str:
 def opened(chromium: BrowserContext, lab_server: Server) -> Iterator[Open]:
     """Open a notebook by name: `opened("00-start-here.ipynb")`."""
     notebooks: list[browse.Notebook] = []
+    before = lab_server.log.stat().st_size
 
     def open_one(name: str) -> browse.Notebook:
         notebooks.append(browse.Notebook(chromium, lab_server, name))
@@ -56,6 +57,7 @@ def opened(chromium: BrowserContext, lab_server: Server) -> Iterator[Open]:
     for notebook in notebooks:
         notebook.close()
     lab_server.end_kernels()
+    print(lab_server.log.read_bytes()[before:].decode(errors="replace"))  # pytest shows it of a red test
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import nbformat
 import pytest
+import serve
 from playwright.sync_api import BrowserContext, expect
 from serve import Server
 
@@ -97,3 +100,17 @@ def test_a_widget_is_saved_with_its_state_and_shows_it_with_another_kernel(opene
     nb.menu("Edit", "Paste Cell Below")
     expect(nb.cells.nth(1).get_by_text("Locked in: a. one")).to_be_visible()
     expect(nb.cells.nth(1).get_by_role("radio").nth(0)).to_be_checked()
+
+
+def test_no_other_program_can_take_a_kernels_ports_before_the_kernel_does(lab_server: Server):
+    lab_server.begin_kernel(lab_server.write("sockets.ipynb", ["1 + 1"]))
+    chosen = {
+        number
+        for file in lab_server.runtime.glob("kernel-*.json")
+        for name, number in json.loads(file.read_text()).items()
+        if name.endswith("_port")
+    }
+    taken = {c.laddr.port for process in lab_server.processes() for c in process.net_connections("tcp") if c.laddr}
+    lab_server.end_kernels()
+    assert len(chosen) >= 5
+    assert not chosen & taken or len(str(lab_server.runtime)) >= serve.SHORT
