@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.exercises.lesson15_places import BY_HOSTS, OUT, PLACE
-from labkit.exercises.lesson15_slips import naming
 from labkit.grading.exercise import Budget, Case, Exercise, Mutant
 from labkit.grading.inputs import counting, draws, vectors
+from labkit.grading.slips import naming
 from labkit.theory import collectives
 
 Hosts = Sequence[Sequence[int]]

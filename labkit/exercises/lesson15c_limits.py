@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.exercises.lesson15_slips import naming
 from labkit.grading.exercise import NOTHING, Case, Exercise, Mutant
+from labkit.grading.slips import naming
 
 # -- micro-batches for a small bubble ---------------------------------------------------------------------------------
 

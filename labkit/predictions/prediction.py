@@ -134,9 +134,9 @@ class Prediction:
         return " ".join([f"Your number is {float(f'{off:.2g}'):,.10g} times too {what}.", *slip])
 
     def words(self, choice: str | float) -> str:
-        """A choice as it is told: "b. both hold the sum", "24 MiB"."""
+        """A choice as it is told: "b. both hold the sum", "24 MiB"; an option of an earlier wording has no letter."""
         if isinstance(choice, str):
-            return next(f"{letter}. {option.text}" for letter, option in self.lettered if option.text == choice)
+            return next((f"{letter}. {option.text}" for letter, option in self.lettered if option.text == choice), choice)
         return f"{choice:,.10g} {self.unit}".strip()
 
     @property

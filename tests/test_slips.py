@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from labkit import exercises
-from labkit.exercises.lesson15_slips import naming
 from labkit.grading.exercise import Exercise, Mutant
 from labkit.grading.inputs import Case
+from labkit.grading.slips import naming
 
 NAMED = ("bytes_out_of_hosts", "stage_memory", "mates", "leaves_host", "fewest_micro", "what_is_wrong")
 MISTAKES = [

@@ -1,4 +1,4 @@
-"""A check that names a planted mistake: a wrong result is held against that of every mistake. No exercise here."""
+"""A check that names a planted mistake: a wrong result is held against that of every mistake."""
 
 from __future__ import annotations
 
@@ -50,6 +50,3 @@ def harness(theirs, *args, **options):
     return out
 """,
     )
-
-
-EXERCISES: tuple[Exercise, ...] = ()
