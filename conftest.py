@@ -32,21 +32,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Four ranks start with the first cell and stop after the last; every notebook's kernel inherits where they are."""
+    """Four ranks start with the first cell and stop after the last; every notebook's kernel inherits where they are.
+
+    Where a profile says where the ranks are, each notebook starts its own: those on other hosts cannot be shared.
+    """
     global _lab
-    if _is_cell(item) and _lab is None:
+    if _is_cell(item):
+        _environment.setenv("LABKIT_QUIET", "1")
+    if _is_cell(item) and _lab is None and not os.environ.get("LABKIT_PROFILE"):
         import labkit
 
-        _environment.setenv("LABKIT_QUIET", "1")
         _lab = labkit.start(4)
         _environment.setenv("LABKIT_SHARED", str(_lab.address))
     try:
         return (yield)
     finally:
-        if _lab is not None and not _is_cell(nextitem):
+        if not _is_cell(nextitem):
             _environment.undo()
-            _lab.stop()
-            _lab = None
+            if _lab is not None:
+                _lab.stop()
+                _lab = None
 
 
 def _is_cell(item: pytest.Item | None) -> bool:

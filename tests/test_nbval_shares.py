@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "labkit.py").write_text(STAND_IN)
     (tmp_path / "notebooks").mkdir()
     for name in "abc":
-        cell = new_code_cell("import os\nprint(os.environ['LABKIT_SHARED'], os.environ['LABKIT_QUIET'])")
+        cell = new_code_cell("import os\nprint(os.environ.get('LABKIT_SHARED'), os.environ['LABKIT_QUIET'])")
         cell.outputs = [new_output("stream", name="stdout", text="run/lab.json 1\n")]
         cell.execution_count = 1
         nbformat.write(new_notebook(cells=[cell]), tmp_path / "notebooks" / f"{name}.ipynb")
@@ -49,6 +50,14 @@ def test_notebooks_share_a_lab_a_worker_that_is_stopped_in_the_end(project: Path
     ran = subprocess.run([*command, *beside, "notebooks"], cwd=project, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert sorted((project / "notes").read_text().split()) == ["start(4)"] * labs + ["stop"] * labs
+
+
+def test_where_a_profile_says_where_the_ranks_are_each_notebook_starts_its_own(project: Path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
+    away = {**os.environ, "LABKIT_PROFILE": "far"}
+    ran = subprocess.run([*command, "notebooks/a.ipynb"], cwd=project, env=away, capture_output=True, text=True)
+    assert "None 1" in ran.stdout, ran.stdout + ran.stderr
+    assert not (project / "notes").exists()
 
 
 def test_no_lab_starts_for_a_test_that_is_no_notebooks(request, monkeypatch):
