@@ -82,7 +82,7 @@ class HostAgent:
         self.engines: dict[int, Process] = {}
         self.logs: dict[int, Path] = {}
         self.run = choose_rundir()
-        self.reaper = start_reaper(self.run)
+        self.reaper = start_reaper(self.run, wakes=True)  # else whoever waits for this process would wait for ever
         self.server = start_server(self.run.socket, self.run.tag)
         self.forks = ForkClient(self.run.socket)
         self.context = zmq.Context()

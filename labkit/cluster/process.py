@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 
-from labkit.cluster.reaper import ended, hold
+from labkit.cluster.reaper import ended, hold, stands_still
 from labkit.cluster.rundir import TAG
 
 
@@ -41,9 +41,7 @@ class Process:
 
     def stands_still(self) -> bool:
         """Whether it was stopped by a signal (SIGSTOP): it will never answer by itself."""
-        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] == "T" and self.runs()
-        return False
+        return stands_still(self.pid) and self.runs()
 
     def __del__(self) -> None:
         if self._fd is not None:

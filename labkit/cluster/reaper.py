@@ -2,7 +2,8 @@
 
 A process of its own, so that it outlives whatever kills the notebook's kernel. It watches the owner through
 a pidfd; on the owner's death, or on SIGTERM, it ends every process of this user that carries the run's
-random tag in its environment, then removes the run directory. It imports nothing of labkit and no package.
+random tag in its environment, then removes the run directory. Where the owner is the process of another host, which
+nobody sees, it wakes one that stands still. It imports nothing of labkit and no package.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ GRACE = 0.4  # seconds between asking a process to end and ending it
 PATIENCE = 3  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
 UNWINDING = 4  # seconds that they may take to end it, once they are told to
 MOMENTS = 1000  # milliseconds that an exec may take
+AWAKE = 1  # seconds between two looks whether the owner stands still
+STILL = 3  # looks after which one that stands still is woken: it may be meant to, for a moment
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
 
@@ -133,6 +136,32 @@ def owner_is_gone(owner, timeout):
         os.close(fd)
 
 
+def stands_still(pid):
+    """Whether a process was stopped by a signal (SIGSTOP): it will do nothing by itself."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as f:
+        return f.read().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def wake(owner):
+    """Let the owner go on; who has its number is our parent still, or nobody is woken."""
+    with contextlib.suppress(AttributeError, OSError):
+        fd = os.pidfd_open(owner)
+        if os.getppid() == owner:
+            signal.pidfd_send_signal(fd, signal.SIGCONT)
+        os.close(fd)
+
+
+def until_gone(owner, wakes):
+    """Wait until the owner ends; with `wakes`, it is woken whenever it stands still."""
+    still = 0
+    while not owner_is_gone(owner, AWAKE if wakes else 3600):
+        still = still + 1 if wakes and stands_still(owner) else 0
+        if still >= STILL:
+            wake(owner)
+            still = 0
+
+
 class Told(Exception):
     """Raised by SIGTERM: a handler that only returns would let the wait go on."""
 
@@ -144,7 +173,7 @@ def told(*_):
 
 def main():
     """Watch the owner named in the arguments, then end and remove everything of the run."""
-    owner, rundir = int(sys.argv[1]), sys.argv[2]
+    owner, rundir, wakes = int(sys.argv[1]), sys.argv[2], "wakes" in sys.argv[3:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tag = sys.stdin.buffer.readline().strip()  # read, not inherited: this process must not carry it
     if not tag:
@@ -160,8 +189,7 @@ def main():
         signal.signal(signal.SIGTERM, told)
         with contextlib.suppress(BrokenPipeError):
             os.write(1, b"ready\n")
-        while not owner_is_gone(owner, 3600):
-            pass
+        until_gone(owner, wakes)
         unfinished = LATE  # what the owner had forked but not yet executed carries the tag a moment later
     except Told:
         unfinished = 0

@@ -59,10 +59,13 @@ def choose_rundir() -> RunDir:
     return RunDir(path, secrets.token_hex(16))
 
 
-def start_reaper(run: RunDir) -> subprocess.Popen[bytes]:
-    """Start the process that makes the run directory and cleans up after this one; wait until it watches."""
+def start_reaper(run: RunDir, wakes: bool = False) -> subprocess.Popen[bytes]:
+    """Start the process that makes the run directory and cleans up after this one; wait until it watches.
+
+    With `wakes` it also lets this process go on when somebody has stopped it (SIGSTOP).
+    """
     reaper = subprocess.Popen(
-        [sys.executable, "-I", "-S", REAPER, str(os.getpid()), str(run.path)],
+        [sys.executable, "-I", "-S", REAPER, str(os.getpid()), str(run.path), *["wakes"] * wakes],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

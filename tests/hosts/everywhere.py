@@ -66,6 +66,12 @@ class Launcher:
         return notebook.run(f"from labkit import start\nlab = start({self.arguments}, {more})")
 
 
+def stop_agent(hosts: Hosts, host: str) -> None:
+    """Let the process that started a host's ranks stand still."""
+    (pid,) = [p.pid for p in hosts.processes(host) if re.search(r"python\S* -m labkit\.cluster\.host$", p.command)]
+    os.kill(hosts.outside(host, pid), signal.SIGSTOP)
+
+
 class Row(NamedTuple):
     """A rank in the lab's table."""
 
@@ -203,6 +209,23 @@ class Everywhere(Launcher):
         cell = notebook.wait(pending)
         assert cell.error.startswith("StoppedError: You stopped the cell"), cell
         alive(notebook)
+
+    def test_a_hosts_process_that_stands_still_is_woken_when_a_rank_there_has_died(self, three, notebook):
+        stop_agent(three, "nb")
+        os.kill(three.outside(*table(notebook)[3]), signal.SIGKILL)
+        cell = notebook.run(ALIVE)
+        assert re.search(r"rank 3 (had )?died \(SIGKILL\)", cell.error + cell.stdout), cell  # before or in the cell
+        alive(notebook, (3,))
+
+    def test_stop_ends_a_cell_where_a_rank_and_its_hosts_process_stand_still(self, three, notebook):
+        code = "if rank == 3:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()"
+        pending = begin(three, notebook, code)
+        stop_agent(three, "nb")
+        notebook.interrupt()
+        cell = notebook.wait(pending)
+        assert cell.error.startswith("StoppedError: You stopped the cell"), cell
+        assert "rank 3 was started anew, " in cell.traceback
+        alive(notebook, (3,))
 
     def test_a_controller_that_dies_comes_back(self, three, notebook):
         servers = [p.pid for p in three.processes("head") if "forkserver" in p.command]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.hosts.everywhere import Ends, Everywhere, Launcher, left
+from tests.hosts.everywhere import Ends, Everywhere, Launcher, left, stop_agent
 from tests.hosts.hosts import CHECKOUT, HOME
 from tests.live.processes import eventually
 
@@ -21,7 +21,10 @@ class TestEverywhere(Ssh, Everywhere):
 
 
 class TestEnds(Ssh, Ends):
-    pass
+    def test_a_kernel_killed_while_a_hosts_process_stands_still_leaves_nothing(self, hosts, lab):
+        stop_agent(hosts, "nb")
+        lab.kill()
+        self.nothing_is_left(hosts)
 
 
 @pytest.fixture
