@@ -32,6 +32,7 @@ from labkit.errors import LabError
 ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not come by standard input
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start
 ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
+SAYS = "labkit: "  # how a line begins in which the process of a host says why it ends
 AGAIN = 1.0  # seconds between two looks whether anybody listens where the notebook did
 CALLING = 15.0  # seconds in which the notebook must be reached
 RETURNING = 5.0  # seconds in which a connection that is lost must be back
@@ -121,9 +122,9 @@ class HostAgent:
             if lost_at is not None and now > asked + AGAIN:
                 asked = now
                 if self.refused():
-                    return "the notebook has ended"
+                    return "the notebook has ended."
             if lost_at is not None and now > lost_at + RETURNING:
-                return "the notebook does not answer"
+                return "the notebook does not answer."
 
     def refused(self) -> bool:
         """Whether nobody listens any more where the notebook did: it ended, and no link is down."""
@@ -233,13 +234,17 @@ def main() -> None:
         del os.environ[name]
     try:
         agent = HostAgent(order, order.get("number", number))
-    except (LabError, OSError, zmq.ZMQError) as error:
-        print(f"labkit: {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
-        return
-    why = agent.serve()
-    if why:
-        print(f"labkit: {socket.gethostname()}: {why}", file=sys.stderr, flush=True)
+    except LabError as error:
+        return _say(" ".join(str(error).split()))
+    except (OSError, zmq.ZMQError) as error:
+        return _say(f"{error}. Mend that, then start() again.")
+    if why := agent.serve():
+        _say(why)
     agent.end()
+
+
+def _say(why: str) -> None:
+    print(f"{SAYS}{socket.gethostname()}: {why}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from labkit.cluster.host import KEEPALIVE, versions
+from labkit.cluster.host import KEEPALIVE, SAYS, versions
 from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
 from labkit.errors import LabError
@@ -73,6 +73,12 @@ class Launched:
         """What srun says while its job waits in the queue; "" before and after."""
         queued = [line for line in self.said if "queued and waiting" in line]
         return "" if not queued or any("has been allocated" in line for line in self.said) else queued[-1]
+
+    def complaint(self) -> tuple[str, str]:
+        """(host, why) in the words of a host's process that could not come up; both "" where none said so."""
+        line = next((line for line in self.said if line.startswith(SAYS)), SAYS)
+        name, _, why = line.removeprefix(SAYS).partition(": ")
+        return name, why
 
     def words(self) -> str:
         """Its last lines, once it has ended all of them."""
@@ -267,10 +273,11 @@ class Hosts:
         while missing := [host for host in expected if not host.name]:
             self.listen(0.1)
             for host in missing:
-                if host.launched.ended() and not host.name:
+                if (host.launched.ended() or any(host.launched.complaint())) and not host.name:
                     self.listen(0.1)
                     if not host.name:
-                        raise LabError(self._never_came(missing, host.launched))
+                        mine = [other for other in missing if other.launched is host.launched]
+                        raise LabError(self._never_came(mine, host.launched))
             if time.monotonic() >= asked:  # the longer it waits, the more seldom Slurm is asked
                 waits = self._waits(missing)
                 asked = time.monotonic() + min(10.0, max(1.0, (time.monotonic() - began) / 10)) * bool(waits)
@@ -304,13 +311,21 @@ class Hosts:
 
     def _never_came(self, missing: Sequence[Host], launched: Launched) -> str:
         """Why a host's process did not call, as far as its launcher tells."""
+        said = launched.words()  # all of them, where it has ended
+        name, why = launched.complaint()
+        if why.startswith("the notebook"):  # has ended, or does not answer: as far as can be seen from there
+            why = (
+                f"it does not reach the notebook at {self.wish.address}. Open a firewall between them, or name an "
+                "address that it reaches: c.Cluster.controller_ip in a profile."
+            )
+        if why:
+            return f"No process came up on {name}: {why}"
         came = [host.called for host in self.hosts if host.name]
         names = [host.wished for host in missing if host.wished]
         who = listed(names) if names else count(len(missing), "host")
         some = f" ({listed(came)} {'is' if len(came) == 1 else 'are'} there)" if came else ""
-        said = launched.words()
         end = f"its command ended with exit code {launched.popen.returncode}" if launched.ended() else "it did not call"
-        return f"No process came up on {who}{some}: {end}{':' if said else '.'}\n{said}\n{_advice(launched, self.wish)}"
+        return f"No process came up on {who}{some}: {end}{':' if said else '.'}\n{said}\n{_advice(launched)}"
 
     def _agree(self) -> None:
         """Refuse hosts that run other versions: what is sent to them is code."""
@@ -415,7 +430,7 @@ class Hosts:
                         host.lost = "its connection is down"
 
 
-def _advice(launched: Launched, wish: Spread) -> str:
+def _advice(launched: Launched) -> str:
     """What to do about what ssh, srun or mpiexec complained of."""
     said = "\n".join(launched.said)
     known = {
@@ -429,8 +444,6 @@ def _advice(launched: Launched, wish: Spread) -> str:
         "c.SSHLauncher.remote_python in a profile.",
         "No module named": "Install the workbook there for the same interpreter, or name another: "
         "c.SSHLauncher.remote_python in a profile.",
-        "does not answer": f"The host does not reach {wish.address}. Open a firewall between them, or name an address "
-        "that it reaches: c.Cluster.controller_ip in a profile.",
         "run as root": "OpenMPI refuses root: set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.",
         "Invalid node name": "Ask `sinfo` for the names of the nodes.",
         "Requested node configuration is not available": "Ask for what the partition has: `sinfo` lists it.",

@@ -52,7 +52,7 @@ def choose_rundir() -> RunDir:
     except OSError as error:
         raise LabError(
             f"There is no directory for temporary files ({error}). "
-            "Set TMPDIR to a directory that you may write to, and start again."
+            "Free some room, or set TMPDIR to a directory that you may write to, and start again."
         ) from error
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT - len("/fork.sock"):
         raise LabError(f"The path {path} is too long for a socket. Set TMPDIR to a shorter one, such as /tmp.")
