@@ -19,6 +19,10 @@ class JoinError(LabError):
         self.why = why
 
 
+class HostError(LabError):
+    """A host of the lab does not answer any more, and its ranks are gone with it."""
+
+
 class CellError(LabError):
     """A `%%px` cell that ended on the ranks as an error.
 

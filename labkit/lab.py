@@ -14,13 +14,12 @@ from IPython.core.getipython import get_ipython
 from labkit import no_ranks, words
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Choose, Engines
-from labkit.cluster.hosts import HostLost
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
 from labkit.cluster.run import ANSWER
 from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
-from labkit.errors import JoinError, LabError
+from labkit.errors import HostError, JoinError, LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
 from labkit.theory.cells import assignment
@@ -96,7 +95,7 @@ def start(
     wish = _checked(n, backend, engines, timeout, nodes, per_node, hosts, profile)
     if _current is not None:
         if _current.wish == wish and _current.running:
-            with contextlib.suppress(HostLost):  # its job has ended, say: a new one is what is wished for
+            with contextlib.suppress(HostError):  # its job has ended, say: a new one is what is wished for
                 _current.heal()
                 print(_current.reason)
                 return _current

@@ -23,7 +23,7 @@ import zmq
 from labkit.cluster.host import KEEPALIVE, SAYS, versions
 from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
-from labkit.errors import LabError
+from labkit.errors import HostError, LabError
 from labkit.words import count, listed
 
 COMING = 60.0  # seconds in which a host's process must have called, once it was started
@@ -152,19 +152,19 @@ class FarProcess:
         return True
 
     def send(self, sig: int) -> None:
-        with contextlib.suppress(HostLost):
+        with contextlib.suppress(HostError):
             self._hosts.ask(self._host, "signal", pid=self.pid, sig=int(sig))
 
     def stands_still(self) -> bool:
-        with contextlib.suppress(HostLost):
+        with contextlib.suppress(HostError):
             return bool(self._hosts.ask(self._host, "stands_still", pid=self.pid)["stands"])
         return False
 
     def how(self) -> str:
-        """How it ended: "SIGKILL", "exit code 1", "its host nb is lost"."""
+        """How it ended: "SIGKILL", "exit code 1", "host nb is lost"."""
         host = self._hosts.hosts[self._host]
         if self.pid not in host.ends or host.life != self._life:
-            return f"its host {host.called} is lost"
+            return f"host {host.called} is lost"
         code = host.ends[self.pid]["code"]
         if code is None:
             return "its process ended"
@@ -173,10 +173,6 @@ class FarProcess:
     def log(self) -> str:
         """The last that it wrote, once it has ended."""
         return str(self._hosts.hosts[self._host].ends.get(self.pid, {}).get("log", ""))
-
-
-class HostLost(LabError):
-    """A host does not answer any more."""
 
 
 class Hosts:
@@ -219,7 +215,7 @@ class Hosts:
         """Start the process of a host that was lost anew, where its launcher can do that alone."""
         host = self.hosts[number]
         if self.wish.kind != "ssh":
-            raise HostLost(self._why_not(host))
+            raise HostError(self._why_not(host))
         host.launched.end(0)
         host.life += 1
         host.launched = Launched(self.wish.by_ssh(number, self._order, host.life), self.run.tag)
@@ -230,7 +226,7 @@ class Hosts:
             self.ask(number, "preload", 3 * ANSWERING)
         except LabError as error:
             host.name, host.lost = name, host.lost or "it cannot be reached"
-            raise HostLost(
+            raise HostError(
                 f"{host.called} is lost, and its ranks with it. They cannot be replaced while it does not "
                 f"answer:\n{error}\n"
                 "Run the cell again once it does, or start() without it."
@@ -257,7 +253,7 @@ class Hosts:
             if self._socket.closed:
                 return
             for host in self.hosts:
-                with contextlib.suppress(HostLost):
+                with contextlib.suppress(HostError):
                     self._send(host, "end", 0, {})
             self._socket.close(linger=500)
             self._context.term()  # whoever comes now finds nobody, and ends by itself
@@ -344,7 +340,7 @@ class Hosts:
     # -- asking -------------------------------------------------------------------------------------------------
 
     def ask(self, number: int, do: str, timeout: float = ANSWERING, **fields: Any) -> dict[str, Any]:
-        """Ask one host's process; HostLost where it does not answer."""
+        """Ask one host's process; HostError where it does not answer."""
         with self._lock:
             return self._receive(self._request(self.hosts[number], do, fields), self.hosts[number], timeout)
 
@@ -370,17 +366,17 @@ class Hosts:
         message = json.dumps({"request": request, "do": do, **fields}).encode()
         try:
             if host.lost:
-                raise HostLost(f"{host.called} is lost ({host.lost}). Call start() for new ranks.")
+                raise HostError(f"{host.called} is lost ({host.lost}). Call start() for new ranks.")
             self._socket.send_multipart([host.identity, message])
         except zmq.ZMQError:
-            raise HostLost(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().") from None
+            raise HostError(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().") from None
 
     def _receive(self, request: int, host: Host, timeout: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout
         while request not in self._replies:
             self.listen(0.05)
             if host.lost or time.monotonic() > deadline:
-                raise HostLost(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().")
+                raise HostError(f"{host.called} does not answer. Call lab.heal(), or lab.stop() and start().")
         reply = self._replies.pop(request)
         if "error" in reply:
             raise LabError(f"{host.called}: {reply['error']}. Mend that, then start() again.")

@@ -61,7 +61,7 @@ def test_an_mpiexec_that_is_killed_is_told_and_a_new_start_works(hosts):
         mpiexec = next(p.pid for p in hosts.processes("head") if p.command.startswith("mpiexec"))
         os.kill(hosts.outside("head", mpiexec), signal.SIGKILL)
         cell = notebook.run(ALIVE)
-        assert cell.status == "ok" or cell.error.startswith("HostLost: mpiexec has ended"), cell
+        assert cell.status == "ok" or cell.error.startswith("HostError: mpiexec has ended"), cell
         notebook.value("lab.stop()")
         assert Mpi().start(notebook).status == "ok"
         notebook.value("lab.stop()")

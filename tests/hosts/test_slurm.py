@@ -88,7 +88,7 @@ def test_a_job_cancelled_between_cells_is_said_to_be(hosts, lab):
     hosts.run("head", ["scancel", str(hosts.queue()[0].id)])
     assert eventually(lambda: not hosts.queue())
     cell = lab.run(ALIVE)
-    assert cell.error.startswith("HostLost"), cell
+    assert cell.error.startswith("HostError"), cell
     assert "CANCELLED" in cell.error, cell
     assert not hosts.queue()  # no other job was asked for behind the learner's back
     again = Slurm().start(lab)
@@ -101,7 +101,7 @@ def test_a_job_cancelled_during_a_cell_is_said_to_be(hosts, lab):
     pending = begin(hosts, lab, "if rank == 0:\n    while True: pass\ndist.barrier()")
     hosts.run("head", ["scancel", str(hosts.queue()[0].id)])
     cell = lab.wait(pending)
-    assert cell.error.startswith("HostLost"), cell
+    assert cell.error.startswith("HostError"), cell
     assert "CANCELLED" in cell.error, cell
     lab.value("lab.stop()")
     assert eventually(lambda: not left(hosts), 10), left(hosts)
