@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -69,6 +70,10 @@ class ForkClient:
             self._socket.sendall(json.dumps({"do": do, **request}).encode() + b"\n")
         except OSError as error:
             raise self._ended() from error
+
+    def heard(self) -> bool:
+        """Whether there is a reply to receive, or the server's end."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def receive(self) -> dict[str, Any]:
         try:

@@ -82,6 +82,7 @@ class HostAgent:
         }
         self.engines: dict[int, Process] = {}
         self.logs: dict[int, Path] = {}
+        self.importing = 0  # the request that is answered once the fork server has torch
         self.run = choose_rundir()
         self.reaper = start_reaper(self.run, wakes=True)  # else whoever waits for this process would wait for ever
         self.server = start_server(self.run.socket, self.run.tag)
@@ -117,6 +118,9 @@ class HostAgent:
                 asked = 0.0
             if self.socket in ready and not self.answer(json.loads(self.socket.recv())):
                 return ""
+            if self.importing and self.forks.heard():
+                self.reply(self.importing, "imported", {})
+                self.importing = 0
             self.tell_ends()
             now = time.monotonic()
             if lost_at is not None and now > asked + AGAIN:
@@ -141,12 +145,20 @@ class HostAgent:
         number, do = request.pop("request"), request.pop("do")
         if do == "end":
             return False
+        if do == "preload":  # lasts: meanwhile it must be heard that all is to end
+            self.importing = number
+            with contextlib.suppress(LabError):  # the server has ended, as is found where its reply is read
+                self.forks.send("preload")
+        else:
+            self.reply(number, do, request)
+        return True
+
+    def reply(self, number: int, do: str, request: dict[str, Any]) -> None:
         try:
             reply = getattr(self, f"do_{do}")(**request)
         except Exception as error:  # told where somebody waits for it
             reply = {"error": f"{type(error).__name__}: {error}"}
         self.tell("reply", request=number, **reply)
-        return True
 
     def tell_ends(self) -> None:
         """Tell which engines have ended, and how, as only the fork server knows."""
@@ -163,8 +175,8 @@ class HostAgent:
     def do_nothing(self) -> dict[str, Any]:
         return {}
 
-    def do_preload(self) -> dict[str, Any]:
-        self.forks.ask("preload")
+    def do_imported(self) -> dict[str, Any]:
+        self.forks.receive()
         return {"gpus": self.forks.ask("gpus")["gpus"]}
 
     def do_fork(self, args: list[str], env: dict[str, str], seats: list[str]) -> dict[str, Any]:

@@ -109,6 +109,15 @@ class Notebook:
         while (heard["parent_header"].get("msg_id"), heard["msg_type"]) != (message, "execute_input"):
             heard = self.client.get_iopub_msg(timeout=ENOUGH)
 
+    def until_shown(self, message: str, text: str) -> None:
+        """Wait until a cell that was sent has shown this text; what it shows until then is lost."""
+        cell = Cell()
+        while text not in cell.stdout + str(cell.displays):
+            heard = self.client.get_iopub_msg(timeout=ENOUGH)
+            if heard["parent_header"].get("msg_id") == message:
+                assert heard["content"].get("execution_state") != "idle", f"it ended without {text!r}: {cell}"
+                _take(cell, heard["msg_type"], heard["content"])
+
     def interrupt(self) -> None:
         """The Stop button."""
         self.manager.interrupt_kernel()
