@@ -252,6 +252,7 @@ def test_a_question_of_ones_own_is_not_among_the_workbooks(question, monkeypatch
 
 def test_a_first_answer_that_is_no_option_any_more_is_told_in_its_words(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))
+    monkeypatch.setattr(widgets, "every", lambda: {"one_or_ten": ONE_OR_TEN})
     progress.predict("one_or_ten", "5 in an earlier wording", False)
     later = Predict(ONE_OR_TEN)
     later.lock("b")

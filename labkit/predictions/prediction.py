@@ -136,7 +136,8 @@ class Prediction:
     def words(self, choice: str | float) -> str:
         """A choice as it is told: "b. both hold the sum", "24 MiB"; an option of an earlier wording has no letter."""
         if isinstance(choice, str):
-            return next((f"{letter}. {option.text}" for letter, option in self.lettered if option.text == choice), choice)
+            known = {option.text: f"{letter}. {option.text}" for letter, option in self.lettered}
+            return known.get(choice, choice)
         return f"{choice:,.10g} {self.unit}".strip()
 
     @property
