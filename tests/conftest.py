@@ -1,10 +1,12 @@
-"""No example is held to a wall-clock deadline: on a busy machine a slow one would be a red test.
+"""No example is held to a wall-clock deadline, nor its making: on a busy machine a slow one would be a red test.
 
 `make quick` tries few examples of each property (`--hypothesis-profile=quick`).
 """
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("workbook", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=10)
+BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+settings.register_profile("workbook", **BUSY)
+settings.register_profile("quick", max_examples=10, **BUSY)
 settings.load_profile("workbook")
