@@ -22,7 +22,7 @@ from tests.live.notebook import Cell
 from tests.live.processes import eventually
 
 CUT_OFF = 60.0  # seconds in which a host that is cut off has ended its part of the lab
-GONE = 30.0  # seconds after which a test gives up: a launcher that is told to end may take a while on a busy machine
+GONE = 10.0  # seconds in which everything must be gone from every host, however a lab ends
 ALIVE = """%%px
 y = torch.ones(1)
 dist.all_reduce(y)
