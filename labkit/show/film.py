@@ -92,8 +92,8 @@ class Film:
         if step not in self._drawn:
             steps = [self._draw(k) for k in range(self.count + 1)]
             room, left = max(map(plot.lanes, steps)), plot.margin(steps)
-            picture = self._draw(step)
-            self._drawn[step] = svg.svg(plot.draw(plot.axes([picture], 1, room, left), [picture], 1, room, left))
+            shown = steps[step : step + 1]
+            self._drawn[step] = svg.svg(plot.draw(plot.axes(shown, 1, room, left), shown, 1, room, left))
         return self._drawn[step]
 
     @functools.cached_property
