@@ -15,7 +15,7 @@ import sys
 import time
 
 GRACE = 0.4  # seconds between asking a process to end and ending it
-PATIENCE = 8  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
+PATIENCE = 3  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
 UNWINDING = 15  # seconds that they may take to end it, once they are told to; mpiexec tidies up
 MOMENTS = 1000  # milliseconds that an exec may take
 AWAKE = 1  # seconds between two looks whether the owner stands still
