@@ -12,10 +12,12 @@ import re
 import secrets
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -36,43 +38,51 @@ LEAVING = 5.0  # seconds in which the commands must end once their hosts were to
 
 
 class Launched:
-    """A command that started processes on hosts; what it says is kept, line by line."""
+    """A command that started processes on hosts; what it says is kept, line by line.
 
-    def __init__(self, launch: Launch, tag: str) -> None:
-        self.said: list[str] = []
+    It is written to a file of the run, not to a pipe: mpiexec still has something to say when the notebook has ended,
+    and a pipe that nobody reads any more would end it before it has cleared its own files away.
+    """
+
+    def __init__(self, launch: Launch, run: RunDir) -> None:
+        wrote, name = tempfile.mkstemp(prefix="launched-", suffix=".log", dir=run.path)
+        self._log = Path(name)
         try:
             self.popen = subprocess.Popen(
                 launch.argv,
                 stdin=subprocess.PIPE if launch.line else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=wrote,
                 stderr=subprocess.STDOUT,
                 text=True,
-                errors="replace",
-                env={**os.environ, **launch.environment, LAUNCHED: tag},
+                env={**os.environ, **launch.environment, LAUNCHED: run.tag},
                 start_new_session=True,  # Stop is for the kernel
             )
         except OSError as error:
             raise absent(launch.argv[0], error) from None
+        finally:
+            os.close(wrote)
         if self.popen.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self.popen.stdin.write(launch.line)
                 self.popen.stdin.flush()  # and kept open: the connection ends with it
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self) -> None:
-        assert self.popen.stdout
-        for line in self.popen.stdout:
-            if line.strip():
-                self.said.append(line.rstrip())
+    @property
+    def said(self) -> list[str]:
+        """The lines that it has written to their end; once it has ended, all."""
+        ended = self.ended()
+        with contextlib.suppress(FileNotFoundError):  # the lab has ended
+            lines = self._log.read_text(errors="replace").splitlines(keepends=True)
+            return [line.rstrip() for line in lines if line.strip() and (ended or line.endswith("\n"))]
+        return []
 
     def ended(self) -> bool:
         return self.popen.poll() is not None
 
     def queued(self) -> str:
         """What srun says while its job waits in the queue; "" before and after."""
-        queued = [line for line in self.said if "queued and waiting" in line]
-        return "" if not queued or any("has been allocated" in line for line in self.said) else queued[-1]
+        said = self.said
+        queued = [line for line in said if "queued and waiting" in line]
+        return "" if not queued or any("has been allocated" in line for line in said) else queued[-1]
 
     def complaint(self) -> tuple[str, str]:
         """(host, why) in the words of a host's process that could not come up; both "" where none said so."""
@@ -81,9 +91,7 @@ class Launched:
         return name, why
 
     def words(self) -> str:
-        """Its last lines, once it has ended all of them."""
-        if self.ended():
-            self._reader.join(1)
+        """Its last lines."""
         return "\n".join(self.said[-6:])
 
     def end(self, seconds: float) -> None:
@@ -203,7 +211,7 @@ class Hosts:
     def start(self, say: Callable[[str], None]) -> list[int]:
         """Start a process on each host, and torch in it; how many GPUs each has, in the order of the hosts."""
         for launch in self.wish.launches(self._order):
-            launched = Launched(launch, self.run.tag)
+            launched = Launched(launch, self.run)
             self.hosts += [Host(h, self.wish.hosts[h], launched) for h in launch.numbers]
         self._until_called(self.hosts, say)
         self._agree()
@@ -218,7 +226,7 @@ class Hosts:
             raise HostError(self._why_not(host))
         host.launched.end(0)
         host.life += 1
-        host.launched = Launched(self.wish.by_ssh(number, self._order, host.life), self.run.tag)
+        host.launched = Launched(self.wish.by_ssh(number, self._order, host.life), self.run)
         name, host.name, host.lost, host.unreached, host.ends = host.name, "", "", None, {}
         try:
             self._until_called([host], lambda line: None)
@@ -307,7 +315,7 @@ class Hosts:
 
     def _never_came(self, missing: Sequence[Host], launched: Launched) -> str:
         """Why a host's process did not call, as far as its launcher tells."""
-        said = launched.words()  # all of them, where it has ended
+        said = launched.words()
         name, why = launched.complaint()
         if why.startswith("the notebook"):  # has ended, or does not answer: as far as can be seen from there
             why = (

@@ -16,7 +16,7 @@ import time
 
 GRACE = 0.4  # seconds between asking a process to end and ending it
 PATIENCE = 3  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
-UNWINDING = 15  # seconds that they may take to end it, once they are told to; mpiexec tidies up
+UNWINDING = 4  # seconds that they may take to end it, once they are told to; mpiexec tidies up
 MOMENTS = 1000  # milliseconds that an exec may take
 AWAKE = 1  # seconds between two looks whether the owner stands still
 STILL = 3  # looks after which one that stands still is woken: it may be meant to, for a moment

@@ -414,9 +414,15 @@ class Hosts:
             file.chmod(0o644 if place.startswith(("/etc", "/run/host/hosts")) else 0o600)
 
     def _ready(self, name: str) -> bool:
-        """Whether the host's sshd answers; Slurm is asked for all of them at once."""
+        """Whether the host's sshd and its part of Slurm answer: all of its daemons are there then.
+
+        Slurm itself is asked beside, and would not tell: for ten seconds it takes a node that was lost for one that
+        answers.
+        """
+        slurm = 6817 if name == "head" else 6818
         tables = [Path(f"/proc/{self._hosts[name].pid1}/net/{kind}").read_text() for kind in ("tcp", "tcp6")]
-        return any(" 00000000:0016 " in table or f"{'0' * 32}:0016 " in table for table in tables)
+        heard = {line.split()[1] for table in tables for line in table.splitlines() if " 0A " in line}  # LISTEN
+        return {22, slurm} <= {int(address.rpartition(":")[2], 16) for address in heard}
 
     def _usable(self, *states: str) -> bool:
         """Whether Slurm's nodes all answer, and are in one of these states, if any are given."""
