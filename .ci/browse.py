@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cells import HERE
@@ -125,6 +125,23 @@ class Notebook:
         self.menu("Kernel", "Restart Kernel…")
         self.page.locator(".jp-Dialog .jp-mod-accept").click()
         expect(self.page.locator("#jp-main-statusbar")).to_contain_text(") | Idle")
+
+    def saved_widget(self, index: int, says: Callable[[Locator], Locator]) -> Locator:
+        """A cell with a widget that comes from the notebook's file, once it shows what `says` finds in it.
+
+        ipywidgets looks for a saved model for two seconds. One that comes a moment later, as on a busy machine, it
+        calls "not found" for good, though it is there by then: what is shown from now on, as a copy of the cell is,
+        finds it.
+        """
+        cell = self.cells.nth(index)
+        expect(says(cell).or_(cell.get_by_text("model not found")).first).to_be_visible()
+        if not says(cell).is_visible():
+            cell.locator(".jp-InputArea-prompt").click()
+            self.menu("Edit", "Copy Cell")
+            self.menu("Edit", "Paste Cell Below")
+            cell = self.cells.nth(index + 1)
+            expect(says(cell)).to_be_visible()
+        return cell
 
     def errors(self) -> list[str]:
         """The text of every error that a cell ended with."""

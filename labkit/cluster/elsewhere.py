@@ -1,31 +1,28 @@
 """A program of `notebooks/scripts` in another system's words, run as processes of its own; or what it printed once.
 
 TensorFlow and DeepSpeed are large, and have no business in the lab's own environment: they run in one beside it.
-The processes hang on a pipe each (`labkit.rank.tied`): they end with the process that asks them, even if it is killed.
+The processes end with the process that asks for them (`labkit.cluster.tied`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 from labkit.cluster import mpi
+from labkit.cluster.tied import Tied, tied
 from labkit.errors import LabError
 from labkit.theory import ten_lines
 from labkit.theory.ten_lines import System, Told
 
 SCRIPTS = Path(__file__).resolve().parent.parent.parent / "notebooks" / "scripts"
-TIED = Path(__file__).resolve().parent.parent / "rank" / "tied.py"
 PATIENCE = 240.0  # seconds: DeepSpeed builds an operator on its first run
 TURN = 0.1  # seconds between two looks at all processes
 SAID = 1200  # characters of a failed program's last words
@@ -64,41 +61,27 @@ def run(system: System, n: int = ten_lines.N) -> str:
     its = python(system)
     if not its:
         raise LabError(f"{system.title} is not installed here. Make an environment for it: {system.install}")
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-elsewhere-")))
+    with tempfile.TemporaryDirectory(prefix="labkit-elsewhere-") as made, ExitStack() as stack:
+        folder = Path(made)
         commands = _commands(system, its, n, folder / "meet")
-        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2 * len(commands))]
-        started: list[subprocess.Popen[bytes]] = []
-        stack.callback(_end, started)
-        for (command, env), out, err in zip(commands, files[::2], files[1::2], strict=True):
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(TIED), str(folder), *command],
-                    env=env,
-                    cwd=folder,
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,  # Stop is for the kernel
-                )
-            )
+        started = [stack.enter_context(tied(command, env, folder, folder)) for command, env in commands]
         end = time.monotonic() + PATIENCE
-        while running := [popen for popen in started if popen.poll() is None]:
-            if any(popen.returncode for popen in started):
+        while running := [each for each in started if each.code is None]:
+            if any(each.code for each in started):
                 break  # the others may wait for it for ever
             if time.monotonic() > end:
                 raise LabError(
                     f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes another "
-                    f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(files)}"
+                    f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(started)}"
                 )
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running[0].wait(TURN)
-        failed = [(rank, popen.returncode) for rank, popen in enumerate(started) if popen.returncode]
+            running[0].wait(TURN)
+        failed = [(rank, each.code) for rank, each in enumerate(started) if each.code]
         if failed:
-            _end(started)
+            for each in started:
+                each.end()
             rank, code = failed[0]
-            raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(files)}")
-        return _text(files[0])
+            raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(started)}")
+        return started[0].out
 
 
 def _commands(system: System, its: str, n: int, meet: Path) -> list[tuple[list[str], dict[str, str]]]:
@@ -130,21 +113,7 @@ def _program(system: System) -> Path:
     return own if own.is_file() else SCRIPTS / system.program
 
 
-def _end(started: list[subprocess.Popen[bytes]]) -> None:
-    """End those that still run."""
-    for popen in started:
-        if popen.stdin:
-            popen.stdin.close()
-    for popen in started:
-        popen.wait()
-
-
-def _text(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode("utf-8", "replace")
-
-
-def _said(files: Sequence[IO[bytes]]) -> str:
+def _said(started: Sequence[Tied]) -> str:
     """The last words of the ranks' errors, the longest of them."""
-    said = max(map(_text, files[1::2]), key=len).strip()
+    said = max((each.err for each in started), key=len).strip()
     return f"\n{said[-SAID:]}" if said else ""

@@ -1,7 +1,7 @@
 """MPI's all-reduce beside the lab's: ranks of its own on this host, which sleep until it is their turn; and `%%mpi`.
 
-The lab's ranks were not started by mpiexec and cannot become MPI's. These live as long as one race, or one cell, on
-pipes alone: they end with the process that asks them.
+The lab's ranks were not started by mpiexec and cannot become MPI's. These live as long as one race, or one cell: they
+end with the process that asks them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster.tied import tied
 from labkit.errors import LabError
 from labkit.outcome.text import merge
 from labkit.words import ranks
@@ -110,22 +111,11 @@ def cell(code: str, n: int) -> str:
     with tempfile.TemporaryDirectory(prefix="labkit-mpi-") as folder:
         file = Path(folder, "cell.py")
         file.write_text(code, encoding="utf-8")
-        popen = subprocess.Popen(
-            [*launcher(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(),
-            text=True,
-        )
-        late = False
-        try:
-            out, _ = popen.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            late, out = True, _ended(popen)
-        except BaseException:  # Stop, say
-            _ended(popen)
-            raise
+        command = [*launcher(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)]
+        with tied(command, _environment(), Path(folder)) as mpiexec:
+            late = not mpiexec.wait(PATIENCE)
+            mpiexec.end()
+            out, status = mpiexec.out, mpiexec.code
     told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
     for failed in (t for t in told if t["error"]):
         raise LabError(f"MPI's rank {failed['rank']} failed. Mend the cell:\n{failed['error']}")
@@ -140,19 +130,9 @@ def cell(code: str, n: int) -> str:
     if missed:
         raise LabError(
             f"MPI's {missed} ended in the middle of the cell, without an error of Python's (mpiexec: status "
-            f"{popen.returncode}). Look for what ends a process, or runs out of memory."
+            f"{status}). Look for what ends a process, or runs out of memory."
         )
     return merge({t["rank"]: t["text"] for t in told})
-
-
-def _ended(popen: subprocess.Popen[str]) -> str:
-    """What it said, once it is ended; mpiexec ends its ranks."""
-    popen.terminate()
-    try:
-        return popen.communicate(timeout=5)[0]
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        return popen.communicate()[0]
 
 
 def _environment() -> dict[str, str]:

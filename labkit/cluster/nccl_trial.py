@@ -12,11 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster.tied import Tied, tied
 from labkit.errors import LabError
 from labkit.theory import nccl_log, sharing
 
@@ -71,8 +74,12 @@ def run(
             "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
             "store": str(folder / "store"), "timeout": PATIENCE / 2,
         }  # fmt: skip
-        started = [_start({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)]
-        answers = _answers(started)
+        with ExitStack() as stack:
+            started = [
+                stack.enter_context(_start({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder))
+                for r in range(ranks)
+            ]
+            answers = _answers(started)
         log = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("log.*")))
     heard = nccl_log.read(log) if log.strip() else None
     tried = []
@@ -85,35 +92,22 @@ def run(
     return tried, heard
 
 
-def _start(order: dict[str, Any], shared: bool, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "labkit.rank.nccl_trial", json.dumps(order)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment(order["rank"], shared, folder)},
-        start_new_session=True,  # Stop is for the kernel
-    )
+def _start(order: dict[str, Any], shared: bool, folder: Path) -> AbstractContextManager[Tied]:
+    command = [sys.executable, "-m", "labkit.rank.nccl_trial", json.dumps(order)]
+    return tied(command, {**os.environ, **environment(order["rank"], shared, folder)}, folder)
 
 
-def _answers(started: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
-    """What each process wrote last; all are ended, whatever happens."""
-    try:
-        told = [popen.communicate(timeout=PATIENCE) for popen in started]
-    except subprocess.TimeoutExpired:
-        raise LabError(f"The trial's {len(started)} processes were not done in {PATIENCE:.0f} s.") from None
-    finally:
-        for popen in started:
-            if popen.poll() is None:
-                popen.kill()
-                popen.wait()
+def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
+    """What each process wrote last."""
+    deadline = time.monotonic() + PATIENCE
+    if not all(each.wait(max(0.0, deadline - time.monotonic())) for each in started):
+        raise LabError(f"The trial's {len(started)} processes were not done in {PATIENCE:.0f} s.")
     answers = []
-    for r, ((out, err), popen) in enumerate(zip(told, started, strict=True)):
-        lines = out.strip().splitlines()
-        if popen.returncode or not lines:
-            why = (err.strip().splitlines() or ["nothing was said"])[-1]
-            raise LabError(f"Rank {r} of the trial ended with code {popen.returncode}: {why}")
+    for r, each in enumerate(started):
+        lines = each.out.strip().splitlines()
+        if each.code or not lines:
+            why = (each.err.strip().splitlines() or ["nothing was said"])[-1]
+            raise LabError(f"Rank {r} of the trial ended with code {each.code}: {why}")
         answers.append(json.loads(lines[-1]))
     if missing := [a["missing"] for a in answers if "missing" in a]:
         raise LabError(f"nvidia-smi sees a GPU, but {missing[0]}. Install a torch with CUDA, and run this again.")

@@ -1,4 +1,4 @@
-"""Run a command that ends with whoever asked for it, for `labkit.cluster.elsewhere`. The standard library alone.
+"""Run a command that ends with whoever asked for it, for `labkit.cluster.tied`. The standard library alone.
 
 `python -I -S tied.py folder command …`, with a pipe as its standard input: the command runs until it ends, or until
 the pipe does, because the asking process closed it or was killed; then the folder, made for the command, is removed,

@@ -91,15 +91,8 @@ def test_a_widget_is_saved_with_its_state_and_shows_it_with_another_kernel(opene
     lab_server.end_kernels()
     lab_server.begin_kernel("saved.ipynb")  # of one that still starts ipywidgets may ask too early, and give up
     nb.reload()
-    # ipywidgets looks for a saved model for two seconds. One that comes a moment later, as on a busy machine, it calls
-    # "not found" for good, though it is there by then: what is shown from now on, as a copy of the cell is, finds it.
-    cell = nb.cells.nth(0)
-    expect(cell.get_by_text("Locked in: a. one").or_(cell.get_by_text("model not found")).first).to_be_visible()
-    cell.locator(".jp-InputArea-prompt").click()
-    nb.menu("Edit", "Copy Cell")
-    nb.menu("Edit", "Paste Cell Below")
-    expect(nb.cells.nth(1).get_by_text("Locked in: a. one")).to_be_visible()
-    expect(nb.cells.nth(1).get_by_role("radio").nth(0)).to_be_checked()
+    cell = nb.saved_widget(0, lambda cell: cell.get_by_text("Locked in: a. one"))
+    expect(cell.get_by_role("radio").nth(0)).to_be_checked()
 
 
 def test_no_other_program_can_take_a_kernels_ports_before_the_kernel_does(lab_server: Server):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import labkit
 from labkit import CellError, LabError
 from labkit.cluster import mpi
 from tests.live.lesson_cells import code, run_cells
+from tests.live.processes import eventually
 from tests.scripts import printed
 
 SHM = Path("/dev/shm")
@@ -334,6 +338,22 @@ def test_mpi_ranks_that_wait_for_ever_are_ended_and_named(monkeypatch):
     monkeypatch.setattr(mpi, "PATIENCE", 4.0)
     with pytest.raises(LabError, match=r"MPI's rank 1 did not end within 4 s"):
         mpi.cell(f"{TOLD}MPI.COMM_WORLD.Get_rank() == 1 and MPI.COMM_WORLD.recv(source=0)", 3)
+
+
+@installed
+def test_mpi_ranks_end_with_a_notebook_that_is_killed(tmp_path: Path):
+    alive, place = tmp_path / "alive", tmp_path / "place"
+    os.mkfifo(alive)  # every rank has it open: it is at its end once there are no ranks
+    place.mkdir()
+    waits = f"import os, time\nos.write(os.open({str(alive)!r}, os.O_WRONLY), b'.')\ntime.sleep(60)"
+    asks = f"from labkit.cluster import mpi\nmpi.cell({waits!r}, 2)"
+    environment = os.environ | {"TMPDIR": str(place)}
+    with subprocess.Popen([sys.executable, "-c", asks], env=environment) as notebook, alive.open("rb") as pipe:
+        assert pipe.read(2) == b".."
+        notebook.kill()
+        assert eventually(lambda: select.select([pipe], [], [], 0)[0]), "a rank still runs"
+        assert pipe.read() == b""
+    assert eventually(lambda: not list(place.iterdir())), "its files are left"
 
 
 @installed
