@@ -176,7 +176,10 @@ def push(values: dict[str, Any]) -> None:
 
 def where() -> dict[str, Any]:
     """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
-    found = frames.stack(MAIN)
+    return frames.look(MAIN, _where)
+
+
+def _where(found: list[FrameType]) -> dict[str, Any]:
     stack = [frame for frame in found if not frames.stands_between(frame)]
     cells = [i for i, f in enumerate(stack) if is_cell(f.f_code.co_filename)]
     if not cells:

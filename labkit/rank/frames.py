@@ -6,10 +6,11 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import _ops
@@ -25,6 +26,19 @@ WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave n
 FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
+T = TypeVar("T")
+
+looking = threading.Lock()  # held as long as the frames of another thread are
+
+
+def look(thread: int, at: Callable[[list[FrameType]], T]) -> T:
+    """What `at` finds in the frames of another thread; they are held no longer than that.
+
+    As long as they are held, so is every variable in them, also when the thread has left them meanwhile. Who counts
+    memory, or lets go of some, waits for `looking`.
+    """
+    with looking:
+        return at(stack(thread))
 
 
 def stack(thread: int) -> list[FrameType]:

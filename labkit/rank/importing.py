@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from types import FrameType
 
-from labkit.rank.frames import callers, is_learners, stack
+from labkit.rank.frames import callers, is_learners, look
 from labkit.theory.record import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
@@ -33,11 +33,11 @@ def postponed(frame: FrameType | None) -> bool:
 
 def _again(thread: int) -> None:
     try:
-        while imports(frames := stack(thread)):
+        while look(thread, imports):
             time.sleep(0.01)
     finally:
         _waiting.release()
-    if runs(frames):
+    if look(thread, runs):
         signal.pthread_kill(thread, signal.SIGINT)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.rank import anysource, gloo, objects, recorder
+from labkit.rank import anysource, frames, gloo, objects, recorder
 from labkit.theory.record import is_cell
 from labkit.words import nbytes
 
@@ -130,6 +130,8 @@ class Peak(TorchDispatchMode):
         """Count again, before it is the most so far: what has been let go or shrunk by now is not."""
         if self._communicates:
             self._wait_for_gloo()
+        with frames.looking:  # whoever looks at what this thread does holds its variables meanwhile
+            pass
         self._measure(list(self._alive))
         self.bytes = max(self.bytes, sum(self._alive.values()))
 

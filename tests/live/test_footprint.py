@@ -14,14 +14,17 @@ from torch.nn.parallel import DistributedDataParallel
 from time import sleep
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
-from labkit.rank import gloo
+from labkit.rank import frames, gloo
 
 class Patient(TorchDispatchMode):
-    "Lets Gloo's threads let go of a collective's tensors before this thread does, which alone is profiled."
+    "Lets others let go of tensors before this thread, which alone is profiled: Gloo's, and who looks at its frames."
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
+        frames.looking.release()
+        sleep(0.0005)
         while gloo.at_work():
             sleep(0.0005)
+        frames.looking.acquire()
         return out
 
 def train(model, optimizer, step):
@@ -42,7 +45,7 @@ def counted(model, optimizer, steps=2):
 
 def profiled(model, optimizer):
     "The most bytes that torch's allocator had given away at once in a step, as its profiler has it, outside of calls."
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run, Patient():
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run, frames.looking, Patient():
         train(model, optimizer, 7)
     optimizer.zero_grad()
     events = run.profiler.kineto_results.events()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
+from types import FrameType
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from labkit.rank import memory, objects, tiny
+from labkit.rank import frames, memory, objects, tiny
 from labkit.rank.memory import Peak
 
 
@@ -113,6 +117,31 @@ def test_memory_that_torch_alone_knows_when_a_block_begins_is_none_of_the_blocks
     with memory.peak() as counted:
         parts[0].add_(1)
     assert counted.bytes == 0
+
+
+def test_what_only_a_look_at_the_frames_still_holds_does_not_count():
+    looks, left = threading.Event(), threading.Event()
+
+    def at(found: list[FrameType]) -> bool:
+        looks.set()
+        assert left.wait(60)
+        time.sleep(0.1)  # meanwhile the block is in its next operation, unless that waits
+        return any(frame.f_code.co_name == "leaves" for frame in found)
+
+    def leaves() -> Future[bool]:
+        x = torch.ones(100)
+        seen = pool.submit(frames.look, threading.get_ident(), at)
+        assert looks.wait(60)
+        assert x.nbytes == 400
+        return seen
+
+    with ThreadPoolExecutor(1) as pool, memory.peak() as p:
+        seen = leaves()
+        left.set()
+        y = torch.ones(50)
+        assert seen.result()
+    assert p.bytes == 400, "and not 600: nobody needs the 400 bytes when y is made"
+    assert y.nbytes == 200
 
 
 def test_an_address_that_becomes_free_within_a_block_counts_again():
