@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -35,10 +36,6 @@ sys.stdin.read()
 """
 
 
-def launch(folder, code, line="order\n"):
-    return Launched(Launch([sys.executable, "-S", "-c", code], [0], line), RunDir(folder, "tag"))
-
-
 def test_a_command_that_has_more_to_say_than_its_notebook_hears_still_clears_its_files_away(tmp_path):
     cleared, argv = tmp_path / "cleared", [sys.executable, "-c", NOTEBOOK, SAYS_AFTERWARDS]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -50,7 +47,7 @@ def test_a_command_that_has_more_to_say_than_its_notebook_hears_still_clears_its
 
 def test_lines_are_kept_once_they_are_whole_and_all_of_them_at_the_end(tmp_path):
     code = "import sys\nprint('one\\n\\ntwo\\nth', end='', flush=True)\nsys.stdin.readline()\nsys.stdin.readline()"
-    launched = launch(tmp_path, code)
+    launched = Launched(Launch([sys.executable, "-S", "-c", code], [0], "order\n"), RunDir(tmp_path, "tag"))
     assert eventually(lambda: launched.said)
     assert launched.said == ["one", "two"]
     launched.popen.stdin.close()
@@ -63,5 +60,7 @@ def test_lines_are_kept_once_they_are_whole_and_all_of_them_at_the_end(tmp_path)
 
 
 def test_a_command_that_is_missing_leaves_nothing_open(tmp_path):
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(LabError, match="mpiexec cannot be run here"):
         Launched(Launch(["/nowhere/mpiexec"], [0]), RunDir(tmp_path, "tag"))
+    assert os.listdir("/proc/self/fd") == before

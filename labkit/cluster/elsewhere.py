@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from labkit.cluster import mpi
-from labkit.cluster.tied import Tied, tied
+from labkit.cluster.tied import Tied, end, tied
 from labkit.errors import LabError
 from labkit.theory import ten_lines
 from labkit.theory.ten_lines import System, Told
@@ -61,15 +61,15 @@ def run(system: System, n: int = ten_lines.N) -> str:
     its = python(system)
     if not its:
         raise LabError(f"{system.title} is not installed here. Make an environment for it: {system.install}")
-    with tempfile.TemporaryDirectory(prefix="labkit-elsewhere-") as made, ExitStack() as stack:
-        folder = Path(made)
-        commands = _commands(system, its, n, folder / "meet")
-        started = [stack.enter_context(tied(command, env, folder, folder)) for command, env in commands]
-        end = time.monotonic() + PATIENCE
+    with (
+        tempfile.TemporaryDirectory(prefix="labkit-elsewhere-") as made,
+        tied(_commands(system, its, n, Path(made, "meet")), Path(made), Path(made)) as started,
+    ):
+        deadline = time.monotonic() + PATIENCE
         while running := [each for each in started if each.code is None]:
             if any(each.code for each in started):
                 break  # the others may wait for it for ever
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise LabError(
                     f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes another "
                     f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(started)}"
@@ -77,8 +77,7 @@ def run(system: System, n: int = ten_lines.N) -> str:
             running[0].wait(TURN)
         failed = [(rank, each.code) for rank, each in enumerate(started) if each.code]
         if failed:
-            for each in started:
-                each.end()
+            end(started)
             rank, code = failed[0]
             raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(started)}")
         return started[0].out

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.tied import tied
+from labkit.cluster.tied import end, tied
 from labkit.errors import LabError
 from labkit.outcome.text import merge
 from labkit.words import ranks
@@ -112,9 +112,9 @@ def cell(code: str, n: int) -> str:
         file = Path(folder, "cell.py")
         file.write_text(code, encoding="utf-8")
         command = [*launcher(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)]
-        with tied(command, _environment(), Path(folder)) as mpiexec:
+        with tied([(command, _environment())], Path(folder)) as (mpiexec,):
             late = not mpiexec.wait(PATIENCE)
-            mpiexec.end()
+            end([mpiexec])
             out, status = mpiexec.out, mpiexec.code
     told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
     for failed in (t for t in told if t["error"]):

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,11 +73,10 @@ def run(
             "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
             "store": str(folder / "store"), "timeout": PATIENCE / 2,
         }  # fmt: skip
-        with ExitStack() as stack:
-            started = [
-                stack.enter_context(_start({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder))
-                for r in range(ranks)
-            ]
+        commands = [
+            _command({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)
+        ]
+        with tied(commands, folder) as started:
             answers = _answers(started)
         log = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("log.*")))
     heard = nccl_log.read(log) if log.strip() else None
@@ -92,9 +90,9 @@ def run(
     return tried, heard
 
 
-def _start(order: dict[str, Any], shared: bool, folder: Path) -> AbstractContextManager[Tied]:
+def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[str], dict[str, str]]:
     command = [sys.executable, "-m", "labkit.rank.nccl_trial", json.dumps(order)]
-    return tied(command, {**os.environ, **environment(order["rank"], shared, folder)}, folder)
+    return command, {**os.environ, **environment(order["rank"], shared, folder)}
 
 
 def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:

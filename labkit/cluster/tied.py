@@ -47,26 +47,24 @@ class Tied:
             self.popen.wait(seconds)
         return self.code is not None
 
-    def end(self) -> None:
-        """End it and whatever it has started, if it runs; wait for that."""
-        assert self.popen.stdin
-        self.popen.stdin.close()
-        self.popen.wait()
-
 
 @contextlib.contextmanager
-def tied(command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: Path | None = None) -> Iterator[Tied]:
-    """Run a command; it has ended when the `with` block has.
+def tied(
+    commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], folder: Path, cwd: Path | None = None
+) -> Iterator[list[Tied]]:
+    """Run commands side by side; all have ended when the `with` block has.
 
     Args:
-        command: with its arguments.
-        env: its environment.
-        folder: made for it, and removed with it, should this process be killed.
-        cwd: where it runs; None: where this process does.
+        commands: each with its arguments, and its environment.
+        folder: made for them, and removed with them, should this process be killed.
+        cwd: where they run; None: where this process does.
     """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        started = Tied(
-            subprocess.Popen(
+    started: list[Tied] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(end, started)
+        for command, env in commands:
+            out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            popen = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(PROGRAM), str(folder), *command],
                 env=env,
                 cwd=cwd,
@@ -74,14 +72,18 @@ def tied(command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: Path
                 stdout=out,
                 stderr=err,
                 start_new_session=True,  # Stop is for the kernel
-            ),
-            out,
-            err,
-        )
-        try:
-            yield started
-        finally:
-            started.end()
+            )
+            started.append(Tied(popen, out, err))
+        yield started
+
+
+def end(started: Sequence[Tied]) -> None:
+    """End them and whatever they have started, as far as they run: ask all, then wait for each."""
+    for each in started:
+        assert each.popen.stdin
+        each.popen.stdin.close()
+    for each in started:
+        each.popen.wait()
 
 
 def _text(file: IO[bytes]) -> str:
