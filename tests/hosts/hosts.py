@@ -220,11 +220,7 @@ class Hosts:
         ended = eventually(lambda: not self.queue() and self._usable("idle"), ENOUGH)
         assert ended, f"{self.queue()} {self.run('head', ['sinfo', '-N', '-l']).stdout}"
         for name in NAMES:
-            for pid in self._strangers(name):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            assert eventually(lambda name=name: not self._kill_strangers(name), ENOUGH), self.processes(name)
             self.run(name, ["find", *PRIVATE, SHARED, "-xdev", "-mindepth", "1", "-delete"], check=False)
 
     # Programs
@@ -449,6 +445,14 @@ class Hosts:
     def _strangers(self, name: str) -> list[int]:
         return [pid for pid in self._pids(name) if pid not in self._hosts[name].own]
 
+    def _kill_strangers(self, name: str) -> list[int]:
+        """All that were still there: they are gone once this finds none."""
+        found = self._strangers(name)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return found
+
     def _on_switch(self, *command: str) -> str:
         return _in_network(self._inner, *command)
 
@@ -473,7 +477,7 @@ def _hear(program: subprocess.Popen[str], word: str) -> None:
 
 def _new_keys() -> dict[str, str]:
     """A key for all hosts and one for their user, made in a folder that is gone when this returns."""
-    with tempfile.TemporaryDirectory(prefix="hosts-") as place:
+    with tempfile.TemporaryDirectory(prefix=f"hosts-{os.getpid()}-") as place:
         for name in ("host", "user"):
             options = ["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", f"{place}/{name}"]
             subprocess.run(["ssh-keygen", *options], check=True)
