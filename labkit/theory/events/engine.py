@@ -31,6 +31,7 @@ from labkit.theory.events.program import Program
 Numbers = np.ndarray[Any, Any]
 Pool = list[tuple[Numbers, Numbers]]  # (moments, messages)
 NEAR = 8192  # events that a window looks at, about
+AHEAD = 8  # steps that a rank is looked through at once: it seldom takes more in one window
 MOST = 4_000_000  # messages: more would take long, and gigabytes
 
 
@@ -89,7 +90,7 @@ class _Run:
         self.ready, self.now = ready, ready.copy()
         self.steps, ranks = program.dst.shape[0], len(ready)
         step, slot, unit = np.nonzero(program.dst >= 0)
-        self.index = np.full(program.dst.shape, -1, np.int32)
+        self.index = np.full((self.steps + 1, *program.dst.shape[1:]), -1, np.int32)  # nothing is sent after the last
         self.index[step, slot, unit] = np.arange(len(step))
         self.src, self.step = unit, step
         self.dst = program.dst[step, slot, unit].astype(np.int64)
@@ -101,11 +102,14 @@ class _Run:
         self.takes = np.repeat(size, copies) / paths.rate
         self.wait, self.by = np.zeros(len(self.to)), np.full(len(self.to), -1, np.int32)
         counts = np.bincount(step * program.n + self.dst, minlength=self.steps * program.n)
-        self.left = np.repeat(counts.astype(np.int16), copies)  # of rank e's messages in step k: left[k · ranks + e]
-        self.came = np.full(self.steps * ranks, -np.inf)
-        self.cause = np.full(self.steps * ranks, -1, np.int32)
+        self.ahead = np.arange(AHEAD)
+        never = np.ones(AHEAD * ranks, np.int16)  # steps after the last one, in which something is always missing
+        # Of rank e's messages in step k: left[k · ranks + e].
+        self.left = np.concatenate([np.repeat(counts.astype(np.int16), copies), never])
+        self.came = np.full(len(self.left), -np.inf)
+        self.cause = np.full(len(self.left), -1, np.int32)
         self.at, self.why = np.zeros(ranks, np.int64), np.full(ranks, -1, np.int32)
-        self.free, self.mark = np.zeros(paths.count), np.zeros(max(paths.count, ranks), np.int64)
+        self.free, self.mark = np.zeros(paths.count), np.zeros(ranks, np.int64)
         self.near: list[Pool] = [[], [], [], []]  # by stage, what comes to it before the horizon
         self.far: list[Pool] = [[], [], [], []]
         self.horizon = -inf
@@ -139,11 +143,9 @@ class _Run:
     def take(self, stage: int, until: float) -> tuple[Numbers, Numbers]:
         """Those that come to a stage before a moment."""
         times, ids = _joined(self.near[stage])
-        now = times < until
-        if now.all():
-            self.near[stage] = []
-            return times, ids
-        self.near[stage] = [(times[~now], ids[~now])]
+        before = times < until
+        now, later = before.nonzero()[0], (~before).nonzero()[0]
+        self.near[stage] = [(times[later], ids[later])] if len(later) else []
         return times[now], ids[now]
 
     def refill(self) -> None:
@@ -158,12 +160,27 @@ class _Run:
                 self.put(stage, *pool)
 
     def serve(self, stage: int, times: Numbers, ids: Numbers) -> None:
-        """Messages come to their links of a stage, and go on to the next stage or arrive."""
+        """Messages come to their links of a stage, first come, first served, and go on to the next stage or arrive."""
         link = self.links[stage, ids]
-        begins = self.queue(link, times, ids)
+        order = np.lexsort((ids, times, link))
+        link, times, ids = link[order], times[order], ids[order]
+        takes = self.takes[ids]
+        begins = np.maximum(times, self.free[link])
+        followed = np.zeros(len(ids), bool)
+        np.equal(link[1:], link[:-1], out=followed[:-1])
+        at = followed.nonzero()[0]
+        if len(at):
+            at = at[~followed[at - 1]]  # the first of each queue, then the second of each, …
+            while len(at):
+                ends = begins[at] + takes[at]
+                at = at + 1
+                begins[at] = np.maximum(times[at], ends)
+                at = at[followed[at]]
+        ends = begins + takes
+        self.free[link] = ends
         self.wait[ids] += begins - times
         if stage == 3:
-            self.arrive(ids, begins + self.takes[ids])
+            self.arrive(ids, ends)
         elif stage == 0:
             up = self.links[1, ids] >= 0
             self.put(1, begins[up], ids[up])
@@ -171,46 +188,22 @@ class _Run:
         else:
             self.put(stage + 1, begins, ids)
 
-    def queue(self, link: Numbers, times: Numbers, ids: Numbers) -> Numbers:
-        """When each message begins on its link, first come, first served."""
-        takes = self.takes[ids]
-        if self.alone(link):
-            begins: Numbers = np.maximum(times, self.free[link])
-            self.free[link] = begins + takes
-            return begins
-        order = np.lexsort((ids, times, link))
-        sorted_link, begins = link[order], np.empty(len(ids))
-        first = np.flatnonzero(np.concatenate([[True], sorted_link[1:] != sorted_link[:-1]]))
-        length = np.diff(np.concatenate([first, [len(ids)]]))
-        for place in range(int(length.max())):  # the first of each queue, then the second of each, …
-            at = order[first[length > place] + place]
-            begins[at] = np.maximum(times[at], self.free[link[at]])
-            self.free[link[at]] = begins[at] + takes[at]
-        return begins
-
-    def alone(self, numbers: Numbers) -> bool:
-        """Whether no number is there twice."""
-        places = np.arange(len(numbers))
-        self.mark[numbers] = places
-        return bool((self.mark[numbers] == places).all())
-
     def put(self, stage: int, times: Numbers, ids: Numbers) -> None:
         if not len(ids):
             return
-        late = times >= self.horizon
-        if not late.any():
+        if times.max() < self.horizon:
             self.near[stage].append((times, ids))
-        elif late.all():
-            self.far[stage].append((times, ids))
-        else:
+            return
+        late = times >= self.horizon
+        self.far[stage].append((times[late], ids[late]))
+        if not late.all():
             self.near[stage].append((times[~late], ids[~late]))
-            self.far[stage].append((times[late], ids[late]))
 
     def arrive(self, ids: Numbers, times: Numbers) -> None:
         """Ranks receive messages, and post what these have held up."""
         rank = self.to[ids]
         slot = self.step[ids // self.copies] * len(self.now) + rank
-        np.subtract.at(self.left, slot, 1)
+        np.subtract.at(self.left, slot, np.int16(1))  # of the same type, or it takes ten times as long
         np.maximum.at(self.came, slot, times)
         latest = times == self.came[slot]
         self.cause[slot[latest]] = ids[latest]
@@ -222,31 +215,39 @@ class _Run:
     def advance(self, ranks: Numbers) -> None:
         """Take ranks on to the first step in which something is still missing, posting what lies between."""
         while len(ranks):
-            slot = self.at[ranks] * len(self.now) + ranks
-            done = self.left[slot] == 0
-            ranks, slot = ranks[done], slot[done]
-            later = self.came[slot] > self.now[ranks]
-            self.now[ranks[later]], self.why[ranks[later]] = self.came[slot[later]], self.cause[slot[later]]
-            self.at[ranks] += 1
-            ranks = ranks[self.at[ranks] < self.steps]
-            self._send(ranks)
+            step = self.at[ranks][:, None] + self.ahead
+            slot = step * len(self.now) + ranks[:, None]
+            done = np.logical_and.accumulate(self.left[slot] == 0, axis=1)
+            now = np.empty((len(ranks), 1 + AHEAD))  # column k: after k of these steps
+            now[:, 0], now[:, 1:] = self.now[ranks], np.where(done, self.came[slot], -inf)
+            np.maximum.accumulate(now, axis=1, out=now)
+            why = np.empty(now.shape, np.int32)
+            why[:, 0], why[:, 1:] = self.why[ranks], self.cause[slot]
+            latest = np.maximum.accumulate((now[:, 1:] > now[:, :-1]) * (1 + self.ahead), axis=1)
+            why[:, 1:] = why[np.arange(len(ranks))[:, None], latest]
+            passed = done.sum(axis=1)
+            self.at[ranks] += passed
+            self.now[ranks], self.why[ranks] = now[:, -1], why[:, -1]
+            row, k = done.nonzero()
+            self._send(ranks[row], step[row, k] + 1, now[row, k + 1], why[row, k + 1])
+            ranks = ranks[passed == AHEAD]
 
     def post(self, ranks: Numbers) -> None:
         """Let ranks begin."""
         if self.steps:
-            self._send(ranks)
+            self._send(ranks, self.at[ranks], self.now[ranks], self.why[ranks])
             self.advance(ranks)
 
-    def _send(self, ranks: Numbers) -> None:
+    def _send(self, ranks: Numbers, step: Numbers, now: Numbers, why: Numbers) -> None:
+        """Ranks post what they send in a step, at a moment and because of a message; each may be there with several."""
         unit, copy = np.divmod(ranks, self.copies)
-        found = self.index[self.at[ranks], :, unit]
-        row, slot = np.nonzero(found >= 0)
+        found = self.index[step, :, unit]
+        row, slot = (found >= 0).nonzero()
         if not len(row):
             return
-        who = ranks[row]
         ids = found[row, slot].astype(np.int64) * self.copies + copy[row]
-        self.by[ids] = self.why[who]
-        times = self.now[who] + self.latency[ids]
+        self.by[ids] = why[row]
+        times = now[row] + self.latency[ids]
         if self.direct:
             self.serve(0, times, ids)
         else:
