@@ -164,20 +164,7 @@ class _Run:
         link = self.links[stage, ids]
         order = np.lexsort((ids, times, link))
         link, times, ids = link[order], times[order], ids[order]
-        takes = self.takes[ids]
-        begins = np.maximum(times, self.free[link])
-        followed = np.zeros(len(ids), bool)
-        np.equal(link[1:], link[:-1], out=followed[:-1])
-        at = followed.nonzero()[0]
-        if len(at):
-            at = at[~followed[at - 1]]  # the first of each queue, then the second of each, …
-            while len(at):
-                ends = begins[at] + takes[at]
-                at = at + 1
-                begins[at] = np.maximum(times[at], ends)
-                at = at[followed[at]]
-        ends = begins + takes
-        self.free[link] = ends
+        begins, ends = self.queue(link, times, self.takes[ids])
         self.wait[ids] += begins - times
         if stage == 3:
             self.arrive(ids, ends)
@@ -187,6 +174,22 @@ class _Run:
             self.put(3, begins[~up], ids[~up])
         else:
             self.put(stage + 1, begins, ids)
+
+    def queue(self, link: Numbers, times: Numbers, takes: Numbers) -> tuple[Numbers, Numbers]:
+        """When each message begins and ends on its link; they are in order of their links, then of their turns."""
+        begins: Numbers = np.maximum(times, self.free[link])
+        followed = np.zeros(len(link), bool)  # by one on the same link; the last one is not
+        np.equal(link[1:], link[:-1], out=followed[:-1])
+        at = followed.nonzero()[0]
+        at = at[~followed[at - 1]]  # the first of each queue, then the second of each, …
+        while len(at):
+            ends = begins[at] + takes[at]
+            at = at + 1
+            begins[at] = np.maximum(times[at], ends)
+            at = at[followed[at]]
+        ends = begins + takes
+        self.free[link] = ends  # the last one's stays
+        return begins, ends
 
     def put(self, stage: int, times: Numbers, ids: Numbers) -> None:
         if not len(ids):
@@ -208,7 +211,7 @@ class _Run:
         latest = times == self.came[slot]
         self.cause[slot[latest]] = ids[latest]
         rank = rank[self.left[self.at[rank] * len(self.now) + rank] == 0]
-        places = np.arange(len(rank))
+        places = np.arange(len(rank))  # each rank once, where several messages have come to it
         self.mark[rank] = places
         self.advance(rank[self.mark[rank] == places])
 
