@@ -37,9 +37,10 @@ class Running:
         self.replies = replies
         self.prints = prints  # its output is wanted as well
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
+        self.importing = False  # a rank imports a library, when last looked at for a hang
         self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
-        self._importing: dict[int, float] = {}  # since when a rank imports a library
+        self._imports: dict[int, float] = {}  # since when a rank imports a library
         self._interrupted: dict[int, float] = {}  # when a rank was sent its last interrupt
 
     def pending(self) -> list[int]:
@@ -71,7 +72,8 @@ class Running:
         """
         now = time.monotonic()
         self.look()
-        if self._import(now):
+        self.importing = self._import(now)
+        if self.importing:
             self._since.clear()
             return False
         waits, counted = [], True
@@ -89,10 +91,10 @@ class Running:
 
     def _import(self, now: float) -> bool:
         """Whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
-        since = self._importing
+        since = self._imports
         imports = [r for r, w in self.where.items() if w.get("imports", w == SILENT and r in since)]
-        self._importing = {r: since.get(r, now) for r in imports}
-        return any(now - began < IMPORT for began in self._importing.values())
+        self._imports = {r: since.get(r, now) for r in imports}
+        return any(now - began < IMPORT for began in self._imports.values())
 
     def look(self) -> None:
         """Ask the unfinished ranks where they are."""
@@ -226,8 +228,9 @@ def run(
 ) -> Outcome:
     """Wait for a cell or a call to its end, or free its ranks where it cannot end; the group is not healed here.
 
-    Stop ends it as well, where it is `stoppable`, and so does taking longer than `limit` seconds. Whoever gets an
-    outcome that was stopped tells the learner and says so (`STOP.told`); else the wish stands.
+    Stop ends it as well, where it is `stoppable`, and so does taking longer than `limit` seconds, in which a rank's
+    import of a library does not count. Whoever gets an outcome that was stopped tells the learner and says so
+    (`STOP.told`); else the wish stands.
     """
     ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
@@ -242,6 +245,7 @@ def run(
 def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
     began = looked = time.monotonic()
+    imported = 0.0
     presses = STOP.pressed
     while running.pending():
         if running.engines.lost():
@@ -252,12 +256,14 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
         hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
         if stoppable and STOP.wished:
             return "stopped"
-        if now - began > (min(limit, FREEING) if hurry else limit):
+        if now - began > (FREEING if hurry else math.inf) or now - began - imported > limit:
             return "slow"
         if now - looked < LOOK_EVERY:
             continue
-        stuck = running.stuck()
+        stuck, last = running.stuck(), looked
         looked = time.monotonic()
+        if running.importing:
+            imported += looked - last
         watch(now - began, running)
         if stuck:
             return "stuck"

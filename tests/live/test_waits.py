@@ -102,6 +102,15 @@ def test_an_import_without_an_end_is_a_hang(lab, tmp_path, monkeypatch):
         lab.run(f"import sys\nsys.modules.pop('slow_module', None)\n{slow_import(tmp_path / 'dist-packages', 60)}")
 
 
+def test_a_call_that_may_take_a_second_may_import_a_library_for_longer(lab, tmp_path):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "slow_library.py").write_text("import time\ntime.sleep(4)\ndef answer():\n    return 42\n")
+    lab.run(f"import sys\nsys.path[:0] = [{str(folder)!r}]")
+    outcome = lab._engines.call("slow_library.answer", {0: (), 2: ()}, limit=1)
+    assert (outcome.ended, outcome.answers) == ("", {0: 42, 2: 42})
+
+
 def test_a_cell_that_ended_well_shows_its_longest_wait(lab):
     lab.run("import time\nif rank == 0: time.sleep(0.5)\ndist.barrier()")
     waits = lab.last.waits()
