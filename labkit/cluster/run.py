@@ -256,7 +256,7 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
         hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
         if stoppable and STOP.wished:
             return "stopped"
-        if now - began > (FREEING if hurry else math.inf) or now - began - imported > limit:
+        if (hurry and now - began > FREEING) or now - began - imported > limit:
             return "slow"
         if now - looked < LOOK_EVERY:
             continue

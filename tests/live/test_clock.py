@@ -34,7 +34,7 @@ def test_all_ranks_make_as_many_calls_as_the_slowest_needs(two):
     code = """
 import time
 slow = timed(lambda: (dist.barrier(), time.sleep(0.02 if rank else 0)), repeat=2)
-slow.calls, timed(lambda: None, repeat=2).calls > 1
+slow.calls, timed(dist.barrier, warmup=30, repeat=2).calls > 1
 """
     assert two(code) == [(1, True)] * 2
 
@@ -63,7 +63,7 @@ def test_a_rank_that_comes_late_is_told_apart_from_the_transfer(two):
     code = """
 import time
 t = timed(lambda: dist.all_reduce(torch.ones(1)), repeat=3, before=lambda: time.sleep(0.5 * rank))
-t.calls, t.late[1] > t.late[0], t.skew >= t.late[1], t.transfer < t.median - t.late[1] / 2, "rank 1 came" in repr(t)
+t.calls, t.late[1] > 0.04, t.skew >= t.late[1], t.transfer < t.median - 0.03, "rank 1 came" in repr(t)
 """
     assert two(code) == [(1, True, True, True, True)] * 2
 
