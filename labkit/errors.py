@@ -23,6 +23,10 @@ class HostError(LabError):
     """A host of the lab does not answer any more, and its ranks are gone with it."""
 
 
+class MismatchError(LabError):
+    """Ranks make calls that do not fit: raised before any of them runs."""
+
+
 class CellError(LabError):
     """A `%%px` cell that ended on the ranks as an error.
 

@@ -232,6 +232,22 @@ class Lab:
         return self._live().limit
 
     @property
+    def guard(self) -> bool:
+        """Whether ranks compare their calls before they make them, so that a mismatch raises and nothing else happens.
+
+        >>> lab.guard = False    # from now on a mismatch hangs, ends a rank or gives wrong numbers, as in plain torch
+
+        What it costs is in benchmarks/RESULTS.md. `timed`, `lab.sweep` and `lab.race` run without it.
+        """
+        return self._live().guarded
+
+    @guard.setter
+    def guard(self, wanted: bool) -> None:
+        engines = self._live()
+        self._console.call(f"labkit.rank.guard.{'on' if wanted else 'off'}")
+        engines.guarded = bool(wanted)
+
+    @property
     def address(self) -> str:
         """A file that tells another process of this user how to share the cluster: set LABKIT_SHARED to it."""
         return self._live().processes.run.address

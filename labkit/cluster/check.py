@@ -247,7 +247,7 @@ def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastW
 def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
     if ran.report.cut_short:
-        finding.healed = heal(console.engines, console.ran)
+        finding.healed = heal(console.engines, console.ran, broken=bool(ran.report.mismatch))
 
 
 def _modes(exercise: Exercise, case: Case) -> list[str]:

@@ -81,7 +81,7 @@ class Console:
         if error is not None:
             STOP.told |= outcome.ended == "stopped"
             error.notes += undefined(outcome, self.engines.anew)
-            error.notes += heal(self.engines, [r.rank for r in outcome.ranks])
+            error.notes += heal(self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch))
             raise error
 
     @STOP

@@ -63,6 +63,7 @@ class Engines:
         self.members: list[Member] = []
         self.backend = "gloo"
         self.stopped = False
+        self.guarded = True  # ranks compare their calls before they make them
         self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
         self.cells: deque[Cell] = deque(maxlen=CELLS)  # that were sent
         self._ids: list[int] = []
@@ -277,7 +278,10 @@ class Engines:
         at = self._at or [0] * self.n
         shares = [self.backend == "nccl" and at.count(h) > self._gpus[h] for h in at]
         limit = max(60.0, 10 * self.limit)
-        args = {r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r]) for r, h in enumerate(at)}
+        args = {
+            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.guarded)
+            for r, h in enumerate(at)
+        }
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together, stoppable=False)
         if not outcome.well:
             self._why = _reason(outcome)

@@ -13,10 +13,11 @@ REPLAYING = 30.0  # seconds in which the definitions of earlier cells must be ma
 MANY = 8  # names that are shown one by one
 
 
-def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
+def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool = False) -> list[str]:
     """Look at what is: a dead controller or rank, a rank without the group, or out of step in it; mend that.
 
-    `ran` are the ranks that the last cell ran on. With `free` whoever is still in a cell is made to leave it.
+    `ran` are the ranks that the last cell ran on. With `free` whoever is still in a cell is made to leave it; with
+    `broken` a group counts as out of step.
     Returns the sentences that say what was done, none where all is well.
     """
     notes = []
@@ -31,7 +32,7 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False) -> list[str]:
     answers = engines.ask("groups", range(engines.n), ANSWER)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
-    out_of_step = len({groups[r]["steps"] for r in ran if r in groups}) > 1  # one has missed a call
+    out_of_step = broken or len({groups[r]["steps"] for r in ran if r in groups}) > 1  # one has missed a call
     if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
         return []
     replaced = engines.heal()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from labkit.cluster.stop import STOP
+from labkit.errors import MismatchError
 from labkit.outcome.outcome import Outcome, RankOutcome
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ FREEING = 2.0  # seconds in which a freed rank must leave its cell
 IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
+MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that does not answer: its rank is in a C call that keeps the interpreter, say
 
@@ -61,6 +63,10 @@ class Running:
             return None
         result = reply.exception() or reply.result()
         return result if isinstance(result, Exception) else None
+
+    def mismatch(self) -> bool:
+        """Whether a rank has found that the ranks' calls do not fit: those that it meant may wait for ever."""
+        return any(_raised(reply) == MISMATCH for reply in self.replies.values() if reply.done())
 
     def stuck(self) -> bool:
         """Look at the unfinished ranks: whether one has waited for too long.
@@ -235,7 +241,7 @@ def run(
     ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
         return running.outcome(ended)
-    if ended != "stuck":
+    if ended != "stuck" or running.mismatch():
         running.look()
     fate = running.fate()
     running.free(signal)
@@ -252,6 +258,8 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
             return "lost"
         if running.wait(TICK):
             break
+        if running.mismatch():
+            return "stuck"
         now = time.monotonic()
         hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
         if stoppable and STOP.wished:
@@ -274,6 +282,14 @@ def _instead(where: dict[str, Any]) -> str:
     line = f" (line {where['line']})" if where.get("line") else ""
     other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
     return other.get(where["state"], f"went on computing{line}")
+
+
+def _raised(reply: Any) -> str:
+    """The type of the error that a rank's answer is, or that the function which it ran tells of; "" for none."""
+    result = reply.exception() or reply.result()
+    if isinstance(result, Exception):
+        return _name(result)
+    return str(result["error"][0]) if isinstance(result, dict) and result.get("error") else ""
 
 
 def _name(error: Exception) -> str:

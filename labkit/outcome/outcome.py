@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.errors import MismatchError
+
 
 @dataclass
 class RankOutcome:
@@ -49,9 +51,14 @@ class Outcome:
         return {r.rank: r.answer for r in self.ranks if not r.ename and r.rank not in self.dead}
 
     @property
+    def mismatch(self) -> str:
+        """In what the ranks' calls do not fit, as those say that have found it; "" where they fit."""
+        return next((r.evalue for r in self.ranks if r.ename == MismatchError.__name__), "")
+
+    @property
     def cut_short(self) -> bool:
-        """Whether ranks were freed or have died, so that the group must be joined anew."""
-        return bool(self.dead or self.ended)
+        """Whether ranks were freed or have died, or make calls that do not fit: the group must be joined anew."""
+        return bool(self.dead or self.ended or self.mismatch)
 
     @property
     def well(self) -> bool:

@@ -25,6 +25,8 @@ def judge(outcome: Outcome) -> CellError | None:
         where = _where(outcome)
         return StoppedError(f"You stopped the cell{' while ' + where if outcome.waiting else ''}.")
     causes, consequences = text.root_cause(outcome)
+    if outcome.mismatch:  # which ranks found it, and which waited, is chance
+        return CellError(outcome.mismatch, text.trim(causes[0].traceback) if causes else "")
     if causes:
         cause = causes[0]
         itself = any(ITSELF.search(error.evalue) for error in outcome.errors.values())

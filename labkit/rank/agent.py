@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import lines
 from labkit.errors import LabError
-from labkit.rank import anysource, comms, describe, ended, frames, given, group, importing, recorder, tiny
+from labkit.rank import anysource, comms, describe, ended, frames, given, group, guard, importing, recorder, tiny
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
@@ -97,7 +97,7 @@ def stay() -> None:
 
 
 def prepare(
-    rank: int, world_size: int, backend: str, store: str, limit: float, local: int, shares: bool
+    rank: int, world_size: int, backend: str, store: str, limit: float, local: int, shares: bool, guarded: bool
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     attach()
@@ -105,6 +105,7 @@ def prepare(
     anysource.install()
     recorder.install(shell())
     ended.install(shell())
+    (guard.on if guarded else guard.off)()
     facts = group.join(rank, world_size, backend, store, limit, local, shares)
     _note_sequence()
     device = torch.device(facts["device"])

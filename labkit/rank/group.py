@@ -21,8 +21,9 @@ import torch.distributed.nn.functional  # before a group is joined: it keeps the
 from torch.distributed import distributed_c10d
 
 from labkit import place
+from labkit.rank import guard
 from labkit.rank.slack import DROWSY, may_oversleep
-from labkit.rank.store import MeetingStore
+from labkit.rank.store import TCP, MeetingStore
 from labkit.theory import sharing
 
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
@@ -56,15 +57,16 @@ def join(
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
     os.environ.update(sharing.settings(rank) if shares else {})
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
-        store=_store,
-        rank=rank,
-        world_size=world_size,
-        # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, and must outlast the lab
-        timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
-        device_id=device if device.type == "cuda" else None,
-    )
+    with guard.world("" if store.startswith(TCP) else os.path.dirname(store)):
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
+            store=_store,
+            rank=rank,
+            world_size=world_size,
+            # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, and must outlast the lab
+            timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
+            device_id=device if device.type == "cuda" else None,
+        )
     _world = weakref.ref(distributed_c10d._get_default_group())
     _counted = backend != "nccl" and _counts()
     set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
@@ -91,6 +93,7 @@ def joined() -> bool:
 def leave() -> None:
     """Free every call that waits in the group, then forget the group and its sub-groups."""
     _shut()
+    guard.forget()
     if dist.is_initialized():
         dist.destroy_process_group()
     distributed_c10d._world.group_count = 0  # a failed attempt counts, and ranks meet under the count's name
@@ -249,3 +252,4 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 distributed_c10d._new_process_group_helper = _noting_sockets(distributed_c10d._new_process_group_helper)
+guard.install()

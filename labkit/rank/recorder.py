@@ -44,7 +44,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from labkit.rank import comms, objects, p2p, passes, spans, wire
+from labkit.rank import comms, guard, objects, p2p, passes, spans, wire
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
@@ -137,7 +137,8 @@ def begin(info: Any = None) -> None:
     global _cell
     _inside.call = False
     _inside.whole = None
-    _put(ours=True)  # both stand already, unless a Stop came just as `paused` or a call ended
+    _put(ours=True)  # all stand already, unless a Stop came just as `paused` or a call ended
+    guard.resume()
     _snapshots.begin(getattr(info, "raw_cell", None) or "", _space)
     rank = dist.get_rank() if dist.is_initialized() else 0
     spans.begin(rank, getattr(info, "raw_cell", None) or "")
@@ -159,14 +160,14 @@ def end(_: Any = None) -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """What runs inside leaves no record and costs none: `timed` measures torch, not the recorder.
+    """What runs inside leaves no record and costs none, and is not guarded: `timed` measures torch, not the lab.
 
     Torch's functions stand in their places meanwhile. A wrapper that only passes on would cost a small call 4 %.
     """
     if getattr(_inside, "call", False):
         yield
         return
-    with _cell.tally.apart(), spans.paused():
+    with _cell.tally.apart(), spans.paused(), guard.paused():
         _inside.call = True
         try:
             _put(ours=False)

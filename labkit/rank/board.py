@@ -1,0 +1,92 @@
+"""Where the ranks of a group put up what they are about to do, and read what the others have put up; nobody waits.
+
+Who comes later sees who came earlier: of two ranks at least one reads what the other has written, since each writes
+before it reads. A board has room for the last calls only; a rank that is further behind finds nothing to compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+
+import torch.distributed as dist
+
+ROOM = 1024  # bytes for one call of one rank
+SLOTS = 64  # calls that a board has room for
+HEAD = struct.Struct("<QIH")  # the call's number, a checksum, how many bytes follow
+
+
+def _sealed(nth: int, data: bytes) -> bytes:
+    data = data[: ROOM - HEAD.size]
+    return HEAD.pack(nth, zlib.crc32(data, nth & 0xFFFFFFFF), len(data)) + data
+
+
+def _opened(nth: int, record: bytes) -> bytes | None:
+    """What was put up for this call; None where it is another's, or is being written right now."""
+    if len(record) < HEAD.size:
+        return None
+    found, check, size = HEAD.unpack_from(record)
+    data = record[HEAD.size : HEAD.size + size]
+    return data if found == nth and zlib.crc32(data, nth & 0xFFFFFFFF) == check else None
+
+
+class FileBoard:
+    """A board in a file, for the ranks of one host."""
+
+    def __init__(self, path: str, me: int, n: int) -> None:
+        self.path, self.me, self.n = path, me, n
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    @staticmethod
+    def make(path: str, n: int) -> None:
+        """Make the file; OSError where there is no room for it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, SLOTS * n * ROOM)
+        finally:
+            os.close(fd)
+
+    def write(self, nth: int, data: bytes) -> None:
+        """Put up my call number `nth`, counted from 1."""
+        os.pwrite(self._fd, _sealed(nth, data), (nth % SLOTS * self.n + self.me) * ROOM)
+
+    def read(self, nth: int) -> dict[int, bytes]:
+        """What the group's ranks have put up for it, mine among them."""
+        rows = os.pread(self._fd, self.n * ROOM, nth % SLOTS * self.n * ROOM)
+        found = {i: _opened(nth, rows[i * ROOM : (i + 1) * ROOM]) for i in range(self.n)}
+        return {i: data for i, data in found.items() if data is not None}
+
+    def close(self) -> None:
+        """Let go of the file, and remove it; the others keep what they have open."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self.me == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+
+
+class StoreBoard:
+    """A board in the store where the ranks of several hosts have met; each look goes over the network."""
+
+    def __init__(self, store: dist.Store, me: int, n: int) -> None:
+        self.store, self.me, self.n = store, me, n
+
+    def write(self, nth: int, data: bytes) -> None:
+        """Put up my call number `nth`."""
+        self.store.set(self._key(nth, self.me), _sealed(nth, data).hex())
+
+    def read(self, nth: int) -> dict[int, bytes]:
+        """What the group's ranks have put up for it."""
+        keys = {i: self._key(nth, i) for i in range(self.n)}
+        there = {i: key for i, key in keys.items() if self.store.check([key])}
+        found = {i: _opened(nth, bytes.fromhex(self.store.get(key).decode())) for i, key in there.items()}
+        return {i: data for i, data in found.items() if data is not None}
+
+    def close(self) -> None:
+        """The store goes with its group."""
+
+    def _key(self, nth: int, rank: int) -> str:
+        return f"{nth % SLOTS}/{rank}"

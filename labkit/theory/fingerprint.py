@@ -1,0 +1,204 @@
+"""What a rank is about to do in a group, told so that ranks can compare it, and in what calls disagree.
+
+Pure: it knows nothing of torch. Calls fit where every rank makes the same one, with the same reduction, root and dtype,
+and each pair of ranks agrees on how many elements go from one to the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from labkit.words import alike, count, listed, ranks
+
+LATER = 8  # statements behind one that are remembered
+SHOWN = 60  # characters of a statement
+Elements = int | Sequence[int]  # the same number for each rank of the group, or one a rank
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of the learner's and those that follow it in its block, each as a number that its text gives."""
+
+    mark: int
+    later: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One rank's call. `gives[j]` elements go to the group's rank j, `takes[j]` come from it; None: nobody knows.
+
+    `root` is a rank of the world; `path` are the statements that the call is in, the innermost first.
+    """
+
+    kind: str
+    reduce: str = ""
+    root: int | None = None
+    other: str = ""  # "src" or "dst": what torch calls the root
+    dtype: str = ""
+    shape: str = ""
+    gives: Elements | None = None
+    takes: Elements | None = None
+    place: str = ""
+    text: str = ""
+    path: Sequence[Statement] = ()
+
+    def pack(self) -> bytes:
+        """As bytes; `unpack` reads them."""
+        return json.dumps(list(asdict(self).values()), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Call:
+        """What `pack` made."""
+        *rest, path = json.loads(data)
+        return cls(*rest, [Statement(**s) for s in path])
+
+    def __str__(self) -> str:
+        """As a learner reads it: "all_reduce(MAX, float32[4])"."""
+        uneven = not isinstance(self.gives, (int, type(None))) and len(set(self.gives)) > 1
+        size = f" in parts of {listed(list(map(str, self.gives)))}" if uneven else ""  # type: ignore[arg-type]
+        root = f"{self.other}={self.root}" if self.root is not None else ""
+        given = ", ".join(filter(None, [self.reduce.upper(), root, self.dtype + self.shape + size]))
+        return f"{self.kind}({given})" if given else self.kind
+
+
+def statement(source: str, line: int) -> tuple[str, Statement]:
+    """The innermost statement at a line of a cell: its text, and its mark with those of the next in its block.
+
+    >>> text, found = statement("if rank == 1:\\n    f(b)\\n    f(a)\\nelse:\\n    f(a)\\n    f(b)\\n", 2)
+    >>> text, found.later == [_mark("f(a)")]
+    ('f(b)', True)
+    """
+    return _statements(source).get(line, ("", Statement(0, [])))
+
+
+@lru_cache(maxsize=32)
+def _statements(source: str) -> dict[int, tuple[str, Statement]]:
+    """Of each line the innermost statement on it."""
+    found: dict[int, tuple[str, Statement]] = {}
+
+    def read(block: Sequence[ast.stmt]) -> None:
+        texts = [ast.unparse(s) for s in block]
+        marks = [_mark(text) for text in texts]
+        for i, s in enumerate(block):
+            at = texts[i], Statement(marks[i], marks[i + 1 : i + 1 + LATER])
+            found.update(dict.fromkeys(range(s.lineno, (s.end_lineno or s.lineno) + 1), at))
+            for _, value in ast.iter_fields(s):  # inner blocks write over what their lines have so far
+                if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                    read(value)
+                for handler in value if isinstance(value, list) else ():
+                    if isinstance(handler, (ast.ExceptHandler, ast.match_case)):
+                        read(handler.body)
+
+    try:
+        read(ast.parse(source).body)
+    except SyntaxError:  # a cell with IPython's own syntax
+        return {}
+    return found
+
+
+def _mark(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+# -- comparing ----------------------------------------------------------------------------------------------------
+
+ORDER, OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS = (
+    "order of their calls",
+    "operation",
+    "reduction",
+    "root",
+    "dtype",
+    "number of elements",
+)
+REMEDY = {
+    ORDER: "Make the calls in the same order on every rank.",
+    DTYPE: "Convert with x.to(dtype) before the call.",
+    ELEMENTS: "Give every rank what the others expect of it.",
+}
+SAME = "Make the same call with the same arguments on every rank."
+
+
+def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
+    """What is wrong with these calls of one group, as a sentence with a remedy; "" where they fit.
+
+    `calls` are by rank of the world, of those that have come so far; `members[i]` is the group's rank i.
+    """
+    come = [(i, r) for i, r in enumerate(members) if r in calls]
+    pairs = [(a, b, _differ(calls[a[1]], a[0], calls[b[1]], b[0])) for a, b in itertools.combinations(come, 2)]
+    what = next((each for each in REASONS if any(d == each for *_, d in pairs)), "")
+    if not what:
+        return ""
+    if any(swapped(calls[a], calls[b]) for (_, a), (_, b), d in pairs if d):
+        what = ORDER
+    told = alike({r: _told(calls[r], what) for _, r in come})
+    said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in _fewest_first(told)]
+    if absent := [r for r in members if r not in calls]:
+        said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
+    uneven = next((_uneven(calls, a, b) for a, b, d in pairs if d == what == ELEMENTS), "")
+    return f"Ranks disagree on the {what}: {'; '.join(said)}. {uneven}{REMEDY.get(what, SAME)}"
+
+
+REASONS = (OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS, ORDER)
+
+
+def _differ(a: Call, i: int, b: Call, j: int) -> str:
+    """In what two calls differ, of the group's ranks i and j; "" where they fit."""
+    if a.kind != b.kind:
+        return OPERATION
+    if a.reduce != b.reduce:
+        return REDUCTION
+    if a.root != b.root:
+        return ROOT
+    if a.dtype != b.dtype and a.dtype and b.dtype:
+        return DTYPE
+    if not (_agree(a.gives, j, b.takes, i) and _agree(b.gives, i, a.takes, j)):
+        return ELEMENTS
+    return ORDER if a.path and b.path and _crossed(a.path[0], b.path[0]) else ""
+
+
+def _agree(gives: Elements | None, to: int, takes: Elements | None, of: int) -> bool:
+    given, taken = _at(gives, to), _at(takes, of)
+    return given is None or taken is None or given == taken
+
+
+def _at(elements: Elements | None, rank: int) -> int | None:
+    if elements is None or isinstance(elements, int):
+        return elements
+    return elements[rank] if rank < len(elements) else None
+
+
+def swapped(a: Call, b: Call) -> bool:
+    """Whether each of two ranks is where the other one comes next: their statements are the same in another order."""
+    return any(_crossed(x, y) for x in a.path for y in b.path)
+
+
+def _crossed(x: Statement, y: Statement) -> bool:
+    return x.mark != y.mark and x.mark in y.later and y.mark in x.later
+
+
+def _told(call: Call, what: str) -> str:
+    where = f" ({call.place})" if call.place else ""
+    if what == ORDER and call.text:
+        text = call.text if len(call.text) <= SHOWN else f"{call.text[: SHOWN - 1]}…"
+        return f"{text} first{where}"
+    return f"{call}{where}"
+
+
+def _fewest_first(told: Mapping[str, list[int]]) -> list[tuple[str, list[int]]]:
+    return sorted(told.items(), key=lambda each: len(each[1]))
+
+
+def _uneven(calls: Mapping[int, Call], a: tuple[int, int], b: tuple[int, int]) -> str:
+    """Of ranks that bring lists: who gives whom how much, and what is expected there."""
+    for (i, r), (j, s) in ((a, b), (b, a)):
+        gives, takes = calls[r].gives, calls[s].takes
+        given, taken = _at(gives, j), _at(takes, i)
+        if given != taken and not (isinstance(gives, int) and isinstance(takes, int)):
+            return f"Rank {r} gives rank {s} {count(given or 0, 'element')}, and rank {s} expects {taken}. "
+    return ""
