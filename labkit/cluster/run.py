@@ -65,8 +65,11 @@ class Running:
         return result if isinstance(result, Exception) else None
 
     def mismatch(self) -> bool:
-        """Whether a rank has found that the ranks' calls do not fit: those that it meant may wait for ever."""
-        return any(_raised(reply) == MISMATCH for reply in self.replies.values() if reply.done())
+        """Whether a rank has found that the ranks' calls do not fit, and none imports a library, which takes its time."""
+        if not any(_raised(reply) == MISMATCH for reply in self.replies.values() if reply.done()):
+            return False
+        self.look()
+        return not self._import(time.monotonic())
 
     def stuck(self) -> bool:
         """Look at the unfinished ranks: whether one has waited for too long.
@@ -241,7 +244,7 @@ def run(
     ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
         return running.outcome(ended)
-    if ended != "stuck" or running.mismatch():
+    if ended != "stuck":
         running.look()
     fate = running.fate()
     running.free(signal)

@@ -308,7 +308,7 @@ def _reduce_scatter(given: dict[str, Any], group: Guarded) -> Call:
 
 def _reduce_scatter_single(given: dict[str, Any], group: Guarded) -> Call:
     gives, op = given["input_tensor"].numel() // len(group.members), _reduction(given["reduce_op"])
-    return _tensor("reduce_scatter", given["output_tensor"], gives, reduce=op)
+    return _tensor("reduce_scatter_tensor", given["output_tensor"], gives, reduce=op)
 
 
 def _gather(given: dict[str, Any], group: Guarded) -> Call:

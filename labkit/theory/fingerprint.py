@@ -50,13 +50,13 @@ class Call:
 
     def pack(self) -> bytes:
         """As bytes; `unpack` reads them."""
-        return json.dumps(list(asdict(self).values()), separators=(",", ":")).encode()
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Call:
         """What `pack` made."""
-        *rest, path = json.loads(data)
-        return cls(*rest, [Statement(**s) for s in path])
+        fields = json.loads(data)
+        return cls(**{**fields, "path": [Statement(**s) for s in fields["path"]]})
 
     def __str__(self) -> str:
         """As a learner reads it: "all_reduce(MAX, float32[4])"."""

@@ -1,0 +1,189 @@
+"""Ranks that disagree on a collective all get one error that names them; no rank dies, and no value is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit import CellError
+
+ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
+
+
+@pytest.fixture(autouse=True)
+def _variables(lab):
+    lab.run("keep = 100 + rank")
+
+
+def refused(lab, code):
+    """What a cell that no rank may run says; the next one finds the same processes and variables."""
+    pids = [row["pid"] for row in lab._engines.table()]
+    with pytest.raises(CellError) as caught:
+        lab.run(code)
+    assert [row["pid"] for row in lab._engines.table()] == pids
+    assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
+    assert any("all variables are kept" in note for note in caught.value.notes)
+    return str(caught.value)
+
+
+@pytest.mark.smoke
+def test_sum_on_some_ranks_and_max_on_others(lab):
+    said = refused(lab, "x = torch.ones(4)\n\ndist.all_reduce(x, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)")
+    assert said == (
+        "Ranks disagree on the reduction: rank 1 calls all_reduce(MAX, float32[4]) (line 3); ranks 0, 2 call "
+        "all_reduce(SUM, float32[4]) (line 3). Make the same call with the same arguments on every rank."
+    )
+
+
+def test_two_calls_that_look_alike_swapped_on_a_rank_never_run(lab):
+    lab.run("a, b = torch.ones(3), torch.ones(3) * 10")
+    swapped = (
+        "if rank == 1:\n    dist.all_reduce(b)\n    dist.all_reduce(a)\n"
+        "else:\n    dist.all_reduce(a)\n    dist.all_reduce(b)"
+    )
+    assert refused(lab, swapped) == (
+        "Ranks disagree on the order of their calls: rank 1 calls dist.all_reduce(b) first (line 2); ranks 0, 2 call "
+        "dist.all_reduce(a) first (line 5). Make the calls in the same order on every rank."
+    )
+    assert lab.run("print(b.tolist())") == ["[10.0, 10.0, 10.0]\n"] * lab.n
+
+
+def test_two_functions_swapped_on_a_rank_are_named_as_swapped(lab):
+    code = (
+        "def mean(t):\n    dist.all_reduce(t)\ndef share(t):\n    dist.broadcast(t, src=0)\nx = torch.ones(3)\n"
+        "if rank:\n    mean(x)\n    share(x)\nelse:\n    share(x)\n    mean(x)"
+    )
+    assert "order of their calls: rank 0 calls dist.broadcast(t, src=0) first (line 4 of share, called in line 10)" in (
+        refused(lab, code)
+    )
+
+
+MISMATCHES = {
+    "lengths": ("dist.all_reduce(torch.ones(4 + rank))", "number of elements"),
+    "dtypes": ("dist.all_reduce(torch.ones(4, dtype=torch.float64 if rank == 1 else torch.float32))", "dtype"),
+    "gathered lengths": (
+        "x = torch.ones(4 + rank)\ndist.all_gather([torch.zeros_like(x) for _ in range(world_size)], x)",
+        "number of elements",
+    ),
+    "gathered dtypes": (
+        "x = torch.ones(4, dtype=torch.int64 if rank else torch.float32)\n"
+        "dist.all_gather([torch.zeros_like(x) for _ in range(world_size)], x)",
+        "dtype",
+    ),
+    "roots": ("dist.broadcast(torch.ones(4), src=rank % 2)", "root"),
+    "roots of a reduce": ("dist.reduce(torch.ones(4), dst=rank % 2)", "root"),
+    "broadcast lengths": ("dist.broadcast(torch.ones(4 + rank), src=0)", "number of elements"),
+    "operations": ("dist.barrier() if rank == 1 else dist.all_reduce(torch.ones(4))", "operation"),
+    "splits": (
+        "dist.all_to_all_single(torch.zeros(3), torch.ones(3), None, [0, 2, 1] if rank == 0 else None)",
+        "number of elements",
+    ),
+    "chunks": (
+        "dist.reduce_scatter(torch.zeros(2 + (rank == 1)), [torch.ones(2)] * world_size)",
+        "number of elements",
+    ),
+    "scattered dtypes": (
+        "dist.scatter(torch.zeros(2, dtype=torch.float64 if rank == 1 else torch.float32), "
+        "[torch.ones(2)] * 3 if rank == 0 else None, src=0)",
+        "dtype",
+    ),
+    "the list and the tensor form": (
+        "x = torch.ones(3)\n"
+        "dist.reduce_scatter(x[:1], list(x.split(1))) if rank else dist.reduce_scatter_tensor(x[:1], x)",
+        "operation",
+    ),
+    "functional": (
+        "import torch.distributed._functional_collectives as fc\n"
+        "fc.all_reduce(torch.ones(2 + rank), 'sum', dist.group.WORLD)",
+        "number of elements",
+    ),
+    "comms and torch": ("comms.all_reduce(keep) if rank else dist.broadcast(torch.ones(2), 0)", "operation"),
+    "asynchronous": (
+        "work = dist.all_reduce(torch.ones(2 + rank), async_op=True)\nwork.wait()",
+        "number of elements",
+    ),
+}
+
+
+@pytest.mark.parametrize("code, what", MISMATCHES.values(), ids=MISMATCHES)
+def test_a_mismatch_is_everyones_error(lab, code, what):
+    said = refused(lab, code)
+    assert said.startswith(f"Ranks disagree on the {what}: ")
+    assert all(f"{r}" in said for r in range(lab.n))
+
+
+def test_a_bucket_of_ddp_does_not_meet_another_call(lab):
+    lab.run("from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(torch.nn.Linear(3, 3))")
+    code = (
+        "loss = model(torch.ones(2, 3)).sum()\nif rank == 2:\n    dist.all_reduce(torch.ones(5))\nloss.backward()"
+    )
+    assert refused(lab, code).startswith(
+        "Ranks disagree on the number of elements: rank 2 calls all_reduce(SUM, float32[5]) (line 3); ranks 0, 1 call "
+        "all_reduce(SUM, float32[12]) (line 4)."
+    )
+
+
+def test_a_mismatch_in_a_sub_group_names_its_ranks(lab):
+    lab.run("pair = dist.new_group([0, 2])")
+    assert "rank 0 calls all_reduce(SUM, float32[2]) (line 2); rank 2 calls all_reduce(SUM, float32[4]) (line 2)" in (
+        refused(lab, "if rank != 1:\n    dist.all_reduce(torch.ones(2 + rank), group=pair)")
+    )
+
+
+STORE = "store = dist.distributed_c10d._get_default_store()\n"
+
+
+def test_a_rank_that_has_gone_on_is_fetched_back(lab):
+    code = (
+        f"{STORE}if rank:\n    store.wait(['root goes on'])\n"
+        "work = dist.broadcast(torch.ones(4 if rank == 0 else 5), src=0, async_op=True)\n"
+        "store.set('root goes on', '1')\nwhile True:\n    pass"
+    )
+    assert refused(lab, code).startswith("Ranks disagree on the number of elements: rank 0 calls broadcast(src=0, ")
+
+
+def test_a_broadcast_stays_no_barrier(lab):
+    code = (
+        f"{STORE}if rank == 2:\n    store.wait(['rank 1 has left'])\n"
+        "dist.broadcast(torch.ones(4), src=0)\n"
+        "if rank == 1:\n    store.set('rank 1 has left', '1')\nprint('through')"
+    )
+    assert lab.run(code) == ["through\n"] * lab.n
+
+
+def test_without_the_guard_torch_does_what_it_does(lab):
+    code = "x = torch.ones(1) + rank\ndist.all_reduce(x, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)"
+    lab.guard = False
+    try:
+        assert not lab.guard
+        lab.run(code)  # no rank complains
+        lab._engines.heal()
+        lab.run(code)  # nor after the ranks have been joined anew
+    finally:
+        lab.guard = True
+    assert "disagree on the reduction" in refused(lab, code)
+
+
+def test_what_is_timed_runs_without_the_guard(lab):
+    code = "from labkit.rank import guard\nseen = []\ntimed(lambda: seen.append(guard._library), repeat=2)\nprint(set(seen), guard._library is None)"
+    assert lab.run(code) == ["{None} False\n"] * lab.n
+
+
+def test_a_group_that_a_learner_has_made_without_the_lab_is_left_alone(lab):
+    code = (
+        "import tempfile\nfrom labkit.rank import guard\nstore = dist.distributed_c10d._get_default_store()\n"
+        "if rank == 0:\n    store.set('place', tempfile.mktemp())\nplace = store.get('place').decode()\n"
+        "dist.destroy_process_group()\n"
+        "dist.init_process_group('gloo', init_method=f'file://{place}', rank=rank, world_size=world_size)\n"
+        "x = torch.ones(1)\ndist.all_reduce(x)\nprint(int(x))"
+    )
+    assert lab.run(code) == ["3\n"] * lab.n
+    assert lab.run("dist.all_reduce(x)\nprint(int(x))") == ["9\n"] * lab.n
+
+
+def test_boards_go_with_their_groups(lab):
+    lab.run("pair = dist.new_group([0, 1])\ndist.all_reduce(torch.ones(1))")
+    folder = lab._engines.processes.run.path
+    lab._engines.heal()
+    assert len(list(folder.glob("board-*"))) == 1
+    assert lab.run("import os\nprint(sum('board-' in os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') "
+                   "if os.path.lexists(f'/proc/self/fd/{fd}')))") == ["1\n"] * lab.n  # fmt: skip
