@@ -27,7 +27,9 @@ def refused(lab, code):
 
 @pytest.mark.smoke
 def test_sum_on_some_ranks_and_max_on_others(lab):
-    said = refused(lab, "x = torch.ones(4)\n\ndist.all_reduce(x, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)")
+    said = refused(
+        lab, "x = torch.ones(4)\n\ndist.all_reduce(x, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)"
+    )
     assert said == (
         "Ranks disagree on the reduction: rank 1 calls all_reduce(MAX, float32[4]) (line 3); ranks 0, 2 call "
         "all_reduce(SUM, float32[4]) (line 3). Make the same call with the same arguments on every rank."
@@ -112,10 +114,10 @@ def test_a_mismatch_is_everyones_error(lab, code, what):
 
 
 def test_a_bucket_of_ddp_does_not_meet_another_call(lab):
-    lab.run("from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(torch.nn.Linear(3, 3))")
-    code = (
-        "loss = model(torch.ones(2, 3)).sum()\nif rank == 2:\n    dist.all_reduce(torch.ones(5))\nloss.backward()"
+    lab.run(
+        "from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(torch.nn.Linear(3, 3))"
     )
+    code = "loss = model(torch.ones(2, 3)).sum()\nif rank == 2:\n    dist.all_reduce(torch.ones(5))\nloss.backward()"
     assert refused(lab, code).startswith(
         "Ranks disagree on the number of elements: rank 2 calls all_reduce(SUM, float32[5]) (line 3); ranks 0, 1 call "
         "all_reduce(SUM, float32[12]) (line 4)."
