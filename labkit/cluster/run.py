@@ -65,7 +65,7 @@ class Running:
         return result if isinstance(result, Exception) else None
 
     def mismatch(self) -> bool:
-        """Whether a rank has found that the ranks' calls do not fit, and none imports a library, which takes its time."""
+        """Whether a rank has found that the ranks' calls do not fit; while one imports a library, that can wait."""
         if not any(_raised(reply) == MISMATCH for reply in self.replies.values() if reply.done()):
             return False
         self.look()

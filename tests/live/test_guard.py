@@ -106,7 +106,7 @@ MISMATCHES = {
 }
 
 
-@pytest.mark.parametrize("code, what", MISMATCHES.values(), ids=MISMATCHES)
+@pytest.mark.parametrize(("code", "what"), MISMATCHES.values(), ids=MISMATCHES)
 def test_a_mismatch_is_everyones_error(lab, code, what):
     said = refused(lab, code)
     assert said.startswith(f"Ranks disagree on the {what}: ")
@@ -166,8 +166,8 @@ def test_without_the_guard_torch_does_what_it_does(lab):
 
 
 def test_what_is_timed_runs_without_the_guard(lab):
-    code = "from labkit.rank import guard\nseen = []\ntimed(lambda: seen.append(guard._library), repeat=2)\nprint(set(seen), guard._library is None)"
-    assert lab.run(code) == ["{None} False\n"] * lab.n
+    lab.run("from labkit.rank import guard\nseen = []\nmine = timed(lambda: seen.append(guard._library), repeat=2)")
+    assert lab.run("print(set(seen), guard._library is None)") == ["{None} False\n"] * lab.n
 
 
 def test_a_group_that_a_learner_has_made_without_the_lab_is_left_alone(lab):
@@ -187,5 +187,6 @@ def test_boards_go_with_their_groups(lab):
     folder = lab._engines.processes.run.path
     lab._engines.heal()
     assert len(list(folder.glob("board-*"))) == 1
-    assert lab.run("import os\nprint(sum('board-' in os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') "
-                   "if os.path.lexists(f'/proc/self/fd/{fd}')))") == ["1\n"] * lab.n  # fmt: skip
+    lab.run("import os\nopen_ = os.listdir('/proc/self/fd')")
+    lab.run("names = [os.path.realpath(f'/proc/self/fd/{fd}') for fd in open_]")
+    assert lab.run("print(sum('board-' in name for name in names))") == ["1\n"] * lab.n

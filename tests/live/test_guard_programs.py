@@ -140,8 +140,9 @@ def _program(lab):
     lab.run(PROGRAM)
 
 
+@pytest.mark.usefixtures("_program")
 @pytest.mark.parametrize("seed", range(8))
-def test_a_random_right_program_runs_to_its_end_with_the_right_results(lab, _program, seed):
+def test_a_random_right_program_runs_to_its_end_with_the_right_results(lab, seed):
     assert lab.guard
     assert lab.run(f"print(program({seed}, 60))") == ["[]\n"] * lab.n
     lab.run("for group in [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]:\n"
@@ -164,7 +165,8 @@ def test_the_first_steps_of_training_are_not_refused(lab):
     code = (
         "from torch.nn.parallel import DistributedDataParallel\nfrom torch.distributed.fsdp import fully_shard\n"
         "for wrap in (DistributedDataParallel, fully_shard):\n"
-        "    torch.manual_seed(0)\n    model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)))\n"
+        "    torch.manual_seed(0)\n"
+        "    model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)))\n"
         "    optimizer = torch.optim.Adam(model.parameters())\n"
         "    for _ in range(3):\n        model(torch.ones(2, 4) * rank).sum().backward()\n        optimizer.step()\n"
         "print('trained')"
