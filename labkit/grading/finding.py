@@ -85,6 +85,8 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("stopped", ["You stopped the check."], **base)
     if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
+    if report.mismatch:
+        return Finding("raises", [f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"], **base)
     if report.ended == "slow":
         doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)

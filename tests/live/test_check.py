@@ -257,8 +257,9 @@ EVEN = "    y = y[:2] if rank == 0 else y\n"
         ),
         (
             f"{EVEN}    dist.all_reduce(y)\n",
-            "deadlock",
-            "Rank 0 brings 2 elements to all_reduce (line 5), and rank 1 brings 4.",
+            "raises",
+            "With 2 ranks: ranks disagree on the number of elements: rank 0 calls all_reduce(SUM, float32[2]) (line 5); "
+            "rank 1 calls all_reduce(SUM, float32[4]) (line 5). Give every rank what the others expect of it.",
         ),
         (
             "    if rank == 0:\n        dist.isend(y, 1)\n    dist.barrier()\n    dist.recv(y, 0) if rank else None\n",
@@ -267,8 +268,9 @@ EVEN = "    y = y[:2] if rank == 0 else y\n"
         ),
         (
             "    dist.broadcast(y, rank)\n",
-            "deadlock",
-            "Rank 0 names rank 0 as the root of broadcast (line 4), and rank 1 names rank 1.",
+            "raises",
+            "With 2 ranks: ranks disagree on the root: rank 0 calls broadcast(src=0, float32[4]) (line 4); rank 1 calls "
+            "broadcast(src=1, float32[4]) (line 4). Make the same call with the same arguments on every rank.",
         ),
         (
             f"{EVEN}    dist.send(y, 1) if rank == 0 else dist.recv(y, 0)\n",
@@ -282,6 +284,26 @@ def test_calls_that_cannot_fit_are_named(lab, body, state, says):
     verdict = checked(lab, f"{SOME}{body}    return y")
     assert (verdict.state, says in verdict.says) == (state, True), repr(verdict)
     assert "without it" not in repr(verdict), "every rank made its call"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (f"{EVEN}    dist.all_reduce(y)\n", "Rank 0 brings 2 elements to all_reduce (line 5), and rank 1 brings 4."),
+        (
+            "    dist.broadcast(y, rank)\n",
+            "Rank 0 names rank 0 as the root of broadcast (line 4), and rank 1 names rank 1.",
+        ),
+    ],
+)
+def test_calls_that_cannot_fit_are_named_without_the_guard_as_well(lab, body, says):
+    lab.guard = False
+    try:
+        verdict = checked(lab, f"{SOME}{body}    return y")
+        assert (verdict.state, says in verdict.says) == ("deadlock", True), repr(verdict)
+        assert "without it" not in repr(verdict), "every rank made its call"
+    finally:
+        lab.guard = True
 
 
 def test_a_message_that_nobody_receives_is_a_mistake_even_where_the_result_is_right(lab):

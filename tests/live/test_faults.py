@@ -194,6 +194,7 @@ def test_a_function_that_waits_is_named_with_its_own_line(lab):
 
 def test_detail_mode_names_what_differs_and_its_hangs_are_freed_as_well(lab):
     lab.run("import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'DETAIL'\ndist.set_debug_level_from_env()")
+    lab.guard = False
     with pytest.raises(CellError):
         lab.run("if rank: dist.barrier()")  # the group that is joined now is in detail mode
     try:
@@ -210,6 +211,7 @@ def test_detail_mode_names_what_differs_and_its_hangs_are_freed_as_well(lab):
         lab.run("os.environ['TORCH_DISTRIBUTED_DEBUG'] = 'OFF'\ndist.set_debug_level_from_env()")
         with pytest.raises(StuckError):
             lab.run("if rank: dist.barrier()")
+        lab.guard = True
 
 
 # -- by hand ------------------------------------------------------------------------------------------------------
