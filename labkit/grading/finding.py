@@ -71,6 +71,9 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
     return finding
 
 
+GUARDED = "The lab's guard has stopped it before it ran. In a job of your own it would hang, crash or give wrong numbers."
+
+
 def setting(case: Case) -> str:
     """An input in words: "with 3 ranks, one element"."""
     return f"with {case.n} ranks" + (f", {case.about}" if case.about else "")
@@ -86,7 +89,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
     if report.mismatch:
-        return Finding("raises", [f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"], **base)
+        return Finding("raises", [f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}", GUARDED], **base)
     if report.ended == "slow":
         doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)

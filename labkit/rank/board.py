@@ -52,6 +52,10 @@ class FileBoard:
         """Put up my call number `nth`, counted from 1."""
         os.pwrite(self._fd, _sealed(nth, data), (nth % SLOTS * self.n + self.me) * ROOM)
 
+    def take_back(self, nth: int) -> None:
+        """Put up nothing for it."""
+        os.pwrite(self._fd, bytes(HEAD.size), (nth % SLOTS * self.n + self.me) * ROOM)
+
     def read(self, nth: int) -> dict[int, bytes]:
         """What the group's ranks have put up for it, mine among them."""
         rows = os.pread(self._fd, self.n * ROOM, nth % SLOTS * self.n * ROOM)
@@ -77,6 +81,10 @@ class StoreBoard:
     def write(self, nth: int, data: bytes) -> None:
         """Put up my call number `nth`."""
         self.store.set(self._key(nth, self.me), _sealed(nth, data).hex())
+
+    def take_back(self, nth: int) -> None:
+        """Put up nothing for it."""
+        self.store.set(self._key(nth, self.me), "")
 
     def read(self, nth: int) -> dict[int, bytes]:
         """What the group's ranks have put up for it."""

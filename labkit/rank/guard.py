@@ -36,6 +36,7 @@ from labkit.theory.fingerprint import SHOWN, Call, Statement, disagreement, stat
 from labkit.theory.record import is_cell
 
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
+WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 PAUSE = 0.002  # seconds between two looks at the board
 KEY = torch._C.DispatchKey.BackendSelect
 MAIN = threading.main_thread().ident or 0
@@ -199,9 +200,15 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
     def compare(keys: Any, *args: Any) -> Any:
         group = dist.ProcessGroup.unbox(args[at])
         guarded = _groups.get(group.group_name)
-        if guarded is not None:
-            _meet(guarded, describe, dict(zip(names, args, strict=False)))
-        return operation.redispatch(keys.remove(KEY), *args)
+        if guarded is None:
+            return operation.redispatch(keys.remove(KEY), *args)
+        _meet(guarded, describe, dict(zip(names, args, strict=False)))
+        try:
+            return operation.redispatch(keys.remove(KEY), *args)
+        except BaseException:  # it was refused here, for its own arguments, and has not begun
+            guarded.made -= 1
+            guarded.board.take_back(guarded.made + 1)
+            raise
 
     return compare
 
@@ -217,10 +224,14 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     board.write(nth, data)
     if not disagreement(_read(guarded, nth), members):
         return
-    until = time.monotonic() + GATHER
-    while len(calls := _read(guarded, nth)) < len(members) and time.monotonic() < until:
+    found = time.monotonic()
+    while True:
+        calls, waited = _read(guarded, nth), time.monotonic() - found
+        if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(members)):
+            break
         time.sleep(PAUSE)
-    raise MismatchError(disagreement(calls, members))
+    if said := disagreement(calls, members):
+        raise MismatchError(said)
 
 
 def _read(guarded: Guarded, nth: int) -> dict[int, Call]:

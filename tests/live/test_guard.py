@@ -80,7 +80,7 @@ MISMATCHES = {
         "number of elements",
     ),
     "chunks": (
-        "dist.reduce_scatter(torch.zeros(2 + (rank == 1)), [torch.ones(2)] * world_size)",
+        "k = 2 + (rank == 1)\ndist.reduce_scatter(torch.zeros(k), [torch.ones(k)] * world_size)",
         "number of elements",
     ),
     "scattered dtypes": (
@@ -150,6 +150,19 @@ def test_a_broadcast_stays_no_barrier(lab):
         "if rank == 1:\n    store.set('rank 1 has left', '1')\nprint('through')"
     )
     assert lab.run(code) == ["through\n"] * lab.n
+
+
+def test_a_call_that_torch_itself_refuses_has_not_been_made(lab):
+    """A rank that catches the error makes its call again; the others may come at any time."""
+    code = (
+        "import time\nx, ok = torch.zeros(1), 0\nfor i in range(20):\n    if rank == 0:\n"
+        "        try:\n            dist.scatter(x, [torch.ones(1)] * (world_size + 1), src=0)\n"
+        "        except (RuntimeError, ValueError):\n            ok += 1\n"
+        "        time.sleep(0.005 * (i % 3))\n"
+        "        dist.scatter(x, [torch.ones(1)] * world_size, src=0)\n    else:\n"
+        "        dist.scatter(x, src=0)\nprint(ok, int(x))"
+    )
+    assert lab.run(code) == ["20 1\n", *["0 1\n"] * (lab.n - 1)]
 
 
 def test_without_the_guard_torch_does_what_it_does(lab):

@@ -38,6 +38,13 @@ def test_a_record_that_is_half_written_is_not_there(tmp_path):
     assert b.read(1) == {}
 
 
+def test_what_is_taken_back_is_not_there(tmp_path):
+    a, b, _ = boards(tmp_path)
+    a.write(1, b"one")
+    a.take_back(1)
+    assert b.read(1) == {}
+
+
 def test_the_first_rank_removes_the_file(tmp_path):
     a, b, _ = boards(tmp_path)
     b.close()
@@ -54,3 +61,5 @@ def test_a_board_in_a_store_is_the_same(tmp_path):
     assert b.read(1) == {0: b"one\x00\xff"}
     b.write(1 + SLOTS, b"two")
     assert a.read(1 + SLOTS) == {1: b"two"}
+    b.take_back(1 + SLOTS)
+    assert a.read(1 + SLOTS) == {}
