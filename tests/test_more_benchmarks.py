@@ -169,3 +169,12 @@ def test_the_simulations_results_are_about_every_all_reduce_that_100_000_ranks_c
     assert all(name in measured for name in ("flat ring", *events.BETWEEN, "stragglers, 4:1", "failures"))
     row = events.Row("x", "s", [[1.9], [2.1]], limit=events.LIMIT)
     assert not row.met()
+
+
+def test_the_guards_cost_has_a_row_for_each_call_and_number_of_ranks(load):
+    guard = load("guard")
+    told = {n: {name: {"with": [[3.0]], "without": [[2.0]]} for name in guard.NAMES} for n in guard.RANKS}
+    rows = guard.rows(told)
+    assert [row.measured_ratio() for row in rows] == [1.5] * 6
+    section = (FOLDER / "RESULTS.md").read_text().split("<!-- guard: begin -->")[1].split("<!-- guard: end -->")[0]
+    assert all(f"| {row.what} |" in section for row in rows)

@@ -71,7 +71,9 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
     return finding
 
 
-GUARDED = "The lab's guard has stopped it before it ran. In a job of your own it would hang, crash or give wrong numbers."
+GUARDED = (
+    "The lab's guard has stopped it before it ran. In a job of your own it would hang, crash or give wrong numbers."
+)
 
 
 def setting(case: Case) -> str:

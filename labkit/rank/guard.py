@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -31,8 +31,8 @@ from torch.distributed import distributed_c10d
 
 from labkit.errors import MismatchError
 from labkit.lines import line
-from labkit.rank.board import ROOM, FileBoard, StoreBoard
-from labkit.theory.fingerprint import SHOWN, Call, Statement, disagreement, statement
+from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard
+from labkit.theory.fingerprint import SHOWN, Call, Statement, disagreement, fit, pack, statement, unpack
 from labkit.theory.record import is_cell
 
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
@@ -217,25 +217,22 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     """Put up this call, and raise where one that is up already does not fit."""
     guarded.made = nth = guarded.made + 1
     mine = _located(describe(given, guarded))
-    board, members = guarded.board, guarded.members
-    data = mine.pack()
-    if len(data) > ROOM - 32:
-        data = replace(mine, gives=None, takes=None, path=()).pack()
-    board.write(nth, data)
-    if not disagreement(_read(guarded, nth), members):
+    guarded.board.write(nth, pack(mine, ROOM - HEAD.size))
+    up = guarded.board.read(nth)
+    if all(fit(mine, guarded.me, unpack(data), i) for i, data in up.items() if i != guarded.me):
         return
     found = time.monotonic()
     while True:
         calls, waited = _read(guarded, nth), time.monotonic() - found
-        if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(members)):
+        if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(guarded.members)):
             break
         time.sleep(PAUSE)
-    if said := disagreement(calls, members):
+    if said := disagreement(calls, guarded.members):
         raise MismatchError(said)
 
 
 def _read(guarded: Guarded, nth: int) -> dict[int, Call]:
-    return {guarded.members[i]: Call.unpack(data) for i, data in guarded.board.read(nth).items()}
+    return {guarded.members[i]: unpack(data) for i, data in guarded.board.read(nth).items()}
 
 
 # -- what a call is -----------------------------------------------------------------------------------------------
@@ -256,15 +253,24 @@ def _located(call: Call) -> Call:
     if not mine:
         return call
     inner, outer = mine[0], mine[-1]
-    text, here = _statement(inner)
-    if inner is outer:
-        return replace(call, place=f"line {line(outer)}", text=text[: SHOWN + 1], path=[here])
-    place = f"line {line(inner)} of {inner.f_code.co_name}, called in line {line(outer)}"
-    return replace(call, place=place, text=text[: SHOWN + 1], path=[here, _statement(outer)[1]])
+    place, text, path = _place(inner.f_code, line(inner), outer.f_code, line(outer), inner is outer)
+    return replace(call, place=place, text=text, path=path)
 
 
-def _statement(frame: FrameType) -> tuple[str, Statement]:
-    return statement("".join(linecache.getlines(frame.f_code.co_filename)), line(frame))
+@functools.lru_cache(maxsize=256)
+def _place(
+    inner: CodeType, line: int, outer: CodeType, called: int, same: bool
+) -> tuple[str, str, tuple[Statement, ...]]:
+    """Where that is in words, the statement there, and the statements that it is in."""
+    text, here = _statement(inner, line)
+    if same:
+        return f"line {line}", text[: SHOWN + 1], (here,)
+    place = f"line {line} of {inner.co_name}, called in line {called}"
+    return place, text[: SHOWN + 1], (here, _statement(outer, called)[1])
+
+
+def _statement(code: CodeType, line: int) -> tuple[str, Statement]:
+    return statement("".join(linecache.getlines(code.co_filename)), line)
 
 
 def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **more: Any) -> Call:
@@ -278,16 +284,21 @@ def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **
 
 
 def _reduction(op: Any) -> str:
-    return str(dist.ReduceOp.RedOpType(op.op())).rpartition(".")[2]
+    return _named(op.op())
 
 
-def _numels(tensors: Any) -> list[int]:
-    return [x.numel() for x in tensors]
+@functools.lru_cache(maxsize=32)
+def _named(number: int) -> str:
+    return str(dist.ReduceOp.RedOpType(number)).rpartition(".")[2]
 
 
-def _only_at(root: int, many: Any, n: int) -> list[int]:
+def _numels(tensors: Any) -> tuple[int, ...]:
+    return tuple(x.numel() for x in tensors)
+
+
+def _only_at(root: int, many: int, n: int) -> tuple[int, ...]:
     """Elements for the group's root, or of it; none for the others."""
-    return [many if i == root else 0 for i in range(n)]
+    return tuple(many if i == root else 0 for i in range(n))
 
 
 def _all_reduce(given: dict[str, Any], group: Guarded) -> Call:
@@ -348,7 +359,7 @@ def _all_to_all_single(given: dict[str, Any], group: Guarded) -> Call:
 def _split(x: torch.Tensor, sizes: Any, n: int) -> Any:
     """How many elements each rank's part has; sizes are along the first dimension."""
     row = x.numel() // max(x.shape[0], 1) if x.dim() else 1
-    return [size * row for size in sizes] if sizes else x.numel() // n
+    return tuple(size * row for size in sizes) if sizes else x.numel() // n
 
 
 def _coalesced(kind: str, gives: str, takes: str) -> Callable[..., Call]:

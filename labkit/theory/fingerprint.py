@@ -9,16 +9,17 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 from labkit.words import alike, count, listed, ranks
 
 LATER = 8  # statements behind one that are remembered
 SHOWN = 60  # characters of a statement
-Elements = int | Sequence[int]  # the same number for each rank of the group, or one a rank
+Elements = int | tuple[int, ...]  # the same number for each rank of the group, or one a rank
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Statement:
     """A statement of the learner's and those that follow it in its block, each as a number that its text gives."""
 
     mark: int
-    later: Sequence[int]
+    later: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,7 @@ class Call:
     takes: Elements | None = None
     place: str = ""
     text: str = ""
-    path: Sequence[Statement] = ()
-
-    def pack(self) -> bytes:
-        """As bytes; `unpack` reads them."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Call:
-        """What `pack` made."""
-        fields = json.loads(data)
-        return cls(**{**fields, "path": [Statement(**s) for s in fields["path"]]})
+    path: tuple[Statement, ...] = ()
 
     def __str__(self) -> str:
         """As a learner reads it: "all_reduce(MAX, float32[4])"."""
@@ -67,14 +58,30 @@ class Call:
         return f"{self.kind}({given})" if given else self.kind
 
 
+@lru_cache(maxsize=1024)  # a training loop makes the same calls again and again
+def pack(call: Call, room: int = sys.maxsize) -> bytes:
+    """A call as bytes, which `unpack` reads; where there is no room for all, without its elements and statements."""
+    data = json.dumps(asdict(call), separators=(",", ":")).encode()
+    return data if len(data) <= room else pack(replace(call, gives=None, takes=None, path=()))
+
+
+@lru_cache(maxsize=1024)
+def unpack(data: bytes) -> Call:
+    """What `pack` made."""
+    told = json.loads(data)
+    path = tuple(Statement(s["mark"], tuple(s["later"])) for s in told["path"])
+    elements = {name: tuple(v) if isinstance(v := told[name], list) else v for name in ("gives", "takes")}
+    return Call(**{**told, **elements, "path": path})
+
+
 def statement(source: str, line: int) -> tuple[str, Statement]:
     """The innermost statement at a line of a cell: its text, and its mark with those of the next in its block.
 
     >>> text, found = statement("if rank == 1:\\n    f(b)\\n    f(a)\\nelse:\\n    f(a)\\n    f(b)\\n", 2)
-    >>> text, found.later == [_mark("f(a)")]
+    >>> text, found.later == (_mark("f(a)"),)
     ('f(b)', True)
     """
-    return _statements(source).get(line, ("", Statement(0, [])))
+    return _statements(source).get(line, ("", Statement(0)))
 
 
 @lru_cache(maxsize=32)
@@ -86,7 +93,7 @@ def _statements(source: str) -> dict[int, tuple[str, Statement]]:
         texts = [ast.unparse(s) for s in block]
         marks = [_mark(text) for text in texts]
         for i, s in enumerate(block):
-            at = texts[i], Statement(marks[i], marks[i + 1 : i + 1 + LATER])
+            at = texts[i], Statement(marks[i], tuple(marks[i + 1 : i + 1 + LATER]))
             found.update(dict.fromkeys(range(s.lineno, (s.end_lineno or s.lineno) + 1), at))
             for _, value in ast.iter_fields(s):  # inner blocks write over what their lines have so far
                 if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
@@ -142,6 +149,11 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
     uneven = next((_uneven(calls, a, b) for a, b, d in pairs if d == what == ELEMENTS), "")
     return f"Ranks disagree on the {what}: {'; '.join(said)}. {uneven}{REMEDY.get(what, SAME)}"
+
+
+def fit(a: Call, i: int, b: Call, j: int) -> bool:
+    """Whether the calls of the group's ranks i and j do."""
+    return not _differ(a, i, b, j)
 
 
 REASONS = (OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS, ORDER)

@@ -258,8 +258,9 @@ EVEN = "    y = y[:2] if rank == 0 else y\n"
         (
             f"{EVEN}    dist.all_reduce(y)\n",
             "raises",
-            "With 2 ranks: ranks disagree on the number of elements: rank 0 calls all_reduce(SUM, float32[2]) (line 5); "
-            "rank 1 calls all_reduce(SUM, float32[4]) (line 5). Give every rank what the others expect of it.",
+            "With 2 ranks: ranks disagree on the number of elements: rank 0 calls all_reduce(SUM, float32[2]) "
+            "(line 5); rank 1 calls all_reduce(SUM, float32[4]) (line 5). Give every rank what the others expect of "
+            "it.",
         ),
         (
             "    if rank == 0:\n        dist.isend(y, 1)\n    dist.barrier()\n    dist.recv(y, 0) if rank else None\n",
@@ -269,8 +270,8 @@ EVEN = "    y = y[:2] if rank == 0 else y\n"
         (
             "    dist.broadcast(y, rank)\n",
             "raises",
-            "With 2 ranks: ranks disagree on the root: rank 0 calls broadcast(src=0, float32[4]) (line 4); rank 1 calls "
-            "broadcast(src=1, float32[4]) (line 4). Make the same call with the same arguments on every rank.",
+            "With 2 ranks: ranks disagree on the root: rank 0 calls broadcast(src=0, float32[4]) (line 4); rank 1 "
+            "calls broadcast(src=1, float32[4]) (line 4). Make the same call with the same arguments on every rank.",
         ),
         (
             f"{EVEN}    dist.send(y, 1) if rank == 0 else dist.recv(y, 0)\n",

@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.theory.fingerprint import Call, Statement, disagreement, statement
+from labkit.theory.fingerprint import Call, Statement, disagreement, pack, statement, unpack
 
 SUM = Call("all_reduce", "SUM", dtype="float32", shape="[4]", gives=4, takes=4, place="line 3")
 
@@ -53,10 +53,10 @@ def test_ranks_are_named_by_their_numbers_in_the_world():
 
 
 def test_unequal_parts_fit_where_each_pair_agrees():
-    a = Call("all_to_all", gives=[1, 2], takes=[1, 3])
-    b = Call("all_to_all", gives=[3, 1], takes=[2, 1])
+    a = Call("all_to_all", gives=(1, 2), takes=(1, 3))
+    b = Call("all_to_all", gives=(3, 1), takes=(2, 1))
     assert told(a, b) == ""
-    said = told(a, dataclasses.replace(b, takes=[1, 1]))
+    said = told(a, dataclasses.replace(b, takes=(1, 1)))
     assert "Rank 0 gives rank 1 2 elements, and rank 1 expects 1. " in said
 
 
@@ -65,18 +65,19 @@ def test_unequal_parts_fit_where_each_pair_agrees():
 def test_an_all_to_all_fits_exactly_where_what_is_given_is_what_is_taken(splits, data):
     n = len(splits)
     taken = [[splits[j][i] for j in range(n)] for i in range(n)]
-    calls = [Call("all_to_all", gives=splits[i], takes=taken[i]) for i in range(n)]
+    calls = [Call("all_to_all", gives=tuple(splits[i]), takes=tuple(taken[i])) for i in range(n)]
     assert told(*calls) == ""
     i, j = data.draw(st.permutations(range(n)))[:2]
     taken[i][j] += data.draw(st.integers(1, 3))
+    calls[i] = dataclasses.replace(calls[i], takes=tuple(taken[i]))
     assert f"rank {i} expects {taken[i][j]}" in told(*calls).lower()
 
 
 def test_a_gather_compares_only_with_its_root():
-    root = Call("gather", root=0, other="dst", gives=[3, 0, 0], takes=[3, 3, 3])
-    other = dataclasses.replace(root, gives=[3, 0, 0], takes=0)
+    root = Call("gather", root=0, other="dst", gives=(3, 0, 0), takes=(3, 3, 3))
+    other = dataclasses.replace(root, gives=(3, 0, 0), takes=0)
     assert told(root, other, other) == ""
-    assert "number of elements" in told(root, other, dataclasses.replace(other, gives=[4, 0, 0]))
+    assert "number of elements" in told(root, other, dataclasses.replace(other, gives=(4, 0, 0)))
 
 
 SWAPPED = "if rank == 1:\n    f(b)\n    f(a)\nelse:\n    f(a)\n    f(b)\n"
@@ -84,7 +85,7 @@ SWAPPED = "if rank == 1:\n    f(b)\n    f(a)\nelse:\n    f(a)\n    f(b)\n"
 
 def at(line, **more):
     text, here = statement(SWAPPED, line)
-    return but(place=f"line {line}", text=text, path=[here], **more)
+    return but(place=f"line {line}", text=text, path=(here,), **more)
 
 
 def test_calls_in_a_different_order_are_named_so_though_they_look_alike():
@@ -101,7 +102,7 @@ def test_calls_in_a_different_order_are_named_so_where_their_sizes_differ():
 def test_different_lines_are_no_different_order():
     assert told(at(5), at(3)) == "", "both call f(a)"
     lone = [statement("if rank:\n    f(a)\nelse:\n    f(b)\n", line) for line in (2, 4)]
-    assert told(*(but(text=text, path=[here]) for text, here in lone)) == ""
+    assert told(*(but(text=text, path=(here,)) for text, here in lone)) == ""
 
 
 def test_the_innermost_statement_of_a_line_counts():
@@ -114,5 +115,12 @@ def test_the_innermost_statement_of_a_line_counts():
 
 
 def test_a_call_survives_being_packed():
-    call = but(path=[Statement(1, [2, 3])], gives=[1, 2])
-    assert Call.unpack(call.pack()) == call
+    call = but(path=(Statement(1, (2, 3)),), gives=(1, 2))
+    assert unpack(pack(call)) == call
+
+
+def test_a_call_that_is_too_long_is_compared_in_what_there_is_room_for():
+    call = but(gives=tuple(range(1000)), path=(Statement(1, (2, 3)),))
+    kept = unpack(pack(call, 1000))
+    assert (kept.kind, kept.reduce, kept.gives, kept.path) == ("all_reduce", "SUM", None, ())
+    assert told(kept, but(reduce="MAX")).startswith("Ranks disagree on the reduction")
