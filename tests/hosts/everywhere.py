@@ -138,6 +138,17 @@ class Everywhere(Launcher):
         assert REJOINED in error.traceback
         alive(notebook)
 
+    def test_calls_that_do_not_fit_are_everyones_error(self, notebook):
+        swapped = "if rank == 3:\n    dist.all_reduce(b)\n    dist.all_reduce(a)\n"
+        swapped += "else:\n    dist.all_reduce(a)\n    dist.all_reduce(b)"
+        cell = notebook.run(f"%%px\na, b = torch.ones(3), torch.ones(3)\n{swapped}")
+        assert cell.error == (
+            "CellError: Ranks disagree on the order of their calls: rank 3 calls dist.all_reduce(b) first (line 4); "
+            "ranks 0–2 call dist.all_reduce(a) first (line 7). Make the calls in the same order on every rank."
+        )
+        assert REJOINED in cell.traceback
+        alive(notebook)
+
     def test_an_exception_on_another_host_frees_the_rest(self, notebook):
         error = notebook.run("%%px\nif rank == 3:\n    1 / 0\ndist.barrier()")
         assert error.error == "CellError: rank 3: ZeroDivisionError: division by zero"
