@@ -23,7 +23,7 @@
       exercises/   the exercises with their solutions and planted mistakes, one module a lesson
       predictions/ the questions of the lessons with their answers and replies, one module a lesson
       grading/     a learner's function held against what it should do: pure, plain data in and out
-      outcome/     what became of a cell, told in sentences: pure
+      outcome/     what became of a cell, told in sentences, and why it is stuck: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
       words.py     how ranks, lists, seconds and bytes are said; errors.py: what can go wrong for a learner
       lines.py     the line that code is in, also where Python knows none; place.py: where process numbers mean the same
@@ -38,6 +38,7 @@ labkit/:
     rank → grading, theory
     exercises → grading, theory
     grading → outcome, theory
+    outcome → theory
 
 `rank` is named by `cluster` as a string that engines import, so that the notebook's kernel starts without torch.
 tests/test_layers.py holds the source to this picture, and the picture to the source.

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
     from labkit.show.verdict import Verdict
+    from labkit.show.waits import Waits
     from labkit.show.wire import Wire
     from labkit.task import Task
     from labkit.theory.primitives import Means
@@ -163,7 +164,7 @@ class Lab:
             no_ranks.explain(no_ranks.after(error), instead=True)
             raise
         self.running = True
-        self._console = Console(self._engines)
+        self._console = Console(self._engines, self._drawn)
         self._magics: Any = None
         self._strip: Strip | None = None
         shell = get_ipython()
@@ -408,6 +409,20 @@ class Lab:
 
         self._live()
         return Last(self._records(), self._console.outcome)
+
+    def why(self) -> Waits:
+        """Say in one sentence why the last cell is stuck, or was, and draw who waits for whom.
+
+        >>> lab.why()      # after a cell that was cut short, or while a %%px --noblock cell runs
+
+        Below the picture stand the lines in which absent ranks are, or were. Of a cell that ended well it says that
+        nothing was stuck, and which wait was the longest. See `labkit.show.waits.Waits`.
+        """
+        from labkit.show.waits import Waits
+
+        self._live()
+        outcome = self._console.seen()
+        return Waits(self._records(), outcome)
 
     def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
@@ -687,9 +702,15 @@ class Lab:
 
     def _records(self) -> list[dict[str, Any] | None]:
         """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
-        engines, ran = self._live(), self._console.ran
-        told = engines.ask("records", ran, 5.0)
-        return [told[r] if isinstance(told.get(r), dict) else None if r in ran else {} for r in range(engines.n)]
+        self._live()
+        return self._console.records()
+
+    def _drawn(self, *told: Any) -> None:
+        """Show who waited for whom in a notebook, above the error that says it in a sentence."""
+        if getattr(get_ipython(), "kernel", None) is not None:
+            from labkit.show.waits import Waits
+
+            Waits(*told).display()
 
 
 def _choose(n: int | None, backend: str | None, gpus: int, failed: str = "") -> tuple[int, str, str]:

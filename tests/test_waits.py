@@ -18,7 +18,7 @@ def test_ranks_that_all_send_first_wait_in_a_cycle(n):
     assert waits.arrows == [(r, (r + 1) % n) for r in range(n)]
     assert waits.cycles == [list(range(n))]
     circle = " → ".join(map(str, [*range(n), 0]))
-    assert repr(waits).splitlines()[-1] == f"{circle} is a cycle: nobody can go on."
+    assert waits.says[-1] == f"{circle} is a cycle: nobody can go on."
 
 
 def test_a_chain_that_ends_is_no_cycle():
@@ -32,7 +32,7 @@ def test_two_pairs_are_two_cycles_and_a_third_rank_waits_behind_one():
     pairs = [Told(5).send(peer, **CUT) for peer in (1, 0, 3, 2, 0)]
     waits = Waits(told(*pairs))
     assert waits.cycles == [[0, 1], [2, 3]]
-    assert repr(waits).splitlines()[-2:] == [
+    assert waits.says[-2:] == [
         "0 → 1 → 0 is a cycle: none of these ranks can go on, nor can rank 4, which waits for them.",
         "2 → 3 → 2 is a cycle: none of these ranks can go on.",
     ]
@@ -68,7 +68,7 @@ def test_an_error_of_the_learner_s_own_is_no_wait():
 def test_a_receive_from_anybody_has_no_arrow_and_says_so():
     waits = Waits(told(Told(2).recv(None, **CUT), Told(2)))
     assert waits.arrows == []
-    assert repr(waits).splitlines()[0] == "Rank 0 waits for any rank in recv (line 2)."
+    assert waits.says[0] == "Rank 0 waits for any rank in recv (line 2)."
 
 
 def test_one_wait_for_several_messages_is_for_all_their_ranks():
@@ -82,7 +82,7 @@ def test_a_cell_that_ended_well_shows_who_waited_at_the_end_of_its_longest_wait(
     ranks = [Told(3).meet("all_reduce", start, 205, line=3) for start in (0, 1, 200)]
     waits = Waits(told(*ranks), Outcome([RankOutcome(r) for r in range(3)]))
     assert repr(waits).splitlines() == [
-        "The longest wait: 200 ms.",
+        "Nothing was stuck. The longest wait: 200 ms.",
         "Ranks 0, 1 waited for rank 2 in all_reduce (line 3).",
         "Rank 2 had not arrived yet.",
     ]
@@ -96,7 +96,7 @@ def test_several_ranks_that_do_something_else_were_in_it():
 
 def test_a_cell_in_which_nobody_waited_says_so_and_has_a_picture():
     waits = Waits(told(Told(2), Told(2)), Outcome([]))
-    assert repr(waits) == "No rank waited for another."
+    assert repr(waits) == "Nothing was stuck. No rank waited for another."
     assert waits.svg
 
 

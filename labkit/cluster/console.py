@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from IPython.display import publish_display_data
@@ -24,12 +24,14 @@ from labkit.words import alike, ranks, sentence
 class Console:
     """Runs cells on the engines and shows what came of them."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: Engines, draw: Callable[[Sequence[Any], Outcome], None] = lambda *_: None) -> None:
         self.engines = engines
+        self.draw = draw  # shows who waited for whom, beside the error of a cell that was cut short
         self.unhealed = False  # the ranks may be in a cell still
         self.apart = False  # the last cell left a rank without the lab's group
         self.ran: list[int] = []  # the ranks that the last cell was sent to
         self.outcome: Outcome | None = None  # what became of the last cell; None while it runs
+        self.sent: Any = None  # ipyparallel's result of the last cell
 
     @STOP
     def run(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Outcome:
@@ -42,7 +44,8 @@ class Console:
         if "init_process_group" not in code:  # a learner may leave the group to make one by hand
             self.recover()
         self.ran, self.outcome = list(ranks), None
-        return self.engines.execute(code, ranks, part_of)
+        self.sent = self.engines.execute(code, ranks, part_of)
+        return self.sent
 
     @STOP
     def collect(
@@ -60,8 +63,23 @@ class Console:
         self.engines.ended(result, outcome.well)
         self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
-        self.finish(outcome)
+        logs: Sequence[dict[str, Any] | None] = ()
+        if outcome.ended in ("stuck", "stopped"):
+            logs = self.records()
+            self.draw(logs, outcome)
+        self.finish(outcome, logs)
         return outcome
+
+    def records(self) -> list[dict[str, Any] | None]:
+        """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
+        told = self.engines.ask("records", self.ran, 5.0)
+        return [
+            told[r] if isinstance(told.get(r), dict) else None if r in self.ran else {} for r in range(self.engines.n)
+        ]
+
+    def seen(self) -> Outcome | None:
+        """What became of the last cell; where it runs still, or nobody has waited for it, what becomes of it."""
+        return self.outcome or (self.sent and self.engines.running(self.sent).seen())
 
     @STOP
     def call(self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = 60.0) -> list[Any]:
@@ -75,9 +93,9 @@ class Console:
         self.finish(outcome)
         return [outcome.answers[r] for r in which]
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> None:
         """Raise the error that a cell or a call ended with, once the ranks are healed."""
-        error = judge(outcome)
+        error = judge(outcome, logs or [None] * self.engines.n)
         if error is not None:
             STOP.told |= outcome.ended == "stopped"
             error.notes += undefined(outcome, self.engines.anew)

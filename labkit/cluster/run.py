@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
 from labkit.outcome.outcome import Outcome, RankOutcome
@@ -113,8 +115,8 @@ class Running:
         self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
-    def fate(self) -> dict[str, dict[int, Any]]:
-        """Who waits where, and what everybody else does instead."""
+    def fate(self, runs: bool = False) -> dict[str, Any]:
+        """Who waits where, what everybody else does instead and in which of the learner's lines, and when that was."""
         dead = self.engines.dead()
         waiting = {r: w for r, w in self.where.items() if w["state"] == "collective"}
         elsewhere = {}
@@ -126,12 +128,20 @@ class Running:
             elif r not in self.replies:
                 elsewhere[r] = "never ran the cell"
             elif r in self.where:
-                elsewhere[r] = _instead(self.where[r])
+                elsewhere[r] = _instead(self.where[r], runs)
             elif (error := self.error(r)) is not None:
                 elsewhere[r] = f"raised {_name(error)}"
             else:
                 elsewhere[r] = "finished the cell without it"
-        return {"waiting": waiting, "elsewhere": elsewhere}
+        stacks = {r: w["stack"] for r, w in self.where.items() if w.get("stack")}
+        return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, "at": _now()}
+
+    def seen(self) -> Outcome:
+        """What becomes of the cell, while it runs still; what came of it, where it has ended."""
+        self.look()
+        if not self.pending():
+            return self.outcome("")
+        return Outcome([], "runs", self.engines.dead(), **self.fate(runs=True))
 
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
@@ -243,7 +253,7 @@ def run(
     """
     ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
-        return running.outcome(ended)
+        return running.outcome(ended, at=_now())
     if ended != "stuck":
         running.look()
     fate = running.fate()
@@ -281,8 +291,17 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     return ""
 
 
-def _instead(where: dict[str, Any]) -> str:
-    line = f" (line {where['line']})" if where.get("line") else ""
+def _now() -> float:
+    """The time, where times may be told: recorded notebooks are compared word by word."""
+    return 0.0 if QUIET in os.environ else time.time()
+
+
+def _instead(where: dict[str, Any], runs: bool) -> str:
+    inside = f", in {where['function']}" if where.get("function") else ""
+    line = f" (line {where['line']}{inside})" if where.get("line") else ""
+    if runs:
+        now = {"silent": "does not answer", "stopped": "stands still (SIGSTOP)"}
+        return now.get(where["state"], f"is computing{line}")
     other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
     return other.get(where["state"], f"went on computing{line}")
 

@@ -32,7 +32,7 @@ class Outcome:
 
     `ended` says why the lab ended it, or "" where it ended by itself: "stuck" (ranks waited for others that could not
     come), "stopped" (by the learner), "slow" (it took longer than it may) or "lost" (the controller died, so that
-    nobody knows what the ranks made of it).
+    nobody knows what the ranks made of it). It is "runs" of a cell that was only looked at.
     """
 
     ranks: list[RankOutcome]
@@ -40,6 +40,8 @@ class Outcome:
     dead: dict[int, str] = field(default_factory=dict)  # rank → "SIGKILL"
     waiting: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → where it was when it was freed
     elsewhere: dict[int, str] = field(default_factory=dict)  # rank → what it did instead
+    stacks: dict[int, list[list[Any]]] = field(default_factory=dict)  # rank → where it did that: function, line, source
+    at: float = 0.0  # when the lab saw all this, in seconds since 1970; 0 where times are not to be told
 
     @property
     def errors(self) -> dict[int, RankOutcome]:

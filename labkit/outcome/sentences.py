@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from labkit.errors import CellError, StoppedError, StuckError
 from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
+from labkit.outcome.story import Story
+from labkit.outcome.why import why
 from labkit.words import alike, ranks
 
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it.
@@ -17,13 +20,13 @@ UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
 
-def judge(outcome: Outcome) -> CellError | None:
-    """The error that the cell ends with, or None where every rank finished."""
+def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellError | None:
+    """The error that the cell ends with, or None where every rank finished; `logs` are what the ranks recorded."""
     if outcome.ended == "lost":
         return CellError("the controller died, and with it what the ranks answered")
+    stuck = why(Story(logs, outcome), times=False) if outcome.ended else ""
     if outcome.ended == "stopped":
-        where = _where(outcome)
-        return StoppedError(f"You stopped the cell{' while ' + where if outcome.waiting else ''}.")
+        return StoppedError(f"You stopped the cell: {stuck}.")
     causes, consequences = text.root_cause(outcome)
     if outcome.mismatch:  # which ranks found it, and which waited, is chance
         return CellError(outcome.mismatch, text.trim(causes[0].traceback) if causes else "")
@@ -35,9 +38,9 @@ def judge(outcome: Outcome) -> CellError | None:
     if outcome.dead:
         return CellError(_deaths(outcome), notes=waited(outcome))
     if outcome.ended == "slow":
-        return CellError(f"it took longer than it may: {_where(outcome)}")
+        return CellError(f"it took longer than it may: {stuck}")
     if outcome.ended == "stuck":
-        return StuckError(_where(outcome))
+        return StuckError(stuck)
     if consequences:
         notes = [f"{ranks(rs)}: {what}" for what, rs in alike(consequences).items()]
         first = outcome.errors[min(consequences)]
@@ -71,13 +74,6 @@ def _deaths(outcome: Outcome) -> str:
 
     deaths = alike({r: death(r) for r in outcome.dead})
     return ", ".join(f"{ranks(rs)} {how.replace(WAS, _was(rs))}" for how, rs in deaths.items())
-
-
-def _where(outcome: Outcome) -> str:
-    """Who waits where, and what the others do instead."""
-    waiting = _places(outcome, outcome.waiting)
-    parts = [f"{ranks(rs)} {'waits' if len(rs) == 1 else 'wait'} in {place}" for place, rs in waiting.items()]
-    return "; ".join([*parts, *(f"{ranks(rs)} {what}" for what, rs in alike(outcome.elsewhere).items())])
 
 
 def waited(outcome: Outcome) -> list[str]:

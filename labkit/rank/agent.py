@@ -204,6 +204,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
         "line": lines.line(outer),
         "function": None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}",
         "source": frames.source(inner),
+        "stack": frames.learners(stack) if op is None else [],
         "sequence": sequence(),
         "moved": group.moved(),
         "imports": importing.imports(found),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import re
@@ -26,6 +27,7 @@ WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave n
 FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
+STACK = 6  # frames of the learner's that are told
 T = TypeVar("T")
 
 looking = threading.Lock()  # held as long as the frames of another thread are
@@ -68,6 +70,13 @@ def is_learners(frame: FrameType) -> bool:
     """Whether a frame runs the learner's code, in a cell or in a file of their own."""
     file = frame.f_code.co_filename
     return is_cell(file) or not FOREIGN.search(file)
+
+
+def learners(frames: Iterable[FrameType]) -> list[tuple[str, int, str]]:
+    """The learner's innermost frames, the innermost last: the function ("" in a cell itself), its line, the source."""
+    mine = itertools.islice(filter(is_learners, frames), STACK)
+    names = {"<module>": ""}
+    return [(names.get(f.f_code.co_name, f.f_code.co_name), lines.line(f), source(f)) for f in mine][::-1]
 
 
 def stands_between(frame: FrameType) -> bool:

@@ -1,0 +1,213 @@
+"""Who waited for whom in a cell, and what the others did: from the ranks' records and what became of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from labkit.outcome.graph import Graph, Waiting
+from labkit.outcome.outcome import Outcome
+from labkit.theory.record import Log, Op, Record, read
+
+FREED = ("lab", "operation")  # who raises where a call that waited is cut short
+COMPUTING = ("went on computing", "is computing")
+
+
+@dataclass(frozen=True)
+class Handle:
+    """An asynchronous call for which nobody waited: whose, and which ranks never came to it."""
+
+    rank: int
+    call: str
+    place: str
+    missing: tuple[int, ...] = ()
+
+
+class Story(Graph):
+    """What the ranks did when a cell was cut short, or in its longest wait where it ended by itself.
+
+    `long` are the seconds of that wait, 0 where the cell was cut short. `seconds` says how long each rank had waited,
+    or computed, until then; empty where nobody asked for times.
+    """
+
+    def __init__(self, logs: Sequence[dict[str, Any] | None], outcome: Outcome | None = None) -> None:
+        super().__init__()
+        self.record: Record = read(logs)
+        self.outcome = outcome
+        self.long = 0.0
+        self._logs = logs
+        self._absent = {r for r, log in enumerate(logs) if log == {}}
+        self.waiting = {r: w for r in range(self.record.n) if (w := self._waits(r)) is not None}
+        self.others = {r: self._instead(r) for r in range(self.record.n) if r not in self.waiting}
+        if not self.waiting and (outcome is None or outcome.well):
+            self._longest()
+        told = range(self.record.n) if self.cut else ()
+        self.seconds = {r: s for r in told if (s := self._seconds(r)) is not None}
+
+    @property
+    def cut(self) -> bool:
+        """Whether there is a hang, or a failure, to tell of; not where the cell ended well."""
+        return bool(self.waiting and not self.long) or not (self.outcome is None or self.outcome.well)
+
+    @property
+    def live(self) -> bool:
+        """Whether the cell still runs."""
+        return self.outcome is not None and self.outcome.ended == "runs"
+
+    # -- where each rank was ------------------------------------------------------------------------------------------
+
+    def _waits(self, rank: int) -> Waiting | None:
+        """Where a rank waits that the lab freed, or whose call failed under way, or that is in one still."""
+        outcome, ops = self.outcome, _unfinished(self.record, rank)
+        if outcome is None:
+            return self._of(ops) if ops else None
+        error = outcome.errors.get(rank)
+        if rank in outcome.elsewhere or (rank in outcome.dead and rank not in outcome.waiting):
+            return None
+        if rank not in outcome.waiting:
+            return self._of(ops) if ops and error is not None and error.raised in FREED else None
+        where = outcome.waiting[rank]
+        if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
+            ops = [op for op in self.record.ops[rank] if self._is_open(op)]
+        if not ops or where["op"] == "backward":  # what DDP does in there is none of the learner's calls
+            whom = self._of(ops).whom if ops else ()
+            return Waiting(
+                where["op"], Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place, whom
+            )
+        found = self._of(ops)
+        return found if found.place or not where["line"] else replace(found, place=f"line {where['line']}")
+
+    def _of(self, ops: Sequence[Op], whom: Iterable[int] | None = None) -> Waiting:
+        op = ops[-1]
+        whom = {other for one in ops for other in self._whom(one)} if whom is None else whom
+        group = op.ranks if len(op.ranks) < self.record.n else ()
+        anybody = any(one.kind == "recv" and one.peer is None for one in ops)
+        return Waiting(op.op, _place(op), tuple(sorted(whom)), anybody, _late(op), op.kind == "collective", group)
+
+    def _instead(self, rank: int) -> str:
+        """What a rank did that does not wait."""
+        outcome = self.outcome
+        if outcome and rank in outcome.elsewhere:
+            return outcome.elsewhere[rank]
+        if outcome and rank in outcome.dead:
+            return f"died ({outcome.dead[rank]})"
+        if outcome and rank in outcome.errors:
+            return f"raised {outcome.errors[rank].ename}"
+        if rank in self._absent:
+            return "never ran the cell"
+        return "finished the cell" if outcome or self.record.logs[rank].ended is not None else "computes"
+
+    def _longest(self) -> None:
+        """The moment before the longest wait ended: who waited then, and what the others did."""
+        if not self.record.waits:
+            return
+        longest = self.record.waits[0]
+        self.long, moment = longest.seconds, longest.until
+        for r in range(self.record.n):
+            mine = [w for w in self.record.waits if w.op.rank == r and w.start < moment <= w.until]
+            if mine:
+                self.waiting[r] = self._of([mine[0].op], {w.for_ for w in mine})
+                self.others.pop(r, None)
+            elif r not in self._absent:
+                self.others[r] = self._doing(r, moment)
+
+    def _doing(self, rank: int, moment: float) -> str:
+        """What a rank did then that did not wait."""
+        ops, ended = self.record.ops[rank], self.record.logs[rank].ended
+        inside = [op for op in ops if op.entered < moment <= (op.ended or op.left or op.entered)]
+        if inside:
+            return f"was in {self._of(inside[-1:], ()).label}"
+        if ended is not None and ended < moment:
+            return "finished the cell"
+        return "had not arrived yet" if any(op.entered >= moment for op in ops) else "computed"
+
+    # -- how long, and what was left ----------------------------------------------------------------------------------
+
+    def _seconds(self, rank: int) -> float | None:
+        """For how long a rank had waited, or computed, when the lab looked."""
+        plain, outcome = self._logs[rank], self.outcome
+        if not plain or outcome is None or not outcome.at or rank in outcome.dead:
+            return None
+        raw = Log.of(plain)  # times of the rank's own clock
+        now = outcome.at - raw.wall
+        if rank in self.waiting:
+            within = {id(op) for op in self._within(rank)}
+            mine = [op for op, read in zip(raw.ops, self.record.ops[rank], strict=True) if id(read) in within]
+            began = [op.waited[0] if op.waited else op.entered for op in mine]
+            now = min([now, *(end for op in mine if (end := op.ended) is not None)])
+        elif self.others[rank].startswith(COMPUTING):
+            began = [raw.began, *(end for op in raw.ops if (end := op.ended or op.left) is not None and end <= now)]
+        else:
+            return None
+        return max(0.0, now - max(began)) if began else None
+
+    def _within(self, rank: int) -> list[Op]:
+        """The calls that a rank waits in; where it waits for handles and runs still, all that it may wait for."""
+        w = self.waiting.get(rank)
+        ops = _unfinished(self.record, rank)
+        return ops if ops or w is None or not w.handle else [op for op in self.record.ops[rank] if self._is_open(op)]
+
+    @cached_property
+    def handles(self) -> list[Handle]:
+        """Calls that nobody waited for: all where the cell ended well, else those that have to do with the hang.
+
+        These could not be done, or are collectives that a rank has called before the one that it waits in.
+        """
+        found = []
+        for r, ops in enumerate(self.record.ops):
+            within = {id(op) for op in self._within(r)}
+            met = {op.ranks for op in ops if id(op) in within and op.kind == "collective"}
+            for op in ops:
+                if not op.asynchronous or op.waited or op.enqueued or id(op) in within:
+                    continue
+                never = self._is_open(op)
+                if never or not self.cut or (op.kind == "collective" and op.ranks in met):
+                    found.append(Handle(r, op.op, op.place, tuple(sorted(self._whom(op))) if never else ()))
+        return [h for h in found if h.rank not in self.waiting or self.waiting[h.rank].call != "backward"]
+
+    # -- what the record says of one call -----------------------------------------------------------------------------
+
+    @cached_property
+    def _came(self) -> dict[tuple[tuple[int, ...], int], dict[int, str]]:
+        """Who came to each collective, and what they called it."""
+        return {(m.ranks, m.nth): {o.rank: o.op for o in m.ops} for m in self.record.meetings}
+
+    @cached_property
+    def _alone(self) -> set[int]:
+        """Sends that nobody took, and receives that nobody sent to."""
+        return {id(m.send or m.recv) for m in self.record.messages if m.send is None or m.recv is None}
+
+    def _whom(self, op: Op) -> set[int]:
+        """For whom a call waits that has not ended: its peer, or those of a collective that did not come to it."""
+        if op.kind != "collective":
+            return set() if op.peer is None else {op.peer}
+        came = self._came[op.ranks, op.nth]
+        needs = op.primitive.needs(op.rank, op.peer, op.ranks) if op.primitive else set(op.ranks) - {op.rank}
+        absent = set(op.ranks) - set(came)
+        return absent & needs or absent or {r for r, called in came.items() if called != op.op}
+
+    def _is_open(self, op: Op) -> bool:
+        """Whether an asynchronous call cannot have been done, because another rank did not take its part."""
+        if not op.asynchronous or op.waited or op.there is not None:
+            return False
+        return bool(self._whom(op)) if op.kind == "collective" else id(op) in self._alone
+
+
+def _unfinished(record: Record, rank: int) -> list[Op]:
+    """The last call of a rank that did not end well; several where one `.wait()` is for all of them."""
+    ops = [op for op in record.ops[rank] if op.error or op.left is None]
+    return [op for op in ops if op is ops[-1] or (op.waited is not None and op.waited == ops[-1].waited)]
+
+
+def _late(op: Op) -> bool:
+    """Whether a rank waits for the call's handle, not in the call."""
+    return bool(op.waited or op.asynchronous)
+
+
+def _place(op: Op) -> str:
+    """Where a rank waits for a call: at its `.wait()`, or in the call itself."""
+    if not _late(op):
+        return op.place
+    return f"line {op.waited[2]}" if op.waited and op.waited[2] else ""

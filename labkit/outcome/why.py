@@ -1,0 +1,107 @@
+"""Why a cell is stuck, in one sentence that begins with the cause: who is absent, or who waits for one another."""
+
+from __future__ import annotations
+
+import re
+
+from labkit.outcome import text
+from labkit.outcome.story import COMPUTING, Handle, Story
+from labkit.words import alike, listed, ranks, seconds
+
+MISSING = ("finished the cell", "never ran the cell")
+RAISED = re.compile(r"^This cell, line (\d+)", re.MULTILINE)
+TOLD = 3  # calls without a wait for their handle that are named
+
+
+def why(story: Story, times: bool = True) -> str:
+    """Why the ranks wait, without a capital or a full stop; `times` says also for how long.
+
+    "rank 2 is missing: it finished the cell, while ranks 0, 1 wait in all_reduce (line 3)"
+    """
+    if story.cycles:
+        found = f"{_cycles(story)}: {_waits(story, times, True)}"
+    elif story.waiting:
+        blamed = _blamed(story)
+        cause = _causes({r: story.others[r] for r in blamed}, story, times)
+        found = f"{cause}, while {_waits(story, times)}" if cause else _waits(story, times)
+    else:
+        instead = _causes(
+            {r: what.removesuffix(" without it") for r, what in story.others.items()}, story, times, False
+        )
+        found = f"no rank waits for another, and {instead}"
+    return "; ".join([found, *handles(story)])
+
+
+def handles(story: Story) -> list[str]:
+    """What to say of calls that return a handle, and for whose handle nobody waited."""
+    said = alike({i: _handle(story, h) for i, h in enumerate(story.handles)})
+    lines = [what.format(ranks(story.handles[i].rank for i in which)) for what, which in said.items()]
+    return lines[:TOLD] + [f"and so for {len(lines) - TOLD} more"] * (len(lines) > TOLD)
+
+
+def _handle(story: Story, handle: Handle) -> str:
+    where = f" ({handle.place})" if handle.place else ""
+    never = f", and {ranks(handle.missing)} never came to it" if handle.missing else ""
+    return f"{{}} {'had not waited' if story.cut else 'did not wait'} for the handle of {handle.call}{where}{never}"
+
+
+def _cycles(story: Story) -> str:
+    """Who waits for one another: in collectives that are called in different orders, or in a cycle of other calls."""
+    inside = [r for cycle in story.cycles for r in cycle]
+    if all(story.waiting[r].meets for r in inside):
+        return f"{ranks(r for r in story.waiting if r in story.reached([r]))} call collectives in different orders"
+    ways = listed([" → ".join(map(str, [*cycle, cycle[0]])) for cycle in story.cycles])
+    return f"{ranks(inside)} wait for one another in {'a cycle' if len(story.cycles) == 1 else 'cycles'}, {ways}"
+
+
+def _blamed(story: Story) -> list[int]:
+    """The ranks that keep the others waiting: those that are waited for; all where nobody knows for whom."""
+    reached = story.reached(story.waiting)
+    return sorted(reached & set(story.others)) or ([] if reached else sorted(story.others))
+
+
+def _causes(others: dict[int, str], story: Story, times: bool, missing: bool = True) -> str:
+    """What these ranks do instead of coming."""
+    said = alike(others)
+    if missing and len(said) == 1 and (what := next(iter(said))).startswith(MISSING):
+        many = len(others) > 1
+        return f"{ranks(others)} {'are' if many else 'is'} missing: {'they' if many else 'it'} {_bare(what)}"
+    return listed([f"{ranks(rs)} {plural(_did(what, rs, story, times), len(rs))}" for what, rs in said.items()])
+
+
+def _bare(what: str) -> str:
+    return what.removesuffix(" without it")
+
+
+def _did(what: str, which: list[int], story: Story, times: bool) -> str:
+    """What a rank does that does not come: for how long it has computed, in which line it raised."""
+    long = [story.seconds[r] for r in which if r in story.seconds]
+    if times and long:
+        for computes in COMPUTING:
+            what = what.replace(computes, f"{computes} for {seconds(max(long))}")
+    raised = story.outcome.errors.get(which[0]) if story.outcome and what.startswith("raised") else None
+    line = RAISED.search(text.trim(raised.traceback)) if raised else None
+    return f"{_bare(what)} (line {line[1]})" if line else _bare(what)
+
+
+def _waits(story: Story, times: bool, cycle: bool = False) -> str:
+    """Who waits where, and for how long."""
+    places = alike({r: f"{w.how} ({w.place})" if w.place else w.how for r, w in story.waiting.items()})
+    if cycle and len(places) == 1 and {r for c in story.cycles for r in c} == set(story.waiting):
+        place, rs = next(iter(places.items()))
+        return f"each {_wait(story, rs, times, 1)} {place}"
+    return listed([f"{ranks(rs)} {_wait(story, rs, times, len(rs))} {place}" for place, rs in places.items()])
+
+
+def _wait(story: Story, which: list[int], times: bool, many: int) -> str:
+    long = [story.seconds[r] for r in which if r in story.seconds]
+    if not (times and long):
+        return "waits" if many == 1 else "wait"
+    return f"{('has ' if many == 1 else 'have ') * story.live}waited {seconds(max(long))}"
+
+
+def plural(what: str, many: int) -> str:
+    """What one rank did, said of so many: "was in barrier" of two is "were in barrier"."""
+    verb, _, rest = what.partition(" ")
+    plurals = {"was": "were", "is": "are", "computes": "compute", "stands": "stand", "does": "do"}
+    return what if many == 1 else " ".join(filter(None, [plurals.get(verb, verb), rest]))
