@@ -31,8 +31,9 @@ class Waiting:
 
     @property
     def how(self) -> str:
-        """How it waits: "in send", "for the handle of isend"."""
-        return self.what.replace("the wait for", "for the handle of") if self.handle else f"in {self.what}"
+        """How it waits: "in send", "for the handle of isend", "in recv from any rank"."""
+        how = self.what.replace("the wait for", "for the handle of") if self.handle else f"in {self.what}"
+        return how + " from any rank" * self.anybody
 
     @property
     def label(self) -> str:

@@ -92,7 +92,8 @@ CLOSED_RING = Prediction(
         "The picture is the **wait-for graph**: an arrow leads from each rank to the one that it waits for. It "
         "contains a **cycle**: follow the arrows, and you come back to where you began. A cycle in the wait-for graph "
         "is a **deadlock**. The smallest one has two ranks, rank 0 waiting for rank 1 and rank 1 for rank 0: two "
-        "pipeline stages, say, of which one sends activations forward while the other sends a gradient back.\n\n"
+        "pipeline stages, say, of which one sends activations forward while the other sends a gradient back. "
+        "`lab.why()` shows the picture again.\n\n"
         "Here the lab noticed that nothing moved, freed the ranks and joined them again. A job of your own would wait "
         "until its group's time-out: half an hour on Gloo, ten minutes on NCCL, unless you pass a different one."
     ),

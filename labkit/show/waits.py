@@ -98,7 +98,10 @@ class Waits(Story):
         """What absent ranks do, and in which lines; those that do the same there once."""
         stacks = self.stacks
         said = alike({r: "\n".join([self.others[r], *lines]) for r, lines in stacks.items()})
-        return [(f"{ranks(rs)} {plural(self.others[rs[0]], len(rs))}", stacks[rs[0]]) for rs in said.values()]
+        return [
+            (sentence([f"{ranks(rs)} {plural(self.others[rs[0]], len(rs))}"]).rstrip("."), stacks[rs[0]])
+            for rs in said.values()
+        ]
 
     # -- the picture --------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ if rank == 2:
 def test_ranks_that_all_receive_from_any_are_freed_with_their_variables(lab, receive):
     with pytest.raises(StuckError) as caught:
         lab.run(f"z = torch.zeros(1)\n{receive}")
-    what = "recv" if "irecv" not in receive else "wait"
-    assert str(caught.value) == f"ranks 0–2 wait in {what} (line 2)"
+    how = "in recv" if "irecv" not in receive else "for the handle of irecv"
+    assert str(caught.value) == f"ranks 0–2 wait {how} from any rank (line 2)"
     assert "the process group is joined again; all variables are kept" in caught.value.notes
     kept(lab)
 

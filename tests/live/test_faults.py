@@ -107,24 +107,24 @@ def test_an_error_in_a_function_of_an_earlier_cell_shows_both_lines(lab):
 @pytest.mark.smoke
 def test_a_rank_that_never_joins_is_named(lab):
     error = ended(lab, "x = torch.ones(3)\nif rank != 2:\n    dist.all_reduce(x)", StuckError)
-    assert str(error) == "ranks 0, 1 wait in all_reduce (line 3); rank 2 finished the cell without it"
+    assert str(error) == "rank 2 is missing: it finished the cell, while ranks 0, 1 wait in all_reduce (line 3)"
     assert rejoined(error)
 
 
 def test_a_rank_that_was_not_asked_is_named(lab):
     error = ended(lab, "dist.barrier()", StuckError, ranks=0)
-    assert str(error) == "rank 0 waits in barrier (line 1); ranks 1, 2 never ran the cell"
+    assert str(error) == "ranks 1, 2 are missing: they never ran the cell, while rank 0 waits in barrier (line 1)"
 
 
 def test_a_rank_that_computes_for_longer_than_the_limit_is_named(lab):
     error = ended(lab, "if rank == 1:\n    while True: pass\ndist.barrier()", StuckError)
-    assert str(error) == "ranks 0, 2 wait in barrier (line 3); rank 1 went on computing (line 2)"
+    assert str(error) == "rank 1 went on computing (line 2), while ranks 0, 2 wait in barrier (line 3)"
     assert rejoined(error)
 
 
 def test_a_rank_that_sleeps_for_longer_than_the_limit_is_named(lab):
     error = ended(lab, "import time\nif rank == 1: time.sleep(600)\ndist.barrier()", StuckError)
-    assert str(error) == "ranks 0, 2 wait in barrier (line 3); rank 1 went on computing (line 2)"
+    assert str(error) == "rank 1 went on computing (line 2), while ranks 0, 2 wait in barrier (line 3)"
 
 
 def test_computing_for_longer_than_the_limit_alone_is_no_fault(lab):
@@ -141,7 +141,7 @@ def test_waiting_for_less_than_the_limit_is_no_fault(lab, monkeypatch):
 
 def test_a_chain_of_ranks_that_all_send_first_is_freed(lab):
     error = ended(lab, "dist.send(torch.ones(1), (rank + 1) % world_size)", StuckError)
-    assert str(error) == "ranks 0–2 wait in send (line 1)"
+    assert str(error) == "ranks 0–2 wait for one another in a cycle, 0 → 1 → 2 → 0: each waits in send (line 1)"
 
 
 def test_ranks_that_wait_in_different_collectives_are_told_apart(lab):
@@ -154,7 +154,9 @@ def test_ranks_that_wait_in_different_collectives_are_told_apart(lab):
 def test_an_asynchronous_operation_that_hangs_in_wait_is_freed(lab):
     code = "work = dist.all_reduce(torch.ones(1), async_op=True) if rank else None\nif rank:\n    work.wait()"
     error = ended(lab, code, StuckError)
-    assert str(error) == "ranks 1, 2 wait in wait (line 3); rank 0 finished the cell without it"
+    assert str(error) == (
+        "rank 0 is missing: it finished the cell, while ranks 1, 2 wait for the handle of all_reduce (line 3)"
+    )
 
 
 def test_an_asynchronous_operation_left_hanging_does_not_spoil_the_next_cell(lab):
@@ -170,7 +172,9 @@ def test_a_sub_group_with_a_missing_rank_is_freed(lab):
 if rank == 0:
     dist.all_reduce(torch.ones(1), group=group)"""
     error = ended(lab, code, StuckError)
-    assert str(error) == "rank 0 waits in all_reduce (line 3); ranks 1, 2 finished the cell without it"
+    assert str(error) == (
+        "rank 1 is missing: it finished the cell, while rank 0 waits in all_reduce among ranks 0, 1 (line 3)"
+    )
     assert "sub-groups are gone with the old group: run the cell that made them again" in error.notes
 
 
@@ -181,12 +185,14 @@ def test_a_sub_group_made_by_some_ranks_only_is_freed(lab):
 
 def test_a_call_of_comms_that_a_rank_misses_is_named(lab):
     error = ended(lab, "if rank: comms.all_reduce(torch.ones(1))", StuckError)
-    assert str(error) == "ranks 1, 2 wait in comms.all_reduce (line 1); rank 0 finished the cell without it"
+    assert str(error) == ("rank 0 is missing: it finished the cell, while ranks 1, 2 wait in comms.all_reduce (line 1)")
 
 
 def test_a_function_that_waits_is_named_with_its_own_line(lab):
     error = ended(lab, "def f():\n    dist.barrier()\n\nif rank: f()", StuckError)
-    assert str(error) == ("ranks 1, 2 wait in barrier (line 4, in f, its line 2); rank 0 finished the cell without it")
+    assert str(error) == (
+        "rank 0 is missing: it finished the cell, while ranks 1, 2 wait in barrier (line 2 of f, called in line 4)"
+    )
 
 
 # -- mismatches ---------------------------------------------------------------------------------------------------
@@ -204,9 +210,9 @@ def test_detail_mode_names_what_differs_and_its_hangs_are_freed_as_well(lab):
             in str(error)
         )
         stuck = ended(lab, "if rank == 1:\n    dist.barrier()", StuckError)
-        assert str(stuck) == "rank 1 waits in barrier (line 2); ranks 0, 2 finished the cell without it"
+        assert str(stuck) == ("ranks 0, 2 are missing: they finished the cell, while rank 1 waits in barrier (line 2)")
         lone = "g = dist.new_group([0, 1])\nif rank == 0: dist.barrier(group=g)"
-        assert "rank 0 waits in barrier (line 2)" in str(ended(lab, lone, StuckError))
+        assert "rank 0 waits in barrier among ranks 0, 1 (line 2)" in str(ended(lab, lone, StuckError))
     finally:
         lab.run("os.environ['TORCH_DISTRIBUTED_DEBUG'] = 'OFF'\ndist.set_debug_level_from_env()")
         with pytest.raises(StuckError):

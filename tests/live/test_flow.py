@@ -272,7 +272,7 @@ def test_a_sealed_cell_fails_and_hangs_as_any_other_does(notebook):
     notebook.value("%%px\nx = torch.ones(1) * rank")
     assert notebook.run("%%flow x --predict\n1 / 0").error.startswith("CellError: ranks 0–2: ZeroDivisionError")
     stuck = notebook.run("%%flow x --predict\nif rank:\n    dist.all_reduce(x)").error
-    assert stuck.startswith("StuckError: ranks 1, 2 wait in all_reduce")
+    assert stuck.startswith("StuckError: rank 0 is missing: it finished the cell, while ranks 1, 2 wait in all_reduce")
 
 
 def test_a_reduce_is_undefined_off_its_root_where_it_is_meant(lab):

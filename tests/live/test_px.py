@@ -210,7 +210,9 @@ def test_an_error_is_one_traceback_with_the_editors_line_numbers(notebook):
 
 def test_a_hang_is_named_with_the_editors_line_numbers(notebook):
     cell = failed(notebook, "%%px\nx = torch.ones(2)\nif rank:\n    dist.all_reduce(x)")
-    assert cell.error == "StuckError: ranks 1, 2 wait in all_reduce (line 4); rank 0 finished the cell without it"
+    assert cell.error == (
+        "StuckError: rank 0 is missing: it finished the cell, while ranks 1, 2 wait in all_reduce (line 4)"
+    )
 
 
 def test_consequences_are_folded(notebook):
