@@ -13,7 +13,7 @@ from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
 from labkit.cluster.run import Running, run
 from labkit.cluster.stop import STOP
-from labkit.errors import LabError
+from labkit.errors import LabError, StoppedError, StuckError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import judge, undefined
 from labkit.outcome.text import merge
@@ -63,11 +63,7 @@ class Console:
         self.engines.ended(result, outcome.well)
         self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
-        logs: Sequence[dict[str, Any] | None] = ()
-        if outcome.ended in ("stuck", "stopped"):
-            logs = self.records()
-            self.draw(logs, outcome)
-        self.finish(outcome, logs)
+        self.finish(outcome, self.records() if outcome.ended in ("stuck", "stopped") else [])
         return outcome
 
     def records(self) -> list[dict[str, Any] | None]:
@@ -96,6 +92,8 @@ class Console:
     def finish(self, outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> None:
         """Raise the error that a cell or a call ended with, once the ranks are healed."""
         error = judge(outcome, logs or [None] * self.engines.n)
+        if logs and isinstance(error, (StuckError, StoppedError)):
+            self.draw(logs, outcome)
         if error is not None:
             STOP.told |= outcome.ended == "stopped"
             error.notes += undefined(outcome, self.engines.anew)

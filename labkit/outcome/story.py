@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from labkit.outcome import text
 from labkit.outcome.graph import Graph, Waiting
 from labkit.outcome.outcome import Outcome
 from labkit.theory.record import Log, Op, Record, read
 
-FREED = ("lab", "operation")  # who raises where a call that waited is cut short
 COMPUTING = ("went on computing", "is computing")
 
 
@@ -63,11 +63,9 @@ class Story(Graph):
         outcome, ops = self.outcome, _unfinished(self.record, rank)
         if outcome is None:
             return self._of(ops) if ops else None
-        error = outcome.errors.get(rank)
-        if rank in outcome.elsewhere or (rank in outcome.dead and rank not in outcome.waiting):
-            return None
-        if rank not in outcome.waiting:
-            return self._of(ops) if ops and error is not None and error.raised in FREED else None
+        if rank not in outcome.waiting:  # its call may have failed because another rank raised or died
+            raised = outcome.elsewhere.get(rank, "raised").startswith("raised")
+            return self._of(ops) if ops and raised and rank in self._suffered else None
         where = outcome.waiting[rank]
         if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
             ops = [op for op in self.record.ops[rank] if self._is_open(op)]
@@ -85,6 +83,13 @@ class Story(Graph):
         group = op.ranks if len(op.ranks) < self.record.n else ()
         anybody = any(one.kind == "recv" and one.peer is None for one in ops)
         return Waiting(op.op, _place(op), tuple(sorted(whom)), anybody, _late(op), op.kind == "collective", group)
+
+    @cached_property
+    def _suffered(self) -> set[int]:
+        """The ranks that raised since another one had, or was gone, and those that the lab freed."""
+        if self.outcome is None:
+            return set()
+        return set(text.root_cause(self.outcome)[1]) - set(self.outcome.dead)
 
     def _instead(self, rank: int) -> str:
         """What a rank did that does not wait."""

@@ -55,8 +55,13 @@ def _cycles(story: Story) -> str:
 
 
 def _blamed(story: Story) -> list[int]:
-    """The ranks that keep the others waiting: those that are waited for; all where nobody knows for whom."""
+    """The ranks that keep the others waiting: those that died, else those that are waited for; all where nobody knows.
+
+    Who died took along what is known of its calls.
+    """
     reached = story.reached(story.waiting)
+    if dead := [r for r, what in story.others.items() if what.startswith("died")]:
+        return dead
     return sorted(reached & set(story.others)) or ([] if reached else sorted(story.others))
 
 

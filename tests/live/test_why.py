@@ -86,7 +86,7 @@ HANGS = {
 
 def told(why):
     """The sentence, with N for seconds."""
-    return re.sub(r"[\d.,]+ m?s\b", "N s", why)
+    return re.sub(r"[\d.,]+ [mµn]?s\b", "N s", why)
 
 
 @pytest.mark.parametrize("what", HANGS)
@@ -160,6 +160,20 @@ def test_a_rank_that_died_is_why_the_others_waited(lab):
     with pytest.raises(CellError, match="SIGKILL"):
         lab.run("import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
     assert told(lab.why().why) == "Rank 1 died (SIGKILL), while ranks 0, 2 waited N s in barrier (line 3)."
+
+
+def test_a_rank_whose_call_failed_because_another_died_is_not_the_cause(lab):
+    code = """import os, signal
+one, two = dist.new_group([0, 1]), dist.new_group([0, 2])
+if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+if rank == 0: dist.all_reduce(torch.ones(1), group=one)
+dist.all_reduce(torch.ones(1), group=two)"""
+    with pytest.raises(CellError, match="SIGKILL"):
+        lab.run(code)
+    assert told(lab.why().why) == (
+        "Rank 1 died (SIGKILL), while rank 0 waited N s in all_reduce among ranks 0, 1 (line 4) "
+        "and rank 2 waited N s in all_reduce among ranks 0, 2 (line 5)."
+    )
 
 
 def test_a_handle_that_nobody_waited_for_is_told_of_a_cell_that_ended_well(lab):
