@@ -6,7 +6,7 @@ import re
 
 from labkit.outcome import text
 from labkit.outcome.story import COMPUTING, Handle, Story
-from labkit.words import alike, listed, ranks, seconds
+from labkit.words import alike, count, listed, ranks, seconds
 
 MISSING = ("finished the cell", "never ran the cell")
 RAISED = re.compile(r"^This cell, line (\d+)", re.MULTILINE)
@@ -36,7 +36,9 @@ def handles(story: Story) -> list[str]:
     """What to say of calls that return a handle, and for whose handle nobody waited."""
     said = alike({i: _handle(story, h) for i, h in enumerate(story.handles)})
     lines = [what.format(ranks(story.handles[i].rank for i in which)) for what, which in said.items()]
-    return lines[:TOLD] + [f"and so for {len(lines) - TOLD} more"] * (len(lines) > TOLD)
+    return lines[:TOLD] + [
+        f"{count(len(lines) - TOLD, 'more handle')} {'was' if len(lines) == TOLD + 1 else 'were'} not waited for"
+    ] * (len(lines) > TOLD)
 
 
 def _handle(story: Story, handle: Handle) -> str:

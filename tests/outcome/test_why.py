@@ -1,0 +1,117 @@
+"""Why a cell is stuck, from records written by hand: whom the sentence blames, for how long, which handles it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.story import Story
+from labkit.outcome.why import handles, why
+from tests.recorded import Told, told
+
+CUT = {"start": 0, "end": 900, "error": "RuntimeError"}
+
+
+def where(op: str, line: int = 2) -> dict[str, Any]:
+    """What an agent says of a rank that waits."""
+    return {"op": op, "line": line, "function": None}
+
+
+def stuck(ranks: list[Told], waiting: dict[int, str], elsewhere: dict[int, str], **more: Any) -> Story:
+    """A cell that was cut short."""
+    at = {r: where(op) for r, op in waiting.items()}
+    return Story(told(*ranks), Outcome([], "stuck", waiting=at, elsewhere=elsewhere, **more))
+
+
+def test_two_cycles_are_told_together():
+    pairs = [Told(4).send(peer, **CUT) for peer in (1, 0, 3, 2)]
+    story = stuck(pairs, dict.fromkeys(range(4), "send"), {})
+    assert why(story) == (
+        "ranks 0–3 wait for one another in cycles, 0 → 1 → 0 and 2 → 3 → 2: each waits in send (line 2)"
+    )
+
+
+def test_a_rank_behind_a_cycle_waits_and_is_not_of_it():
+    pairs = [Told(3).send(peer, **CUT) for peer in (1, 0, 0)]
+    assert why(stuck(pairs, dict.fromkeys(range(3), "send"), {})) == (
+        "ranks 0, 1 wait for one another in a cycle, 0 → 1 → 0: ranks 0–2 wait in send (line 2)"
+    )
+
+
+def test_of_a_broadcast_only_its_root_is_missing():
+    ranks = [Told(3).meet("broadcast", peer=1, **CUT), Told(3), Told(3)]
+    story = stuck(ranks, {0: "broadcast"}, dict.fromkeys((1, 2), "finished the cell without it"))
+    assert why(story) == "rank 1 is missing: it finished the cell, while rank 0 waits in broadcast (line 2)"
+
+
+def test_ranks_that_do_different_things_instead_are_all_told():
+    meet = Told(4).meet("all_reduce", **CUT)
+    went = {1: "finished the cell without it", 2: "went on computing (line 7)", 3: "never ran the cell"}
+    assert why(stuck([meet, Told(4), Told(4), Told(4)], {0: "all_reduce"}, went)) == (
+        "rank 1 finished the cell, rank 2 went on computing (line 7) and rank 3 never ran the cell, "
+        "while rank 0 waits in all_reduce (line 2)"
+    )
+
+
+def test_a_rank_that_died_is_the_cause_also_where_another_one_is_waited_for():
+    ranks = [Told(3).recv(1, **CUT), Told(3), Told(3)]
+    went = {1: "finished the cell without it", 2: "died (SIGKILL)"}
+    assert why(stuck(ranks, {0: "recv"}, went)) == "rank 2 died (SIGKILL), while rank 0 waits in recv (line 2)"
+
+
+def test_without_records_nobody_is_spared():
+    """Of a call that is no cell nobody has a record."""
+    outcome = Outcome([], "stuck", waiting={0: where("barrier")}, elsewhere={1: "did not answer"})
+    assert why(Story([None, None], outcome)) == "rank 1 did not answer, while rank 0 waits in barrier (line 2)"
+
+
+def test_seconds_are_told_from_each_rank_s_own_clock_and_only_where_they_are_wanted():
+    late = [Told(2).meet("all_reduce", 1_000, 9_000, error="RuntimeError"), Told(2).meet("barrier", 0, 500)]
+    late[0].log.wall, late[1].log.wall = 100.0, 200.0  # seconds since 1970 when its clock stood at 0
+    late[0].log.ended = late[1].log.ended = 9.0
+    story = stuck(late, {0: "all_reduce"}, {1: "went on computing (line 7)"}, at=205.0)
+    assert story.seconds == {0: 8.0, 1: 4.5}
+    assert why(story) == ("rank 1 went on computing for 4.5 s (line 7), while rank 0 waited 8 s in all_reduce (line 2)")
+    assert why(story, times=False) == ("rank 1 went on computing (line 7), while rank 0 waits in all_reduce (line 2)")
+    assert stuck(late, {0: "all_reduce"}, {1: "went on computing (line 7)"}).seconds == {}
+
+
+def test_while_a_cell_runs_ranks_have_waited():
+    outcome = Outcome([], "runs", waiting={0: where("barrier")}, elsewhere={1: "is computing (line 3)"}, at=2.0)
+    story = Story(told(Told(2).meet("barrier", 500, None), Told(2)), outcome)
+    assert why(story) == "rank 1 is computing for 2 s (line 3), while rank 0 has waited 1.5 s in barrier (line 2)"
+
+
+def test_a_handle_is_told_where_its_call_cannot_have_been_done_and_not_where_it_was():
+    met = [Told(2).start("all_reduce", 0, 5), Told(2).start("all_reduce", 0, 5)]
+    for one in met:
+        one.recv(1, 10, 900, error="RuntimeError")
+    assert "handle" not in why(
+        stuck([met[0], Told(2).start("all_reduce", 0, 5)], {0: "recv"}, {1: "finished the cell"})
+    )
+    alone = Told(2).start("all_reduce", 0, None).recv(1, 10, 900, error="RuntimeError")
+    assert why(stuck([alone, Told(2)], {0: "recv"}, {1: "finished the cell without it"})) == (
+        "rank 1 is missing: it finished the cell, while rank 0 waits in recv (line 2); "
+        "rank 0 had not waited for the handle of all_reduce (line 2), and rank 1 never came to it"
+    )
+
+
+def test_what_ddp_has_under_way_in_a_backward_pass_is_no_handle_of_the_learner_s():
+    passing = Told(2).start("all_reduce", 0, None).start("all_reduce", 1, None)
+    story = stuck([passing, Told(2)], {0: "backward"}, {1: "finished the cell without it"})
+    assert why(story) == "rank 1 is missing: it finished the cell, while rank 0 waits in backward (line 2)"
+
+
+def test_of_many_handles_the_first_are_told():
+    many = Told(2)
+    for line in range(1, 8):
+        many.start("all_reduce", line, line + 1)
+        many.log.ops[-1].line = line
+    story = Story(told(many, Told(2)), Outcome([RankOutcome(0), RankOutcome(1)]))
+    assert handles(story) == [
+        *(
+            f"rank 0 did not wait for the handle of all_reduce (line {line}), and rank 1 never came to it"
+            for line in (1, 2, 3)
+        ),
+        "4 more handles were not waited for",
+    ]
