@@ -35,16 +35,16 @@ def why(story: Story, times: bool = True) -> str:
 def handles(story: Story) -> list[str]:
     """What to say of calls that return a handle, and for whose handle nobody waited."""
     said = alike({i: _handle(story, h) for i, h in enumerate(story.handles)})
-    lines = [what.format(ranks(story.handles[i].rank for i in which)) for what, which in said.items()]
-    return lines[:TOLD] + [
-        f"{count(len(lines) - TOLD, 'more handle')} {'was' if len(lines) == TOLD + 1 else 'were'} not waited for"
-    ] * (len(lines) > TOLD)
+    lines = [f"{ranks(story.handles[i].rank for i in which)} {what}" for what, which in said.items()]
+    if (rest := len(lines) - TOLD) > 0:
+        lines[TOLD:] = [f"{count(rest, 'more handle')} {'was' if rest == 1 else 'were'} not waited for"]
+    return lines
 
 
 def _handle(story: Story, handle: Handle) -> str:
     where = f" ({handle.place})" if handle.place else ""
     never = f", and {ranks(handle.missing)} never came to it" if handle.missing else ""
-    return f"{{}} {'had not waited' if story.cut else 'did not wait'} for the handle of {handle.call}{where}{never}"
+    return f"{'had not waited' if story.cut else 'did not wait'} for the handle of {handle.call}{where}{never}"
 
 
 def _cycles(story: Story) -> str:
