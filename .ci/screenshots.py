@@ -22,7 +22,7 @@ CELLS = [
     'lab.look("x")',
     "%%px\nif rank != 2:\n    dist.all_reduce(x)",
 ]
-SIZE = (920, 780)
+SIZE = (920, 1190)
 
 
 def picture(browser: BrowserContext, server: Server) -> None:
