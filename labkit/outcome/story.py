@@ -12,7 +12,7 @@ from labkit.outcome.graph import Graph, Waiting
 from labkit.outcome.outcome import Outcome
 from labkit.theory.record import Log, Op, Record, read
 
-COMPUTING = ("went on computing", "is computing")
+COMPUTING = {"went on computing": "went on computing", "is computing": "has been computing"}  # and for how long
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Story(Graph):
             mine = [op for op, read in zip(raw.ops, self.record.ops[rank], strict=True) if id(read) in within]
             began = [op.waited[0] if op.waited else op.entered for op in mine]
             now = min([now, *(end for op in mine if (end := op.ended) is not None)])
-        elif self.others[rank].startswith(COMPUTING):
+        elif self.others[rank].startswith(tuple(COMPUTING)):
             began = [raw.began, *(end for op in raw.ops if (end := op.ended or op.left) is not None and end <= now)]
         else:
             return None

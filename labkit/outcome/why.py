@@ -28,7 +28,7 @@ def why(story: Story, times: bool = True) -> str:
         instead = _causes(
             {r: what.removesuffix(" without it") for r, what in story.others.items()}, story, times, False
         )
-        found = f"no rank waits for another, and {instead}"
+        found = f"no rank waits for another; {instead}"
     return "; ".join([found, *handles(story)])
 
 
@@ -84,8 +84,8 @@ def _did(what: str, which: list[int], story: Story, times: bool) -> str:
     """What a rank does that does not come: for how long it has computed, in which line it raised."""
     long = [story.seconds[r] for r in which if r in story.seconds]
     if times and long:
-        for computes in COMPUTING:
-            what = what.replace(computes, f"{computes} for {seconds(max(long))}")
+        for computes, lasted in COMPUTING.items():
+            what = what.replace(computes, f"{lasted} for {seconds(max(long))}")
     raised = story.outcome.errors.get(which[0]) if story.outcome and what.startswith("raised") else None
     line = RAISED.search(text.trim(raised.traceback)) if raised else None
     return f"{_bare(what)} (line {line[1]})" if line else _bare(what)
@@ -110,5 +110,5 @@ def _wait(story: Story, which: list[int], times: bool, many: int) -> str:
 def plural(what: str, many: int) -> str:
     """What one rank did, said of so many: "was in barrier" of two is "were in barrier"."""
     verb, _, rest = what.partition(" ")
-    plurals = {"was": "were", "is": "are", "computes": "compute", "stands": "stand", "does": "do"}
+    plurals = {"has": "have", "was": "were", "is": "are", "computes": "compute", "stands": "stand", "does": "do"}
     return what if many == 1 else " ".join(filter(None, [plurals.get(verb, verb), rest]))

@@ -147,7 +147,7 @@ def test_an_exception_on_one_rank_is_why_the_others_waited(lab):
 def test_an_exception_on_all_ranks_made_nobody_wait(lab):
     with pytest.raises(CellError):
         lab.run("raise KeyError('weights')")
-    assert lab.why().why == "No rank waits for another, and ranks 0–2 raised KeyError (line 1)."
+    assert lab.why().why == "No rank waits for another; ranks 0–2 raised KeyError (line 1)."
 
 
 def test_a_rank_that_stands_still_is_why_the_others_waited(lab):
@@ -235,8 +235,8 @@ def test_an_endless_loop_that_nobody_waits_for_is_told_with_its_lines_when_it_is
     notebook.interrupt()
     cell = notebook.wait(running)
     assert cell.error == (
-        "StoppedError: You stopped the cell: no rank waits for another, "
-        "and ranks 0–2 went on computing (line 6, in spin, its line 3)."
+        "StoppedError: You stopped the cell: no rank waits for another; "
+        "ranks 0–2 went on computing (line 6, in spin, its line 3)."
     )
     (shown,) = pictures(cell)
     assert "line 6: spin()\nline 3 of spin: while True: pass" in shown["text/html"]
@@ -248,7 +248,10 @@ def test_why_says_what_a_cell_waits_for_that_still_runs_and_then_that_nothing_wa
     notebook.run(f"%%px --noblock\n{code}")
     assert eventually(lambda: "ranks 0, 2 have waited" in notebook.value("lab.why()"))
     now = notebook.value("lab.why()").splitlines()
-    assert told(now[0]) == "Rank 1 is computing for N s (line 4), while ranks 0, 2 have waited N s in barrier (line 5)."
+    assert (
+        told(now[0])
+        == "Rank 1 has been computing for N s (line 4), while ranks 0, 2 have waited N s in barrier (line 5)."
+    )
     assert now[1:] == [
         "Rank 1 is computing (line 4):",
         f"    line 4: {late.strip()}",

@@ -79,7 +79,7 @@ def test_seconds_are_told_from_each_rank_s_own_clock_and_only_where_they_are_wan
 def test_while_a_cell_runs_ranks_have_waited():
     outcome = Outcome([], "runs", waiting={0: where("barrier")}, elsewhere={1: "is computing (line 3)"}, at=2.0)
     story = Story(told(Told(2).meet("barrier", 500, None), Told(2)), outcome)
-    assert why(story) == "rank 1 is computing for 2 s (line 3), while rank 0 has waited 1.5 s in barrier (line 2)"
+    assert why(story) == "rank 1 has been computing for 2 s (line 3), while rank 0 has waited 1.5 s in barrier (line 2)"
 
 
 def test_a_handle_is_told_where_its_call_cannot_have_been_done_and_not_where_it_was():
