@@ -45,6 +45,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from labkit.rank import comms, guard, objects, p2p, passes, spans, wire
+from labkit.rank.held import TENSORS, Copies
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
@@ -84,6 +85,7 @@ class Cell:
 
 _cell = Cell()
 _snapshots = Snapshots()
+_copies = Copies()
 _space: dict[str, Any] = {}  # the learner's variables
 _peers: int | None = None  # how many ranks a function is checked among
 _inside = threading.local()
@@ -140,6 +142,7 @@ def begin(info: Any = None) -> None:
     _put(ours=True)  # all stand already, unless a Stop came just as `paused` or a call ended
     guard.resume()
     _snapshots.begin(getattr(info, "raw_cell", None) or "", _space)
+    _copies.begin()
     rank = dist.get_rank() if dist.is_initialized() else 0
     spans.begin(rank, getattr(info, "raw_cell", None) or "")
     _cell = Cell(on=True, rank=rank, sent=wire.sent(), began=time.perf_counter())
@@ -180,6 +183,7 @@ def paused() -> Iterator[None]:
 def records() -> dict[str, Any]:
     """The last cell's operations and buffers as plain data, and what is needed to compare times with other ranks'."""
     kept = list(_cell.ops)
+    _copies.tell()
     until = time.perf_counter() if _cell.ended is None else _cell.ended
     missing, unnamed = _cell.tally.missing(_cell.began, until)
     computed = spans.kept()
@@ -260,6 +264,7 @@ def _recording(
     at = places or {name: i for i, name in enumerate(inspect.signature(function).parameters)}
     asynchronous = op in ("isend", "irecv") or places is not None
     results = next((name for name in RESULTS if name in at), "")
+    tensors, ours = [name for name in at if name in TENSORS], op.startswith("comms.")
 
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -285,6 +290,7 @@ def _recording(
         record.asynchronous = asynchronous or bool(given("async_op"))
         if record.asynchronous and passes.running() >= 0 and passes.carries_a_bucket():
             passes.at_end(_brought_back(record))
+        held = _copies.before(record, sys._getframe(1), tensors, given, at) if tensors or ours else []
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
@@ -300,7 +306,7 @@ def _recording(
             _inside.whole = None
             tally.done(group, name, span)
         record.left = time.perf_counter()
-        _done(record, result)
+        _done(record, result, held)
         return result
 
     return recorded
@@ -355,6 +361,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
         for op in mine:
             op.waited = (entered, time.perf_counter(), line)
+            _copies.waited(op)
             if op.kind == "recv":
                 if op.peer is None:
                     op.peer = op.ranks[cast(Any, self)._source_rank()]
@@ -425,15 +432,18 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     return record, group, name, span
 
 
-def _done(record: Op, result: Any) -> None:
+def _done(record: Op, result: Any, held: list[Tensor]) -> None:
     """What is known once a call has returned."""
     if record.kind == "recv" and not record.asynchronous:
         if record.peer is None and isinstance(result, int) and result >= 0:
             record.peer = result
         _snapshots.after(record.view)
     if not record.asynchronous:
+        _copies.after(record, held, result if record.op.startswith("comms.") else None)
         record.done = next(_cell.order)
-    elif isinstance(result, dist.Work):
+        return
+    _copies.let_go(record, held)
+    if isinstance(result, dist.Work):
         _cell.works[id(result)] = (weakref.ref(result), [record])
         if record.kind == "collective" and not record.enqueued and spans.wanted():
             _watch(result, record)
@@ -447,6 +457,7 @@ def _brought_back(record: Op) -> passes.End:
         if not record.waited:
             record.waited = (computed, done, line)
             record.done = next(order)
+            _copies.waited(record)
 
     return waited
 

@@ -78,7 +78,7 @@ class Snapshots:
     def journal(self) -> list[tuple[int, list[Any]]]:
         """Every change as (buffer, its values)."""
         with self._lock:
-            return [(b, _values(data, self._held[b][1])) for b, data in self._journal]
+            return [(b, values(data, self._held[b][1])) for b, data in self._journal]
 
     def _named(self) -> list[tuple[str, Tensor]]:
         """The tensors that the cell's code names, then those in lists that it names."""
@@ -133,7 +133,7 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else 0
 
 
-def _values(data: bytes, dtype: torch.dtype) -> list[Any]:
+def values(data: bytes, dtype: torch.dtype) -> list[Any]:
     """Bytes as numbers that JSON carries."""
     values = torch.frombuffer(bytearray(data), dtype=dtype).tolist() if data else []
     return [v if isinstance(v, int) or (isinstance(v, float) and math.isfinite(v)) else str(v) for v in values]

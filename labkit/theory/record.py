@@ -35,6 +35,20 @@ class View:
 
 
 @dataclass(slots=True)
+class Held:
+    """What one small tensor of an operation held when it was called, and when its data was there.
+
+    `name` is what the learner's code writes for it, `shape` its shape; the values are flat. `before` is None for a
+    tensor that the call returned, `after` where nobody saw the end, or where the tensor was let go.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    before: list[Any] | None
+    after: list[Any] | None = None
+
+
+@dataclass(slots=True)
 class Op:
     """One call of one rank. A rank makes it when the call begins and fills it in; a `Record` changes none.
 
@@ -45,6 +59,7 @@ class Op:
     `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
     `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.
     `there`: when the data of an asynchronous collective was there, where that was noted: only if spans are used.
+    `held`: its small tensors, of the last calls.
     """
 
     rank: int
@@ -72,6 +87,7 @@ class Op:
     error: str = ""
     shared: int = 0
     there: float | None = None
+    held: list[Held] = field(default_factory=list)
     view: View | None = None
 
     @property
@@ -164,7 +180,7 @@ class Log:
 
     def plain(self) -> dict[str, Any]:
         """As JSON carries it; `Log.of` reads it back."""
-        rows = [[*_row(op)[:-1], op.view and _row(op.view)] for op in self.ops]
+        rows = [[*_row(op)[:-2], [_row(h) for h in op.held], op.view and _row(op.view)] for op in self.ops]
         rest = {"buffers": [_row(b) for b in self.buffers], "spans": [_row(s) for s in self.spans]}
         return {**vars(self), "ops": rows, **rest}
 
@@ -176,16 +192,17 @@ class Log:
             op.ranks = tuple(op.ranks)
             op.shape = None if op.shape is None else tuple(op.shape)
             op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
+            op.held = [Held(name, tuple(shape), *rest) for name, shape, *rest in op.held]  # type: ignore[misc]
             op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
         spans, stood = [Span(*row) for row in plain["spans"]], [(a, b) for a, b in plain["stood"]]
         buffers = [Buffer(*row) for row in plain["buffers"]]
         return cls(**{**plain, "ops": ops, "buffers": buffers, "spans": spans, "stood": stood})
 
 
-_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer, Span)}
+_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer, Span, Held)}
 
 
-def _row(value: Op | View | Buffer | Span) -> list[Any]:
+def _row(value: Op | View | Buffer | Span | Held) -> list[Any]:
     return [getattr(value, name) for name in _NAMES[type(value)]]
 
 
