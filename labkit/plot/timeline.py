@@ -77,7 +77,8 @@ def draw(ax: Axes, record: Record) -> Axes:
     return ax
 
 
-def _y(rank: int) -> float:
+def lane(rank: int) -> float:
+    """The height of a rank's line."""
     return TOP + ROW * (rank + 0.5)
 
 
@@ -85,9 +86,9 @@ def _grid(ax: Axes, record: Record, scale: Scale) -> None:
     """The ranks' lines, and the axis of time below them."""
     clock(ax, scale.x, scale.end, TOP, TOP + ROW * record.n, "{} since the first operation was entered")
     for r in range(record.n):
-        ax.plot([LEFT, WIDE - RIGHT], [_y(r)] * 2, color=PENDING, linewidth=1, zorder=1)
-        chip(ax, 0.55, _y(r), r)
-        write(ax, 0.82, _y(r), f"rank {r}", 9, align="left")
+        ax.plot([LEFT, WIDE - RIGHT], [lane(r)] * 2, color=PENDING, linewidth=1, zorder=1)
+        chip(ax, 0.55, lane(r), r)
+        write(ax, 0.82, lane(r), f"rank {r}", 9, align="left")
 
 
 def _spans(op: Op, scale: Scale) -> list[tuple[float, float]]:
@@ -102,14 +103,14 @@ def _bar(ax: Axes, op: Op, scale: Scale) -> None:
     paint = KINDS[op.kind][0]
     spans = _spans(op, scale)
     for a, b in spans:
-        box = Rectangle((a, _y(op.rank) - BAR / 2), b - a, BAR, facecolor=paint, edgecolor=INK, linewidth=0.6, zorder=4)
+        box = Rectangle((a, lane(op.rank) - BAR / 2), b - a, BAR, facecolor=paint, edgecolor=INK, linewidth=0.6, zorder=4)
         ax.add_artist(box)
         if op.error:
             box.set(edgecolor=WRONG, linewidth=1.6)
     if op.asynchronous and len(spans) == 2:  # under way between the call and its wait
-        ax.plot([spans[0][1], spans[1][0]], [_y(op.rank)] * 2, color=paint, linewidth=2.5, zorder=2)
+        ax.plot([spans[0][1], spans[1][0]], [lane(op.rank)] * 2, color=paint, linewidth=2.5, zorder=2)
     if op.error:
-        write(ax, min(spans[-1][1], WIDE - 0.2), _y(op.rank) - BAR / 2 - 0.2, f"✗ {op.error}", 7.5, WRONG, "right")
+        write(ax, min(spans[-1][1], WIDE - 0.2), lane(op.rank) - BAR / 2 - 0.2, f"✗ {op.error}", 7.5, WRONG, "right")
 
 
 def _waits(ax: Axes, record: Record, scale: Scale) -> None:
@@ -117,7 +118,7 @@ def _waits(ax: Axes, record: Record, scale: Scale) -> None:
     for wait in record.waits:
         a, b = scale.x(wait.start), scale.x(wait.until)
         if b - a > 0.04:
-            corner = (a, _y(wait.op.rank) - BAR / 2)
+            corner = (a, lane(wait.op.rank) - BAR / 2)
             ax.add_artist(Rectangle(corner, b - a, BAR, facecolor=PAGE, edgecolor="none", alpha=0.8, zorder=5))
             hatch = HATCHES[wait.kind]
             look = {"facecolor": "none", "edgecolor": KINDS[wait.op.kind][0], "linewidth": 0.6, "hatch": hatch}
@@ -129,7 +130,7 @@ def _waits(ax: Axes, record: Record, scale: Scale) -> None:
             "never": f"waits {long} for rank {wait.for_}, in vain",
         }[wait.kind]
         if b - a > extent(said, 7.5) + 0.2:
-            label = write(ax, (a + b) / 2, _y(wait.op.rank), said, 7.5)
+            label = write(ax, (a + b) / 2, lane(wait.op.rank), said, 7.5)
             label.set_bbox({"boxstyle": "round,pad=0.15", "facecolor": PAGE, "edgecolor": "none"})
 
 
@@ -138,13 +139,13 @@ def _meeting(ax: Axes, meeting: Meeting, scale: Scale) -> None:
     ops = sorted(meeting.ops, key=lambda o: o.rank)
     first = min(scale.x(op.entered) for op in ops)
     for r in sorted(set(meeting.ranks) - {op.rank for op in ops}):
-        write(ax, first, _y(r) - 0.2, f"✗ never came to {' or '.join(meeting.names)}", 7.5, WRONG, "left")
+        write(ax, first, lane(r) - 0.2, f"✗ never came to {' or '.join(meeting.names)}", 7.5, WRONG, "left")
     left, right = [], []
     for op in ops:
         spans = _spans(op, scale)
         for side in (-BAR / 2, BAR / 2):
-            left.append((spans[0][0], _y(op.rank) + side))
-            right.append((spans[-1][1], _y(op.rank) + side))
+            left.append((spans[0][0], lane(op.rank) + side))
+            right.append((spans[-1][1], lane(op.rank) + side))
     shape = Polygon(left + right[::-1], facecolor=KINDS["collective"][0], edgecolor="none", alpha=0.16, zorder=1.5)
     ax.add_artist(shape)
     for edge in (left, right):  # one collective ends where the next may begin
@@ -161,8 +162,8 @@ def _arrow(m: Message, scale: Scale) -> Arrow | None:
         return None
     begun = max(m.send.entered, min(m.recv.entered, m.send.left if m.send.left is not None else m.recv.entered))
     down = 1 if m.recv.rank > m.send.rank else -1
-    tail = (scale.x(begun), _y(m.send.rank) + down * BAR / 2)
-    return tail, (max(scale.x(arrived), tail[0] + 0.02), _y(m.recv.rank) - down * BAR / 2)
+    tail = (scale.x(begun), lane(m.send.rank) + down * BAR / 2)
+    return tail, (max(scale.x(arrived), tail[0] + 0.02), lane(m.recv.rank) - down * BAR / 2)
 
 
 def _message(ax: Axes, tail: Place, tip: Place) -> None:
@@ -187,7 +188,7 @@ class Room:
     def label(self, ax: Axes, bar: tuple[float, float], rank: int, words: tuple[str, str]) -> None:
         """Write above a bar, or else below it, in full or else in short, or not at all: the legend tells its kind."""
         for clear, text, side in product((True, False), words, (-1, 1)):
-            width, y = extent(text, 7.5), _y(rank) + side * (BAR / 2 + 0.2)
+            width, y = extent(text, 7.5), lane(rank) + side * (BAR / 2 + 0.2)
             free, last = self.taken.get((rank, side), 0.0), WIDE - 0.2 - width
             start = min(bar[0], last)
             if start < free < bar[1] - ASIDE:  # a long bar's label need not stand at its beginning
