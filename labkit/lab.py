@@ -404,7 +404,7 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`, `.travel()`."""
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
         self._live()

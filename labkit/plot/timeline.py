@@ -103,7 +103,9 @@ def _bar(ax: Axes, op: Op, scale: Scale) -> None:
     paint = KINDS[op.kind][0]
     spans = _spans(op, scale)
     for a, b in spans:
-        box = Rectangle((a, lane(op.rank) - BAR / 2), b - a, BAR, facecolor=paint, edgecolor=INK, linewidth=0.6, zorder=4)
+        box = Rectangle(
+            (a, lane(op.rank) - BAR / 2), b - a, BAR, facecolor=paint, edgecolor=INK, linewidth=0.6, zorder=4
+        )
         ax.add_artist(box)
         if op.error:
             box.set(edgecolor=WRONG, linewidth=1.6)

@@ -69,13 +69,14 @@ def _x(moments: Moments, first: int, moment: int) -> float:
 
 def _ticks(ax: Axes, moments: Moments, first: int, last: int, top: float, bottom: float) -> None:
     """The moments' numbers, and the time at some of them."""
-    width, free = _width(moments), 0.0
+    width, free, clear = _width(moments), 0.0, 0.0
     for moment in range(first, last):
         x = _x(moments, first, moment) + width / 2
         ax.plot([x, x], [top, bottom], color=GRID, linewidth=0.7, zorder=0)
         number = str(moment + moments.left_out)
-        if width > 0.42 or (moment - first) % 2 == 0:
+        if x - extent(number, 7.5) / 2 > clear:
             write(ax, x, bottom + 0.26, number, 7.5, FAINT)
+            clear = x + extent(number, 7.5) / 2 + 0.12
         said = seconds(at) if (at := moments.events[moment].at) > 0 else "0"
         if x - extent(said, 7.5) / 2 > free:
             write(ax, x, bottom + 0.6, said, 7.5, FAINT)
@@ -90,20 +91,21 @@ def _bar(ax: Axes, moments: Moments, op: Op, first: int, last: int) -> tuple[flo
     if over <= first or begun >= last:
         return None
     paint, y = KINDS[op.kind][0], lane(op.rank)
+    failed = op.error and over < len(moments)  # by itself: what the lab has freed is not over
 
     def piece(start: int, end: int, high: float) -> tuple[float, float]:
         a, b = _x(moments, first, max(start, first)), _x(moments, first, min(end, last))
         if b > a:
             box = Rectangle((a, y - high / 2), b - a, high, facecolor=paint, edgecolor=INK, linewidth=0.6, zorder=4)
             ax.add_artist(box)
-            if op.error:
+            if failed:
                 box.set(edgecolor=WRONG, linewidth=1.6)
         return a, b
 
     if stands > begun:
         piece(begun, min(stands, over), THIN)
     piece(stands, over, BAR)
-    if op.error and over <= last:
+    if failed and over <= last:
         write(ax, _x(moments, first, over), y + BAR / 2 + 0.2, f"✗ {op.error}", 7.5, WRONG, "right")
     return _x(moments, first, max(begun, first)), _x(moments, first, min(over, last))
 

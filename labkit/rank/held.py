@@ -174,6 +174,8 @@ def _names(call: Call) -> dict[str, str]:
     written = {name: node.args[i] for name, i in call.places.items() if i < len(node.args)}
     written |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-    return {} if starred else {
-        name: " ".join((ast.get_source_segment(source, arg) or name).split()) for name, arg in written.items()
-    }
+    return (
+        {}
+        if starred
+        else {name: " ".join((ast.get_source_segment(source, arg) or name).split()) for name, arg in written.items()}
+    )

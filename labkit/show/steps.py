@@ -27,12 +27,15 @@ KEYS = """<style onload="
 
 
 class Player(Box):
-    """Plays `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them."""
+    """Plays `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them.
+
+    What stands `above` the buttons keeps them in their place, however high what is drawn below them is.
+    """
 
     what = "Step through the messages"  # as a screen reader says it
     unit = "step"
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, above: ipywidgets.Widget | None = None) -> None:
         self.count = count
         self._picture = ipywidgets.HTML()
         self._slider = ipywidgets.IntSlider(
@@ -50,8 +53,10 @@ class Player(Box):
         back.on_click(lambda _: self.go(self.step - 1))
         on.on_click(lambda _: self.go(self.step + 1))
         self._slider.observe(lambda _: self._show(), "value")
-        row = ipywidgets.HBox([play, back, on, self._slider, self._said, ipywidgets.HTML(KEYS.replace("WHAT", self.what))])
-        super().__init__([self._picture, row])
+        row = ipywidgets.HBox(
+            [play, back, on, self._slider, self._said, ipywidgets.HTML(KEYS.replace("WHAT", self.what))]
+        )
+        super().__init__([self._picture, row] if above is None else [above, row, self._picture])
         self.add_class("labkit-steps")
         self._show()
 

@@ -24,7 +24,7 @@ FEW = 16  # numbers of a tensor
 TOLD = 30  # events in words
 LONG = 28  # letters of a tensor's name
 BOX = "display: inline-block; min-width: 1.2em; padding: 0 4px; margin: 1px; border-radius: 4px; text-align: center; "
-PLAIN, NEW = "border: 1px solid", "border: 2px solid; font-weight: bold"
+PLAIN, NEW, OPEN = "border: 1px solid", "border: 2px solid; font-weight: bold", "border: 1px dashed"
 STAGE = """<style>
     .labkit-stage {position: relative; width: fit-content; max-width: 100%; overflow: visible}
     .labkit-stage > .widget-html {margin: 0; overflow: visible}
@@ -67,11 +67,9 @@ class Travel(Player):
         self._drawn: dict[int, str] = {}
         self._stage, self._cursor = ipywidgets.HTML(), ipywidgets.HTML()
         self._cursor.add_class("labkit-cursor")
-        super().__init__(len(self.moments) - 1)
         stage = ipywidgets.VBox([self._stage, self._cursor, ipywidgets.HTML(STAGE)])
         stage.add_class("labkit-stage")
-        shown, controls = self.children
-        self.children = (stage, controls, shown)  # so that the buttons stay where they are, however much is shown
+        super().__init__(len(self.moments) - 1, stage)
         self.go(self.count)
 
     # -- words ----------------------------------------------------------------------------------------------------
@@ -148,20 +146,22 @@ class Travel(Player):
     def frame(self, step: int) -> str:
         """What every rank does and holds at a moment, as a table."""
         event = self.moments.events[step]
-        rows = []
+        rows, going = [], False
         for r in range(self.record.n):
             doing = self.moments.doing(step, r)
             values = self.moments.values(step, r)
+            going = going or any(v.open for v in values[-SHOWN:])
             held = "".join(_tensor(v, r == event.rank and _of(event, v)) for v in values[-SHOWN:])
             if len(values) > SHOWN:
                 held += f"… and {len(values) - SHOWN} used before"
             does = escape(self.does(step, r))
             name = f"<b>{does}</b>" if r == event.rank else does
             done = f"{doing.done} of {doing.of}" if r not in self._absent else "–"
-            rows.append(row(f"rank {r}", [cell(name, "does"), cell(done, "done"), cell(held or "–", "holds")]))
+            rows.append(row(str(r), [cell(name, "does"), cell(done, "done"), cell(held or "–", "holds")]))
         when = f", {seconds(event.at)} after the first call" if event.at > 0 else ""
         caption = f'<span aria-live="polite">{self.title(step)}: <b>{escape(self.told(step))}</b>{when}</span>'
-        said = table("travel", caption, ["", "does", "operations done", "tensors of its operations"], rows)
+        said = table("travel", caption, ["rank", "does", "done", "tensors of its operations"], rows)
+        said += "<div>dashed: an operation that is under way uses it</div>" * going
         return said + "".join(f"<div>note: {escape(n)}</div>" for n in self.notes)
 
     def _repr_html_(self) -> str:
@@ -219,11 +219,10 @@ def _tensor(value: Value, now: bool) -> str:
     boxes = ""
     for i, v in enumerate(value.values[:FEW]):
         new = now and value.was is not None and value.was[i : i + 1] != [v]
-        boxes += f'<span style="{BOX}{NEW if new else PLAIN}">{escape(short(v))}</span>'
+        border = NEW if new else OPEN if value.open else PLAIN
+        boxes += f'<span style="{BOX}{border}">{escape(short(v))}</span>'
     if len(value.values) > FEW:
         boxes += f" … {len(value.values) - FEW} more"
-    said = " (under way)" if value.open else ""
-    if now and value.was is not None:
-        said = f" was {_numbers(value.was)}"
+    said = f" was {_numbers(value.was)}" if now and value.was is not None else ""
     look = "display: inline-block; white-space: nowrap; margin-right: 1.5em"
     return f'<span style="{look}"><code>{escape(name)}</code> {boxes or "empty"}{escape(said)}</span> '

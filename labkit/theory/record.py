@@ -192,7 +192,8 @@ class Log:
             op.ranks = tuple(op.ranks)
             op.shape = None if op.shape is None else tuple(op.shape)
             op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
-            op.held = [Held(name, tuple(shape), *rest) for name, shape, *rest in op.held]  # type: ignore[misc]
+            held: Any = op.held  # rows until here
+            op.held = [Held(name, tuple(shape), before, after) for name, shape, before, after in held]
             op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
         spans, stood = [Span(*row) for row in plain["spans"]], [(a, b) for a, b in plain["stood"]]
         buffers = [Buffer(*row) for row in plain["buffers"]]

@@ -32,6 +32,12 @@ X = [[float(r), 10.0] for r in range(N)]
 XS = [[[10.0 * r + i] for i in range(N)] for r in range(N)]
 SUM = [6.0, 40.0]
 ZERO = [0.0]
+
+
+def flat(lists):
+    return [value for values in lists for value in values]
+
+
 MINE = {r: numbered("xs", [(v, v) for v in XS[r]]) for r in range(N)}  # what a rank brings stays
 CALLS = {
     "dist.broadcast(x, src=2)": lambda r: {"x": (X[r], X[2])},
@@ -43,11 +49,11 @@ CALLS = {
         **numbered("ys", [(ZERO, XS[i][0]) for i in range(N)]),
         "xs[0]": (XS[r][0], XS[r][0]),
     },
-    "dist.all_gather_into_tensor(out, x)": lambda r: {"out": ([0.0] * 8, sum(X, [])), "x": (X[r], X[r])},
+    "dist.all_gather_into_tensor(out, x)": lambda r: {"out": ([0.0] * 8, flat(X)), "x": (X[r], X[r])},
     "dist.reduce_scatter(y, xs)": lambda r: {"y": (ZERO, [60.0 + 4 * r]), **MINE[r]},
     "dist.reduce_scatter_tensor(\n    y, torch.cat(xs))": lambda r: {
         "y": (ZERO, [60.0 + 4 * r]),
-        "torch.cat(xs)": (sum(XS[r], []), sum(XS[r], [])),
+        "torch.cat(xs)": (flat(XS[r]), flat(XS[r])),
     },
     "dist.scatter(y, xs if rank == 3 else None, src=3)": lambda r: {
         "y": (ZERO, XS[3][r]),
@@ -60,7 +66,7 @@ CALLS = {
     "dist.all_to_all(ys, xs)": lambda r: {**numbered("ys", [(ZERO, XS[i][r]) for i in range(N)]), **MINE[r]},
     "dist.all_to_all_single(out[:4], torch.cat(xs))": lambda r: {
         "out[:4]": ([0.0] * 4, [XS[i][r][0] for i in range(N)]),
-        "torch.cat(xs)": (sum(XS[r], []), sum(XS[r], [])),
+        "torch.cat(xs)": (flat(XS[r]), flat(XS[r])),
     },
     "comms.all_reduce(x)": lambda r: {"x": (X[r], X[r]), "returned": (None, SUM)},
     "comms.all_gather(xs[0])": lambda r: {
@@ -77,9 +83,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "call", [pytest.param(c, marks=GLOO_ALL_TO_ALL if "all_to_all(" in c else ()) for c in CALLS]
-)
+@pytest.mark.parametrize("call", [pytest.param(c, marks=GLOO_ALL_TO_ALL if "all_to_all(" in c else ()) for c in CALLS])
 def test_each_collective_notes_what_its_tensors_held_before_and_after(lab, call):
     lab.run(GIVEN + call)
     assert [held(lab, r) for r in range(N)] == [CALLS[call](r) for r in range(N)]
