@@ -19,7 +19,20 @@ from torch.distributed import distributed_c10d
 
 from labkit import lines
 from labkit.errors import LabError
-from labkit.rank import anysource, comms, describe, ended, frames, given, group, guard, importing, recorder, tiny
+from labkit.rank import (
+    anysource,
+    comms,
+    describe,
+    ended,
+    frames,
+    given,
+    group,
+    guard,
+    importing,
+    output,
+    recorder,
+    tiny,
+)
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
@@ -106,6 +119,7 @@ def prepare(
     recorder.install(shell())
     ended.install(shell())
     (guard.on if guarded else guard.off)()
+    output.install(shell(), rank)
     facts = group.join(rank, world_size, backend, store, limit, local, shares)
     _note_sequence()
     device = torch.device(facts["device"])

@@ -1,0 +1,169 @@
+"""What a cell prints on this rank: a flood is cut before it leaves the rank, and a file in the run's directory has all.
+
+All that leaves the rank stands in the notebook's kernel, in the browser and in the notebook's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import select
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from labkit.words import count, nbytes
+
+SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of each stream
+LAST = 2000  # characters of the rest that follow when the cell ends
+KEPT = 64 << 20  # characters that a file holds at most
+DRAINING = 1.0  # seconds
+SPARED = 4  # a file takes at most this part of what the disk has left: other ranks need some as well
+
+
+class Kept:
+    """A file with all that a cell has printed, or with the first `size` characters of it where it ends early."""
+
+    def __init__(self, path: Path) -> None:
+        self.whole, self.size, self.why = True, 0, ""
+        self._room = 0
+        try:
+            self._file = path.open("w", encoding="utf-8", errors="replace")
+            self._room = min(KEPT, shutil.disk_usage(path).free // SPARED)
+        except OSError as error:
+            self._ends(error)
+
+    def add(self, text: str) -> None:
+        if not self.whole:
+            return
+        try:
+            self.size += self._file.write(text[: self._room - self.size])
+        except OSError as error:
+            self._ends(error)
+        self.whole = self.whole and self.size < self._room
+
+    def close(self) -> None:
+        if self.size:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._ends(error)
+
+    def _ends(self, error: OSError) -> None:
+        self.whole, self.why = False, f" ({error.strerror})"
+
+
+class Output:
+    """One stream, sys.stdout or sys.stderr, from cell to cell."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self.path = path
+        self._stream = stream
+        self._send = functools.partial(type(stream).write, stream)
+        self._lock = threading.RLock()  # the learner's threads print as well
+        self._pid = os.getpid()
+        self._kept: Kept | None = None  # of a cell that prints too much
+        self.begin()
+
+    def begin(self, _: Any = None) -> None:
+        """A new cell begins."""
+        with self._lock:
+            self._first: list[str] = []  # what has left the rank
+            self._room = SHOWN
+            self._left = self._lines = 0  # characters and lines that have not
+            self._last = ""  # the end of those
+
+    def write(self, text: str) -> int | None:
+        """Send what a cell prints, as the stream itself does; of what is too much keep count, and the end."""
+        with self._lock:
+            if self._kept is not None:
+                self._leave_out(text)
+            elif not isinstance(text, str) or len(text) <= self._room:
+                self._send(text)  # raises what it raises
+                self._first.append(text)
+                self._room -= len(text)
+            elif os.getpid() == self._pid:
+                self._cut(text)
+            elif self._room >= 0:  # a process that the cell has forked, whose end nobody tells
+                self._room = -1
+                self._send("\n… what this process of the rank prints from here on is left out\n")
+            return len(text)
+
+    def _cut(self, text: str) -> None:
+        """Send no more of this cell; what was sent ends with a line where that can be."""
+        whole = text.rfind("\n", 0, self._room) + 1
+        self._send(text[:whole])
+        first = "".join(self._first) + text[:whole]
+        self._first = [first[-1:]]
+        kept = Kept(self.path)
+        kept.add(first)
+        self._kept = kept
+        self._log_nothing()
+        self._leave_out(text[whole:])
+
+    def _leave_out(self, text: str) -> None:
+        assert self._kept is not None
+        self._kept.add(text)
+        self._left += len(text)
+        self._lines += text.count("\n")
+        self._last = (self._last + text[-LAST:])[-LAST:]
+
+    def _log_nothing(self) -> None:
+        """What a cell's programs write ipykernel copies to the engine's log, which knows no end."""
+        with contextlib.suppress(AttributeError, OSError), open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), self._stream._original_stdstream_copy)
+
+    def end(self, _: Any = None) -> None:
+        """The cell has ended: say how much was left out, and which file has it, and send the end of it."""
+        if self._kept is None:
+            return
+        self._drain()
+        with self._lock:
+            kept, self._kept = self._kept, None
+            kept.close()
+            self._send(self._end(kept))
+            self.begin()
+
+    def _drain(self) -> None:
+        """Wait until what the cell's programs wrote has come through its pipe, but for one that still writes."""
+        pipe = getattr(self._stream, "_fid", None)
+        deadline = time.monotonic() + DRAINING
+        while pipe is not None and select.select([pipe], [], [], 0)[0] and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _end(self, kept: Kept) -> str:
+        last = self._last
+        if self._left == len(last):
+            return last
+        if not self._lines and "\r" in last:
+            return last[last.rfind("\r", 0, -1) :]  # a progress bar's last state
+        last = last[last.find("\n", 0, -1) + 1 :]
+        left, lines = self._left - len(last), self._lines - last.count("\n")
+        what = f"{count(lines, 'line')} ({nbytes(left)})" if lines else nbytes(left)
+        where = "all of it is" if kept.whole else f"the first {nbytes(kept.size)}{kept.why} are"
+        path = self.path.with_name(f"{self._stream.name}-{{rank}}.txt")  # the same words on every rank are shown once
+        new = "" if self._first == ["\n"] else "\n"
+        return f"{new}… {what} left out here; {where} in {path}\n{last}"
+
+
+_outputs: dict[str, Output] = {}
+
+
+def install(shell: Any, rank: int) -> None:
+    """Cut what cells print from now on; the files are named after the stream and the rank."""
+    folder = Path(shell.kernel.parent.profile_dir.location)  # the run's, where the engine's log is as well
+    for stream in (sys.stdout, sys.stderr):
+        if not hasattr(stream, "_buffers"):
+            continue  # it is none of ipykernel's
+        path = folder / f"{stream.name}-{rank}.txt"
+        if stream.name in _outputs:
+            _outputs[stream.name].path = path
+            continue
+        _outputs[stream.name] = output = Output(stream, path)
+        stream.write = output.write  # type: ignore[method-assign]
+        shell.events.register("pre_run_cell", output.begin)
+        shell.events.register("post_run_cell", output.end)

@@ -1,0 +1,105 @@
+"""What a rank sends of what a cell prints, on streams that only write down what they are given."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+
+import pytest
+
+from labkit.rank import output
+from labkit.rank.output import LAST, SHOWN, Output
+
+
+class Stream:
+    """As ipykernel's, it refuses what is no text."""
+
+    name = "stdout"
+
+    def __init__(self):
+        self.sent = []
+
+    def write(self, text):
+        self.sent.append(text + "")
+        return len(text)
+
+
+@pytest.fixture
+def out(tmp_path):
+    out = Output(Stream(), tmp_path / "stdout-0.txt")
+    out.sent = lambda: "".join(out._stream.sent)
+    return out
+
+
+def test_what_fits_leaves_the_rank_as_it_comes_and_no_file_is_written(out):
+    for text in ("a\n", "b" * (SHOWN - 2)):
+        out.write(text)
+    assert out.sent() == "a\n" + "b" * (SHOWN - 2)
+    out.end()
+    assert not out.path.exists()
+
+
+def test_a_little_too_much_is_shown_whole(out):
+    text = "".join(f"{i}\n" for i in range(SHOWN))[: SHOWN + LAST // 2]
+    for line in text.splitlines(keepends=True):
+        out.write(line)
+    out.end()
+    assert out.sent() == text
+
+
+def test_a_line_without_end_is_cut_and_measured(out):
+    out.write("x" * (3 * SHOWN))
+    out.end()
+    assert re.match(r"\n… 766 KiB left out here; all of it is in \S+/stdout-\{rank\}.txt\nx{2000}$", out.sent())
+    assert out.path.read_text() == "x" * (3 * SHOWN)
+
+
+def test_a_long_progress_bar_is_shown_in_its_last_state_and_nothing_is_said(out):
+    for i in range(SHOWN):
+        out.write(f"\r{i}")
+    out.end()
+    assert out.sent().endswith(f"\r{SHOWN - 1}")
+    assert "left out" not in out.sent()
+
+
+def test_a_file_has_an_end_and_it_is_said(out, monkeypatch):
+    monkeypatch.setattr(output, "KEPT", 2 * SHOWN)
+    for _ in range(3 * SHOWN // 64):
+        out.write("x" * 63 + "\n")
+    out.end()
+    assert "the first 512 KiB are in " in out.sent()
+    assert out.path.stat().st_size == 2 * SHOWN
+
+
+def test_where_no_file_can_be_the_rest_is_cut_all_the_same_and_it_is_said_why(out):
+    out.path = out.path.parent / "missing" / "stdout-0.txt"
+    out.write("x\n" * SHOWN)
+    out.end()
+    assert "left out here; the first 0 B (No such file or directory) are in" in out.sent()
+
+
+def test_a_cell_after_a_flood_begins_anew(out):
+    out.write("x\n" * SHOWN)
+    out.end()
+    out.begin()
+    before = len(out.sent())
+    out.write("y" * SHOWN)
+    assert out.sent()[before:] == "y" * SHOWN
+
+
+def test_what_is_no_text_is_refused_as_before(out):
+    with pytest.raises(TypeError):
+        out.write(3)
+
+
+def test_a_process_that_a_cell_forks_is_cut_as_well(out, tmp_path):
+    def child():
+        for _ in range(3):
+            out.write("x\n" * (SHOWN // 2))
+        (tmp_path / "sent").write_text(out.sent())
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    said = (tmp_path / "sent").read_text()
+    assert said == "x\n" * (SHOWN // 2) + "\n… what this process of the rank prints from here on is left out\n"
