@@ -14,6 +14,7 @@ from labkit.cluster.live_line import Line
 from labkit.cluster.run import Running, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
+from labkit.outcome.memory import memory
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import judge, undefined
 from labkit.outcome.text import merge
@@ -97,6 +98,7 @@ class Console:
         if error is not None:
             STOP.told |= outcome.ended == "stopped"
             error.notes += undefined(outcome, self.engines.anew)
+            error.notes += memory(outcome)
             error.notes += heal(self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch))
             raise error
 

@@ -17,6 +17,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from labkit.cluster.hosts import FarProcess
+from labkit.cluster.memory import Memory
 from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
 from labkit.cluster.run import ANSWER, Running, Watch, run
@@ -71,6 +72,7 @@ class Engines:
         self._at: list[int] = []  # the number of each rank's host, where there are several
         self._gpus: list[int] = []  # of each host
         self._ended: dict[int, str] = {}
+        self._memory = Memory()
         self._store: Path | None = None
         self._why = ""  # the ranks could not be joined, in their own words
 
@@ -131,6 +133,7 @@ class Engines:
         """Send a cell to these ranks, or a part of one that is known already; ipyparallel's AsyncResult."""
         cell = part_of or self.remember(code, ranks)
         cell.well = None
+        self._memory.note({r: held.pid for r, held in self._held.items() if isinstance(held, Process)})
         result = self.processes.execute(code, self.ids(ranks))
         cell.sent = list(result.msg_ids)
         return result
@@ -179,7 +182,8 @@ class Engines:
         """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
         for r, process in self._held.items():
             if r not in self._ended and not process.runs():
-                self._ended[r] = self.processes.how_ended(process)
+                how = self.processes.how_ended(process)
+                self._ended[r] = (how == "SIGKILL" and self._memory.ran_out(r)) or how
         for r, eid in enumerate(self._ids):
             if not isinstance(self._held.get(r), Process) and eid not in self.client.ids:
                 self._ended.setdefault(r, "no heartbeat")
