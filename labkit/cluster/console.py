@@ -114,7 +114,7 @@ class Console:
         engines = self.engines
         if engines.stopped:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")
-        if not (engines.lost() or self.unhealed or self.apart or engines.dead()):
+        if not (engines.lost() or self.unhealed or self.apart or engines.dead()) and engines.joined:
             return
         found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
         if self.apart:

@@ -65,7 +65,9 @@ class Engines:
         self.backend = "gloo"
         self.stopped = False
         self.guarded = True  # ranks compare their calls before they make them
+        self.joined = False  # as far as the lab has seen to it: a cell can leave the group
         self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
+        self._fresh: set[int] = set()  # those of them that have not joined the others yet
         self.cells: deque[Cell] = deque(maxlen=CELLS)  # that were sent
         self._ids: list[int] = []
         self._held: dict[int, Process | FarProcess] = {}  # others are only reached through their agents
@@ -89,8 +91,14 @@ class Engines:
             self._ids = self.processes.new_engines(n, self._at)
             say("Joining the process group …")
             self.heal()
-        except BaseException:
+        except BaseException as error:
+            disk = self.processes.full_disk() if isinstance(error, Exception) else None
             self.stop()
+            if disk:
+                raise LabError(
+                    f"The disk under {disk} is full. "
+                    "Free some room there, or set TMPDIR to a directory on another disk, and start again."
+                ) from error
             raise
         return self
 
@@ -276,6 +284,7 @@ class Engines:
 
     def join(self) -> bool:
         """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
+        self.joined = False
         store = self._meeting_place()
         if store is None:
             return False
@@ -297,6 +306,7 @@ class Engines:
         for m in self.members:
             if m.rank not in self._held and (process := self.processes.hold(m.engine, m.pid, m.place)):
                 self._held[m.rank] = process
+        self.joined = True
         return True
 
     def _meeting_place(self) -> str | None:
@@ -314,11 +324,16 @@ class Engines:
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
-        replaced: set[int] = set()
         for _ in range(4):
-            replaced |= set(self.replace())
+            self._fresh |= set(self.replace())
             if self.join():
-                return sorted(replaced)
+                replaced, self._fresh = sorted(self._fresh), set()
+                return replaced
+        if disk := self.processes.full_disk():
+            raise LabError(
+                f"The ranks cannot be joined: the disk under {disk} is full. "
+                "Free some room there, then run lab.heal(): the ranks keep their variables until then."
+            )
         raise JoinError(self._why)
 
     def table(self) -> list[dict[str, Any]]:

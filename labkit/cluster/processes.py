@@ -229,6 +229,10 @@ class Processes:
                 if hasattr(launcher, "leave"):
                     launcher.leave()
 
+    def full_disk(self) -> Path | None:
+        """Where the disk with the run's files is full; None where it is not, or nothing has begun."""
+        return self.run.path.parent if hasattr(self, "run") and self.run.full() else None
+
     # -- engines ------------------------------------------------------------------------------------------------
 
     def new_engines(self, n: int, at: Sequence[int] = ()) -> list[int]:

@@ -17,6 +17,7 @@ from labkit.errors import LabError
 TAG = "LABKIT_RUN"  # in the environment of every process of a run: what the reaper looks for
 LAUNCHED = "LABKIT_LAUNCHED"  # with the same value, in that of commands which start processes on other hosts
 NEEDED = 32 << 20  # bytes: logs and rendezvous files stay far below
+LEAST = 64 << 10  # bytes: less counts as a full disk
 SOCKET_PATH_LIMIT = 100  # a Unix socket's path may hold 107 bytes
 
 
@@ -39,6 +40,10 @@ class RunDir:
     @property
     def address(self) -> str:
         return str(self.path / "address.json")
+
+    def full(self) -> bool:
+        """Whether the disk is full by now."""
+        return shutil.disk_usage(self.path.parent).free < LEAST
 
     def store(self) -> str:
         """A new path for a process group's FileStore: a store is never used twice."""

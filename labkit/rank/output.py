@@ -21,7 +21,7 @@ from labkit.words import count, nbytes
 SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of each stream
 LAST = 2000  # characters of the rest that follow when the cell ends
 KEPT = 64 << 20  # characters that a file holds at most
-DRAINING = 1.0  # seconds
+DRAINING = 0.5  # seconds in which what a program wrote comes through its pipe, where no program writes on
 SPARED = 4  # a file takes at most this part of what the disk has left: other ranks need some as well
 
 
@@ -33,7 +33,8 @@ class Kept:
         self._room = 0
         try:
             self._file = path.open("w", encoding="utf-8", errors="replace")
-            self._room = min(KEPT, shutil.disk_usage(path).free // SPARED)
+            free = shutil.disk_usage(path).free // SPARED
+            self._room, self.why = (KEPT, "") if free > KEPT else (free, " (the disk has no room for more)")
         except OSError as error:
             self._ends(error)
 
@@ -102,7 +103,6 @@ class Output:
         kept = Kept(self.path)
         kept.add(first)
         self._kept = kept
-        self._log_nothing()
         self._leave_out(text[whole:])
 
     def _leave_out(self, text: str) -> None:
@@ -112,24 +112,19 @@ class Output:
         self._lines += text.count("\n")
         self._last = (self._last + text[-LAST:])[-LAST:]
 
-    def _log_nothing(self) -> None:
-        """What a cell's programs write ipykernel copies to the engine's log, which knows no end."""
-        with contextlib.suppress(AttributeError, OSError), open(os.devnull, "wb") as null:
-            os.dup2(null.fileno(), self._stream._original_stdstream_copy)
-
     def end(self, _: Any = None) -> None:
         """The cell has ended: say how much was left out, and which file has it, and send the end of it."""
-        if self._kept is None:
-            return
         self._drain()
         with self._lock:
+            if self._kept is None:
+                return
             kept, self._kept = self._kept, None
             kept.close()
             self._send(self._end(kept))
             self.begin()
 
     def _drain(self) -> None:
-        """Wait until what the cell's programs wrote has come through its pipe, but for one that still writes."""
+        """Wait until what the cell's programs wrote has come through its pipe."""
         pipe = getattr(self._stream, "_fid", None)
         deadline = time.monotonic() + DRAINING
         while pipe is not None and select.select([pipe], [], [], 0)[0] and time.monotonic() < deadline:
@@ -144,10 +139,13 @@ class Output:
         last = last[last.find("\n", 0, -1) + 1 :]
         left, lines = self._left - len(last), self._lines - last.count("\n")
         what = f"{count(lines, 'line')} ({nbytes(left)})" if lines else nbytes(left)
-        where = "all of it is" if kept.whole else f"the first {nbytes(kept.size)}{kept.why} are"
         path = self.path.with_name(f"{self._stream.name}-{{rank}}.txt")  # the same words on every rank are shown once
+        part = (
+            f"the first {nbytes(kept.size)}{kept.why} are in {path}" if kept.size else f"none of it is kept{kept.why}"
+        )
+        where = f"all of it is in {path}" if kept.whole else part
         new = "" if self._first == ["\n"] else "\n"
-        return f"{new}… {what} left out here; {where} in {path}\n{last}"
+        return f"{new}… {what} left out here; {where}\n{last}"
 
 
 _outputs: dict[str, Output] = {}
@@ -165,5 +163,16 @@ def install(shell: Any, rank: int) -> None:
             continue
         _outputs[stream.name] = output = Output(stream, path)
         stream.write = output.write  # type: ignore[method-assign]
+        _log_nothing(stream)
         shell.events.register("pre_run_cell", output.begin)
         shell.events.register("post_run_cell", output.end)
+
+
+def _log_nothing(stream: Any) -> None:
+    """Let what programs of a cell write go to the notebook alone.
+
+    ipykernel copies it to the engine's log as well, which knows no end; on a full disk it fails at that, takes nothing
+    out of the pipe any more, and whoever writes to the pipe waits for ever.
+    """
+    with contextlib.suppress(AttributeError, OSError), open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), stream._original_stdstream_copy)

@@ -75,7 +75,7 @@ def test_where_no_file_can_be_the_rest_is_cut_all_the_same_and_it_is_said_why(ou
     out.path = out.path.parent / "missing" / "stdout-0.txt"
     out.write("x\n" * SHOWN)
     out.end()
-    assert "left out here; the first 0 B (No such file or directory) are in" in out.sent()
+    assert "left out here; none of it is kept (No such file or directory)\n" in out.sent()
 
 
 def test_a_cell_after_a_flood_begins_anew(out):
