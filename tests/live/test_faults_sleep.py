@@ -1,0 +1,64 @@
+"""A laptop that slept: everything stood still for a while, or the clock on the wall jumped, and nothing is amiss."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+
+from labkit.cluster.processes import MISSES
+from labkit.cluster.run import LOOK_EVERY
+from tests.live.notebook import Notebook
+from tests.live.processes import Trace, eventually
+
+ALIVE = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep)"
+EACH = "rank 0 │ 3 100\nrank 1 │ 3 101\nrank 2 │ 3 102\n"
+LIMIT = 8  # seconds that a rank may wait in this lab
+NIGHT = max(LIMIT, MISSES) + 2.0  # seconds: longer than the hearts may be missed and ranks may wait
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    with Notebook() as notebook:
+        notebook.value(f"from labkit import start\nlab = start(3, timeout={LIMIT})")
+        notebook.run("%%px\nkeep = 100 + rank")
+        yield notebook
+
+
+@pytest.fixture
+def sleep(notebook):
+    """Let the kernel and all that its lab has started stand still, as in a sleep, and then go on."""
+    everyone = [psutil.Process(notebook.pid), *Trace.of(eval(notebook.value("lab.address"))).processes()]
+
+    def stand_still():
+        try:
+            for process in everyone:
+                process.suspend()
+            assert eventually(lambda: all(p.status() == psutil.STATUS_STOPPED for p in everyone))
+            time.sleep(NIGHT)  # the fault itself, and no waiting for something
+        finally:
+            for process in everyone:
+                process.resume()
+
+    return stand_still
+
+
+def test_ranks_that_slept_between_two_cells_are_the_same_afterwards(notebook, sleep):
+    ranks = notebook.value("[(row['pid'], row['engine']) for row in lab.status()]")
+    sleep()
+    assert notebook.run(ALIVE).stdout == EACH
+    assert notebook.value("[(row['pid'], row['engine']) for row in lab.status()]") == ranks
+
+
+def test_a_cell_in_which_all_slept_goes_on(notebook, sleep, tmp_path):
+    begun, morning = f"Path('{tmp_path}', str(rank))", f"Path('{tmp_path}', 'morning')"
+    code = f"from pathlib import Path\n{begun}.touch()\nwhile not {morning}.exists(): pass"
+    cell = notebook.send(ALIVE.replace("%%px", f"%%px\n{code}"))
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
+    time.sleep(4 * LOOK_EVERY)  # for which nobody waits too long: the lab looks at the ranks, and once more after it
+    sleep()
+    time.sleep(4 * LOOK_EVERY)
+    (tmp_path / "morning").touch()
+    ended = notebook.wait(cell)
+    assert (ended.stdout, ended.error) == (EACH, "")
