@@ -15,14 +15,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import linecache
 import secrets
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from types import CodeType, FrameType
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,16 +26,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit.errors import MismatchError
-from labkit.lines import line
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard
-from labkit.theory.fingerprint import SHOWN, Call, Statement, disagreement, fit, pack, statement, unpack
-from labkit.theory.record import is_cell
+from labkit.rank.calls import CALLS, Place, located
+from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
 
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 PAUSE = 0.002  # seconds between two looks at the board
 KEY = torch._C.DispatchKey.BackendSelect
-MAIN = threading.main_thread().ident or 0
 
 
 @dataclass
@@ -47,8 +41,7 @@ class Guarded:
     """A group whose calls are compared."""
 
     board: FileBoard | StoreBoard
-    me: int  # among its ranks
-    members: list[int]  # ranks of the world
+    place: Place
     made: int = 0  # calls of mine
 
 
@@ -107,7 +100,7 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
             _forget_one(name)
             if place:
                 board = _open_board(place, store, given["group_rank"], n)
-                _groups[name] = Guarded(board, given["group_rank"], list(ranks) or list(range(n)))
+                _groups[name] = Guarded(board, Place(given["group_rank"], list(ranks) or list(range(n))))
         return result
 
     made.guarded = True  # type: ignore[attr-defined]
@@ -216,180 +209,21 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
 def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]) -> None:
     """Put up this call, and raise where one that is up already does not fit."""
     guarded.made = nth = guarded.made + 1
-    mine = _located(describe(given, guarded))
+    me, members = guarded.place.me, guarded.place.members
+    mine = located(describe(given, guarded.place))
     guarded.board.write(nth, pack(mine, ROOM - HEAD.size))
     up = guarded.board.read(nth)
-    if all(fit(mine, guarded.me, unpack(data), i) for i, data in up.items() if i != guarded.me):
+    if all(fit(mine, me, unpack(data), i) for i, data in up.items() if i != me):
         return
     found = time.monotonic()
     while True:
         calls, waited = _read(guarded, nth), time.monotonic() - found
-        if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(guarded.members)):
+        if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(members)):
             break
         time.sleep(PAUSE)
-    if said := disagreement(calls, guarded.members):
+    if said := disagreement(calls, members):
         raise MismatchError(said)
 
 
 def _read(guarded: Guarded, nth: int) -> dict[int, Call]:
-    return {guarded.members[i]: unpack(data) for i, data in guarded.board.read(nth).items()}
-
-
-# -- what a call is -----------------------------------------------------------------------------------------------
-
-
-def _located(call: Call) -> Call:
-    """The call with its place in the learner's cell: line, function, statements."""
-    frame: FrameType | None = sys._getframe(2)
-    if threading.get_ident() != MAIN:
-        frame = sys._current_frames().get(MAIN)  # autograd's own thread: the cell waits in backward
-    mine: list[FrameType] = []
-    while frame is not None:
-        if is_cell(frame.f_code.co_filename):
-            mine.append(frame)
-        elif frame.f_code.co_name == "run_code":
-            break
-        frame = frame.f_back
-    if not mine:
-        return call
-    inner, outer = mine[0], mine[-1]
-    place, text, path = _place(inner.f_code, line(inner), outer.f_code, line(outer), inner is outer)
-    return replace(call, place=place, text=text, path=path)
-
-
-@functools.lru_cache(maxsize=256)
-def _place(
-    inner: CodeType, line: int, outer: CodeType, called: int, same: bool
-) -> tuple[str, str, tuple[Statement, ...]]:
-    """Where that is in words, the statement there, and the statements that it is in."""
-    text, here = _statement(inner, line)
-    if same:
-        return f"line {line}", text[: SHOWN + 1], (here,)
-    place = f"line {line} of {inner.co_name}, called in line {called}"
-    return place, text[: SHOWN + 1], (here, _statement(outer, called)[1])
-
-
-def _statement(code: CodeType, line: int) -> tuple[str, Statement]:
-    return statement("".join(linecache.getlines(code.co_filename)), line)
-
-
-def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **more: Any) -> Call:
-    """A call that brings a tensor; it gives as many elements as it has, and takes as many, unless told."""
-    n = x.numel()
-    dtype = str(x.dtype).removeprefix("torch.")
-    return Call(
-        kind, dtype=dtype, shape=str(list(x.shape)), gives=n if gives is None else gives,
-        takes=n if takes is None else takes, **more,
-    )  # fmt: skip
-
-
-def _reduction(op: Any) -> str:
-    return _named(op.op())
-
-
-@functools.lru_cache(maxsize=32)
-def _named(number: int) -> str:
-    return str(dist.ReduceOp.RedOpType(number)).rpartition(".")[2]
-
-
-def _numels(tensors: Any) -> tuple[int, ...]:
-    return tuple(x.numel() for x in tensors)
-
-
-def _only_at(root: int, many: int, n: int) -> tuple[int, ...]:
-    """Elements for the group's root, or of it; none for the others."""
-    return tuple(many if i == root else 0 for i in range(n))
-
-
-def _all_reduce(given: dict[str, Any], group: Guarded) -> Call:
-    return _tensor("all_reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]))
-
-
-def _broadcast(given: dict[str, Any], group: Guarded) -> Call:
-    return _tensor("broadcast", given["tensors"][0], root=group.members[given["root_rank"]], other="src")
-
-
-def _reduce(given: dict[str, Any], group: Guarded) -> Call:
-    root = group.members[given["root_rank"]]
-    return _tensor("reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]), root=root, other="dst")
-
-
-def _all_gather(given: dict[str, Any], group: Guarded) -> Call:
-    return _tensor("all_gather", given["input_tensors"][0], takes=_numels(given["output_tensors"][0]))
-
-
-def _all_gather_single(given: dict[str, Any], group: Guarded) -> Call:
-    takes = given["output_tensor"].numel() // len(group.members)
-    return _tensor("all_gather", given["input_tensor"], takes=takes)
-
-
-def _reduce_scatter(given: dict[str, Any], group: Guarded) -> Call:
-    gives, op = _numels(given["input_tensors"][0]), _reduction(given["reduce_op"])
-    return _tensor("reduce_scatter", given["output_tensors"][0], gives, reduce=op)
-
-
-def _reduce_scatter_single(given: dict[str, Any], group: Guarded) -> Call:
-    gives, op = given["input_tensor"].numel() // len(group.members), _reduction(given["reduce_op"])
-    return _tensor("reduce_scatter_tensor", given["output_tensor"], gives, reduce=op)
-
-
-def _gather(given: dict[str, Any], group: Guarded) -> Call:
-    x, root, n = given["input_tensors"][0], given["root_rank"], len(group.members)
-    takes = _numels(given["output_tensors"][0]) if root == group.me else 0
-    return _tensor("gather", x, _only_at(root, x.numel(), n), takes, root=group.members[root], other="dst")
-
-
-def _scatter(given: dict[str, Any], group: Guarded) -> Call:
-    x, root, n = given["output_tensors"][0], given["root_rank"], len(group.members)
-    gives = _numels(given["input_tensors"][0]) if root == group.me else 0
-    return _tensor("scatter", x, gives, _only_at(root, x.numel(), n), root=group.members[root], other="src")
-
-
-def _all_to_all(given: dict[str, Any], group: Guarded) -> Call:
-    gives, takes = _numels(given["input_tensors"]), _numels(given["output_tensors"])
-    return _tensor("all_to_all", given["input_tensors"][0], gives, takes)
-
-
-def _all_to_all_single(given: dict[str, Any], group: Guarded) -> Call:
-    n = len(group.members)
-    gives = _split(given["input"], given["input_split_sizes"], n)
-    return _tensor("all_to_all", given["input"], gives, _split(given["output"], given["output_split_sizes"], n))
-
-
-def _split(x: torch.Tensor, sizes: Any, n: int) -> Any:
-    """How many elements each rank's part has; sizes are along the first dimension."""
-    row = x.numel() // max(x.shape[0], 1) if x.dim() else 1
-    return tuple(size * row for size in sizes) if sizes else x.numel() // n
-
-
-def _coalesced(kind: str, gives: str, takes: str) -> Callable[..., Call]:
-    """Several tensors at once: as many, of as many elements, with the same dtype, on each rank."""
-
-    def describe(given: dict[str, Any], group: Guarded) -> Call:
-        tensors = given[gives]
-        dtypes = "+".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors))
-        reduce = _reduction(given["reduce_op"]) if "reduce_op" in given else ""
-        shape = "+".join(str(list(x.shape)) for x in tensors)
-        return Call(kind, reduce, dtype=dtypes, shape=shape, gives=sum(_numels(tensors)), takes=sum(_numels(tensors)))
-
-    return describe
-
-
-CALLS: dict[str, Callable[[dict[str, Any], Guarded], Call]] = {
-    "allreduce_": _all_reduce,
-    "broadcast_": _broadcast,
-    "reduce_": _reduce,
-    "allgather_": _all_gather,
-    "_allgather_base_": _all_gather_single,
-    "reduce_scatter_": _reduce_scatter,
-    "_reduce_scatter_base_": _reduce_scatter_single,
-    "gather_": _gather,
-    "scatter_": _scatter,
-    "alltoall_": _all_to_all,
-    "alltoall_base_": _all_to_all_single,
-    "allreduce_coalesced_": _coalesced("all_reduce of several", "tensors", "tensors"),
-    "allgather_into_tensor_coalesced_": _coalesced("all_gather of several", "inputs", "outputs"),
-    "reduce_scatter_tensor_coalesced_": _coalesced("reduce_scatter of several", "outputs", "inputs"),
-    "barrier": lambda given, group: Call("barrier"),
-    "monitored_barrier_": lambda given, group: Call("monitored_barrier"),
-}
+    return {guarded.place.members[i]: unpack(data) for i, data in guarded.board.read(nth).items()}

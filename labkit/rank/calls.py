@@ -1,0 +1,186 @@
+"""What a rank is about to call, told from what torch's dispatcher is given: see `labkit.theory.fingerprint`."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.lines import line
+from labkit.theory.fingerprint import SHOWN, Call, Statement, statement
+from labkit.theory.record import is_cell
+
+MAIN = threading.main_thread().ident or 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is in a group: `me` among its `members`, which are ranks of the world."""
+
+    me: int
+    members: Sequence[int]
+
+
+def located(call: Call) -> Call:
+    """The call with its place in the learner's cell: line, function, statements."""
+    frame: FrameType | None = sys._getframe(2)
+    if threading.get_ident() != MAIN:
+        frame = sys._current_frames().get(MAIN)  # autograd's own thread: the cell waits in backward
+    mine: list[FrameType] = []
+    while frame is not None:
+        if is_cell(frame.f_code.co_filename):
+            mine.append(frame)
+        elif frame.f_code.co_name == "run_code":
+            break
+        frame = frame.f_back
+    if not mine:
+        return call
+    inner, outer = mine[0], mine[-1]
+    place, text, path = _place(inner.f_code, line(inner), outer.f_code, line(outer), inner is outer)
+    return replace(call, place=place, text=text, path=path)
+
+
+@functools.lru_cache(maxsize=256)
+def _place(
+    inner: CodeType, line: int, outer: CodeType, called: int, same: bool
+) -> tuple[str, str, tuple[Statement, ...]]:
+    """Where that is in words, the statement there, and the statements that it is in."""
+    text, here = _statement(inner, line)
+    if same:
+        return f"line {line}", text[: SHOWN + 1], (here,)
+    place = f"line {line} of {inner.co_name}, called in line {called}"
+    return place, text[: SHOWN + 1], (here, _statement(outer, called)[1])
+
+
+def _statement(code: CodeType, line: int) -> tuple[str, Statement]:
+    return statement("".join(linecache.getlines(code.co_filename)), line)
+
+
+def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **more: Any) -> Call:
+    """A call that brings a tensor; it gives as many elements as it has, and takes as many, unless told."""
+    n = x.numel()
+    dtype = str(x.dtype).removeprefix("torch.")
+    return Call(
+        kind, dtype=dtype, shape=str(list(x.shape)), gives=n if gives is None else gives,
+        takes=n if takes is None else takes, **more,
+    )  # fmt: skip
+
+
+def _reduction(op: Any) -> str:
+    return _named(op.op())
+
+
+@functools.lru_cache(maxsize=32)
+def _named(number: int) -> str:
+    return str(dist.ReduceOp.RedOpType(number)).rpartition(".")[2]
+
+
+def _numels(tensors: Any) -> tuple[int, ...]:
+    return tuple(x.numel() for x in tensors)
+
+
+def _only_at(root: int, many: int, n: int) -> tuple[int, ...]:
+    """Elements for the group's root, or of it; none for the others."""
+    return tuple(many if i == root else 0 for i in range(n))
+
+
+def _all_reduce(given: dict[str, Any], group: Place) -> Call:
+    return _tensor("all_reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]))
+
+
+def _broadcast(given: dict[str, Any], group: Place) -> Call:
+    return _tensor("broadcast", given["tensors"][0], root=group.members[given["root_rank"]], other="src")
+
+
+def _reduce(given: dict[str, Any], group: Place) -> Call:
+    root = group.members[given["root_rank"]]
+    return _tensor("reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]), root=root, other="dst")
+
+
+def _all_gather(given: dict[str, Any], group: Place) -> Call:
+    return _tensor("all_gather", given["input_tensors"][0], takes=_numels(given["output_tensors"][0]))
+
+
+def _all_gather_single(given: dict[str, Any], group: Place) -> Call:
+    takes = given["output_tensor"].numel() // len(group.members)
+    return _tensor("all_gather", given["input_tensor"], takes=takes)
+
+
+def _reduce_scatter(given: dict[str, Any], group: Place) -> Call:
+    gives, op = _numels(given["input_tensors"][0]), _reduction(given["reduce_op"])
+    return _tensor("reduce_scatter", given["output_tensors"][0], gives, reduce=op)
+
+
+def _reduce_scatter_single(given: dict[str, Any], group: Place) -> Call:
+    gives, op = given["input_tensor"].numel() // len(group.members), _reduction(given["reduce_op"])
+    return _tensor("reduce_scatter_tensor", given["output_tensor"], gives, reduce=op)
+
+
+def _gather(given: dict[str, Any], group: Place) -> Call:
+    x, root, n = given["input_tensors"][0], given["root_rank"], len(group.members)
+    takes = _numels(given["output_tensors"][0]) if root == group.me else 0
+    return _tensor("gather", x, _only_at(root, x.numel(), n), takes, root=group.members[root], other="dst")
+
+
+def _scatter(given: dict[str, Any], group: Place) -> Call:
+    x, root, n = given["output_tensors"][0], given["root_rank"], len(group.members)
+    gives = _numels(given["input_tensors"][0]) if root == group.me else 0
+    return _tensor("scatter", x, gives, _only_at(root, x.numel(), n), root=group.members[root], other="src")
+
+
+def _all_to_all(given: dict[str, Any], group: Place) -> Call:
+    gives, takes = _numels(given["input_tensors"]), _numels(given["output_tensors"])
+    return _tensor("all_to_all", given["input_tensors"][0], gives, takes)
+
+
+def _all_to_all_single(given: dict[str, Any], group: Place) -> Call:
+    n = len(group.members)
+    gives = _split(given["input"], given["input_split_sizes"], n)
+    return _tensor("all_to_all", given["input"], gives, _split(given["output"], given["output_split_sizes"], n))
+
+
+def _split(x: torch.Tensor, sizes: Any, n: int) -> Any:
+    """How many elements each rank's part has; sizes are along the first dimension."""
+    row = x.numel() // max(x.shape[0], 1) if x.dim() else 1
+    return tuple(size * row for size in sizes) if sizes else x.numel() // n
+
+
+def _coalesced(kind: str, gives: str, takes: str) -> Callable[..., Call]:
+    """Several tensors at once: as many, of as many elements, with the same dtype, on each rank."""
+
+    def describe(given: dict[str, Any], group: Place) -> Call:
+        tensors = given[gives]
+        dtypes = "+".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors))
+        reduce = _reduction(given["reduce_op"]) if "reduce_op" in given else ""
+        shape = "+".join(str(list(x.shape)) for x in tensors)
+        return Call(kind, reduce, dtype=dtypes, shape=shape, gives=sum(_numels(tensors)), takes=sum(_numels(tensors)))
+
+    return describe
+
+
+CALLS: dict[str, Callable[[dict[str, Any], Place], Call]] = {
+    "allreduce_": _all_reduce,
+    "broadcast_": _broadcast,
+    "reduce_": _reduce,
+    "allgather_": _all_gather,
+    "_allgather_base_": _all_gather_single,
+    "reduce_scatter_": _reduce_scatter,
+    "_reduce_scatter_base_": _reduce_scatter_single,
+    "gather_": _gather,
+    "scatter_": _scatter,
+    "alltoall_": _all_to_all,
+    "alltoall_base_": _all_to_all_single,
+    "allreduce_coalesced_": _coalesced("all_reduce of several", "tensors", "tensors"),
+    "allgather_into_tensor_coalesced_": _coalesced("all_gather of several", "inputs", "outputs"),
+    "reduce_scatter_tensor_coalesced_": _coalesced("reduce_scatter of several", "outputs", "inputs"),
+    "barrier": lambda given, group: Call("barrier"),
+    "monitored_barrier_": lambda given, group: Call("monitored_barrier"),
+}
