@@ -21,14 +21,10 @@ def why(story: Story, times: bool = True) -> str:
     if story.cycles:
         found = f"{_cycles(story)}: {_waits(story, times, True)}"
     elif story.waiting:
-        blamed = _blamed(story)
-        cause = _causes({r: story.others[r] for r in blamed}, story, times)
+        cause = _causes({r: story.others[r] for r in _blamed(story)}, story, times)
         found = f"{cause}, while {_waits(story, times)}" if cause else _waits(story, times)
     else:
-        instead = _causes(
-            {r: what.removesuffix(" without it") for r, what in story.others.items()}, story, times, False
-        )
-        found = f"no rank waits for another; {instead}"
+        found = f"no rank waits for another; {_causes(story.others, story, times, False)}"
     return "; ".join([found, *handles(story)])
 
 
