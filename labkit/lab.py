@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from IPython.core.getipython import get_ipython
 
 from labkit import no_ranks, words
+from labkit.cluster import room
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Choose, Engines
 from labkit.cluster.live_line import QUIET
@@ -19,6 +20,7 @@ from labkit.cluster.processes import Processes
 from labkit.cluster.run import ANSWER
 from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
+from labkit.cluster.turn import turn
 from labkit.errors import HostError, JoinError, LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
@@ -199,7 +201,11 @@ class Lab:
             if attached is not None:
                 return attached
             processes = Processes(wish.engines or _default_launcher(), wish.spread, wish.config)
-            return Engines.start(wish.timeout, processes, choose, say)
+            if wish.spread:
+                return Engines.start(wish.timeout, processes, choose, say)
+            with turn(say):
+                room.check(wish.n or 4)
+                return Engines.start(wish.timeout, processes, choose, say)
         except JoinError as error:
             if wish.backend or backend != "nccl":
                 raise

@@ -347,8 +347,8 @@ class Engines:
 
 
 def _reason(outcome: Outcome) -> str:
-    """What the first rank said that failed by itself; libraries write their own calls below it."""
-    for rank, error in outcome.errors.items():
+    """What the first rank said that failed by itself, labkit's words before a library's, which has its calls below."""
+    for rank, error in sorted(outcome.errors.items(), key=lambda its: its[1].ename != "LabError"):
         if error.ename != "KeyboardInterrupt":
             said = " ".join(error.evalue.partition("Exception raised from")[0].split())
             return f": rank {rank}: {error.ename}: {said[-SAID:]}".rstrip(".")

@@ -21,9 +21,11 @@ import torch.distributed.nn.functional  # before a group is joined: it keeps the
 from torch.distributed import distributed_c10d
 
 from labkit import place
+from labkit.errors import LabError
 from labkit.rank import guard
 from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import TCP, MeetingStore
+from labkit.rank.strangers import refuse_strangers, shut_the_door
 from labkit.theory import sharing
 
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
@@ -212,7 +214,12 @@ def opened(noted: Socket) -> socket.socket:
 
 def connected_sockets() -> set[Socket]:
     """File descriptor and inode of every connected TCP socket of this process."""
-    found = set()
+    return tcp_sockets()[0]
+
+
+def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
+    """File descriptor and inode of every TCP socket of this process: of the connected ones, and of the listening."""
+    connected, listening = set(), set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
             info = os.fstat(int(name))
@@ -220,12 +227,14 @@ def connected_sockets() -> set[Socket]:
                 continue
             with socket.socket(fileno=os.dup(int(name))) as s:
                 tcp = s.family in (socket.AF_INET, socket.AF_INET6) and s.type == socket.SOCK_STREAM
-                if tcp and not s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                if tcp and s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    listening.add((int(name), info.st_ino))
+                elif tcp:
                     s.getpeername()  # raises where it is not connected
-                    found.add((int(name), info.st_ino))
+                    connected.add((int(name), info.st_ino))
         except OSError:
             continue
-    return found
+    return connected, listening
 
 
 def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,7 +242,7 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        before = connected_sockets()
+        before, open_before = tcp_sockets()
         lazy = os.environ.pop(LAZY, None)
         made = None
         may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
@@ -244,11 +253,36 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
             may_oversleep(0)
             if lazy is not None:
                 os.environ[LAZY] = lazy
-            now = connected_sockets()
+            now, open_now = tcp_sockets()
             group = weakref.ref(made[0]) if made and isinstance(made[0], dist.ProcessGroup) else None
             _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now] + [(group, now - before)]
+            with contextlib.ExitStack() as handles:
+                try:
+                    refuse_strangers(_opened(now - before, handles))
+                except LabError:
+                    _forget(made)
+                    made = None  # or the traceback would keep it, with what it listens at
+                    raise
+                for door in _opened(open_now - open_before, handles):  # only now: who was kept out is on its way
+                    shut_the_door(door)
 
     return noted
+
+
+def _forget(made: Any) -> None:
+    """Destroy a group that torch has made and not handed out yet."""
+    if made and isinstance(made[0], dist.ProcessGroup):
+        distributed_c10d._world.pg_group_ranks.setdefault(made[0], {})  # which its maker would have noted next
+        dist.destroy_process_group(made[0])
+
+
+def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.socket]:
+    """Handles on these sockets, without those that are gone."""
+    found = []
+    for one in noted:
+        with contextlib.suppress(OSError):
+            found.append(handles.enter_context(opened(one)))
+    return found
 
 
 distributed_c10d._new_process_group_helper = _noting_sockets(distributed_c10d._new_process_group_helper)
