@@ -105,9 +105,9 @@ def main() -> int:
         rounds.append({way: measure(way, args.labs, args.idle) for way in ways})
     facts["load after"] = machine.load()
     facts["method"] = (
-        f"{args.rounds} rounds, {args.labs} labs in each, once taking turns and once all at once; min / median / max; a "
-        f"ratio is the median of the rounds' ratios; idle: {args.idle:g} s of {args.labs} labs, for {WORKSHOP} of them, "
-        "with the notebook's side"
+        f"{args.rounds} rounds, {args.labs} labs in each, once taking turns and once all at once; min / median / max; "
+        f"a ratio is the median of the rounds' ratios; idle: {args.idle:g} s of {args.labs} labs, for {WORKSHOP}, with "
+        "the notebook's side"
     )
     section = table.render("Labs on one machine: `benchmarks/together.py`", facts, rows(rounds, args.labs))
     print(section)

@@ -18,6 +18,7 @@ from pathlib import Path
 from labkit import words
 
 NAMES = "labkit-start-"
+EACH_CORE = 2  # a start also waits: with one a core the cores would rest, and with ten all labs are up late
 PAUSE = 0.1  # seconds between two looks at who is before
 PATIENCE = 20.0  # seconds in which one of those before must have started: one that hangs delays nobody for longer
 
@@ -32,7 +33,7 @@ def turn(say: Callable[[str], None], at_once: int | None = None) -> Iterator[Non
     if sys.platform != "linux":
         yield
         return
-    at_once = at_once or len(os.sched_getaffinity(0))
+    at_once = at_once or EACH_CORE * len(os.sched_getaffinity(0))
     with _name() as mine:
         before, said, moved = _waiting(mine), 0, time.monotonic()
         while len(before) >= at_once and time.monotonic() - moved < PATIENCE:

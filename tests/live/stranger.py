@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 NOBODY = 65534
 LISTENS = "0A"
@@ -37,15 +38,15 @@ def look() -> None:
 def _tries(pids: list[int], paths: list[str]) -> Iterator[str]:
     for path in paths:
         for seen in (path, *(f"/proc/{pid}/root{path}" for pid in pids)):
-            yield _done("read", lambda seen=seen: open(seen, "rb").close())
-            yield _done("write", lambda seen=seen: open(seen, "r+b").close())
+            yield _done("read", lambda seen=seen: Path(seen).open("rb").close())
+            yield _done("write", lambda seen=seen: Path(seen).open("r+b").close())
             yield _done("list", lambda seen=seen: os.listdir(seen))
             yield _done("enter", lambda seen=seen: os.chdir(seen))
             yield _done("reach", lambda seen=seen: _reach(seen))
     for pid in pids:
         for name in ("environ", "mem", "maps", "fd", "cwd", "root", "fdinfo"):
             seen = f"/proc/{pid}/{name}"
-            yield _done("read", lambda seen=seen: open(seen, "rb").read(1))
+            yield _done("read", lambda seen=seen: _byte(seen))
             yield _done("list", lambda seen=seen: os.listdir(seen))
         for sig in (0, signal.SIGSTOP, signal.SIGTERM):
             yield _done(f"send {sig} to", lambda pid=pid, sig=sig: os.kill(pid, sig), pid)
@@ -61,6 +62,11 @@ def _done(what: str, do, to: object = None) -> str:  # type: ignore[no-untyped-d
     except OSError:
         return ""
     return f"{what} {do.__defaults__[0] if to is None else to}"
+
+
+def _byte(path: str) -> None:
+    with open(path, "rb") as f:
+        f.read(1)
 
 
 def _reach(name: str) -> None:
