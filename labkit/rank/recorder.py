@@ -18,7 +18,8 @@ Once spans are used (`labkit.rank.spans`), an asynchronous collective on a CPU a
 work's future tells it, on the backend's own thread, and its call takes 10 to 30 µs longer. What a hook sends of DDP's
 buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.rank.passes`).
 
-A record costs a rank alone 4 to 20 µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small
+A record costs a rank alone 4 to 20 µs, of which 3 to 8 go to a copy of a small tensor, and up to 40 where
+there is a list of them (`labkit.rank.held`); two ranks on two cores were seen to take 30 to 80 µs longer for a small
 broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
 `perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
 """
@@ -45,7 +46,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from labkit.rank import comms, guard, objects, p2p, passes, spans, wire
-from labkit.rank.held import TENSORS, Copies
+from labkit.rank.held import TENSORS, Call, Copies, Tensors
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
@@ -290,7 +291,7 @@ def _recording(
         record.asynchronous = asynchronous or bool(given("async_op"))
         if record.asynchronous and passes.running() >= 0 and passes.carries_a_bucket():
             passes.at_end(_brought_back(record))
-        held = _copies.before(record, sys._getframe(1), tensors, given, at) if tensors or ours else []
+        held = _copies.before(record, sys._getframe(1), tensors, given, at) if tensors or ours else None
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
@@ -432,17 +433,19 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     return record, group, name, span
 
 
-def _done(record: Op, result: Any, held: list[Tensor]) -> None:
+def _done(record: Op, result: Any, held: tuple[Call, Tensors] | None) -> None:
     """What is known once a call has returned."""
     if record.kind == "recv" and not record.asynchronous:
         if record.peer is None and isinstance(result, int) and result >= 0:
             record.peer = result
         _snapshots.after(record.view)
     if not record.asynchronous:
-        _copies.after(record, held, result if record.op.startswith("comms.") else None)
+        if held:
+            _copies.after(*held, result if record.op.startswith("comms.") else None)
         record.done = next(_cell.order)
         return
-    _copies.let_go(record, held)
+    if held:
+        _copies.let_go(*held)
     if isinstance(result, dist.Work):
         _cell.works[id(result)] = (weakref.ref(result), [record])
         if record.kind == "collective" and not record.enqueued and spans.wanted():

@@ -156,7 +156,7 @@ class Travel(Player):
                 held += f"… and {len(values) - SHOWN} used before"
             does = escape(self.does(step, r))
             name = f"<b>{does}</b>" if r == event.rank else does
-            done = f"{doing.done} of {doing.of}" if r not in self._absent else "–"
+            done = f"{doing.done}\u00a0of\u00a0{doing.of}" if r not in self._absent else "–"
             rows.append(row(str(r), [cell(name, "does"), cell(done, "done"), cell(held or "–", "holds")]))
         when = f", {seconds(event.at)} after the first call" if event.at > 0 else ""
         caption = f'<span aria-live="polite">{self.title(step)}: <b>{escape(self.told(step))}</b>{when}</span>'
