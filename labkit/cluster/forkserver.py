@@ -39,6 +39,7 @@ PRELOAD = (
     "IPython.core.completerlib",
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
+    "stack_data",
     "tornado.platform.asyncio",
     "encodings.idna",
     "labkit.rank.agent",

@@ -23,6 +23,7 @@ from labkit.rank import (
     anysource,
     comms,
     describe,
+    descriptors,
     ended,
     frames,
     given,
@@ -113,6 +114,7 @@ def prepare(
     rank: int, world_size: int, backend: str, store: str, limit: float, local: int, shares: bool, guarded: bool
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
+    descriptors.spare()
     attach()
     add_newest()
     anysource.install()
