@@ -13,6 +13,7 @@
       planner.py   a plan of your own for a big job, judged
       choose.py    a table of questions to choose an answer to each; sheet.py: every primitive on two pages
       atlas.py     published nccl-tests tables, and one's own log beside them
+      diagnosis.py a diagnosis tree for broken programs, on a page to print
       elsewhere.py the same ten lines in other systems' words; phrasebook.py: call by call
       nccl.py      this machine's GPUs, and NCCL's settings tried on them; what others published where there is none
       no_ranks.py  what %%px says before start()

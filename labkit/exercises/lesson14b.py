@@ -1,0 +1,466 @@
+"""Exercises of lesson 14b: six more programs of the clinic, with groups, gradients and handles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.inputs import counting
+from labkit.grading.promises import Calls
+
+# -- a bad batch --------------------------------------------------------------------------------------------------
+
+
+def _or_skip(xs: Sequence[Any]) -> list[Any]:
+    finite = np.isfinite(np.concatenate(xs)).all()
+    return [np.sum(xs, axis=0, dtype="float32") if finite else np.zeros_like(xs[0])] * len(xs)
+
+
+def _bad(n: int) -> list[Case]:
+    def case(about: str, **bad: float) -> Case:
+        xs = counting(n, 3)
+        for where, value in bad.items():
+            xs[-1 if where == "last" else 0][1] = value
+        return Case(xs, about)
+
+    nan, inf = float("nan"), float("inf")
+    return [
+        case("all numbers are finite"),
+        case("a nan on the last rank", last=nan),
+        case("an infinity on rank 0", first=inf),
+        case("infinities of both signs, on two ranks", first=inf, last=-inf),
+    ]
+
+
+SKIP = Exercise(
+    name="step_or_skip",
+    lesson="14b",
+    title="One bad batch",
+    statement=(
+        "`gradient` has a `nan` or an infinity on one rank, now and then. Repair the function: where **any** rank has "
+        "one, all ranks skip the step and return zeros; otherwise all return the sum over the ranks. Nobody raises. "
+        "Two calls are enough."
+    ),
+    minutes=5,
+    difficulty=1,
+    means=_or_skip,
+    inputs=_bad,
+    promises=(Calls(2),),
+    specimen='''
+def step_or_skip(gradient):
+    """Return everyone's sum, or zeros where a rank has a bad batch."""
+    if not gradient.isfinite().all():
+        raise ValueError("a bad batch")
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total
+''',
+    solution='''
+def step_or_skip(gradient):
+    """Return everyone's sum, or zeros where a rank has a bad batch."""
+    bad = (~gradient.isfinite()).sum()
+    dist.all_reduce(bad)
+    if bad > 0:
+        return torch.zeros_like(gradient)
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total
+''',
+    mutants=(
+        Mutant(
+            "looks at the last rank's numbers only",
+            replace=("dist.all_reduce(bad)", "dist.broadcast(bad, src=world_size - 1)"),
+        ),
+        Mutant("skips every step", replace=("bad > 0", "bad >= 0")),
+        Mutant("never skips", replace=("bad > 0", "bad < 0")),
+        Mutant("leaves out the infinities", replace=("(~gradient.isfinite())", "gradient.isnan()")),
+        Mutant(
+            "raises on all ranks",
+            replace=("return torch.zeros_like(gradient)", 'raise ValueError("a bad batch somewhere")'),
+            verdict="raises",
+            says="a bad batch",
+        ),
+    ),
+    hints=(
+        "A rank that raises is gone, and the others wait for it. What must all of them know before they decide?",
+        "All-reduce a count of bad numbers first. Then all ranks take the same branch.",
+    ),
+    after=(
+        "This is what a gradient scaler does: one flag is all-reduced, and all ranks skip the step or none. Where an "
+        "error cannot be mended, let all ranks raise: the others' time-out hides whose error it was."
+    ),
+)
+
+# -- whom src names -----------------------------------------------------------------------------------------------
+
+
+def _second(xs: Sequence[Any]) -> list[Any]:
+    return [xs[0], *[xs[2]] * (len(xs) - 1)]
+
+
+WHO_IS_SRC = Exercise(
+    name="from_the_second",
+    lesson="14b",
+    title="Whom does src name?",
+    statement=(
+        "All ranks but rank 0 are a team. Its **second member** tells the team its `x`. Repair the function: return "
+        "that `x` on the team's ranks, and its own `x` on rank 0. `x` stays as it is."
+    ),
+    minutes=3,
+    difficulty=1,
+    means=_second,
+    ranks=(3, 4),
+    keeps_input=True,
+    specimen='''
+def from_the_second(x):
+    """Return the x of the team's second member; on rank 0, its own."""
+    team = dist.new_group(range(1, world_size))
+    got = x.clone()
+    if rank > 0:
+        dist.broadcast(got, src=1, group=team)  # members 0, 1, 2: the second one is 1
+    return got
+''',
+    solution='''
+def from_the_second(x):
+    """Return the x of the team's second member; on rank 0, its own."""
+    team = dist.new_group(range(1, world_size))
+    got = x.clone()
+    if rank > 0:
+        dist.broadcast(got, group_src=1, group=team)
+    return got
+''',
+    mutants=(
+        Mutant("counts the members from 1", replace=("group_src=1", "group_src=0")),
+        Mutant(
+            "tells rank 0 as well",
+            replace=(
+                "if rank > 0:\n        dist.broadcast(got, group_src=1, group=team)",
+                "if team:\n        dist.broadcast(got, src=2)",
+            ),
+        ),
+        Mutant("receives into x", replace=("got = x.clone()", "got = x")),
+        Mutant(
+            "names a rank that is not in the team",
+            replace=("group_src=1", "src=0"),
+            verdict="raises",
+            says="not part of group",
+        ),
+    ),
+    hints=(
+        "Which rank is the team's second member, counted in the whole job?",
+        "`src` always is a rank of the whole job. For a place in the group there is `group_src`.",
+    ),
+    after=(
+        "`src` and `dst` are global ranks, whatever the group (pytorch#91760). If the number happens to be in the "
+        "group, "
+        "nobody complains. Write `group_src` and `group_dst` wherever there is a group."
+    ),
+)
+
+# -- nothing to count ---------------------------------------------------------------------------------------------
+
+
+def _count(xs: Sequence[Any]) -> list[Any]:
+    return [np.int32(sum(x.sum() for x in xs))] * len(xs)
+
+
+def _hits(n: int) -> list[Case]:
+    def case(sizes: Sequence[int], about: str) -> Case:
+        return Case([np.arange(k) % 3 != 1 for k in sizes], about)
+
+    return [
+        case([4] * (n - 1) + [0], "the last rank has no rows"),
+        case([3] * n, "three rows on each rank"),
+        case([0, *range(2, n + 1)], "rank 0 has no rows"),
+    ]
+
+
+COUNT = Exercise(
+    name="count_hits",
+    lesson="14b",
+    title="Nothing to count",
+    statement=(
+        "`hits` has a True for each row of this rank that was predicted right; a rank may have no rows. Repair the "
+        "function: return how many there are on all ranks together, an int32 tensor with one number, on every rank. "
+        "One call is enough."
+    ),
+    minutes=3,
+    difficulty=1,
+    means=_count,
+    inputs=_hits,
+    promises=(Calls(1),),
+    specimen='''
+def count_hits(hits):
+    """Return how many hits there are on all ranks."""
+    if len(hits):
+        count = hits.sum(dtype=torch.int32)
+    else:
+        count = torch.tensor(0.0, device=device)  # nothing to count
+    dist.all_reduce(count)
+    return count
+''',
+    solution='''
+def count_hits(hits):
+    """Return how many hits there are on all ranks."""
+    count = hits.sum(dtype=torch.int32)  # 0 where there are none
+    dist.all_reduce(count)
+    return count
+''',
+    mutants=(
+        Mutant("returns its own count", replace=("    dist.all_reduce(count)\n", "")),
+        Mutant("counts rows, not hits", replace=("hits.sum(dtype=torch.int32)", "torch.tensor(len(hits)).int()")),
+        Mutant("returns a float", replace=("return count", "return count.float()")),
+        Mutant("counts misses", replace=("hits.sum", "(~hits).sum")),
+        Mutant(
+            "asks for the mean of no rows",
+            replace=("return count", "return count // len(hits) * len(hits)"),
+            verdict="raises",
+        ),
+        Mutant(
+            "counts twice",
+            replace=(
+                "    dist.all_reduce(count)\n",
+                "    dist.all_reduce(count.clone())\n    dist.all_reduce(count)\n",
+            ),
+            verdict="not as asked",
+        ),
+    ),
+    hints=(
+        "Print `count.dtype` on every rank before the call.",
+        "The sum of no numbers is 0, and it can be an int32 as well.",
+    ),
+    after=(
+        "4 bytes here, 4 bytes there: Gloo has nothing to complain of, and adds bits of different meaning. Branches "
+        "for "
+        "special cases are where dtypes go astray."
+    ),
+)
+
+# -- a gradient that is not there ---------------------------------------------------------------------------------
+
+
+def _gathered(xs: Sequence[Any]) -> list[Any]:
+    return [np.concatenate(xs)] * len(xs)
+
+
+def _features(n: int) -> list[Case]:
+    return [
+        Case(counting(n, 2, "float64"), ""),
+        Case(counting(n, 1, "float64"), "one number each"),
+        Case(counting(n, 30, "float64"), "30 numbers each"),
+    ]
+
+
+FEATURES = Exercise(
+    name="gather_features",
+    lesson="14b",
+    title="Features of all ranks",
+    statement=(
+        "Every rank needs the features of all ranks for its loss; all `x` have the same length. Repair the function: "
+        "return all of them in the order of the ranks, one after the other, in a tensor through which the gradient "
+        "gets **back to this rank's** `x`. (The loss is the same on all ranks, so each rank's own part of its "
+        "gradient is "
+        "all that it needs.) One call is enough."
+    ),
+    minutes=5,
+    difficulty=2,
+    means=_gathered,
+    inputs=_features,
+    gradients="one",
+    promises=(Calls(1),),
+    specimen='''
+def gather_features(x):
+    """Return the x of all ranks, one after the other."""
+    everyone = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everyone, x)
+    return torch.cat(everyone)
+''',
+    solution='''
+def gather_features(x):
+    """Return the x of all ranks, one after the other."""
+    everyone = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everyone, x.detach())
+    everyone[rank] = x  # with its graph
+    return torch.cat(everyone)
+''',
+    mutants=(
+        Mutant(
+            "lets the gradient stop at the gather",
+            replace=("    everyone[rank] = x  # with its graph\n", ""),
+            verdict="raises",
+            says="no gradient",
+        ),
+        Mutant("puts the graph in the first place", replace=("everyone[rank] = x", "everyone[0] = x")),
+        Mutant("counts its own features twice", replace=("everyone[rank] = x ", "everyone[rank] = 2 * x ")),
+        Mutant(
+            "gathers a second time",
+            replace=(
+                "    everyone[rank] = x  # with its graph\n",
+                "    everyone[rank] = x  # with its graph\n    dist.all_gather([y.detach().clone() for y in "
+                "everyone], x.detach())\n",
+            ),
+            verdict="not as asked",
+        ),
+    ),
+    hints=(
+        "What does autograd know of a tensor that a collective has filled?",
+        "One of the gathered parts is this rank's own `x`, and that one has a graph.",
+        "Put `x` itself in its place, before `torch.cat`.",
+    ),
+    after=(
+        "`dist.all_gather` fills tensors behind autograd's back. With a second term in the loss, backward runs, and "
+        "only "
+        "this part of the gradient is missing (pytorch#152127, #148690). Where each rank has a loss of its own, the "
+        "parts "
+        "of the others count as well: there a backward pass has to communicate, as in lessons 04 and 12."
+    ),
+)
+
+# -- too early ----------------------------------------------------------------------------------------------------
+
+
+def _mean(xs: Sequence[Any]) -> list[Any]:
+    return [np.mean(xs, axis=0, dtype="float64").astype("float32")] * len(xs)
+
+
+TOO_EARLY = Exercise(
+    name="mean_in_background",
+    lesson="14b",
+    title="In the background",
+    statement=(
+        "The all-reduce is to run in the background. Repair the function: return the mean of `x` over the ranks, on "
+        "every "
+        "rank. Keep `async_op=True`. `x` stays as it is. One call is enough."
+    ),
+    minutes=3,
+    difficulty=1,
+    means=_mean,
+    inputs=lambda n: [
+        Case(counting(n, 3), ""),
+        Case(counting(n, 1), "one number"),
+        Case(counting(n, 200_000), "200,000 numbers"),
+    ],
+    keeps_input=True,
+    promises=(Calls(1),),
+    specimen='''
+def mean_in_background(x):
+    """Return the mean over all ranks."""
+    total = x.clone()
+    work = dist.all_reduce(total, async_op=True)
+    mean = total / world_size
+    work.wait()
+    return mean
+''',
+    solution='''
+def mean_in_background(x):
+    """Return the mean over all ranks."""
+    total = x.clone()
+    work = dist.all_reduce(total, async_op=True)
+    work.wait()
+    return total / world_size
+''',
+    mutants=(
+        Mutant("returns the sum", replace=("total / world_size", "total")),
+        Mutant(
+            "divides twice", replace=("return total / world_size", "total /= world_size\n    return total / world_size")
+        ),
+        Mutant("sums into x", replace=("x.clone()", "x")),
+        Mutant("takes the others' mean", replace=("total / world_size", "(total - x) / world_size")),
+        Mutant(
+            "sums twice",
+            replace=("    work.wait()\n", "    work.wait()\n    total.copy_(x)\n    dist.all_reduce(total)\n"),
+            verdict="not as asked",
+        ),
+    ),
+    hints=(
+        "What does `async_op=True` return, and what does it promise?",
+        "Until `work.wait()` has returned, neither read nor write the tensor.",
+    ),
+    after=(
+        "Between the call and `wait()`, the tensor belongs to the library. The specimen is right where all ranks come "
+        "early enough, so it passes its tests on one machine and lies in production."
+    ),
+)
+
+# -- two groups ---------------------------------------------------------------------------------------------------
+
+
+def _both(xs: Sequence[Any]) -> list[Any]:
+    return [(sum(a for a, _ in xs), sum(b for _, b in xs))] * len(xs)
+
+
+def _two(n: int) -> list[Case]:
+    def case(a: int, b: int, about: str) -> Case:
+        return Case(list(zip(counting(n, a), counting(n, b), strict=True)), about)
+
+    return [case(2, 2, ""), case(1, 5, "different lengths"), case(40, 40, "40 numbers each")]
+
+
+TWO_GROUPS = Exercise(
+    name="sums_in_two_groups",
+    lesson="14b",
+    title="Two groups, two orders",
+    statement=(
+        "All ranks are in two groups, one for `gradient` and one for `activation`. Rank 0 has its activation late, "
+        "so it "
+        "sums the gradient first; the others begin with the activation. Repair the function: return both sums, of "
+        "`gradient` and of `activation`, on every rank. Both arguments stay as they are."
+    ),
+    minutes=4,
+    difficulty=1,
+    means=_both,
+    inputs=_two,
+    keeps_input=True,
+    specimen='''
+def sums_in_two_groups(gradient, activation):
+    """Return the sums of gradient and of activation."""
+    data, model = dist.new_group(), dist.new_group()
+    first, second = gradient.clone(), activation.clone()
+    if rank == 0:
+        dist.all_reduce(first, group=data)
+        dist.all_reduce(second, group=model)
+    else:
+        dist.all_reduce(second, group=model)
+        dist.all_reduce(first, group=data)
+    return first, second
+''',
+    solution='''
+def sums_in_two_groups(gradient, activation):
+    """Return the sums of gradient and of activation."""
+    data, model = dist.new_group(), dist.new_group()
+    first, second = gradient.clone(), activation.clone()
+    dist.all_reduce(first, group=data)
+    dist.all_reduce(second, group=model)
+    return first, second
+''',
+    mutants=(
+        Mutant("returns them the other way round", replace=("return first, second", "return second, first")),
+        Mutant("forgets the activation", replace=("    dist.all_reduce(second, group=model)\n", "")),
+        Mutant(
+            "sums the gradient twice",
+            replace=("    dist.all_reduce(second, group=model)\n", "    dist.all_reduce(first, group=model)\n"),
+        ),
+        Mutant("sums into the arguments", replace=("gradient.clone(), activation.clone()", "gradient, activation")),
+        Mutant(
+            "keeps one group only, and uses two",
+            replace=("data, model = dist.new_group(), dist.new_group()", "data = dist.new_group()"),
+            verdict="raises",
+            says="NameError",
+        ),
+    ),
+    hints=(
+        "Rank 0 waits for the others in one group. Where do they wait for rank 0?",
+        "One order for all ranks, or start both calls with `async_op=True` before anyone waits.",
+    ),
+    after=(
+        "Within a group torch counts the calls; between groups nothing orders them. On a GPU two communicators on one "
+        "device may lock up even in the same order, if their kernels do not fit side by side: NCCL's guide asks for "
+        "one "
+        "order on all ranks there, too."
+    ),
+)
+
+EXERCISES = (SKIP, WHO_IS_SRC, COUNT, FEATURES, TOO_EARLY, TWO_GROUPS)

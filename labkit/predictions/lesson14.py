@@ -1,0 +1,183 @@
+"""The predictions of lesson 14: six broken programs, and what each of them does."""
+
+from labkit.predictions.prediction import Option, Prediction
+
+PREDICTIONS = (
+    Prediction(
+        name="clinic_validate",
+        lesson="14",
+        question=(
+            "**Case 1.** Read the next cell. Rank 0 tells everybody its validation loss; the other ranks have no "
+            "`broadcast` in their branch. Two steps. What does the program do?"
+        ),
+        options=(
+            Option(
+                "it hangs in step 0, because nobody receives the broadcast",
+                "Nobody receives it, but rank 0 alone would notice. What do the other ranks do meanwhile? They go on "
+                "to step 1.",
+            ),
+            Option("it hangs, with the ranks in two different calls"),
+            Option(
+                "it raises: a broadcast does not fit an all_reduce",
+                "Nobody compares the calls. To Gloo they are bytes from one rank for another.",
+            ),
+            Option(
+                "it ends well, and the loss is wrong",
+                "It might, if the bytes happened to fit. Here the ranks wait for messages that the other call does "
+                "not send.",
+            ),
+        ),
+        answer="it hangs, with the ranks in two different calls",
+        why=(
+            "**It hangs, with the ranks in two different calls.** Rank 0 is in the `broadcast` of step 0, the others "
+            "are in the "
+            "`all_reduce` of step 1. The others are not late: they are further on. So the rank whose line looks right "
+            "is not always the healthy one."
+        ),
+    ),
+    Prediction(
+        name="clinic_stop_early",
+        lesson="14",
+        question=(
+            "**Case 2.** Each rank stops at its own first loss that got worse, before it calls `all_reduce`. That is "
+            "the "
+            "third step for rank 3, and never for the others. What does the program do?"
+        ),
+        options=(
+            Option(
+                "all ranks stop together: rank 3 has ended the group",
+                "Leaving a loop ends nothing. The process lives, and its connections are open.",
+            ),
+            Option("ranks 0 to 2 wait for rank 3 in the third step"),
+            Option(
+                "it raises on ranks 0 to 2, because a rank is missing",
+                "Only a process that has died closes its connections. Rank 3 is well, it is just elsewhere.",
+            ),
+            Option(
+                "ranks 0 to 2 go on with sums of three ranks",
+                "A collective of a group is one of all its ranks. It never goes on without one.",
+            ),
+        ),
+        answer="ranks 0 to 2 wait for rank 3 in the third step",
+        why=(
+            "**Ranks 0 to 2 wait in the third step**, until the time-out. Rank 3 is already outside the loop. In a "
+            "training program it would now call something else, a `barrier` before saving, say, and you would see "
+            "case 1."
+        ),
+    ),
+    Prediction(
+        name="clinic_lengths",
+        lesson="14",
+        question=(
+            "**Case 3.** In the last batch, rank 3 has 2 rows and the others have 4. All ranks call `all_reduce` on "
+            "the "
+            "losses of their rows. What does the program do, on Gloo?"
+        ),
+        options=(
+            Option(
+                "an error on all ranks: the shapes differ",
+                "That would be kind. A message has no shape, and nobody has asked for one.",
+            ),
+            Option("all ranks wait", "Rank 3 has few numbers to send and to receive, and gets them."),
+            Option(
+                "it ends well: two sums of four numbers, and two of three",
+                "It would be so if somebody knew that two numbers are missing.",
+            ),
+            Option("some ranks wait, and some end well with wrong numbers"),
+        ),
+        answer="some ranks wait, and some end well with wrong numbers",
+        why=(
+            "**Both**: rank 3 ends well, with numbers that are the sum of nothing, and others wait for bytes. Which "
+            "ranks "
+            "do which depends on the lengths. (Some lengths end a process as well.) NCCL promises nothing either: its "
+            "documentation calls such a program undefined."
+        ),
+    ),
+    Prediction(
+        name="clinic_dtypes",
+        lesson="14",
+        question=(
+            "**Case 4.** All ranks bring four numbers. Those of rank 3 came from numpy and are float64, the others' "
+            "are "
+            "float32. What does the program do, on Gloo?"
+        ),
+        options=(
+            Option(
+                "a Python exception on rank 3",
+                "The check would have to know the other ranks' dtypes, and no rank knows them.",
+            ),
+            Option("a process dies, without a Python exception"),
+            Option(
+                "the numbers are converted: the sum is float64 on all ranks",
+                "No rank knows of the others' dtypes, so nobody converts.",
+            ),
+            Option(
+                "all ranks wait",
+                "They would if the longer message were only begun. Gloo checks how long a message is that it has "
+                "room for.",
+            ),
+        ),
+        answer="a process dies, without a Python exception",
+        why=(
+            "**A process dies.** Gloo receives a message that is longer than the room for it, and calls `abort()`: "
+            "signal "
+            "6, SIGABRT. No `try` catches that. The process that dies is a neighbour of the culprit, not the culprit."
+        ),
+    ),
+    Prediction(
+        name="clinic_order",
+        lesson="14",
+        question=(
+            "**Case 5.** Rank 0 sums `rows` first and then `loss`; the other ranks the other way round. Both are one "
+            "float32 number. What does the program do?"
+        ),
+        options=(
+            Option(
+                "it hangs: rank 0 waits in one call, the others in another",
+                "They would, if calls were matched by their variables' names. Torch counts them: first meets first.",
+            ),
+            Option(
+                "it is right: a sum does not depend on the order",
+                "The order of the ranks in a sum does not matter. Here different things are added.",
+            ),
+            Option("it ends well, and both sums are wrong on all ranks"),
+            Option(
+                "rank 0 has the two sums swapped, the others are right",
+                "The first call adds rank 0's rows to the others' losses. No rank gets a right sum.",
+            ),
+        ),
+        answer="it ends well, and both sums are wrong on all ranks",
+        why=(
+            "**It ends well, and everything is wrong**: 109 is 100 rows of rank 0 plus the losses 2 + 3 + 4. There "
+            "is no "
+            "error and no warning. The mean loss of a training run would look noisy, and nobody would ask why."
+        ),
+    ),
+    Prediction(
+        name="clinic_operations",
+        lesson="14",
+        question=(
+            "**Case 6.** Rank 0 read an old settings file, and calls `all_reduce` with `MAX`; the others call it "
+            "with `SUM`. "
+            "Each rank brings a power of ten: 1, 10, 100, 1000. What does the program do?"
+        ),
+        options=(
+            Option(
+                "it raises: the operations differ",
+                "The operation is in no message. Each rank applies its own to what arrives.",
+            ),
+            Option(
+                "rank 0 gets 1000, the others get 1111",
+                "It would be so if each rank got all four numbers and reduced them alone.",
+            ),
+            Option("it ends well, and the result is neither the sum nor the maximum"),
+            Option("it hangs", "Sum and maximum send the same messages: nobody misses one."),
+        ),
+        answer="it ends well, and the result is neither the sum nor the maximum",
+        why=(
+            "**Neither sum nor maximum**: 1110. Each rank combines what it receives in its own way and passes the "
+            "result on, and rank 0's number got lost in its maximum. All ranks agree on the same wrong number, so "
+            "comparing the ranks finds nothing. And with the old file on rank 3, the sum comes out right, by luck."
+        ),
+    ),
+)

@@ -1,0 +1,151 @@
+"""The predictions of lesson 14b: six more broken programs."""
+
+from labkit.predictions.prediction import Option, Prediction
+
+PREDICTIONS = (
+    Prediction(
+        name="clinic_bad_batch",
+        lesson="14b",
+        question=(
+            "**Case 7.** Rank 2 finds a `nan` in its batch and raises `ValueError`. The others call `all_reduce`. In "
+            "a job "
+            "of a thousand ranks, started with a time-out of 30 minutes: what do most of the log files say?"
+        ),
+        options=(
+            Option("ValueError: a bad batch", "One log says that, rank 2's. An exception stays in its process."),
+            Option("a time-out, or a closed connection, in all_reduce"),
+            Option("nothing: the other ranks go on", "They wait in `all_reduce`: rank 2 is one of their group."),
+            Option("SIGABRT", "An exception in Python is none of the signals. It ends the process in an orderly way."),
+        ),
+        answer="a time-out, or a closed connection, in all_reduce",
+        why=(
+            "**A time-out or a closed connection.** 999 logs tell of the consequence and one tells of the cause. "
+            "Sort the "
+            "logs by time: the first error counts. Torchrun's summary does that, too (its *first observed failure*), "
+            "as "
+            "well as it can where the ranks do not end by themselves."
+        ),
+    ),
+    Prediction(
+        name="clinic_group_rank",
+        lesson="14b",
+        question=(
+            "**Case 8.** Ranks 1, 2 and 3 are a team, and its second member is to broadcast, so the program says "
+            "`src=1`. "
+            "Each rank brings a power of ten. What does the team hold afterwards?"
+        ),
+        options=(
+            Option(
+                "100, rank 2's number: the team's second member", "It would be so if `src` counted within the group."
+            ),
+            Option("10, rank 1's number"),
+            Option(
+                "nothing: an error, because member 1 is not rank 1",
+                "Rank 1 is in the team, so the call is a legal one.",
+            ),
+        ),
+        answer="10, rank 1's number",
+        why=(
+            "**10.** `src` is a rank of the whole job, in every group. Rank 1 happens to be in the team, so nobody "
+            "complains; with `src=0` you would get an error, as rank 0 is not. `group_src=1` says what was meant."
+        ),
+    ),
+    Prediction(
+        name="clinic_nothing_to_count",
+        lesson="14b",
+        question=(
+            "**Case 9.** Ranks 0 to 2 count 3 hits each, in int32. Rank 3 has no rows and brings "
+            "`torch.tensor(0.0)`, a "
+            "float32. What do they hold after `all_reduce`?"
+        ),
+        options=(
+            Option(
+                "9 on all ranks: 0.0 and 0 have the same bits",
+                "They have, and so ranks 0 to 2 may come out right. But in which dtype does rank 3 read the sum?",
+            ),
+            Option("9 on ranks 0 to 2, and something else on rank 3"),
+            Option("a process dies, as in case 4", "There the messages had different lengths. These all have 4 bytes."),
+            Option("an error on rank 3", "No rank knows of the others' dtypes."),
+        ),
+        answer="9 on ranks 0 to 2, and something else on rank 3",
+        why=(
+            "**Something else on rank 3**: it reads the integer's bits as a float, and prints 1.3e-44, or 0 if you "
+            "round. "
+            "The zero of a float has the bits of the integer 0, so the others are right by luck. With any other number "
+            "they would not be."
+        ),
+    ),
+    Prediction(
+        name="clinic_no_gradient",
+        lesson="14b",
+        question=(
+            "**Case 10.** `loss` is the sum of all ranks' features, gathered by `all_gather`, plus half of this "
+            "rank's own. A "
+            "feature is `w * 10**rank`. What does `loss.backward()` do on rank 1, where the gradient should be 15?"
+        ),
+        options=(
+            Option(
+                "it raises: an all_gather has no gradient",
+                "It would, if nothing else in the loss had one. The half of its own feature does.",
+            ),
+            Option(
+                "`w.grad` is 15", "It would be so if autograd had seen this rank's feature pass through `all_gather`."
+            ),
+            Option("`w.grad` is 5: only the half that did not travel"),
+            Option("it hangs in backward", "Backward only communicates if somebody made it do so."),
+        ),
+        answer="`w.grad` is 5: only the half that did not travel",
+        why=(
+            "**5.** `all_gather` writes into tensors that have no graph. The part of the gradient through them is "
+            "missing, "
+            "and since another part is there, nobody complains. The model trains, only worse."
+        ),
+    ),
+    Prediction(
+        name="clinic_too_early",
+        lesson="14b",
+        question=(
+            "**Case 11.** `all_reduce(total, async_op=True)`, then `mean = total / world_size`, then `work.wait()`. "
+            "Rank 3 comes "
+            "half a second late. What is `mean` on ranks 0 to 2?"
+        ),
+        options=(
+            Option(
+                "the mean: the division waits for the result",
+                "On a GPU's stream it sometimes would. On CPUs nothing but `wait()` waits.",
+            ),
+            Option("an error: the tensor is in use", "Nobody guards the tensor. Reading it is just too early."),
+            Option("their own number, divided by 4"),
+        ),
+        answer="their own number, divided by 4",
+        why=(
+            "**Their own number, divided by 4.** The sum is in `total`, half a second later. If rank 3 were early, the "
+            "program might be right: the fault depends on who comes when, so it hides from tests."
+        ),
+    ),
+    Prediction(
+        name="clinic_two_groups",
+        lesson="14b",
+        question=(
+            "**Case 12.** All ranks are in the groups `data` and `model`. Rank 0 sums in `data` first and then in "
+            "`model`, "
+            "the others the other way round. The shapes are alike, as in case 5. What does the program do?"
+        ),
+        options=(
+            Option(
+                "it lies, as in case 5: first meets first", "Within one group, yes. But every group counts for itself."
+            ),
+            Option(
+                "it is right: each group has its own messages",
+                "It would be, if nobody waited. But rank 0 waits in `data` before it comes to `model`.",
+            ),
+            Option("it hangs"),
+        ),
+        answer="it hangs",
+        why=(
+            "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
+            "cycle. The "
+            "second group has turned a lie into a hang, and a hang is better: somebody notices."
+        ),
+    ),
+)

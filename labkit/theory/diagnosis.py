@@ -1,0 +1,168 @@
+"""The diagnosis tree of lesson 14: from what a broken program does to its likely cause. Plain data.
+
+A branch for each symptom. In a branch, the questions are asked from top to bottom; the first yes names the cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to answer with yes or no, and what a yes means.
+
+    Args:
+        ask: the question, in Markdown's `code`.
+        tool: how to answer it, with what every PyTorch has.
+        cause: what is likely wrong, if the answer is yes.
+        remedy: what to do about it.
+        case: which case of the clinic it is, such as "1, 2"; "" where it has none.
+    """
+
+    ask: str
+    tool: str
+    cause: str
+    remedy: str
+    case: str = ""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A symptom, how one knows it, its questions in their order, and what is left if all answers are no."""
+
+    symptom: str
+    sign: str
+    questions: tuple[Question, ...]
+    otherwise: str
+
+
+TREE = (
+    Branch(
+        "It hangs",
+        "Nothing is printed, or a time-out ends the job.",
+        (
+            Question(
+                "Has one rank raised, or died?",
+                "sort the logs by time; torchrun's *first observed failure*",
+                "an exception that the others do not know of",
+                "repair the first error; all-reduce a flag where ranks may fail",
+                "7",
+            ),
+            Question(
+                "Is a rank in no collective at all?",
+                "`faulthandler.dump_traceback_later`, `py-spy dump`; `monitored_barrier` names it",
+                "it left the loop, or it is slow: data, a disk, a checkpoint",
+                "decide on a number that all ranks share; agree on the number of steps",
+                "2, 7",
+            ),
+            Question(
+                "Are the ranks in different calls, or in different lines?",
+                "stacks; `torchfrtrace` on the flight recorder; `TORCH_DISTRIBUTED_DEBUG=DETAIL`",
+                "a call inside `if rank == 0:`, in a logger, in `__del__`, in `except`",
+                "take the call out of the branch",
+                "1",
+            ),
+            Question(
+                "Are they in different groups?",
+                "stacks; the flight recorder's `process_group`",
+                "two groups used in different orders, or `new_group` called by some ranks only",
+                "one order for all ranks; everybody calls `new_group`",
+                "12",
+            ),
+            Question(
+                "Is it the same call, with different lengths or roots?",
+                "`DETAIL` for lengths; print `src` for roots",
+                "uneven shards, or a root that was computed on each rank",
+                "send sizes first, or sums; compute the root from shared numbers",
+                "3",
+            ),
+        ),
+        "All in the same call: the network or a GPU. On NCCL: `NCCL_DEBUG=INFO`, `ncclras`, another interface; a first "
+        "call that only sets up connections may take seconds.",
+    ),
+    Branch(
+        "It raises, or a process dies",
+        "A traceback, a signal, an exit code below 0.",
+        (
+            Question(
+                "Is it a time-out, or *connection closed by peer*?",
+                "the logs of the other ranks, earlier",
+                "a consequence, not the cause",
+                "look for the first error, else go to *It hangs*",
+                "7",
+            ),
+            Question(
+                "Exit code −6 (SIGABRT)?",
+                "`DETAIL` names both dtypes and both shapes",
+                "a message longer than the room for it: another dtype or length on one rank",
+                "convert with `x.to(dtype)`; agree on lengths",
+                "4",
+            ),
+            Question(
+                "Exit code −9 (SIGKILL)?",
+                "`dmesg`, the cgroup's `memory.events`",
+                "out of memory, or a scheduler's limit",
+                "less on each rank",
+            ),
+            Question(
+                "*not part of group*?",
+                "read which rank raises it and which number it names",
+                "a place in the group where a rank of the job is wanted",
+                "`group_src=`, `group_dst=`",
+                "8",
+            ),
+            Question(
+                "DDP: *expected to have finished reduction*?",
+                "`TORCH_DISTRIBUTED_DEBUG=INFO` names the parameters",
+                "parameters without a gradient",
+                "`find_unused_parameters=True`, or use them on all ranks",
+            ),
+        ),
+        "On one rank only: ask what is different there: its data, its files, its device (`cuda:{LOCAL_RANK}`, not "
+        "the rank).",
+    ),
+    Branch(
+        "It lies",
+        "It ends well, and the numbers are wrong.",
+        (
+            Question(
+                "Do the ranks disagree about what should be equal?",
+                "`all_gather` a sum of the weights, every 100 steps",
+                "copies that began or drifted apart: seeds, clipping or skipping by own numbers",
+                "broadcast at the start; decide on shared numbers",
+                "exam",
+            ),
+            Question(
+                "Bring powers of ten: is a digit missing, or there twice?",
+                "1, 10, 100, … in place of the data",
+                "another operation, another root, swapped calls, a rank left out",
+                "read settings on one rank and broadcast them; one order of calls",
+                "5, 6",
+            ),
+            Question(
+                "Do the flight recorders differ in lines, sizes or dtypes?",
+                "`_dump_fr_trace`, `torchfrtrace`",
+                "calls that fit together by accident",
+                "one line for all ranks; one dtype",
+                "5, 9",
+            ),
+            Question(
+                "Does it change if a rank sleeps a second?",
+                "`time.sleep(rank)` before the call",
+                "a tensor read or written before `wait()`",
+                "`wait()` first",
+                "11",
+            ),
+            Question(
+                "Is the gradient not that of one process?",
+                "the same batch in one process, compared parameter by parameter",
+                "a collective without a backward pass, a missing division",
+                "differentiable collectives; put `x` itself back in its place",
+                "10",
+            ),
+        ),
+        "Only a metric is off: count the rows. Repeated rows, means of means, a result read on a rank that is not "
+        "the root.",
+    ),
+)

@@ -1,0 +1,207 @@
+"""Lessons 14 to 14c: the script without labkit goes wrong as the lesson says, and the checks take other right ways."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit import exercises, predictions
+from tests.live.lesson_cells import NOTEBOOKS, run_cells
+
+SCRIPT = NOTEBOOKS / "scripts" / "clinic.py"
+
+OTHER_WAYS = {
+    "train_and_validate": """
+def train_and_validate(gradients, held_out):
+    sums, scores = [], []
+    for gradient in gradients:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        sums.append(total)
+        if rank == 0:
+            score = (total * held_out).sum()
+        else:
+            score = torch.zeros((), device=device)
+        dist.all_reduce(score)
+        scores.append(score)
+    return torch.stack(sums), torch.stack(scores)
+""",
+    "train_until_worse": """
+def train_until_worse(losses):
+    mean = losses.clone()
+    dist.all_reduce(mean)
+    mean = (mean / world_size).tolist()
+    stop = next((i for i in range(1, len(mean)) if mean[i] > mean[i - 1]), len(mean))
+    return torch.tensor(mean[:stop], device=device)
+""",
+    "mean_loss": """
+def mean_loss(losses):
+    both = torch.zeros(2, dtype=torch.float64, device=device)
+    both[0], both[1] = losses.sum(), losses.numel()
+    dist.all_reduce(both)
+    return (both[0] / both[1]).float()
+""",
+    "log_sums": """
+def log_sums(loss, rows):
+    both = torch.stack([loss, rows])
+    dist.all_reduce(both)
+    return both[0], both[1]
+""",
+    "reduce_as_set": """
+def reduce_as_set(x, maximum):
+    said = [maximum.item() if rank == 0 else None]
+    dist.broadcast_object_list(said, src=0)
+    total = x.clone()
+    dist.all_reduce(total, op=dist.ReduceOp.MAX if said[0] else dist.ReduceOp.SUM)
+    return total
+""",
+    "step_or_skip": """
+def step_or_skip(gradient):
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total if total.isfinite().all() else torch.zeros_like(total)
+""",
+    "gather_features": """
+def gather_features(x):
+    room = torch.empty(world_size * len(x), dtype=x.dtype, device=device)
+    dist.all_gather_into_tensor(room, x.detach())
+    parts = list(room.chunk(world_size))
+    return torch.cat([*parts[:rank], x, *parts[rank + 1 :]])
+""",
+    "sums_in_two_groups": """
+def sums_in_two_groups(gradient, activation):
+    data, model = dist.new_group(), dist.new_group()
+    first, second = gradient.clone(), activation.clone()
+    calls = [(first, data), (second, model)]
+    works = [dist.all_reduce(x, group=g, async_op=True) for x, g in (calls if rank == 0 else calls[::-1])]
+    for work in works:
+        work.wait()
+    return first, second
+""",
+    "exam_epoch": """
+def exam_epoch(batches):
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size)]
+    dist.all_gather(sizes, torch.tensor([len(batches)], device=device))
+    sums = []
+    for step in range(max(int(size) for size in sizes)):
+        total = batches[step].clone() if step < len(batches) else torch.zeros((), device=device)
+        dist.all_reduce(total)
+        sums.append(total)
+    return torch.stack(sums)
+""",
+    "exam_load": """
+def exam_load(query, key):
+    both = torch.stack([query, key])
+    dist.broadcast(both, src=0)
+    return both[0], both[1]
+""",
+    "exam_accuracy": """
+def exam_accuracy(hits, rows):
+    places = torch.arange(len(hits), device=device) * world_size + rank
+    right = (hits * (places < rows)).sum()
+    dist.all_reduce(right)
+    return right / rows
+""",
+    "exam_pairs": """
+def exam_pairs(x):
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
+    got = x.clone()
+    dist.broadcast(got, group_src=0, group=pairs[rank // 2])
+    return got
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Four ranks, none of whose calls the lab compares: as in the lessons."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
+        with labkit.start(4) as lab:
+            lab.guard = False
+            yield lab
+
+
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_another_right_way_is_right(lab: labkit.Lab, name: str):
+    lab.run(OTHER_WAYS[name])
+    verdict = lab.check(name)
+    assert verdict.state == "right", repr(verdict)
+
+
+def test_the_lies_are_those_that_the_answers_quote(lab: labkit.Lab):
+    printed = [told for lesson in ("14", "14b") for _, told in run_cells(lab, lesson)]
+    flat = [[line.strip() for line in told] for told in printed]
+    assert ["loss 301.0 rows 109.0", *["loss 109.0 rows 301.0"] * 3] in flat
+    assert "109" in str(predictions.find("clinic_order").why)
+    assert ["1110.0"] * 4 in flat
+    assert "1110" in str(predictions.find("clinic_operations").why)
+    assert ["1.0", "10.0", "10.0", "10.0"] in flat, "src is a global rank"
+    assert ["9", "9", "9", "1.2611686178923354e-44"] in flat
+    assert "loss 1116.0 gradient 5.0" in [lines[1] for lines in flat]
+
+
+def test_the_recorder_tells_the_lines_of_swapped_calls_apart(lab: labkit.Lab):
+    (told,) = [told for source, told in run_cells(lab, "14") if "_dump_fr_trace" in source]
+    lines = [re.findall(r"line (\d+)", text) for text in told]
+    assert lines == [["3", "4"], *[["6", "7"]] * 3]
+
+
+def test_the_exam_has_five_programs_with_two_diagnoses_each():
+    exam = [e.name for e in exercises.every().values() if e.lesson == "14c"]
+    asked = [part.name for part in predictions.find_series("exam_diagnosis").parts]
+    assert len(exam) == 5
+    assert asked == [f"exam_{letter}_{what}" for letter in "abcde" for what in ("does", "because")]
+    letters = [
+        letter
+        for part in predictions.find_series("exam_diagnosis").parts
+        for letter, option in part.lettered
+        if option.text == part.answer
+    ]
+    assert len(set(letters)) >= 3, "the right answer is not always at the same place"
+
+
+def clinic(fault: str, folder: Path, debug: str = "OFF") -> str:
+    """All that torchrun's four ranks print; what they leave is in the folder."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(SCRIPT)]
+    surroundings = {**os.environ, "TORCH_DISTRIBUTED_DEBUG": debug, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([*command, fault, str(folder)], env=surroundings, capture_output=True, text=True, timeout=300)
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+def test_without_labkit_stacks_and_recorder_name_rank_0_and_the_time_out_does_not(tmp_path: Path):
+    told = re.findall(r"^rank (\d): RuntimeError.*Timed out waiting 4000ms", clinic("validate", tmp_path), re.MULTILINE)
+    assert sorted(told) == ["0", "1", "2", "3"]
+    where = [re.search(r"line (\d+) in validate", (tmp_path / f"stack_{r}").read_text()) for r in range(4)]
+    lines = [int(found[1]) for found in where if found]
+    source = SCRIPT.read_text().splitlines()
+    assert ["broadcast" in source[line - 1] for line in lines] == [True, False, False, False]
+    assert ["all_reduce" in source[line - 1] for line in lines] == [False, True, True, True]
+    tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path), "--prefix", "trace_"]
+    ran = subprocess.run(tool, capture_output=True, text=True, timeout=300)
+    assert "Culprit rank 0" in ran.stdout + ran.stderr
+    assert f"clinic.py:{lines[1]}" in ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "differ"), [("lengths", "shapes: 2vs 4"), ("dtypes", "dtypes: Doublevs Float")])
+def test_without_labkit_detail_names_what_differs(tmp_path: Path, fault: str, differ: str):
+    (told,) = re.findall(r"^rank 3: .*$", clinic(fault, tmp_path, "DETAIL"), re.MULTILINE)
+    assert "Rank 3 is running" in told
+    assert differ in told
+
+
+@pytest.mark.slow
+def test_without_labkit_another_dtype_is_an_abort(tmp_path: Path):
+    told = clinic("dtypes", tmp_path)
+    assert "(SIGABRT)" in told
+    (died,) = re.findall(r"rank +: (\d).*\n +exitcode +: -6", told)
+    assert f"rank {died}:" not in told, "it prints nothing more"
+    assert died != "3", "it is not the one that brought float64"
