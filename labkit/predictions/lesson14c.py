@@ -132,7 +132,7 @@ PREDICTIONS = (
                 "exam_e_because",
                 "**Program E**, the cause:",
                 "`src` is a rank of the whole job, not a place in the group",
-                "Write `src=first`, or `group_src=0`.",
+                "In the pair (2, 3) there is no rank 0. Write `src=first`, or `group_src=0`.",
                 ("`new_group` has to be called by the members only", "All ranks have to call it, and all do."),
                 ("a group cannot be made inside a loop", "It can, if all ranks go round alike."),
                 ("`got` is not defined on every rank", "Every rank is in one of the pairs."),
