@@ -136,8 +136,14 @@ def test_another_right_way_is_right(lab: labkit.Lab, name: str):
 
 
 def test_the_lies_are_those_that_the_answers_quote(lab: labkit.Lab):
-    printed = [told for lesson in ("14", "14b") for _, told in run_cells(lab, lesson)]
-    flat = [[line.strip() for line in told] for told in printed]
+    flat = []
+    for lesson in ("14", "14b"):
+        lab.guard = False
+        for source, told in run_cells(lab, lesson):
+            flat.append([line.strip() for line in told])
+            if "work.wait()" in source:
+                lab.guard = True  # as a cell of the notebook's own does, below case 12, which hangs either way
+    lab.guard = False
     assert ["loss 301.0 rows 109.0", *["loss 109.0 rows 301.0"] * 3] in flat
     assert "109" in str(predictions.find("clinic_order").why)
     assert ["1110.0"] * 4 in flat
