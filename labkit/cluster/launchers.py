@@ -76,6 +76,7 @@ class _Forked(BaseLauncher):
             )
             self.run_tag = reply["tag"]
             self.hold(reply["pid"])
+        self.hang_up()
         self.notify_start(self.pids)
 
     def poll(self) -> int | None:
@@ -85,7 +86,8 @@ class _Forked(BaseLauncher):
         try:
             exits = self.connect(start=False).ask("exits")["exits"]
         except LabError:  # killed, and what it knew is lost
-            exits, self.client = {}, None
+            exits = {}
+        self.hang_up()
         return next((exits.get(str(pid), 1) for pid in self.pids), None)
 
     def signal(self, sig: int) -> None:
@@ -113,11 +115,16 @@ class _Forked(BaseLauncher):
             os.unlink(os.path.join(self.profile_dir, "fork.sock"))
         self.leave()
 
-    def leave(self) -> None:
-        """Close the connection to the fork server; collect a server that was started here and is ending."""
+    def hang_up(self) -> None:
+        """Close the connection to the fork server: there is a launcher for each rank that was started anew."""
         if self.client is not None:
             self.client.close()
             self.client = None
+
+    def leave(self) -> None:
+        """Let go of everything, ipyparallel may not; collect a server that was started here and is ending."""
+        self.hang_up()
+        self.held.clear()
         if self.server is not None:
             self.server.wait()
 
@@ -177,6 +184,18 @@ class ForkEngineSetLauncher(_Forked, EngineLauncher):
     def died(self) -> dict[int, str]:
         """The engines that have ended: pid → log."""
         return {p.pid: log for p, log in zip(self.held, self.logs, strict=True) if not p.runs()}
+
+    def forget_ended(self) -> bool:
+        """Let go of the engines that have ended, remove their logs, collect a fork server; whether nothing is left."""
+        if self.server is not None and self.server.poll() is not None:
+            self.server = None
+        for process, log in [*zip(self.held, self.logs, strict=True)]:
+            if not process.runs():
+                Path(log).unlink(missing_ok=True)
+                self.held.remove(process)
+                self.logs.remove(log)
+        self.pids = [process.pid for process in self.held]
+        return not self.held and self.server is None
 
     def stacks(self, but: set[int]) -> dict[int, str]:
         """Where all engines but these are: pid → what each has logged, then the Python stacks of its threads."""

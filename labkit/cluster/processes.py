@@ -39,6 +39,7 @@ CONTROLLER_ARGS = [
     "--IPController.log_level=30",  # WARNING: it would note each message
     "--HeartMonitor.period=1000",
 ]
+LOOP_ENDS = 1.0  # seconds in which the thread of a cluster's event loop ends where it does nothing
 MISSES = 10  # heartbeats, after which ipyparallel counts an engine as gone
 FAR_MISSES = 40  # where every host tells which engines have ended, and a link may be down for a while
 IMPORTING = "Importing torch once for all ranks …"
@@ -228,6 +229,7 @@ class Processes:
             for launcher in (self.cluster.controller, *self.cluster.engines.values()):
                 if hasattr(launcher, "leave"):
                     launcher.leave()
+            _end_loop(self.cluster)
 
     def full_disk(self) -> Path | None:
         """Where the disk with the run's files is full; None where it is not, or nothing has begun."""
@@ -241,6 +243,7 @@ class Processes:
         Without hosts an id says nothing about its place in the list. Returns once all have registered.
         """
         before = set(self.client.ids)
+        self._forget_ended()
         far = self._fork_far(at) if self.hosts else {}
         launcher = None if self.hosts else self.cluster.engines[self.cluster.start_engines_sync(n)]
         for known in self._known_within(STARTING):
@@ -258,6 +261,15 @@ class Processes:
             )
         self.until_reached(new)
         return self._in_order(new, far) if far else new
+
+    def _forget_ended(self) -> None:
+        """Let go of what ended processes have left: engines a launcher and their logs, fork servers their numbers."""
+        launchers = self.cluster.engines
+        if self._server is not None:
+            self._server.poll()
+        for name, launcher in list(launchers.items()):
+            if hasattr(launcher, "forget_ended") and launcher.forget_ended():
+                del launchers[name]
 
     def revive(self, at: Sequence[int]) -> None:
         """Start the process of these hosts anew where it was lost; LabError where that cannot be."""
@@ -444,6 +456,20 @@ class Processes:
         known = json.loads(file.read_text())
         known["next_id"] = 1 + max([known["next_id"], *engines, *map(int, known["engines"])])
         file.write_text(json.dumps(known))
+
+
+def _end_loop(cluster: Any) -> None:
+    """End the thread that a cluster has made beside a notebook's event loop, which ipyparallel keeps for ever.
+
+    One that still connects, for a start() that was stopped, ends by itself once it has given up.
+    """
+    thread, cluster._async_thread = cluster._async_thread, None
+    if thread is not None:
+        loop = cluster._thread_loop
+        loop.add_callback(loop.stop)
+        thread.join(LOOP_ENDS)
+        if not thread.is_alive():
+            loop.close()
 
 
 def _died(launcher: Any) -> dict[int, str]:

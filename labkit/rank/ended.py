@@ -16,6 +16,7 @@ import torch.distributed as dist
 from labkit.rank import frames, group, store
 from labkit.theory.record import is_cell
 
+SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0, "raised": "", "op": None, "line": None}
 
@@ -140,6 +141,7 @@ def _cut(error: BaseException | None) -> None:
             entries.append(entry)
             entry = entry.tb_next
         mine = [e for e in entries if frames.is_learners(e.tb_frame)]
+        mine = mine if len(mine) <= 2 * SHOWN else mine[:SHOWN] + mine[-SHOWN:]
         if mine:
             if error is outermost and mine[0] is not entries[0]:
                 mine.insert(0, entries[0])  # IPython's own, which it leaves out when it renders

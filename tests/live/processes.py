@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +68,19 @@ class Trace:
 
     def gone(self) -> bool:
         return not self.left()
+
+
+def descriptors(pid: int) -> Counter[str]:
+    """The open descriptors of a process, counted by kind: "socket", "anon_inode:[pidfd]", or a file's name.
+
+    Left out are IPython's history and those with which ZeroMQ wakes its threads: they come and go.
+    """
+    kinds: Counter[str] = Counter()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            kinds[re.sub(r":\[\d+\]$", "", os.readlink(fd))] += 1
+    del kinds["anon_inode:[eventfd]"]
+    return Counter({kind: n for kind, n in kinds.items() if "history.sqlite" not in kind})
 
 
 def listening(process: psutil.Process) -> list[str]:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from labkit import CellError, StuckError
+from labkit.rank.ended import SHOWN
 
 ALIVE = """
 y = torch.ones(1)
@@ -101,6 +102,12 @@ def test_an_error_in_a_function_of_an_earlier_cell_shows_both_lines(lab):
     assert "An earlier cell, line 2" in error.traceback
 
 
+def test_a_recursion_without_end_is_told_in_a_few_frames_which_take_no_seconds_to_render(lab):
+    error = ended(lab, "def deep():\n    return deep() + 1\n\nif rank == 1: deep()\ndist.barrier()")
+    assert str(error).startswith("rank 1: RecursionError: maximum recursion depth exceeded")
+    assert int(re.search(r"the same frame (\d+) more times", error.traceback)[1]) < 2 * SHOWN
+
+
 # -- waiting ------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +183,16 @@ if rank == 0:
         "rank 1 is missing: it finished the cell, while rank 0 waits in all_reduce among ranks 0, 1 (line 3)"
     )
     assert "sub-groups are gone with the old group: run the cell that made them again" in error.notes
+
+
+@pytest.mark.parametrize("call", ["barrier(group=old)", "get_rank(old)", "destroy_process_group(old)"])
+def test_a_sub_group_that_went_with_the_old_group_is_called_gone(lab, call):
+    lab.run("old = dist.new_group([0, 1, 2])")
+    ended(lab, "if rank: dist.barrier()", StuckError)
+    error = ended(lab, f"dist.{call}")
+    assert error.notes == ["this process group is gone: run the cell that made it with dist.new_group again"]
+    error = ended(lab, "raise KeyError('group')")
+    assert error.notes == []
 
 
 def test_a_sub_group_made_by_some_ranks_only_is_freed(lab):

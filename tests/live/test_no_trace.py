@@ -14,7 +14,7 @@ from labkit.cluster.reaper import __file__ as reaper_file
 from labkit.cluster.reaper import tagged
 from labkit.cluster.rundir import TAG
 from tests.live.notebook import Notebook
-from tests.live.processes import Trace, carrying, eventually
+from tests.live.processes import Trace, carrying, descriptors, eventually
 
 AFTER = 5.0  # seconds in which everything must be gone
 START = "from labkit import start\nlab = start(2, timeout=30)\nlab.address"
@@ -164,3 +164,30 @@ def test_a_killed_reaper_is_not_missed_by_stop(notebook):
     reaper.kill()
     notebook.value("lab.stop()")
     gone(trace)
+
+
+def held(notebook):
+    """The descriptors and the threads of the kernel."""
+    notebook.value("import gc\ngc.collect()")
+    return descriptors(notebook.pid), len(os.listdir(f"/proc/{notebook.pid}/task"))
+
+
+def test_a_lab_that_was_stopped_leaves_no_thread_and_no_descriptor_in_the_kernel(notebook):
+    seen = []
+    for _ in range(4):
+        notebook.value("from labkit import start\nlab = start(2)")
+        notebook.value("lab.stop()")
+        seen.append(held(notebook))
+    assert seen[2:] == seen[1:3], "what the first one makes for good is no leak"
+
+
+def test_ranks_that_were_started_anew_leave_no_descriptor_and_no_file(notebook):
+    """Whether in the kernel or in the fork server, which must not keep a connection for each of them."""
+    trace = Trace.of(notebook.value(START).strip("'"))
+    servers = [p for p in trace.processes() if any("forkserver" in word for word in p.cmdline())]
+    server = next(p for p in servers if p.num_threads() == 1)  # those that it forked have more
+    seen = []
+    for _ in range(3):
+        assert "died" in notebook.run("%%px\nimport os\nif rank: os._exit(1)").error
+        seen.append((held(notebook), descriptors(server.pid), len(list(trace.path.glob("log/ipengine*")))))
+    assert seen[1:] == seen[:2]
