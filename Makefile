@@ -12,6 +12,10 @@ PINS ?= constraints.txt
 # So many test files run side by side: while one waits for a time-out, others compute.
 WORKERS ?= 3
 RUNS ?= 20
+# The chaos soak draws a seed where none is given; ONLY is the number of one fault to suffer alone.
+SEED ?=
+FAULTS ?= 200
+ONLY ?=
 
 BIN = $(VENV)/bin
 # Without bytecode, each of the hundred programs that the tests start would compile labkit for itself.
@@ -29,7 +33,7 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help lab back test quick lint format test-code test-jupyter test-notebooks test-browser test-oldest test-newest other \
-  soak notebooks bench clean
+  soak again notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +70,29 @@ test-jupyter: $(VENV)/.test ## the two below, side by side
 	$(BROWSE) $(PYTEST) -n $(WORKERS) $(BESIDE) $(NBVAL) $(NOTEBOOKS) tests/browser $(OTHER)
 
 test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
+	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
+
+test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
+	$(BROWSE) $(PYTEST) tests/browser
+
+test-oldest: ## run the tests on the oldest versions, in .venv-oldest (PYTHON=python3.11)
+	$(MAKE) VENV=.venv-oldest PINS=.venv-oldest/pins.txt other
+
+test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=python3.13)
+	rm -f .venv-newest/.lab .venv-newest/.test
+	$(MAKE) VENV=.venv-newest PINS= other
+
+# Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
+other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
+other: $(VENV)/nbval.cfg test-code test-jupyter
+
+soak: $(VENV)/.test ## random faults in a row, a right answer after each, nothing leaked (SEED=, FAULTS=200, ONLY=57)
+	$(BIN)/python .ci/chaos.py --faults=$(FAULTS) $(if $(SEED),--seed=$(SEED)) $(if $(ONLY),--only=$(ONLY))
+
+again: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
+	$(BIN)/python .ci/again.py --runs=$(RUNS) -n $(WORKERS) $(BESIDE) tests/live
+
+notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
 	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
 
 test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium

@@ -1,7 +1,7 @@
 """Run the live tests again and again, every second time with every core kept busy: does each get the same verdict?
 
-python .ci/soak.py --runs=20                          # the live tests, one after another; `make soak` runs them
-python .ci/soak.py --runs=4 tests/live/test_px.py     # side by side, as `make test` does. Or whatever pytest takes
+python .ci/again.py --runs=20                          # the live tests, one after another; `make again` runs them
+python .ci/again.py --runs=4 tests/live/test_px.py     # side by side, as `make test` does. Or whatever pytest takes
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def busy_cores(wanted: bool) -> Iterator[None]:
 
 def run(arguments: list[str]) -> dict[str, str]:
     """One run of pytest: what became of each test. Stop (Ctrl-C) reaches pytest too, which then clears up."""
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+    with tempfile.TemporaryDirectory(prefix="again-") as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *arguments]
         process = subprocess.Popen(command)

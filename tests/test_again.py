@@ -1,4 +1,4 @@
-"""`make soak` names each test that did not pass every time; here with stand-ins that pass, fail and waver."""
+"""`make again` names each test that did not pass every time; here with stand-ins that pass, fail and waver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_busy():
 def test_each_test_that_did_not_pass_every_time_is_named_and_every_second_run_is_busy(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_stand_ins.py").write_text(STAND_INS)
-    command = [sys.executable, str(ROOT / ".ci" / "soak.py"), "--runs=2", "-p", "no:cacheprovider", "."]
+    command = [sys.executable, str(ROOT / ".ci" / "again.py"), "--runs=2", "-p", "no:cacheprovider", "."]
     quick = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(command, cwd=tmp_path, env=quick, capture_output=True, text=True)
     assert ran.returncode == 1

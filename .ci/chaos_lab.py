@@ -1,0 +1,186 @@
+"""A learner at a notebook: cells that must end as said, the Stop button, signals to the lab's processes, right answers.
+
+Everything runs in a real kernel with a real lab; what is not as it must be is an AssertionError.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import chaos_census
+from chaos_rounds import draw_round
+
+from labkit.cluster.process import Process
+from labkit.cluster.reaper import ended
+from tests.live.notebook import Cell, Notebook
+from tests.live.processes import SOON, Trace, carrying, eventually
+
+N = 3
+# Torch starts threads with the first sub-group and the first asynchronous call, and keeps them; a sub-group that a
+# variable holds keeps two of its own.
+WARM = """
+g = old = work = None
+group = dist.new_group(list(range(world_size)))
+dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
+dist.destroy_process_group(group)
+import gc; _ = gc.collect()
+"""
+FACTS = "(lab._engines.processes.cluster.controller.pids[0], [m.pid for m in lab._engines.members])"
+
+
+class Learner:
+    """One learner, one notebook, one lab of `n` ranks; `detail` says more about the fault that is on."""
+
+    n = N
+    STARTS = f"from labkit import start\nlab = start({N}, timeout=2)"
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.draw = Random(0)
+        self.detail = ""
+        self.said = ""
+        self._may_die: set[int] = set()
+        self._anew = True  # all ranks are new
+        self._pids: list[int] = []
+        self._token = 0
+        self._marks = 0
+        own = place / "ipython"
+        self.notebook = Notebook(TMPDIR=str(place), IPYTHONDIR=str(own), LABKIT_PROGRESS=str(own / "work"))
+        self.start()
+
+    def start(self) -> None:
+        """Start a lab, or get back the one that is running."""
+        self.cell(self.STARTS, "")
+        address = ast.literal_eval(self.notebook.value("str(lab.address)"))
+        self.trace = Trace.of(address)
+        self._anew = True
+
+    def stop(self) -> None:
+        """End the lab; nothing of it may be left."""
+        self.cell("lab.stop()", "")
+        assert eventually(self.trace.gone), f"left after lab.stop(): {self.trace.left()}"
+
+    # -- cells ------------------------------------------------------------------------------------------------------
+
+    def px(self, code: str, *ends: str) -> Cell:
+        """Run a cell on all ranks."""
+        return self.cell(f"%%px\n{code}", *ends)
+
+    def cell(self, code: str, *ends: str) -> Cell:
+        """Run a cell, which must end as an error that begins with one of `ends`, or well where one of them is ""."""
+        return self._as_said(self.notebook.run(code), ends)
+
+    def during(self, code: str, act: Callable[[], object], *ends: str) -> Cell:
+        """Do something once all ranks are in a cell."""
+        self._marks += 1
+        folder = self.place / f"marks-{self._marks}"
+        folder.mkdir()
+        sent = self.notebook.send(f"%%px\nopen(f'{folder}/{{rank}}', 'w').close()\n{code}")
+        assert eventually(lambda: len(list(folder.iterdir())) == self.n), "not every rank has begun with the cell"
+        act()
+        cell = self._as_said(self.notebook.wait(sent), ends)
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+        return cell
+
+    def at(self, seconds: float, code: str, act: Callable[[], object], *ends: str) -> Cell:
+        """Do something so many seconds after a cell has begun."""
+        sent = self.notebook.send(code)
+        self.notebook.until_begun(sent)
+        time.sleep(seconds)
+        act()
+        return self._as_said(self.notebook.wait(sent), ends)
+
+    def _as_said(self, cell: Cell, ends: tuple[str, ...]) -> Cell:
+        self.said += f"{cell.stdout}\n{cell.stderr}\n{cell.traceback}\n"
+        well = any(cell.error.startswith(end) if end else not cell.error for end in ends)
+        assert well, (
+            f"a cell ended as {cell.error or 'well'!r} instead of {ends}\n{cell.traceback}\n{cell.stdout[-2000:]}"
+        )
+        return cell
+
+    # -- faults from outside ----------------------------------------------------------------------------------------
+
+    def may_die(self, *ranks: int) -> None:
+        """These ranks may lose their variables, if the learner is told so."""
+        self._may_die |= set(ranks)
+
+    def signal(self, rank: int, sig: signal.Signals) -> None:
+        """Send the process of a rank a signal; one that was killed has ended when this returns."""
+        if sig == signal.SIGKILL:
+            self.may_die(rank)
+        process = Process(self._pids[rank], self.trace.tag)
+        process.send(sig)
+        assert sig != signal.SIGKILL or process.wait(SOON)
+
+    def kill(self, what: str) -> None:
+        """Kill the lab's "controller", "forkserver" or "reaper"."""
+        if what == "controller":
+            found = {self.who.controller}
+        else:
+            found = {p.pid for p in self.trace.processes() if any(f"{what}" in word for word in p.cmdline())}
+            found -= {self.who.controller, *self._pids}  # forked ones look like their server
+        assert found, f"there is no {what}"
+        for pid in found:
+            fd = os.pidfd_open(pid)
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            assert ended(fd, SOON)
+            os.close(fd)
+
+    def stop_button(self) -> None:
+        """Press Stop."""
+        self.notebook.interrupt()
+
+    # -- what must be true whatever has happened --------------------------------------------------------------------
+
+    def right(self) -> None:
+        """A random correct program gives the right results; variables are kept, and each death was told."""
+        asked = draw_round(self.draw, self.n)
+        pull = "lab.pull(\"[got, globals().get('token'), __import__('os').getpid()]\")"
+        cell = self.cell(f"lab.run({asked.code!r})\n{pull}", "")
+        answers = ast.literal_eval(cell.result)
+        for r, (got, token, pid) in enumerate(answers):
+            assert got == asked.want[r], f"WRONG on rank {r}: {got} instead of {asked.want[r]} after\n{asked.code}"
+            if self._anew:
+                continue
+            if pid == self._pids[r]:
+                assert token == self._token + r, f"rank {r} lost its variables: {token}"
+            else:
+                assert r in self._may_die, f"rank {r} died for no reason:\n{self.said}"
+                assert "anew" in self.said, f"nobody told that rank {r} died:\n{self.said}"
+        self._token = 1000 * self.draw.randrange(1, 1000)
+        facts = self.cell(f"lab.run('token = {self._token} + rank')\n{FACTS}", "").result
+        controller, self._pids = ast.literal_eval(facts)
+        self.who = chaos_census.Who(self.notebook.pid, controller, self._pids)
+        self._anew, self._may_die, self.said = False, set(), ""
+
+    def census(self) -> chaos_census.Census:
+        """Count what the lab has, once every rank has what torch starts late, and what nobody holds is collected."""
+        self.cell(f"import gc\n_ = gc.collect()\nlab.run({WARM!r})\nNone", "")
+        return chaos_census.take(self.who, self.trace, self.place)
+
+
+@contextlib.contextmanager
+def learner(mark: str):
+    """A learner in a place of its own; afterwards nothing of the kernel, the lab or their files may be left."""
+    with tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp") as name:
+        os.environ[mark] = name
+        who = Learner(Path(name))
+        try:
+            yield who
+        finally:
+            who.notebook.close()
+            gone = eventually(lambda: not carrying(f"{mark}={name}"))
+            left = [" ".join(p.cmdline()) for p in carrying(f"{mark}={name}")] if not gone else []
+            assert not left, f"left at the end: {left}"
+            files = eventually(lambda: not list(Path(name).glob("labkit-*")))
+            assert files, f"left at the end: {list(Path(name).glob('labkit-*'))}"
