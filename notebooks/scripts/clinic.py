@@ -1,6 +1,6 @@
 """Faults of lesson 14 without labkit: torchrun --standalone --nproc-per-node 4 scripts/clinic.py validate FOLDER
 
-Each rank prints what it ends with. In FOLDER it leaves where it was after two seconds (stack_0, stack_1, …) and its
+Each rank prints what it ends with. In FOLDER it leaves where it was after four seconds (stack_0, stack_1, …) and its
 flight recorder (trace_0, trace_1, …), for torchfrtrace. TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch compare the calls.
 """
 
@@ -48,11 +48,11 @@ def flight_recorder() -> bytes:
     return pickle.dumps(told)
 
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+dist.init_process_group("gloo", timeout=timedelta(seconds=6))
 rank, world_size = dist.get_rank(), dist.get_world_size()
 fault, folder = {"validate": validate, "lengths": lengths, "dtypes": dtypes}[sys.argv[1]], Path(sys.argv[2])
 with open(folder / f"stack_{rank}", "w") as stack:
-    faulthandler.dump_traceback_later(2, file=stack)
+    faulthandler.dump_traceback_later(4, file=stack)
     try:
         result = str(fault().tolist())
     except RuntimeError as error:
