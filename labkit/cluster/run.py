@@ -25,10 +25,25 @@ PAUSE = 0.3  # seconds between two ways of freeing a rank
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
 IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
+ASLEEP = 3.0  # seconds without a look after which this process stood still, as a laptop that slept, and its ranks too
 AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that does not answer: its rank is in a C call that keeps the interpreter, say
+
+
+class Awake:
+    """Seconds, but for those in which this process stood still; asked again and again."""
+
+    def __init__(self) -> None:
+        self._asked, self._awake = time.monotonic(), 0.0
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        self._awake += min(now - self._asked, ASLEEP)
+        self._asked = now
+        return self._awake
+
 
 Watch = Callable[[float, "Running"], Any]  # is called now and then with the seconds so far
 
@@ -43,6 +58,7 @@ class Running:
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
         self.importing = False  # a rank imports a library, when last looked at for a hang
         self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
+        self.awake = Awake()
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
         self._imports: dict[int, float] = {}  # since when a rank imports a library
         self._interrupted: dict[int, float] = {}  # when a rank was sent its last interrupt
@@ -71,7 +87,7 @@ class Running:
         if not any(_raised(reply) == MISMATCH for reply in self.replies.values() if reply.done()):
             return False
         self.look()
-        return not self._import(time.monotonic())
+        return not self._import(self.awake())
 
     def stuck(self) -> bool:
         """Look at the unfinished ranks: whether one has waited for too long.
@@ -81,7 +97,7 @@ class Running:
         counted on every rank. As long as a rank imports a library, which says nothing about the learner's code, nobody
         waits too long for it.
         """
-        now = time.monotonic()
+        now = self.awake()
         self.look()
         self.importing = self._import(now)
         if self.importing:
@@ -263,7 +279,7 @@ def run(
 
 def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
-    began = looked = time.monotonic()
+    began = looked = running.awake()
     imported = 0.0
     presses = STOP.pressed
     while running.pending():
@@ -273,7 +289,7 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
             break
         if running.mismatch():
             return "stuck"
-        now = time.monotonic()
+        now = running.awake()
         hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
         if stoppable and STOP.wished:
             return "stopped"
@@ -282,7 +298,7 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
         if now - looked < LOOK_EVERY:
             continue
         stuck, last = running.stuck(), looked
-        looked = time.monotonic()
+        looked = running.awake()
         if running.importing:
             imported += looked - last
         watch(now - began, running)

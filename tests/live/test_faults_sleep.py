@@ -51,9 +51,10 @@ def test_ranks_that_slept_between_two_cells_are_the_same_afterwards(notebook, sl
     assert notebook.value("[(row['pid'], row['engine']) for row in lab.status()]") == ranks
 
 
-def test_a_cell_in_which_all_slept_goes_on(notebook, sleep, tmp_path):
+@pytest.mark.parametrize("who", ["True", "rank == 1"], ids=["all compute", "two wait for one that computes"])
+def test_a_cell_in_which_all_slept_goes_on(notebook, sleep, tmp_path, who):
     begun, morning = f"Path('{tmp_path}', str(rank))", f"Path('{tmp_path}', 'morning')"
-    code = f"from pathlib import Path\n{begun}.touch()\nwhile not {morning}.exists(): pass"
+    code = f"from pathlib import Path\n{begun}.touch()\nwhile {who} and not {morning}.exists(): pass"
     cell = notebook.send(ALIVE.replace("%%px", f"%%px\n{code}"))
     assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
     time.sleep(4 * LOOK_EVERY)  # for which nobody waits too long: the lab looks at the ranks, and once more after it
