@@ -299,8 +299,9 @@ class Engines:
         if not outcome.well:
             self._why = _reason(outcome)
             return False
-        if self._store is not None:
-            self._store.unlink(missing_ok=True)  # the old group's; sub-groups of the new one meet in the new one's
+        if self._store is not None:  # the old group's, and its boards; sub-groups of the new one meet in the new one's
+            for file in self._store.parent.glob(f"{self._store.name}*"):
+                file.unlink(missing_ok=True)
         self._store = None if self._at else Path(store)
         self.members = [Member(rank=r, engine=self._ids[r], **facts) for r, facts in outcome.answers.items()]
         for m in self.members:

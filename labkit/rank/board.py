@@ -63,10 +63,14 @@ class FileBoard:
         return {i: data for i, data in found.items() if data is not None}
 
     def close(self) -> None:
-        """Let go of the file, and remove it; the others keep what they have open."""
+        """Let go of the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def remove(self) -> None:
+        """Let go of the file, which the first rank removes; the others keep what they have open."""
+        self.close()
         if self.me == 0:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -94,7 +98,9 @@ class StoreBoard:
         return {i: data for i, data in found.items() if data is not None}
 
     def close(self) -> None:
-        """The store goes with its group."""
+        """Nothing: the store goes with its group."""
+
+    remove = close
 
     def _key(self, nth: int, rank: int) -> str:
         return f"{nth % SLOTS}/{rank}"

@@ -59,7 +59,7 @@ def join(
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
     os.environ.update(sharing.settings(rank) if shares else {})
-    with guard.world("" if store.startswith(TCP) else os.path.dirname(store)):
+    with guard.world("" if store.startswith(TCP) else store):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
             store=_store,

@@ -17,6 +17,7 @@ import functools
 import inspect
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class Guarded:
 
 
 _groups: dict[str, Guarded] = {}  # by the group's name
-_folder: str | None = None  # where boards of the lab's groups go; "" in a store; None: nobody's group is guarded
+_beside: str | None = None  # a file beside which boards go; "": into the group's store; None: no group is guarded
 _library: torch.library.Library | None = None
 _wanted = False
 
@@ -59,11 +60,14 @@ def install() -> None:
 
 
 @contextlib.contextmanager
-def world(folder: str | None) -> Iterator[None]:
-    """The group that is made inside is the lab's; boards go into the folder, or with "" into the group's store."""
-    global _folder
+def world(store: str) -> Iterator[None]:
+    """The group that is made inside is the lab's; boards go beside its store, a file, or with "" into the store.
+
+    The lab removes them with the store's file, once all ranks have joined another group.
+    """
+    global _beside
     forget()
-    _folder = folder
+    _beside = store
     try:
         yield
     except BaseException:
@@ -73,8 +77,8 @@ def world(folder: str | None) -> Iterator[None]:
 
 def forget() -> None:
     """Let all groups go."""
-    global _folder
-    _folder = None
+    global _beside
+    _beside = None
     for guarded in _groups.values():
         guarded.board.close()
     _groups.clear()
@@ -95,12 +99,10 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
         if first:
             store.set(key, _new_board(name, n))
         result = make_group(*args, **kwargs)
-        if isinstance(result[0], dist.ProcessGroup):
-            place = store.get(key).decode()
-            _forget_one(name)
-            if place:
-                board = _open_board(place, store, given["group_rank"], n)
-                _groups[name] = Guarded(board, Place(given["group_rank"], list(ranks) or list(range(n))))
+        if isinstance(result[0], dist.ProcessGroup) and (place := store.get(key).decode()):
+            board = _open_board(place, store, given["group_rank"], n)
+            _groups[name] = Guarded(board, Place(given["group_rank"], list(ranks) or list(range(n))))
+            weakref.finalize(result[0], _gone, name, _groups[name]).atexit = False
         return result
 
     made.guarded = True  # type: ignore[attr-defined]
@@ -109,7 +111,7 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ours() -> bool:
     """Whether a group that is made now is the lab's: the world as it joins, or a group made in a guarded one."""
-    if _folder is None:
+    if _beside is None:
         return False
     return not dist.is_initialized() or distributed_c10d._get_default_group().group_name in _groups
 
@@ -117,9 +119,9 @@ def _ours() -> bool:
 def _new_board(name: str, n: int) -> str:
     """Make a board; its place, or "" where there is no room for one."""
     unique = secrets.token_hex(6)  # names of groups come again
-    if not _folder:
+    if not _beside:
         return f"store:{unique}"
-    path = f"{_folder}/board-{unique}"
+    path = f"{_beside}-board-{unique}"
     try:
         FileBoard.make(path, n)
     except OSError:
@@ -133,10 +135,11 @@ def _open_board(place: str, store: dist.Store, me: int, n: int) -> FileBoard | S
     return FileBoard(place, me, n)
 
 
-def _forget_one(name: str) -> None:
-    old = _groups.pop(name, None)
-    if old is not None:
-        old.board.close()
+def _gone(name: str, guarded: Guarded) -> None:
+    """A group was destroyed, by a learner say: its board goes too."""
+    if _groups.get(name) is guarded:
+        del _groups[name]
+        guarded.board.remove()
 
 
 # -- in the dispatcher --------------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def test_stop_ends_a_flood_without_end_and_the_next_cell_works(real, where):
     real.value("lab.run('keep = 7')")
     file = Path(eval(real.value("lab.address"))).parent / "stdout-1.txt"
     file.unlink(missing_ok=True)
+    real.run("lab.why()")  # Stop shows a picture: what draws it is in memory by now
     before = psutil.Process(real.pid).memory_info().rss
     cell = real.send(f"%%px\nwhile {where}: print('x' * 1000)\ndist.barrier()")
     assert eventually(lambda: file.exists() and file.stat().st_size > 8 << 20)

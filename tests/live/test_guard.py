@@ -196,10 +196,21 @@ def test_a_group_that_a_learner_has_made_without_the_lab_is_left_alone(lab):
 
 
 def test_boards_go_with_their_groups(lab):
-    lab.run("pair = dist.new_group([0, 1])\ndist.all_reduce(torch.ones(1))")
     folder = lab._engines.processes.run.path
+
+    def boards():
+        lab.run("import os\nopen_ = os.listdir('/proc/self/fd')")
+        lab.run("names = [os.path.realpath(f'/proc/self/fd/{fd}') for fd in open_]")
+        opened = [int(said) for said in lab.run("print(sum('-board-' in name for name in names))")]
+        return len(list(folder.glob("*-board-*"))), opened
+
+    lab.run("pair = dist.new_group([0, 1])\ndist.all_reduce(torch.ones(1))")
+    assert boards() == (2, [2, 2, 1])
+    lab.run("if rank < 2:\n    dist.destroy_process_group(pair)\ndel pair")
+    assert boards() == (1, [1, 1, 1])
+    lab.run("pair = dist.new_group([0, 1])")
     lab._engines.heal()
-    assert len(list(folder.glob("board-*"))) == 1
-    lab.run("import os\nopen_ = os.listdir('/proc/self/fd')")
-    lab.run("names = [os.path.realpath(f'/proc/self/fd/{fd}') for fd in open_]")
-    assert lab.run("print(sum('board-' in name for name in names))") == ["1\n"] * lab.n
+    assert boards() == (1, [1, 1, 1])
+    lab._engines.kill(0)
+    lab._engines.heal()
+    assert boards() == (1, [1, 1, 1])

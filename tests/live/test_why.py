@@ -92,8 +92,10 @@ def told(why):
 @pytest.mark.parametrize("what", HANGS)
 def test_the_sentence_names_the_cause(lab, what):
     code, error, why = HANGS[what]
+    lab.guard = what != "two collectives are swapped"  # it would name them before they hang
     with pytest.raises(StuckError) as caught:
         lab.run(code)
+    lab.guard = True
     assert str(caught.value) == error
     assert told(lab.why().why) == why
     assert lab.last.waits().why == lab.why().why

@@ -47,10 +47,10 @@ def test_what_is_taken_back_is_not_there(tmp_path):
 
 def test_the_first_rank_removes_the_file(tmp_path):
     a, b, _ = boards(tmp_path)
-    b.close()
+    b.remove()
     assert (tmp_path / "board").exists()
-    a.close()
-    a.close()
+    a.remove()
+    a.remove()
     assert not (tmp_path / "board").exists()
 
 
