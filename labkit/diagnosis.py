@@ -40,10 +40,10 @@ body { margin: 0 auto; max-width: 200mm; }
 
 
 class Tree:
-    """The tree, as text, as HTML and as a page to print.
+    """The tree, as text, as HTML, and with `tree.save("tree.html")` as a page to print.
 
-    >>> tree = Tree()
-    >>> tree.save("tree.html")     # open it in a browser and print it
+    >>> print(repr(Tree()).splitlines()[0])
+    Hang, raise or lie? A diagnosis tree
     """
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ def turn(say: Callable[[str], None], at_once: int | None = None) -> Iterator[Non
     """Wait until fewer than `at_once` labs of this machine that came before are starting; then be one of them.
 
     >>> with turn(print):
-    ...     ...     # start a lab
+    ...     pass     # start a lab
     """
     if sys.platform != "linux":
         yield

@@ -1,12 +1,20 @@
-"""Faults of lesson 14 without labkit: torchrun --standalone --nproc-per-node 4 scripts/clinic.py validate FOLDER
+"""Faults of lesson 14 without labkit: python scripts/clinic.py validate FOLDER
 
-Each rank prints what it ends with. In FOLDER it leaves where it was after four seconds (stack_0, stack_1, …) and its
-flight recorder (trace_0, trace_1, …), for torchfrtrace. TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch compare the calls.
+Starts itself four times, as torchrun would, and tells what each rank ended with. torchrun's own store listens on all
+network interfaces; these ranks meet in a new file, and nothing but loopback listens.
+
+In FOLDER each rank leaves its result (said_0, said_1, …), where it was after four seconds (stack_0, stack_1, …) and
+its flight recorder (trace_0, trace_1, …), for torchfrtrace. TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch compare the
+calls.
 """
 
 import faulthandler
+import os
 import pickle
+import signal
+import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -48,15 +56,32 @@ def flight_recorder() -> bytes:
     return pickle.dumps(told)
 
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=6))
-rank, world_size = dist.get_rank(), dist.get_world_size()
-fault, folder = {"validate": validate, "lengths": lengths, "dtypes": dtypes}[sys.argv[1]], Path(sys.argv[2])
+def launch(n: int) -> None:
+    """Run n ranks of this program, and print what they have left or how they died, in their order."""
+    with tempfile.TemporaryDirectory() as place:
+        shared = {**os.environ, "WORLD_SIZE": str(n), "INIT_METHOD": f"file://{place}/meet"}
+        ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**shared, "RANK": str(r)}) for r in range(n)]
+        codes = [process.wait() for process in ranks]
+    for r, code in enumerate(codes):
+        print((folder / f"said_{r}").read_text() if code >= 0 else f"rank {r}: died of {signal.Signals(-code).name}")
+
+
+folder = Path(sys.argv[2])
+if "RANK" not in os.environ:
+    sys.exit(launch(4))
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+dist.init_process_group(
+    "gloo", os.environ["INIT_METHOD"], rank=rank, world_size=world_size, timeout=timedelta(seconds=6)
+)
 with open(folder / f"stack_{rank}", "w") as stack:
     faulthandler.dump_traceback_later(4, file=stack)
     try:
-        result = str(fault().tolist())
+        result = str({"validate": validate, "lengths": lengths, "dtypes": dtypes}[sys.argv[1]]().tolist())
     except RuntimeError as error:
         result = f"RuntimeError: {error}".replace("\n", " ")
     faulthandler.cancel_dump_traceback_later()
-print(f"rank {rank}: {result}", flush=True)
+(folder / f"said_{rank}").write_text(f"rank {rank}: {result}")
 (folder / f"trace_{rank}").write_bytes(flight_recorder())
+dist.destroy_process_group()
