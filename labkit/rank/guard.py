@@ -34,6 +34,7 @@ from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 PAUSE = 0.002  # seconds between two looks at the board
+GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
 KEY = torch._C.DispatchKey.BackendSelect
 
 
@@ -203,7 +204,8 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
             return operation.redispatch(keys.remove(KEY), *args)
         except BaseException:  # it was refused here, for its own arguments, and has not begun
             guarded.made -= 1
-            guarded.board.take_back(guarded.made + 1)
+            with contextlib.suppress(*GONE):
+                guarded.board.take_back(guarded.made + 1)
             raise
 
     return compare
@@ -214,13 +216,15 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     guarded.made = nth = guarded.made + 1
     me, members = guarded.place.me, guarded.place.members
     mine = located(describe(given, guarded.place))
-    guarded.board.write(nth, pack(mine, ROOM - HEAD.size))
-    up = guarded.board.read(nth)
-    if all(fit(mine, me, unpack(data), i) for i, data in up.items() if i != me):
+    with contextlib.suppress(*GONE):
+        guarded.board.write(nth, pack(mine, ROOM - HEAD.size))
+    up = _up(guarded, nth)
+    if all(fit(mine, me, call, i) for i, call in up.items() if i != me):
         return
     found = time.monotonic()
     while True:
-        calls, waited = _read(guarded, nth), time.monotonic() - found
+        calls = {members[i]: call for i, call in _up(guarded, nth).items()}
+        waited = time.monotonic() - found
         if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(members)):
             break
         time.sleep(PAUSE)
@@ -228,5 +232,8 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
         raise MismatchError(said)
 
 
-def _read(guarded: Guarded, nth: int) -> dict[int, Call]:
-    return {guarded.place.members[i]: unpack(data) for i, data in guarded.board.read(nth).items()}
+def _up(guarded: Guarded, nth: int) -> dict[int, Call]:
+    """What the group's ranks have put up for this call."""
+    with contextlib.suppress(*GONE):
+        return {i: unpack(data) for i, data in guarded.board.read(nth).items()}
+    return {}

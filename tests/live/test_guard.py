@@ -195,6 +195,12 @@ def test_a_group_that_a_learner_has_made_without_the_lab_is_left_alone(lab):
     assert lab.run("dist.all_reduce(x)\nprint(int(x))") == ["9\n"] * lab.n
 
 
+def test_a_board_that_is_gone_hinders_nobody(lab):
+    lab.run("from labkit.rank import guard\nfor guarded in guard._groups.values():\n    guarded.board.close()")
+    assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
+    lab._engines.heal()
+
+
 def test_boards_go_with_their_groups(lab):
     folder = lab._engines.processes.run.path
 
