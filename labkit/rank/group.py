@@ -40,6 +40,7 @@ _joined_at = 0  # nanoseconds since 1970, as the next
 _aborted_at: int | None = None
 _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
+_to_store: set[Socket] = set()  # what connects this rank to a store on another host
 _counted = False  # bytes were seen to be counted on them
 
 
@@ -55,7 +56,10 @@ def join(
     global _store, _joined_at, _world, _counted
     leave()
     _joined_at = time.time_ns()
+    before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
+    _to_store.clear()
+    _to_store.update(connected_sockets() - before)
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
     os.environ.update(sharing.settings(rank) if shares else {})
@@ -215,6 +219,11 @@ def opened(noted: Socket) -> socket.socket:
 def connected_sockets() -> set[Socket]:
     """File descriptor and inode of every connected TCP socket of this process."""
     return tcp_sockets()[0]
+
+
+def data_sockets() -> set[Socket]:
+    """Of those, all but the one to the store where ranks meet, and where they compare their calls: no data of theirs."""
+    return connected_sockets() - _to_store
 
 
 def tcp_sockets() -> tuple[set[Socket], set[Socket]]:

@@ -40,9 +40,9 @@ def read() -> dict[str, Any]:
 
 
 def sockets() -> list[tuple[str, str, int, int]]:
-    """Every connected TCP socket of this process with its counters."""
+    """Every connected TCP socket of this process that carries data, with its counters."""
     found = []
-    for fd, _ in sorted(group.connected_sockets()):
+    for fd, _ in sorted(group.data_sockets()):
         try:
             with socket.socket(fileno=os.dup(fd)) as s:
                 found.append((name(s.getsockname()), name(s.getpeername()), *counters(s)))
