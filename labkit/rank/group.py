@@ -222,7 +222,7 @@ def connected_sockets() -> set[Socket]:
 
 
 def data_sockets() -> set[Socket]:
-    """Of those, all but the one to the store where ranks meet, and where they compare their calls: no data of theirs."""
+    """Of those, all but the one to the store where ranks meet and compare their calls: it carries no data of theirs."""
     return connected_sockets() - _to_store
 
 
