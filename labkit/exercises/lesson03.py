@@ -827,6 +827,7 @@ def gather_predictions(mine):
     if rank == 0:
         return torch.stack(parts, dim=1).flatten()
 """,
+            verdict="raises",
             says="brings 3 elements",
         ),
         Mutant(

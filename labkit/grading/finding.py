@@ -14,14 +14,19 @@ from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
+from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 from labkit.theory.record import read
 from labkit.words import alike, ranks, sentence
 
+HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that nobody sends
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
 WHY = (
     "Gloo ends a process like this when it gets other bytes than it expects: the sender's tensor has a different "
     "length or dtype."
+)
+GUARDED = (
+    "The lab's guard has stopped it before it ran. In a job of your own it would hang, crash or give wrong numbers."
 )
 
 
@@ -71,11 +76,6 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
     return finding
 
 
-GUARDED = (
-    "The lab's guard has stopped it before it ran. In a job of your own it would hang, crash or give wrong numbers."
-)
-
-
 def setting(case: Case) -> str:
     """An input in words: "with 3 ranks, one element"."""
     return f"with {case.n} ranks" + (f", {case.about}" if case.about else "")
@@ -91,7 +91,9 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
     if report.mismatch:
-        return Finding("raises", [f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}", GUARDED], **base)
+        state = "deadlock" if any(f"on the {what}:" in report.mismatch for what in HANGS) else "raises"
+        said = f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"
+        return Finding(state, [said, *_contradictions(attempt), GUARDED], **base)
     if report.ended == "slow":
         doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)

@@ -51,8 +51,8 @@ class Call:
 
     def __str__(self) -> str:
         """As a learner reads it: "all_reduce(MAX, float32[4])"."""
-        uneven = not isinstance(self.gives, (int, type(None))) and len(set(self.gives)) > 1
-        size = f" in parts of {listed(list(map(str, self.gives)))}" if uneven else ""  # type: ignore[arg-type]
+        parts = self.gives if isinstance(self.gives, tuple) and self.root is None else ()
+        size = f" in parts of {listed(list(map(str, parts)))}" if len(set(parts)) > 1 else ""
         root = f"{self.other}={self.root}" if self.root is not None else ""
         given = ", ".join(filter(None, [self.reduce.upper(), root, self.dtype + self.shape + size]))
         return f"{self.kind}({given})" if given else self.kind

@@ -269,7 +269,7 @@ EVEN = "    y = y[:2] if rank == 0 else y\n"
         ),
         (
             "    dist.broadcast(y, rank)\n",
-            "raises",
+            "deadlock",
             "With 2 ranks: ranks disagree on the root: rank 0 calls broadcast(src=0, float32[4]) (line 4); rank 1 "
             "calls broadcast(src=1, float32[4]) (line 4). Make the same call with the same arguments on every rank.",
         ),
