@@ -442,7 +442,7 @@ OLD_SETTING = Exercise(
     statement=(
         "Each rank read `maximum` from a settings file on its own host: an int64 tensor with one number, 1 for the "
         "maximum, 0 for the sum. **One host has an old file.** Repair the function: what rank 0 has read counts. "
-        "Return the sum or the maximum of `x` over all ranks, on every rank. `x` stays as it is."
+        "Return the sum or the maximum of `x` over all ranks, on every rank. `x` stays as it is. Two calls are enough."
     ),
     minutes=5,
     difficulty=1,

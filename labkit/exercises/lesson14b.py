@@ -89,7 +89,7 @@ def step_or_skip(gradient):
         "All-reduce a count of bad numbers first. Then all ranks take the same branch.",
     ),
     after=(
-        "This is what a gradient scaler does: one flag is all-reduced, and all ranks skip the step or none. Where an "
+        "FSDP's gradient scaler does the same: one flag is all-reduced, and all ranks skip the step or none. Where an "
         "error cannot be mended, let all ranks raise: the others' time-out hides whose error it was."
     ),
 )
@@ -233,7 +233,7 @@ def count_hits(hits):
         "The sum of no numbers is 0, and it can be an int32 as well.",
     ),
     after=(
-        "4 bytes here, 4 bytes there: Gloo has nothing to complain of, and adds bits of different meaning. Branches "
+        "4 bytes here, 4 bytes there: Gloo has nothing to complain about, and adds bits of different meaning. Branches "
         "for "
         "special cases are where dtypes go astray."
     ),

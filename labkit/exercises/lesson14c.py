@@ -119,7 +119,8 @@ EXAM_EPOCH = Exercise(
         "`batches` holds one number for each batch of this rank, its gradient. The ranks have **different numbers of "
         "batches**, perhaps none. In step i, all ranks sum the gradients of their i-th batches; a rank that has no "
         "more "
-        "adds 0. Return the sums of all steps, as many as the longest rank has batches, a tensor, on every rank. (How "
+        "adds 0. Return the sums of all steps, as many as the rank with the most batches has, a tensor, on every "
+        "rank. (How "
         "many calls it takes is up to you.)"
     ),
     minutes=8,
@@ -198,7 +199,7 @@ EXAM_LOAD = Exercise(
         "Rank 0 has read a checkpoint, in which the tensors lie in the order in which they were saved; the other ranks "
         "have made the same tensors in the order of their code. Return `query` and `key` **of rank 0**, in this "
         "order, on "
-        "every rank. Broadcasts may fill the arguments. Two calls are enough."
+        "every rank. You may overwrite the arguments. Two calls are enough."
     ),
     minutes=5,
     difficulty=1,
@@ -246,7 +247,7 @@ def exam_load(query, key):
         "The order has to come from something that is the same everywhere: the sorted names, say.",
     ),
     after=(
-        "All shapes agree, so no tool of torch's sees anything but the lines. Go through names in a sorted order, or "
+        "All shapes agree, so no tool of torch's sees anything. Go through names in a sorted order, or "
         "broadcast the names first. A set of names is worse: strings hash differently in each process."
     ),
 )
@@ -277,7 +278,7 @@ EXAM_ACCURACY = Exercise(
     title="Program D: the accuracy",
     statement=(
         "`rows` rows of a test set were dealt out in turn: row i is on rank i % world_size. So that all ranks have the "
-        "same number, a sampler **repeated some of the first rows at the end**. `hits` has a 1 for each row of this "
+        "same number, a sampler repeated some of the first rows at the end. `hits` has a 1 for each row of this "
         "rank "
         "that was predicted right, in their order, and a 0 for each other one. Return the accuracy over the `rows` "
         "rows "

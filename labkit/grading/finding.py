@@ -93,7 +93,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     if report.mismatch:
         state = "deadlock" if any(f"on the {what}:" in report.mismatch for what in HANGS) else "raises"
         said = f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"
-        return Finding(state, [said, *_contradictions(attempt), GUARDED], **base)
+        return Finding(state, [said, *_contradictions(attempt), GUARDED], case=case)  # who waited, is chance
     if report.ended == "slow":
         doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)

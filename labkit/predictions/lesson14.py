@@ -4,11 +4,12 @@ from labkit.predictions.prediction import Option, Prediction
 
 PREDICTIONS = (
     Prediction(
-        name="clinic_validate",
+        name="clinic_1",
         lesson="14",
         question=(
-            "**Case 1.** Read the next cell. Rank 0 tells everybody its validation loss; the other ranks have no "
-            "`broadcast` in their branch. Two steps. What does the program do?"
+            "**Case 1.** Read the next cell. Rank 0 tells everybody its validation loss. There are two steps. What "
+            "does "
+            "the program do?"
         ),
         options=(
             Option(
@@ -19,12 +20,14 @@ PREDICTIONS = (
             Option("it hangs, with the ranks in two different calls"),
             Option(
                 "it raises: a broadcast does not fit an all_reduce",
-                "Nobody compares the calls. To Gloo they are bytes from one rank for another.",
+                "Nobody compares the calls. Gloo marks each message with its kind of call, and waits for one of "
+                "its own "
+                "kind; a different one is no error.",
             ),
             Option(
                 "it ends well, and the loss is wrong",
-                "It might, if the bytes happened to fit. Here the ranks wait for messages that the other call does "
-                "not send.",
+                "That happens where both calls are of the same kind. Here the ranks wait for messages that the other "
+                "call does not send.",
             ),
         ),
         answer="it hangs, with the ranks in two different calls",
@@ -36,12 +39,12 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_stop_early",
+        name="clinic_2",
         lesson="14",
         question=(
-            "**Case 2.** Each rank stops at its own first loss that got worse, before it calls `all_reduce`. That is "
-            "the "
-            "third step for rank 3, and never for the others. What does the program do?"
+            "**Case 2.** Each rank stops at its own first loss that got worse. Read the next cell. What does the "
+            "program "
+            "do?"
         ),
         options=(
             Option(
@@ -55,18 +58,19 @@ PREDICTIONS = (
             ),
             Option(
                 "ranks 0 to 2 go on with sums of three ranks",
-                "A collective of a group is one of all its ranks. It never goes on without one.",
+                "A collective needs all ranks of its group. It never goes on without one.",
             ),
         ),
         answer="ranks 0 to 2 wait for rank 3 in the third step",
         why=(
-            "**Ranks 0 to 2 wait in the third step**, until the time-out. Rank 3 is already outside the loop. In a "
+            "**Ranks 0 to 2 wait in the third step**, as long as rank 3's process lives, or until the time-out. (In a "
+            "script that ends there, they get *Connection closed by peer*.) Rank 3 is already outside the loop. In a "
             "training program it would now call something else, a `barrier` before saving, say, and you would see "
             "case 1."
         ),
     ),
     Prediction(
-        name="clinic_lengths",
+        name="clinic_3",
         lesson="14",
         question=(
             "**Case 3.** In the last batch, rank 3 has 2 rows and the others have 4. All ranks call `all_reduce` on "
@@ -76,25 +80,26 @@ PREDICTIONS = (
         options=(
             Option(
                 "an error on all ranks: the shapes differ",
-                "That would be kind. A message has no shape, and nobody has asked for one.",
+                "It would be so with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, where ranks exchange shapes first. A message "
+                "itself has no shape.",
             ),
             Option("all ranks wait", "Rank 3 has few numbers to send and to receive, and gets them."),
             Option(
-                "it ends well: two sums of four numbers, and two of three",
+                "it ends well: the first two sums have four terms, the others three",
                 "It would be so if somebody knew that two numbers are missing.",
             ),
             Option("some ranks wait, and some end well with wrong numbers"),
         ),
         answer="some ranks wait, and some end well with wrong numbers",
         why=(
-            "**Both**: rank 3 ends well, with numbers that are the sum of nothing, and others wait for bytes. Which "
+            "**Both**: rank 3 ends well, with its own numbers unchanged, and others wait for bytes. Which "
             "ranks "
             "do which depends on the lengths. (Some lengths end a process as well.) NCCL promises nothing either: its "
             "documentation calls such a program undefined."
         ),
     ),
     Prediction(
-        name="clinic_dtypes",
+        name="clinic_4",
         lesson="14",
         question=(
             "**Case 4.** All ranks bring four numbers. Those of rank 3 came from numpy and are float64, the others' "
@@ -104,12 +109,12 @@ PREDICTIONS = (
         options=(
             Option(
                 "a Python exception on rank 3",
-                "The check would have to know the other ranks' dtypes, and no rank knows them.",
+                "With `DETAIL` it would be one, on all ranks. Without it, no rank knows the dtypes of the others.",
             ),
             Option("a process dies, without a Python exception"),
             Option(
                 "the numbers are converted: the sum is float64 on all ranks",
-                "No rank knows of the others' dtypes, so nobody converts.",
+                "It would be so if the dtype travelled with the message. Only bytes do.",
             ),
             Option(
                 "all ranks wait",
@@ -125,7 +130,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_order",
+        name="clinic_5",
         lesson="14",
         question=(
             "**Case 5.** Rank 0 sums `rows` first and then `loss`; the other ranks the other way round. Both are one "
@@ -154,7 +159,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_operations",
+        name="clinic_6",
         lesson="14",
         question=(
             "**Case 6.** Rank 0 read an old settings file, and calls `all_reduce` with `MAX`; the others call it "

@@ -4,18 +4,22 @@ from labkit.predictions.prediction import Option, Prediction
 
 PREDICTIONS = (
     Prediction(
-        name="clinic_bad_batch",
+        name="clinic_7",
         lesson="14b",
         question=(
             "**Case 7.** Rank 2 finds a `nan` in its batch and raises `ValueError`. The others call `all_reduce`. In "
-            "a job "
-            "of a thousand ranks, started with a time-out of 30 minutes: what do most of the log files say?"
+            "a job of a thousand ranks on Gloo, with a time-out of 30 minutes: what do most of the log files say?"
         ),
         options=(
             Option("ValueError: a bad batch", "One log says that, rank 2's. An exception stays in its process."),
             Option("a time-out, or a closed connection, in all_reduce"),
             Option("nothing: the other ranks go on", "They wait in `all_reduce`: rank 2 is one of their group."),
-            Option("SIGABRT", "An exception in Python is none of the signals. It ends the process in an orderly way."),
+            Option(
+                "SIGABRT",
+                "An exception in Python is not a signal: it ends the process in an orderly way. (On NCCL a "
+                "watchdog may "
+                "end the waiting processes so, later.)",
+            ),
         ),
         answer="a time-out, or a closed connection, in all_reduce",
         why=(
@@ -27,7 +31,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_group_rank",
+        name="clinic_8",
         lesson="14b",
         question=(
             "**Case 8.** Ranks 1, 2 and 3 are a team, and its second member is to broadcast, so the program says "
@@ -47,11 +51,11 @@ PREDICTIONS = (
         answer="10, rank 1's number",
         why=(
             "**10.** `src` is a rank of the whole job, in every group. Rank 1 happens to be in the team, so nobody "
-            "complains; with `src=0` you would get an error, as rank 0 is not. `group_src=1` says what was meant."
+            "complains. `group_src=1` says what was meant."
         ),
     ),
     Prediction(
-        name="clinic_nothing_to_count",
+        name="clinic_9",
         lesson="14b",
         question=(
             "**Case 9.** Ranks 0 to 2 count 3 hits each, in int32. Rank 3 has no rows and brings "
@@ -65,7 +69,7 @@ PREDICTIONS = (
             ),
             Option("9 on ranks 0 to 2, and something else on rank 3"),
             Option("a process dies, as in case 4", "There the messages had different lengths. These all have 4 bytes."),
-            Option("an error on rank 3", "No rank knows of the others' dtypes."),
+            Option("an error on rank 3", "`DETAIL` would raise one, on all ranks. Without it nobody compares."),
         ),
         answer="9 on ranks 0 to 2, and something else on rank 3",
         why=(
@@ -76,7 +80,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_no_gradient",
+        name="clinic_10",
         lesson="14b",
         question=(
             "**Case 10.** `loss` is the sum of all ranks' features, gathered by `all_gather`, plus half of this "
@@ -92,7 +96,11 @@ PREDICTIONS = (
                 "`w.grad` is 15", "It would be so if autograd had seen this rank's feature pass through `all_gather`."
             ),
             Option("`w.grad` is 5: only the half that did not travel"),
-            Option("it hangs in backward", "Backward only communicates if somebody made it do so."),
+            Option(
+                "it hangs in backward",
+                "It might, if the gather had a backward pass that communicates and a rank skipped it. This one has "
+                "none.",
+            ),
         ),
         answer="`w.grad` is 5: only the half that did not travel",
         why=(
@@ -102,7 +110,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_too_early",
+        name="clinic_11",
         lesson="14b",
         question=(
             "**Case 11.** `all_reduce(total, async_op=True)`, then `mean = total / world_size`, then `work.wait()`. "
@@ -112,7 +120,9 @@ PREDICTIONS = (
         options=(
             Option(
                 "the mean: the division waits for the result",
-                "On a GPU's stream it sometimes would. On CPUs nothing but `wait()` waits.",
+                "Not on a GPU either: the sum runs on a stream of its own there, and only `wait()` makes yours "
+                "wait for "
+                "it.",
             ),
             Option("an error: the tensor is in use", "Nobody guards the tensor. Reading it is just too early."),
             Option("their own number, divided by 4"),
@@ -124,7 +134,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        name="clinic_two_groups",
+        name="clinic_12",
         lesson="14b",
         question=(
             "**Case 12.** All ranks are in the groups `data` and `model`. Rank 0 sums in `data` first and then in "

@@ -34,7 +34,7 @@ PREDICTIONS = (
                 "`scale` is computed from this rank's own gradient",
                 "What an update depends on has to be the same on all ranks: compute the norm after the all-reduce.",
                 ("the mean is divided twice", "It is divided once, by `world_size`."),
-                ("`all_reduce` changes the caller's gradient", "It works on a clone."),
+                ("`all_reduce` changes the caller's gradient", "It would without `.clone()`."),
                 ("`torch.clamp` has no lower bound", "A scale is never negative here."),
             ),
             diagnosis(
@@ -55,7 +55,10 @@ PREDICTIONS = (
                 "the number of calls depends on a rank's own data",
                 "Agree on the number of steps first, or drop what is left over before the loop begins.",
                 ("the batches have different lengths", "Each batch is one number here, so the calls themselves agree."),
-                ("rank 3 is too slow", "Time does not help: its third call never comes."),
+                (
+                    "rank 3 makes its third call late, after it has stacked its sums",
+                    "It makes none: it returns after two.",
+                ),
                 (
                     "`torch.stack` needs tensors of equal length on all ranks",
                     "It is a local function. It knows no other rank.",
@@ -76,10 +79,13 @@ PREDICTIONS = (
             diagnosis(
                 "exam_c_because",
                 "**Program C**, the cause:",
-                "a dictionary goes through its names in the order in which they came",
+                "a dictionary keeps the order in which it was filled, and the ranks filled theirs differently",
                 "The order of the calls must not depend on how a rank has made its dictionary: sort the names.",
                 ("`src=0` is not the same rank everywhere", "`src` is a rank of the whole job, the same for all."),
-                ("a broadcast must not change the tensors of a model", "That is what it is for."),
+                (
+                    "a broadcast from rank 0 does not write into the other ranks' tensors",
+                    "It does: that is how they get what rank 0 has.",
+                ),
                 ("two broadcasts may overtake each other", "Not in one group: calls keep their order."),
             ),
             diagnosis(
@@ -103,14 +109,14 @@ PREDICTIONS = (
             diagnosis(
                 "exam_d_because",
                 "**Program D**, the cause:",
-                "rows that fill up the last round count twice",
+                "the rows that fill up the last round are counted twice",
                 "No tool can see it. Count the rows that go into a metric, and hold that against the size of the "
                 "test set.",
                 (
                     "a mean of means, over different numbers of rows",
                     "All ranks have equally many, so this is not the fault here.",
                 ),
-                ("`hits` is a float", "A mean needs one."),
+                ("`hits.mean()` rounds", "It would raise if `hits` were integers; a mean of floats is not rounded."),
                 (
                     "the shards overlap because no `set_epoch` was called",
                     "That shuffles training data alike in every epoch. Here nothing is shuffled.",
@@ -134,7 +140,10 @@ PREDICTIONS = (
                 "`src` is a rank of the whole job, not a place in the group",
                 "In the pair (2, 3) there is no rank 0. Write `src=first`, or `group_src=0`.",
                 ("`new_group` has to be called by the members only", "All ranks have to call it, and all do."),
-                ("a group cannot be made inside a loop", "It can, if all ranks go round alike."),
+                (
+                    "the second `new_group` replaces the first, so ranks 0 and 1 broadcast in the wrong group",
+                    "Each group stays what it is, and each rank uses the one that it is in.",
+                ),
                 ("`got` is not defined on every rank", "Every rank is in one of the pairs."),
             ),
         ),

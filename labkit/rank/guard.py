@@ -76,6 +76,11 @@ def world(store: str) -> Iterator[None]:
         raise
 
 
+def is_board(path: Any) -> bool:
+    """Whether a file is a board of the lab's groups."""
+    return bool(_beside) and str(path).startswith(f"{_beside}-board-")
+
+
 def forget() -> None:
     """Let all groups go."""
     global _beside

@@ -146,9 +146,9 @@ def test_the_lies_are_those_that_the_answers_quote(lab: labkit.Lab):
                 lab.guard = True  # as a cell of the notebook's own does, below case 12, which hangs either way
     lab.guard = False
     assert ["loss 301.0 rows 109.0", *["loss 109.0 rows 301.0"] * 3] in flat
-    assert "109" in str(predictions.find("clinic_order").why)
+    assert "109" in str(predictions.find("clinic_5").why)
     assert ["1110.0"] * 4 in flat
-    assert "1110" in str(predictions.find("clinic_operations").why)
+    assert "1110" in str(predictions.find("clinic_6").why)
     assert ["1.0", "10.0", "10.0", "10.0"] in flat, "src is a global rank"
     assert ["9", "9", "9", "1.2611686178923354e-44"] in flat
     assert "loss 1116.0 gradient 5.0" in [lines[1] for lines in flat]
