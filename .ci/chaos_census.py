@@ -12,7 +12,7 @@ import psutil
 
 from tests.live.processes import Trace, descriptors
 
-# A rank may hold one group more, which its last error keeps, it seems; one left after every hang would be more than this.
+# A rank may hold one group more, which its last error keeps, it seems; one after every hang would be more than this.
 # Of the run's files, socket names were seen to be left by two kinds of fault, once a run: why is not known yet.
 SLACK = {"threads of a rank": 3, "descriptors of a rank": 8, "files of the run": 9}
 WRITTEN_OVER = "last-words-"  # by each lab.check in turn
