@@ -167,14 +167,15 @@ def test_a_rank_that_died_is_why_the_others_waited(lab):
 def test_a_rank_whose_call_failed_because_another_died_is_not_the_cause(lab):
     code = """import os, signal
 one, two = dist.new_group([0, 1]), dist.new_group([0, 2])
+dist.barrier()  # else rank 1 may be gone before rank 0 has made its group with it
 if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
 if rank == 0: dist.all_reduce(torch.ones(1), group=one)
 dist.all_reduce(torch.ones(1), group=two)"""
     with pytest.raises(CellError, match="SIGKILL"):
         lab.run(code)
     assert told(lab.why().why) == (
-        "Rank 1 died (SIGKILL), while rank 0 waited N s in all_reduce among ranks 0, 1 (line 4) "
-        "and rank 2 waited N s in all_reduce among ranks 0, 2 (line 5)."
+        "Rank 1 died (SIGKILL), while rank 0 waited N s in all_reduce among ranks 0, 1 (line 5) "
+        "and rank 2 waited N s in all_reduce among ranks 0, 2 (line 6)."
     )
 
 
