@@ -58,10 +58,25 @@ def test_an_argument_that_torch_refuses_in_python_is_the_learners(lab):
     assert {answers[0]["raised"], answers[2]["raised"]} == {"lab"}
 
 
+INT16 = "x = torch.ones(1, dtype=torch.int16 if rank == 1 else torch.float)\ndist.all_reduce(x)"
+
+
 def test_an_argument_that_torch_refuses_in_c_is_the_learners(lab):
-    answers = ended(lab, "x = torch.ones(1, dtype=torch.int16 if rank == 1 else torch.float)\ndist.all_reduce(x)")
+    lab.guard = False  # it compares the dtypes, and who then raises what depends on who comes first
+    try:
+        answers = ended(lab, INT16)
+    finally:
+        lab.guard = True
     assert raised(answers)[1][1:] == ("learner", "all_reduce", 2)
     assert {answers[0]["raised"], answers[2]["raised"]} == {"lab"}
+
+
+def test_a_rank_whose_arguments_the_guard_refuses_is_told_from_those_that_the_lab_freed(lab):
+    """Rank 1 either comes late, and all of them differ; or it comes first, and torch refuses its dtype."""
+    answers = ended(lab, INT16)
+    assert raised(answers)[1][1:] == ("learner", "all_reduce", 2)
+    for other in (answers[0], answers[2]):
+        assert (other["error"], other["raised"]) in {("MismatchError", "learner"), ("RuntimeError", "lab")}
 
 
 def test_what_all_ranks_do_wrong_is_everyones_own(lab):
