@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from labkit import LabError
-from labkit.cluster import room
+from labkit.cluster import cgroups, room
 
 MiB = room.MiB
 
 
-def machine(tmp_path, available, cgroup="", **files):
+@pytest.fixture
+def machine(monkeypatch):
+    def made(*args, **kwargs):
+        monkeypatch.setattr(cgroups, "ROOT", linux(*args, **kwargs))
+
+    return made
+
+
+def linux(tmp_path, available, cgroup="", **files):
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable: {available * 1024} kB\n")
     (tmp_path / "proc" / "self" / "cgroup").write_text(cgroup)
@@ -21,62 +29,69 @@ def machine(tmp_path, available, cgroup="", **files):
     return tmp_path
 
 
-def test_where_there_is_room_nothing_is_said(tmp_path):
-    room.check(4, machine(tmp_path, 440))
+def test_where_there_is_room_nothing_is_said(machine, tmp_path):
+    machine(tmp_path, 440)
+    room.check(4)
 
 
-def test_a_machine_without_room_says_what_is_there_what_is_needed_and_what_to_do(tmp_path):
+def test_a_machine_without_room_says_what_is_there_what_is_needed_and_what_to_do(machine, tmp_path):
+    machine(tmp_path, 439)
     with pytest.raises(LabError) as refused:
-        room.check(4, machine(tmp_path, 439))
+        room.check(4)
     assert str(refused.value) == (
         "This machine has 439 MiB of memory left, and 4 ranks need about 440 MiB. "
         "Close other notebooks (Kernel, Shut Down Kernel), or call start(2)."
     )
 
 
-def test_where_not_even_two_ranks_have_room_fewer_or_none_are_proposed(tmp_path):
+def test_where_not_even_two_ranks_have_room_fewer_or_none_are_proposed(machine, tmp_path):
+    machine(tmp_path / "one", 300)
     with pytest.raises(LabError, match=r"or call start\(1\)\.$"):
-        room.check(4, machine(tmp_path / "one", 300))
+        room.check(4)
+    machine(tmp_path / "none", 100)
     with pytest.raises(LabError, match=r"and call start\(\) again\.$"):
-        room.check(1, machine(tmp_path / "none", 100))
+        room.check(1)
 
 
 VERSION_2 = "0::/user/learner\n"
 VERSION_1 = "5:cpu:/\n4:cpuacct,memory:/docker/abc\n"
 
 
-def test_a_containers_limit_counts_and_what_it_caches_is_free(tmp_path):
+def test_a_containers_limit_counts_and_what_it_caches_is_free(machine, tmp_path):
     used = {"user__memory_dot_max": 1000 * MiB, "user__memory_dot_current": 900 * MiB}
-    limited = machine(tmp_path / "full", 9000, VERSION_2, **used)
+    machine(tmp_path / "full", 9000, VERSION_2, **used)
     with pytest.raises(LabError, match="This notebook's container has 100 MiB of memory left"):
-        room.check(4, limited)
-    cached = machine(
-        tmp_path / "cached", 9000, VERSION_2, **used, user__memory_dot_stat=f"file 1\ninactive_file {400 * MiB}"
-    )
-    room.check(4, cached)
+        room.check(4)
+    cached = f"file 1\ninactive_file {400 * MiB}"
+    machine(tmp_path / "cached", 9000, VERSION_2, **used, user__memory_dot_stat=cached)
+    room.check(4)
 
 
-def test_the_narrowest_of_several_limits_counts_and_max_is_none(tmp_path):
+def test_the_narrowest_of_several_limits_counts_and_max_is_none(machine, tmp_path):
     files = {
         "user__memory_dot_max": 9000 * MiB,
         "user__memory_dot_current": 0,
         "user__learner__memory_dot_max": "max",
         "user__learner__memory_dot_current": 0,
     }
-    room.check(4, machine(tmp_path / "a", 9000, VERSION_2, **files))
+    machine(tmp_path / "a", 9000, VERSION_2, **files)
+    room.check(4)
     files["user__learner__memory_dot_max"] = 256 * MiB
+    machine(tmp_path / "b", 9000, VERSION_2, **files)
     with pytest.raises(LabError, match="container has 256 MiB"):
-        room.check(4, machine(tmp_path / "b", 9000, VERSION_2, **files))
+        room.check(4)
 
 
-def test_the_limit_of_control_groups_of_version_1_counts_also_where_a_container_sees_only_its_own(tmp_path):
+def test_the_limit_of_control_groups_of_version_1_counts_also_where_a_container_sees_only_its_own(machine, tmp_path):
     at_the_top = {
         "memory__memory_dot_limit_in_bytes": 300 * MiB,
         "memory__memory_dot_usage_in_bytes": 200 * MiB,
     }
+    machine(tmp_path, 9000, VERSION_1, **at_the_top)
     with pytest.raises(LabError, match="container has 100 MiB"):
-        room.check(2, machine(tmp_path, 9000, VERSION_1, **at_the_top))
+        room.check(2)
 
 
-def test_where_nobody_says_how_much_memory_there_is_a_lab_is_started(tmp_path):
-    room.check(16, tmp_path)
+def test_where_nobody_says_how_much_memory_there_is_a_lab_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    room.check(16)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from pathlib import Path
 
 import pytest
 
 from labkit import CellError
-from labkit.cluster import memory
+from labkit.cluster import cgroups, memory
 from tests.live.notebook import Notebook
 from tests.live.processes import eventually
 
@@ -39,9 +38,10 @@ class Group:
 
 @pytest.fixture
 def group():
-    own = memory.group_of(os.getpid())
-    if own is None:
+    groups = cgroups.groups()
+    if not groups:
         pytest.skip("no control group counts memory here")
+    own = groups[-1].folder
     folder = own / f"labkit-{secrets.token_hex(4)}"
     try:
         folder.mkdir()
@@ -127,18 +127,19 @@ def test_a_rank_that_may_not_have_so_much_memory_lives_on_and_is_told_what_to_do
 @pytest.fixture
 def linux(tmp_path, monkeypatch):
     """Make a process with this line in its cgroup file, and files of control groups."""
-    monkeypatch.setattr(memory, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
 
     def make(line, **files):
         (tmp_path / "proc" / "7").mkdir(parents=True, exist_ok=True)
         (tmp_path / "proc" / "7" / "cgroup").write_text(f"5:cpu:/x\n{line}\n")
         for name, text in files.items():
             write(name, text)
-        return tmp_path / "cgroup"
+        return tmp_path / "sys/fs/cgroup"
 
     def write(name, text):
-        file = tmp_path / "cgroup" / name.replace("__", "/").replace("_events", ".events").replace("_max", ".max")
+        file = (
+            tmp_path / "sys/fs/cgroup" / name.replace("__", "/").replace("_events", ".events").replace("_max", ".max")
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
@@ -153,7 +154,7 @@ def test_the_second_version_of_control_groups_is_read_with_the_least_limit_above
     top = linux("0::/a/b", a__b__memory_events=NONE, a__b__memory_max="max\n", a__memory_max=f"{300 << 20}\n")
     watch = memory.Memory()
     watch.note({0: 7, 1: 7})
-    assert memory.group_of(7) == top / "a/b"
+    assert cgroups.groups(7)[-1].folder == top / "a/b"
     assert watch.ran_out(1) == ""
     linux.write("a__b__memory_events", ONE)
     said = "killed because memory ran out: ranks 0, 1 may use 300 MiB together; use smaller tensors or fewer ranks"
@@ -162,9 +163,9 @@ def test_the_second_version_of_control_groups_is_read_with_the_least_limit_above
 
 
 def test_in_a_container_the_root_is_the_group_and_without_a_limit_the_machine_is_named(linux):
-    assert memory.group_of(7) is None
+    assert cgroups.groups(7) == []
     top = linux("0::/docker/123", memory_events=NONE, memory_max="max\n")
-    assert memory.group_of(7) == top
+    assert [group.folder for group in cgroups.groups(7)] == [top]
     watch = memory.Memory()
     watch.note({0: 7})
     linux.write("memory_events", ONE)
@@ -184,6 +185,8 @@ def test_the_first_version_of_control_groups_is_read(linux):
     (top / "memory/a/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     (top / "memory/a/memory.limit_in_bytes").write_text(f"{200 << 20}\n")
     (top / "memory/memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert memory.group_of(7) == top / "memory/a"
-    assert memory.killed_in(top / "memory/a") == 2
-    assert memory.limit_of(top / "memory/a") == 200 << 20
+    above, own = cgroups.groups(7)
+    assert own.folder == top / "memory/a"
+    assert own.killed() == 2
+    assert own.limit() == 200 << 20
+    assert above.limit() is None
