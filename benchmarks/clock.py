@@ -9,19 +9,19 @@ off 1 is the machine's noise, not a clock's error. It takes 15 to 20 minutes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from measure import machine, options, table
-from measure.processes import Failed, Program
+from measure import options, table
+from measure.processes import Program
+from measure.report import each, report
 from measure.table import Row
 
+TITLE = "Labkit's clocks and a bare loop: `benchmarks/clock.py`"
 PROGRAM = str(Path(__file__).resolve().parent / "programs" / "with_clock.py")
 LIMIT = 1800.0  # seconds that all cases may take on one number of ranks
 RANKS = (2, 4)
@@ -91,30 +91,26 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print the table; the exit code is 1 where a program failed, whatever the targets say."""
+    """Measure and print the table."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch"]) | {"load before": machine.load()}
-    told: Told = {}
-    failures: list[str] = []
-    with contextlib.suppress(KeyboardInterrupt):
-        for n in RANKS:
-            try:
-                told |= measure(n, args.rounds)
-            except Failed as failure:
-                failures.append(f"{n} ranks: {failure}")
-        facts["load after"] = machine.load()
-        facts["method"] = (
-            f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, then {REPEAT} times a "
-            "barrier and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio "
-            "is that of the medians; Gloo on loopback, 1 thread a rank"
-        )
-        section = table.render("Labkit's clocks and a bare loop: `benchmarks/clock.py`", facts, rows(told, failures))
-        print(section)
-        if args.write:
-            table.write("clock", section)
-        return int(bool(failures))
-    return 130
+    method = (
+        f"{args.rounds} rounds of one turn a way, in random order; a turn: 3 warm-ups, then {REPEAT} times a barrier "
+        "and as many calls as fill 12 ms, the slowest rank; min / median / max of all repetitions; a ratio is that of "
+        "the medians; Gloo on loopback, 1 thread a rank"
+    )
+    return report(
+        "clock",
+        ["torch"],
+        {"method": method},
+        lambda: each(RANKS, lambda n: measure(n, args.rounds)),
+        lambda facts, told, failures: table.render(TITLE, facts, rows(merged(told.values()), failures)),
+        args.write,
+    )
+
+
+def merged(told: Iterable[Told]) -> Told:
+    """What was measured on all numbers of ranks; each key has its own."""
+    return {name: samples for part in told for name, samples in part.items()}
 
 
 if __name__ == "__main__":

@@ -7,18 +7,18 @@ beside a call, its recorder above all, is on both sides. It takes about two minu
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from measure import machine, options, table
-from measure.processes import Failed, Program
+from measure import options, table
+from measure.processes import Program
+from measure.report import each, report
 from measure.table import Row
 
+TITLE = "What the guard costs: `benchmarks/guard.py`"
 PROGRAM = str(Path(__file__).resolve().parent / "programs" / "with_guard.py")
 LIMIT = 900.0  # seconds on one number of ranks
 RANKS = (2, 4)
@@ -61,30 +61,20 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print the table; the exit code is 1 where a program failed."""
+    """Measure and print the table."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch"]) | {"load before": machine.load()}
-    told: Told = {}
-    failures: list[str] = []
-    with contextlib.suppress(KeyboardInterrupt):
-        for n in RANKS:
-            try:
-                told[n] = measure(n, args.rounds)
-            except Failed as failure:
-                failures.append(f"{n} ranks: {failure}")
-        facts["load after"] = machine.load()
-        facts["method"] = (
-            f"{args.rounds} rounds of a cell with the guard and one without, in alternating order; the slowest rank; "
-            "min / median / max over rounds; a ratio is the median of the rounds' ratios; Gloo on loopback, 1 thread a "
-            "rank"
-        )
-        section = table.render("What the guard costs: `benchmarks/guard.py`", facts, rows(told, failures))
-        print(section)
-        if args.write:
-            table.write("guard", section)
-        return int(bool(failures))
-    return 130
+    method = (
+        f"{args.rounds} rounds of a cell with the guard and one without, in alternating order; the slowest rank; min / "
+        "median / max over rounds; a ratio is the median of the rounds' ratios; Gloo on loopback, 1 thread a rank"
+    )
+    return report(
+        "guard",
+        ["torch"],
+        {"method": method},
+        lambda: each(RANKS, lambda n: measure(n, args.rounds)),
+        lambda facts, told, failures: table.render(TITLE, facts, rows(told, failures)),
+        args.write,
+    )
 
 
 if __name__ == "__main__":

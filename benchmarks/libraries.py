@@ -8,18 +8,17 @@ share of the cores: an MPI rank that waits is busy.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from measure import machine, options, table
+from measure import options, table
 from measure.processes import Failed, Program
+from measure.report import report
 from programs.loop import REPEAT, SIZES
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -127,27 +126,17 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print the tables; the exit code is 1 where a program failed."""
+    """Measure and print the tables."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch", "mpi4py", "mpich"]) | {"load before": machine.load()}
-    with contextlib.suppress(KeyboardInterrupt):
-        rounds, failures = run(args.rounds, args.ranks)
-        facts["load after"] = machine.load()
-        facts["ranks"] = f"{args.ranks} on one host"
-        facts["method"] = (
-            f"rounds: {args.rounds}; in each, {REPEAT} repetitions of 12 ms, or of one call that takes longer, all "
-            "operations of one size taking turns, a barrier between repetitions, the slowest rank of each; min / "
-            "median a call; a ratio is the median of the rounds' ratios of medians; float32, 1 thread a rank; S is the "
-            "whole buffer; Gloo over TCP on loopback, MPI through shared memory; one copy of S: all ranks at once copy "
-            "a buffer of S bytes in memory"
-        )
-        text = section(facts, rounds, failures)
-        print(text)
-        if args.write:
-            table.write("libraries", text)
-        return int(bool(failures))
-    return 130
+    method = (
+        f"rounds: {args.rounds}; in each, {REPEAT} repetitions of 12 ms, or of one call that takes longer, all "
+        "operations of one size taking turns, a barrier between repetitions, the slowest rank of each; min / "
+        "median a call; a ratio is the median of the rounds' ratios of medians; float32, 1 thread a rank; S is the "
+        "whole buffer; Gloo over TCP on loopback, MPI through shared memory; one copy of S: all ranks at once copy "
+        "a buffer of S bytes in memory"
+    )
+    packages, how = ["torch", "mpi4py", "mpich"], {"ranks": f"{args.ranks} on one host", "method": method}
+    return report("libraries", packages, how, lambda: run(args.rounds, args.ranks), section, args.write)
 
 
 if __name__ == "__main__":

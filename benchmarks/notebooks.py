@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -18,8 +16,9 @@ from pathlib import Path
 from statistics import median
 from xml.etree import ElementTree
 
-from measure import machine, options, table
+from measure import options, table
 from measure.processes import Failed, Program
+from measure.report import report
 
 ROOT = Path(__file__).resolve().parents[1]
 NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout=120")  # as the Makefile's test-notebooks has it
@@ -96,28 +95,32 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def run(rounds: int, notebooks: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """All rounds, and what failed in them: an output that differed, or nothing that ran."""
+    runs = []
+    for i in range(rounds):
+        runs.append(measure(notebooks))
+        said = runs[-1].failure or f"{runs[-1].seconds:.0f} s"
+        print(f"round {i + 1} of {rounds}: {said}", file=sys.stderr, flush=True)
+    return runs, [f"run {i}: {run.failure}" for i, run in enumerate(runs, 1) if run.failure]
+
+
 def main() -> int:
-    """Measure, print the table; the exit code is 1 where an output differed or nothing ran."""
+    """Measure and print the table."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch", "ipyparallel", "ipykernel", "nbval"]) | {"load before": machine.load()}
-    with contextlib.suppress(KeyboardInterrupt):
-        runs = []
-        for i in range(args.rounds):
-            runs.append(measure(args.notebooks))
-            said = runs[-1].failure or f"{runs[-1].seconds:.0f} s"
-            print(f"round {i + 1} of {args.rounds}: {said}", file=sys.stderr, flush=True)
-        facts["load after"] = machine.load()
-        facts["method"] = (
-            f"runs of pytest with nbval, strict: {args.rounds}; four ranks start once for all notebooks, each notebook "
-            "has a kernel of its own; min / median / max"
-        )
-        text = section(facts, runs)
-        print(text)
-        if args.write:
-            table.write("notebooks", text)
-        return int(any(r.failure for r in runs))
-    return 130
+    method = (
+        f"runs of pytest with nbval, strict: {args.rounds}; four ranks start once for all notebooks, each notebook "
+        "has a kernel of its own; min / median / max"
+    )
+    packages = ["torch", "ipyparallel", "ipykernel", "nbval"]
+    return report(
+        "notebooks",
+        packages,
+        {"method": method},
+        lambda: run(args.rounds, args.notebooks),
+        lambda facts, runs, _: section(facts, runs),
+        args.write,
+    )
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ four; in each race all contestants take turns (`lab.race`), MPI with ranks of it
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import machine, options, table
+from measure import options, table
 from measure.processes import Failed, Program
+from measure.report import report
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "with_race.py"
 LIMIT = 240.0  # seconds that one race may take
@@ -149,27 +148,18 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print the tables; the exit code is 1 where a race failed."""
+    """Measure and print the tables."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch", "mpi4py", "mpich"]) | {"load before": machine.load()}
-    with contextlib.suppress(KeyboardInterrupt):
-        done, failures = run(args.rounds)
-        facts["load after"] = machine.load()
-        facts["method"] = (
-            f"rounds: {args.rounds}; in each a race of 2 ranks and one of 4, in fresh processes; {REPEAT} repetitions "
-            "of 12 ms, or of one call that takes longer, in three passes over all sizes, all contestants of a size "
-            "taking turns; the slowest rank; results checked outside the clock; min / median (/ max) a call; a ratio "
-            "is the median of the rounds' ratios of medians; float32, 1 thread a rank; S is a rank's buffer; one copy "
-            "of S: all ranks at once copy a buffer of S bytes in memory; shared memory: lesson 06b's "
-            "`shared_all_reduce` in pieces of 2 MiB; MPI with ranks of its own, which sleep while others take theirs"
-        )
-        text = section(facts, done, failures)
-        print(text)
-        if args.write:
-            table.write("race", text)
-        return int(bool(failures))
-    return 130
+    method = (
+        f"rounds: {args.rounds}; in each a race of 2 ranks and one of 4, in fresh processes; {REPEAT} repetitions "
+        "of 12 ms, or of one call that takes longer, in three passes over all sizes, all contestants of a size "
+        "taking turns; the slowest rank; results checked outside the clock; min / median (/ max) a call; a ratio "
+        "is the median of the rounds' ratios of medians; float32, 1 thread a rank; S is a rank's buffer; one copy "
+        "of S: all ranks at once copy a buffer of S bytes in memory; shared memory: lesson 06b's "
+        "`shared_all_reduce` in pieces of 2 MiB; MPI with ranks of its own, which sleep while others take theirs"
+    )
+    packages = ["torch", "mpi4py", "mpich"]
+    return report("race", packages, {"method": method}, lambda: run(args.rounds), section, args.write)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ processes, and the order of the programs rotates; torch is in the page cache fro
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -17,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measure import machine, options, table
+from measure import options, table
 from measure.processes import Failed, Program
+from measure.report import report
 from measure.table import Row
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -132,32 +131,30 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = options.parser(__doc__, 5, "how often each program starts")
     parser.add_argument("--cells", type=options.count, default=20, help="trivial cells a round and magic (default 20)")
-    parser.add_argument("--idle", type=float, default=10, help="seconds of idling in the last round (default 10)")
-    args = parser.parse_args(argv)
-    if args.idle < 0:
-        parser.error("--idle wants 0 or more")
-    return args
+    options.idle(parser, 10, "the last round")
+    return parser.parse_args(argv)
 
 
 def main() -> int:
-    """Measure, print the table; the exit code is 1 where a program failed, whatever the targets say."""
+    """Measure and print the table."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch", "ipyparallel", "ipykernel"]) | {"load before": machine.load()}
-    with contextlib.suppress(KeyboardInterrupt):
+    method = (
+        f"{args.rounds} rounds, {args.cells} cells in each; min / median / max of all samples; a ratio is the median "
+        "of the rounds' ratios; 1 thread a rank, Gloo on loopback; memory and CPU leave the notebook's own process out"
+    )
+
+    def measured() -> tuple[list[dict[str, Outcome]], list[str]]:
         rounds = run(args.rounds, args.cells, args.idle)
-        facts["load after"] = machine.load()
-        facts["method"] = (
-            f"{args.rounds} rounds, {args.cells} cells in each; min / median / max of all samples; a ratio is the "
-            "median of the rounds' ratios; 1 thread a rank, Gloo on loopback; memory and CPU leave the notebook's "
-            "own process out"
-        )
-        section = table.render("Starting, idling, stopping: `benchmarks/start.py`", facts, rows(rounds))
-        print(section)
-        if args.write:
-            table.write("start", section)
-        return int(any(o.failure for r in rounds for o in r.values()))
-    return 130
+        return rounds, [o.failure for r in rounds for o in r.values() if o.failure]
+
+    return report(
+        "start",
+        ["torch", "ipyparallel", "ipykernel"],
+        {"method": method},
+        measured,
+        lambda facts, rounds, _: table.render("Starting, idling, stopping: `benchmarks/start.py`", facts, rows(rounds)),
+        args.write,
+    )
 
 
 if __name__ == "__main__":

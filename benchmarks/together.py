@@ -9,17 +9,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from measure import machine, options, table
+from measure import options, table
 from measure.processes import Failed, Program, cpu_seconds
+from measure.report import report
 from measure.table import Row
 
+TITLE = "Labs on one machine: `benchmarks/together.py`"
 PROGRAM = [sys.executable, str(Path(__file__).resolve().parent / "programs" / "with_others.py")]
 WAYS = {"in turn": PROGRAM, "at once": [*PROGRAM, "all"]}
 LABS = 10
@@ -65,15 +66,24 @@ def _cpu(programs: Sequence[Program]) -> float:
     return sum(program.cpu() + cpu_seconds(program.popen.pid) for program in programs)
 
 
-def rows(rounds: Sequence[dict[str, tuple[Samples, str]]], labs: int) -> list[Row]:
+def run(rounds: int, labs: int, idle: float) -> tuple[list[dict[str, Samples]], list[str]]:
+    """All rounds, and what failed; the two ways take turns in being the first."""
+    done, failures = [], []
+    for i in range(rounds):
+        told = {}
+        for way in list(WAYS)[:: 1 if i % 2 else -1]:
+            told[way], failure = measure(way, labs, idle)
+            failures += [f"round {i + 1}, {way}: {failure}"] if failure else []
+        done.append(told)
+    return done, failures
+
+
+def rows(rounds: Sequence[dict[str, Samples]], labs: int, failures: Sequence[str] = ()) -> list[Row]:
     """The table's rows."""
-    failures = tuple(
-        f"round {i}, {way}: {failure}" for i, r in enumerate(rounds, 1) for way, (_, failure) in r.items() if failure
-    )
 
     def row(what: str, metric: str, unit: str, limit: float | None = None) -> Row:
-        ours, others = ([r[way][0].get(metric, []) for r in rounds] for way in WAYS)
-        return Row(what, unit, ours, "all at once", others, limit=limit, failures=failures)
+        ours, others = ([r[way].get(metric, []) for r in rounds] for way in WAYS)
+        return Row(what, unit, ours, "all at once", others, limit=limit, failures=tuple(failures))
 
     return [
         row(f"{labs} labs start together, 4 ranks each: the last one is up", "last", "s", UP),
@@ -87,33 +97,26 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = options.parser(__doc__, 3, "how often all labs start")
     parser.add_argument("--labs", type=options.count, default=LABS, help=f"labs that start together (default {LABS})")
-    parser.add_argument("--idle", type=float, default=20, help="seconds of idling in each round (default 20)")
-    args = parser.parse_args(argv)
-    if args.idle < 0:
-        parser.error("--idle wants 0 or more")
-    return args
+    options.idle(parser, 20, "each round")
+    return parser.parse_args(argv)
 
 
 def main() -> int:
-    """Measure and print the table; the exit code is 1 where a lab failed, whatever the targets say."""
+    """Measure and print the table."""
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends what was started
-    facts = machine.describe(["torch", "ipyparallel", "ipykernel"]) | {"load before": machine.load()}
-    rounds = []
-    for i in range(args.rounds):
-        ways = list(WAYS)[:: 1 if i % 2 else -1]
-        rounds.append({way: measure(way, args.labs, args.idle) for way in ways})
-    facts["load after"] = machine.load()
-    facts["method"] = (
+    method = (
         f"{args.rounds} rounds, {args.labs} labs in each, once taking turns and once all at once; min / median / max; "
         f"a ratio is the median of the rounds' ratios; idle: {args.idle:g} s of {args.labs} labs, for {WORKSHOP}, with "
         "the notebook's side"
     )
-    section = table.render("Labs on one machine: `benchmarks/together.py`", facts, rows(rounds, args.labs))
-    print(section)
-    if args.write:
-        table.write("together", section)
-    return int(any(failure for r in rounds for _, failure in r.values()))
+    return report(
+        "together",
+        ["torch", "ipyparallel", "ipykernel"],
+        {"method": method},
+        lambda: run(args.rounds, args.labs, args.idle),
+        lambda facts, rounds, failures: table.render(TITLE, facts, rows(rounds, args.labs, failures)),
+        args.write,
+    )
 
 
 if __name__ == "__main__":

@@ -178,3 +178,20 @@ def test_the_guards_cost_has_a_row_for_each_call_and_number_of_ranks(load):
     assert [row.measured_ratio() for row in rows] == [1.5] * 6
     section = (FOLDER / "RESULTS.md").read_text().split("<!-- guard: begin -->")[1].split("<!-- guard: end -->")[0]
     assert all(f"| {row.what} |" in section for row in rows)
+
+
+def test_labs_that_start_together_have_a_row_each_way_and_a_target(load):
+    together = load("together")
+    done = [{way: {"last": [12.0], "middle": [8.0], "cpu": [2.0], "idle": [40.0]} for way in together.WAYS}] * 2
+    rows = together.rows(done, 10)
+    assert [row.met() for row in rows] == [True, None, None, True]
+    late = [{**done[0], "in turn": {**done[0]["in turn"], "last": [15.1]}}, done[1]]
+    assert not together.rows(late, 10)[0].met()
+    assert not together.rows(done, 10, ["round 1, in turn: no lab"])[0].met(), "what failed has not met it"
+
+
+@pytest.mark.parametrize("argument", ["--rounds=0", "--labs=0", "--idle=-1"])
+def test_labs_that_start_together_want_sensible_arguments(load, argument, capsys):
+    with pytest.raises(SystemExit):
+        load("together").arguments([argument])
+    assert argument.split("=")[0] in capsys.readouterr().err.split("error:")[1]

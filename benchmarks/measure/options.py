@@ -19,3 +19,17 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} measures nothing: give 1 or more")
     return number
+
+
+def idle(parser: argparse.ArgumentParser, seconds: float, when: str) -> None:
+    """Add `--idle`: for how long nobody does anything, by default this long."""
+    parser.add_argument(
+        "--idle", type=_duration, default=seconds, help=f"seconds of idling in {when} (default {seconds:g})"
+    )
+
+
+def _duration(text: str) -> float:
+    seconds = float(text)
+    if seconds < 0:
+        raise argparse.ArgumentTypeError(f"{seconds:g} seconds: give 0 or more")
+    return seconds
