@@ -49,10 +49,10 @@ class Told:
 
     def _call(self, op: str, kind: str, start: float, end: float | None, **more: Any) -> Told:
         place, landed = more.pop("view", None), more.pop("landed", None)
-        ranks = tuple(more.pop("ranks", self.ranks))
+        ranks, group = tuple(more.pop("ranks", self.ranks)), more.pop("group", "")
         call = Op(
-            rank=0, issued=self.clock, op=op, kind=kind, ranks=ranks, dtype="float32", shape=(1,), bytes=4, line=2,
-            nth=sum(o.kind == "collective" and o.ranks == ranks for o in self.log.ops),
+            rank=0, issued=self.clock, op=op, kind=kind, ranks=ranks, group=group, dtype="float32", shape=(1,),
+            bytes=4, line=2, nth=sum(o.kind == "collective" and o.within == (ranks, group) for o in self.log.ops),
             entered=start / 1e3, left=None if end is None else end / 1e3, done=None if end is None else self.clock + 1,
         )  # fmt: skip
         for name, value in more.items():

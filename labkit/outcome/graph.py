@@ -12,7 +12,8 @@ from labkit.words import ranks
 class Waiting:
     """A rank that waits: in which call ("send", or "isend" where it waits for its `handle`), where, for which ranks.
 
-    `whom` is empty where nobody knows; `group` has the ranks of a group that is not everybody's.
+    `whom` is empty where nobody knows; `group` has the ranks of a group that is not everybody's, `name` is torch's
+    for it.
     """
 
     call: str
@@ -22,6 +23,7 @@ class Waiting:
     handle: bool = False
     meets: bool = False  # it is a collective
     group: tuple[int, ...] = ()
+    name: str = ""
 
     @property
     def what(self) -> str:

@@ -70,19 +70,27 @@ class Story(Graph):
         if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
             ops = [op for op in self.record.ops[rank] if self._is_open(op)]
         if not ops or where["op"] == "backward":  # what DDP does in there is none of the learner's calls
-            whom = self._of(ops).whom if ops else ()
+            whom = self._of(ops).whom if ops else self._not_made(rank) if where["op"] == "new_group" else ()
             return Waiting(
                 where["op"], Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place, whom
             )
         found = self._of(ops)
         return found if found.place or not where["line"] else replace(found, place=f"line {where['line']}")
 
+    def _not_made(self, rank: int) -> tuple[int, ...]:
+        """The members of the group that a rank is making which have not begun to make it."""
+        logs = self.record.logs
+        members = logs[rank].made[-1] if logs[rank].made else ()
+        many = logs[rank].made.count(members)
+        return tuple(r for r in members if r < self.record.n and logs[r].made.count(members) < many)
+
     def _of(self, ops: Sequence[Op], whom: Iterable[int] | None = None) -> Waiting:
         op = ops[-1]
         whom = {other for one in ops for other in self._whom(one)} if whom is None else whom
         group = op.ranks if len(op.ranks) < self.record.n else ()
         anybody = any(one.kind == "recv" and one.peer is None for one in ops)
-        return Waiting(op.op, _place(op), tuple(sorted(whom)), anybody, _late(op), op.kind == "collective", group)
+        meets = op.kind == "collective"
+        return Waiting(op.op, _place(op), tuple(sorted(whom)), anybody, _late(op), meets, group, op.group)
 
     @cached_property
     def _suffered(self) -> set[int]:
@@ -163,21 +171,21 @@ class Story(Graph):
         found = []
         for r, ops in enumerate(self.record.ops):
             within = {id(op) for op in self._within(r)}
-            met = {op.ranks for op in ops if id(op) in within and op.kind == "collective"}
+            met = {op.within for op in ops if id(op) in within and op.kind == "collective"}
             for op in ops:
                 if not op.asynchronous or op.waited or op.enqueued or id(op) in within:
                     continue
                 never = self._is_open(op)
-                if never or not self.cut or (op.kind == "collective" and op.ranks in met):
+                if never or not self.cut or (op.kind == "collective" and op.within in met):
                     found.append(Handle(r, op.op, op.place, tuple(sorted(self._whom(op))) if never else ()))
         return [h for h in found if h.rank not in self.waiting or self.waiting[h.rank].call != "backward"]
 
     # -- what the record says of one call -----------------------------------------------------------------------------
 
     @cached_property
-    def _came(self) -> dict[tuple[tuple[int, ...], int], dict[int, str]]:
+    def _came(self) -> dict[tuple[tuple[int, ...], str, int], dict[int, str]]:
         """Who came to each collective, and what they called it."""
-        return {(m.ranks, m.nth): {o.rank: o.op for o in m.ops} for m in self.record.meetings}
+        return {(m.ranks, m.group, m.nth): {o.rank: o.op for o in m.ops} for m in self.record.meetings}
 
     @cached_property
     def _alone(self) -> set[int]:
@@ -188,7 +196,7 @@ class Story(Graph):
         """For whom a call waits that has not ended: its peer, or those of a collective that did not come to it."""
         if op.kind != "collective":
             return set() if op.peer is None else {op.peer}
-        came = self._came[op.ranks, op.nth]
+        came = self._came[*op.within, op.nth]
         needs = op.primitive.needs(op.rank, op.peer, op.ranks) if op.primitive else set(op.ranks) - {op.rank}
         absent = set(op.ranks) - set(came)
         return absent & needs or absent or {r for r, called in came.items() if called != op.op}

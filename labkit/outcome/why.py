@@ -46,8 +46,11 @@ def _handle(story: Story, handle: Handle) -> str:
 def _cycles(story: Story) -> str:
     """Who waits for one another: in collectives that are called in different orders, or in a cycle of other calls."""
     inside = [r for cycle in story.cycles for r in cycle]
-    if all(story.waiting[r].meets for r in inside):
-        return f"{ranks(r for r in story.waiting if r in story.reached([r]))} call collectives in different orders"
+    calls = [story.waiting[r] for r in inside]
+    if all(call.meets for call in calls):
+        apart = len({call.group for call in calls}) == 1 < len({call.name for call in calls})
+        how = "of different groups that have the same ranks" if apart else "in different orders"
+        return f"{ranks(r for r in story.waiting if r in story.reached([r]))} call collectives {how}"
     ways = listed([" → ".join(map(str, [*cycle, cycle[0]])) for cycle in story.cycles])
     return f"{ranks(inside)} wait for one another in {'a cycle' if len(story.cycles) == 1 else 'cycles'}, {ways}"
 

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit.errors import MismatchError
+from labkit.rank import membership
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard
 from labkit.rank.calls import CALLS, Place, located
 from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
@@ -100,6 +101,8 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
         name, n, ranks = given["group_name"], given["group_size"], given["global_ranks_in_group"]
         if not _ours() or n < 2:
             return make_group(*args, **kwargs)
+        if _wanted and ranks:
+            membership.compare(given["store"], name, ranks)
         first = given["group_rank"] == 0 and (not ranks or dist.get_rank() in ranks)
         key, store = f"labkit-board/{name}", given["store"]
         if first:

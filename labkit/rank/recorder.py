@@ -78,7 +78,8 @@ class Cell:
     ops: deque[Op] = field(default_factory=lambda: deque(maxlen=LIMIT))
     made: int = 0  # operations, also those that are not kept
     order: Iterator[int] = field(default_factory=itertools.count)
-    nth: dict[tuple[int, ...], int] = field(default_factory=dict)  # the last collective of a group, counted from 0
+    nth: dict[str, int] = field(default_factory=dict)  # the last collective of a group, by its name, counted from 0
+    grouped: list[tuple[int, ...]] = field(default_factory=list)  # the ranks of groups that were made
     works: dict[int, tuple[weakref.ref[Any], list[Op]]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     sent: int | None = None  # bytes on the wire: before the cell while it runs, then within it
@@ -109,6 +110,7 @@ def install(shell: Any) -> None:
             wrapper = _recording(method, f"ProcessGroup.{name}", kind, "tensors", other, places=places)
             _wrap(name, wrapper, dist.ProcessGroup)
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
+        _wrap("new_group", _making(dist.new_group), distributed_c10d, dist)
         _wrap("destroy_process_group", _leaving(dist.destroy_process_group), distributed_c10d, dist)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         _put(ours=True)
@@ -202,6 +204,7 @@ def records() -> dict[str, Any]:
         spans=(found := list(computed.spans)),
         cut=computed.made - len(found),
         stood=list(computed.stood),
+        made=list(_cell.grouped),
     ).plain()
 
 
@@ -216,9 +219,9 @@ def _merged(ops: list[Op], missing: list[Noted]) -> list[Op]:
     moments += [(op.waited[1] if op.waited else op.left or op.entered, float(op.done)) for op in ops if op.done]
     merged = [replace(op) for op in ops] + [_witnessed(one, moments) for one in missing]
     merged.sort(key=lambda op: op.entered)
-    before: dict[tuple[int, ...], list[Op]] = {}
+    before: dict[str, list[Op]] = {}
     for op in (op for op in merged if op.kind == "collective"):
-        earlier = before.setdefault(op.ranks, [])
+        earlier = before.setdefault(op.group, [])
         op.nth += sum(o.witnessed for o in earlier) if not op.witnessed else earlier[-1].nth + 1 if earlier else 0
         earlier.append(op)
     return merged
@@ -234,6 +237,7 @@ def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
         op=one.op,
         kind="collective",
         ranks=_cell.tally.ranks[one.group],
+        group=one.group,
         dtype=one.dtype,
         shape=one.shape,
         bytes=one.bytes,
@@ -332,6 +336,21 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
     return batched
 
 
+def _making(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A rank notes which groups it makes: whoever waits in one waits for those that have not begun with it."""
+    called = inspect.signature(function)
+
+    @functools.wraps(function)
+    def making(*args: Any, **kwargs: Any) -> Any:
+        if _cell.on:
+            with contextlib.suppress(TypeError, ValueError, RuntimeError):  # torch will say what is wrong with it
+                ranks = called.bind(*args, **kwargs).arguments.get("ranks")
+                _cell.grouped.append(tuple(sorted(range(dist.get_world_size()) if ranks is None else ranks)))
+        return function(*args, **kwargs)
+
+    return making
+
+
 def _leaving(function: Callable[..., Any]) -> Callable[..., Any]:
     """A group that goes takes its counts along: what it did is looked up."""
 
@@ -414,12 +433,13 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         bytes=size,
         line=line,
         function=function,
+        group=name,
     )
     tensor = what[0] if shape is not None and not isinstance(what, Tensor) else what
     if isinstance(tensor, Tensor) and tensor.is_cuda:
         record.enqueued = True
     if kind == "collective":
-        record.nth = _cell.nth[ranks] = _cell.nth.get(ranks, -1) + 1
+        record.nth = _cell.nth[name] = _cell.nth.get(name, -1) + 1
     else:
         record.tag = given("tag") or 0
         if isinstance(tensor, Tensor):

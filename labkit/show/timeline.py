@@ -85,7 +85,7 @@ class Timeline:
         groups: dict[Any, list[Wait]] = {}
         for i, w in enumerate(self.record.waits):
             if w.seconds > NOTABLE * ends:
-                together = (w.op.ranks, w.op.nth, w.for_, w.kind) if w.op.kind == "collective" else i
+                together = (w.op.within, w.op.nth, w.for_, w.kind) if w.op.kind == "collective" else i
                 groups.setdefault(together, []).append(w)
         return list(groups.values())[:TOLD]
 

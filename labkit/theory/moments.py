@@ -142,7 +142,7 @@ class Moments:
         if op.kind == "collective":
             primitive = op.primitive
             needed = primitive.needs(op.rank, op.peer, op.ranks) if primitive else set(op.ranks) - {op.rank}
-            there = self._there.get((op.ranks, op.nth), {})
+            there = self._there.get((op.within, op.nth), {})
             return {r for r in needed if r not in there or self._begun(there[r]) > now}
         partner = self._partners.get(id(op))
         if partner is not None and self._begun(partner) <= now:
@@ -150,8 +150,8 @@ class Moments:
         return {op.peer} if op.peer is not None and op.peer != op.rank else set()
 
     @cached_property
-    def _there(self) -> dict[tuple[tuple[int, ...], int], dict[int, Op]]:
-        return {(m.ranks, m.nth): {op.rank: op for op in m.ops} for m in self.record.meetings}
+    def _there(self) -> dict[tuple[tuple[tuple[int, ...], str], int], dict[int, Op]]:
+        return {((m.ranks, m.group), m.nth): {op.rank: op for op in m.ops} for m in self.record.meetings}
 
     @cached_property
     def _partners(self) -> dict[int, Op]:

@@ -60,6 +60,7 @@ class Op:
     `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.
     `there`: when the data of an asynchronous collective was there, where that was noted: only if spans are used.
     `held`: its small tensors, of the last calls.
+    `group`: torch's name for its group, the same on all its ranks; two groups may have the same ranks.
     """
 
     rank: int
@@ -87,6 +88,7 @@ class Op:
     error: str = ""
     shared: int = 0
     there: float | None = None
+    group: str = ""
     held: list[Held] = field(default_factory=list)
     view: View | None = None
 
@@ -99,6 +101,11 @@ class Op:
     def arrived(self) -> float | None:
         """When its data was there, as exactly as anybody noted; `ended` where nobody noted more."""
         return self.ended if self.there is None else min(self.there, self.ended or self.there)
+
+    @property
+    def within(self) -> tuple[tuple[int, ...], str]:
+        """Its group: the ranks, and torch's name for it."""
+        return self.ranks, self.group
 
     @property
     def name(self) -> str:
@@ -162,6 +169,7 @@ class Log:
     and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody counts them.
     `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
     backward pass: from when its graph was computed until what waits for other ranks behind it was done.
+    `made` has the ranks of each group that this rank has begun to make, also of those that it is not in.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -177,6 +185,7 @@ class Log:
     spans: list[Span] = field(default_factory=list)
     cut: int = 0
     stood: list[tuple[float, float]] = field(default_factory=list)
+    made: list[tuple[int, ...]] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """As JSON carries it; `Log.of` reads it back."""
@@ -196,8 +205,8 @@ class Log:
             op.held = [Held(name, tuple(shape), before, after) for name, shape, before, after in held]
             op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
         spans, stood = [Span(*row) for row in plain["spans"]], [(a, b) for a, b in plain["stood"]]
-        buffers = [Buffer(*row) for row in plain["buffers"]]
-        return cls(**{**plain, "ops": ops, "buffers": buffers, "spans": spans, "stood": stood})
+        buffers, made = [Buffer(*row) for row in plain["buffers"]], [tuple(ranks) for ranks in plain["made"]]
+        return cls(**{**plain, "ops": ops, "buffers": buffers, "spans": spans, "stood": stood, "made": made})
 
 
 _NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer, Span, Held)}
@@ -230,6 +239,7 @@ class Meeting:
     """One collective: what each of its ranks calls, in the order of its group's calls. Ranks may be missing."""
 
     ranks: tuple[int, ...]
+    group: str
     nth: int
     ops: tuple[Op, ...]
 
@@ -290,10 +300,10 @@ class Record:
     @cached_property
     def meetings(self) -> tuple[Meeting, ...]:
         """Collectives, in the order in which their first rank came."""
-        found: dict[tuple[tuple[int, ...], int], list[Op]] = {}
+        found: dict[tuple[tuple[int, ...], str, int], list[Op]] = {}
         for op in (op for mine in self.ops for op in mine if op.kind == "collective"):
-            found.setdefault((op.ranks, op.nth), []).append(op)
-        meetings = [Meeting(ranks, nth, tuple(ops)) for (ranks, nth), ops in found.items()]
+            found.setdefault((*op.within, op.nth), []).append(op)
+        meetings = [Meeting(*which, tuple(ops)) for which, ops in found.items()]
         return tuple(sorted(meetings, key=lambda m: min(o.entered for o in m.ops)))
 
     @cached_property
@@ -357,9 +367,9 @@ def _shift(log: Log, seconds: float) -> None:
 def _messages(ops: Sequence[Sequence[Op]]) -> Iterable[Message]:
     takers: dict[tuple[Any, ...], list[Op]] = {}
     for op in (op for mine in ops for op in mine if op.kind == "recv"):
-        takers.setdefault((op.ranks, op.peer, op.rank, op.tag, _family(op)), []).append(op)
+        takers.setdefault((op.within, op.peer, op.rank, op.tag, _family(op)), []).append(op)
     for op in (op for mine in ops for op in mine if op.kind == "send"):
-        waiting = takers.get((op.ranks, op.rank, op.peer, op.tag, _family(op)))
+        waiting = takers.get((op.within, op.rank, op.peer, op.tag, _family(op)))
         yield Message(op, waiting.pop(0) if waiting else None)
     for op in (op for left in takers.values() for op in left):
         yield Message(None, op)

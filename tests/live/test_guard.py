@@ -124,6 +124,37 @@ def test_a_bucket_of_ddp_does_not_meet_another_call(lab):
     )
 
 
+def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their_ranks(lab):
+    code = (
+        "x = torch.full([1], float(rank))\n"
+        "if rank == 1:\n    a, b = dist.new_group([0, 1]), dist.new_group([1, 2])\n"
+        "else:\n    b, a = dist.new_group([1, 2]), dist.new_group([0, 1])\n"
+        "if rank < 2: dist.all_reduce(x, group=a)\nprint(int(x))"
+    )
+    said = refused(lab, code)
+    assert said.startswith("Ranks make different groups: rank ")
+    assert said.endswith("in the same order on every rank, also for groups that it is not in.")
+    assert any(f"rank 1 one of ranks {of} (line 3)" in said for of in ("0, 1", "1, 2"))
+
+
+def test_other_ranks_for_one_group_are_refused(lab):
+    said = refused(lab, "g = dist.new_group([0, 1, 2] if rank == 2 else [0, 1])")
+    assert "one of ranks 0–2 (line 1)" in said
+    assert "one of ranks 0, 1 (line 1)" in said
+
+
+def test_groups_of_which_only_the_members_know_are_made_and_may_be_made_anew(lab):
+    lab.run(
+        "from torch.distributed.device_mesh import init_device_mesh\nmesh = init_device_mesh('cpu', (world_size, 1))"
+    )
+    code = (
+        "x = torch.ones(1)\nif rank < 2:\n    g = dist.new_group([0, 1], use_local_synchronization=True)\n"
+        "    dist.all_reduce(x, group=g)\nelse:\n    dist.new_group([2], use_local_synchronization=True)\nprint(int(x))"
+    )
+    assert lab.run(code) == ["2\n", "2\n", "1\n"]
+    lab.run("for _ in range(3):\n    g = dist.new_group([0, 2])\n    if rank != 1: dist.destroy_process_group(g)")
+
+
 def test_a_mismatch_in_a_sub_group_names_its_ranks(lab):
     lab.run("pair = dist.new_group([0, 2])")
     assert "rank 0 calls all_reduce(SUM, float32[2]) (line 2); rank 2 calls all_reduce(SUM, float32[4]) (line 2)" in (

@@ -1,4 +1,4 @@
-"""A notebook whose lab has to wait for others to start says so; Stop ends the waiting, and the lab starts in its turn."""
+"""A notebook whose lab has to wait for its turn to start says so, and Stop ends the waiting."""
 
 from __future__ import annotations
 

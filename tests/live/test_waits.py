@@ -60,12 +60,12 @@ def test_ranks_that_a_group_lacks_are_waited_for_and_the_others_are_not(lab):
     assert waits.others == dict.fromkeys((1, 2), "finished the cell without it")
 
 
-def test_a_call_without_a_record_is_named_without_an_arrow(lab):
+def test_a_group_that_is_made_waits_for_those_that_do_not_make_it(lab):
     with pytest.raises(StuckError):
         lab.run("if rank < 2: dist.new_group([0, 1, 2])")
     waits = lab.last.waits()
-    assert waits.says[0] == "Ranks 0, 1 wait in new_group (line 1)."
-    assert waits.arrows == []
+    assert waits.says[0] == "Ranks 0, 1 wait for rank 2 in new_group (line 1)."
+    assert waits.arrows == [(0, 2), (1, 2)]
 
 
 def test_a_rank_that_raised_or_died_is_what_the_others_wait_for(lab):

@@ -62,6 +62,19 @@ HANGS = {
         "rank 1 is missing: it finished the cell, while rank 0 waits in all_reduce among ranks 0, 1 (line 3)",
         "Rank 1 is missing: it finished the cell, while rank 0 waited N s in all_reduce among ranks 0, 1 (line 3).",
     ),
+    "two groups have the same ranks": (
+        "g, h = dist.new_group([0, 1]), dist.new_group([0, 1])\n"
+        "if rank < 2:\n    dist.all_reduce(torch.ones(1), group=h if rank else g)",
+        "ranks 0, 1 call collectives of different groups that have the same ranks: each waits in all_reduce among "
+        "ranks 0, 1 (line 3)",
+        "Ranks 0, 1 call collectives of different groups that have the same ranks: each waited N s in all_reduce among "
+        "ranks 0, 1 (line 3).",
+    ),
+    "a group lacks a member while it is made": (
+        "if rank != 1:\n    dist.new_group([0, 1])",
+        "rank 1 is missing: it finished the cell, while rank 0 waits in new_group (line 2)",
+        "Rank 1 is missing: it finished the cell, while rank 0 waits in new_group (line 2).",
+    ),
     "a handle's collective lacks a rank": (
         "if rank:\n    work = dist.all_reduce(torch.ones(1), async_op=True)\n    work.wait()",
         "rank 0 is missing: it finished the cell, while ranks 1, 2 wait for the handle of all_reduce (line 3)",

@@ -44,6 +44,19 @@ def test_of_a_broadcast_only_its_root_is_missing():
     assert why(story) == "rank 1 is missing: it finished the cell, while rank 0 waits in broadcast (line 2)"
 
 
+def test_a_call_without_a_record_is_named_and_nobody_knows_for_whom_it_waits():
+    story = stuck([Told(2), Told(2)], {0: "new_group"}, {1: "went on computing (line 4)"})
+    assert story.arrows == []
+    assert why(story) == "rank 1 went on computing (line 4), while rank 0 waits in new_group (line 2)"
+
+
+def test_collectives_of_one_group_are_not_those_of_another_with_the_same_ranks():
+    ranks = [Told(2).meet("all_reduce", group="1").meet("all_reduce", group=g, **CUT) for g in ("2", "3")]
+    assert why(stuck(ranks, dict.fromkeys(range(2), "all_reduce"), {})) == (
+        "ranks 0, 1 call collectives of different groups that have the same ranks: each waits in all_reduce (line 2)"
+    )
+
+
 def test_ranks_that_do_different_things_instead_are_all_told():
     meet = Told(4).meet("all_reduce", **CUT)
     went = {1: "finished the cell without it", 2: "went on computing (line 7)", 3: "never ran the cell"}
