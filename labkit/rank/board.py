@@ -35,18 +35,31 @@ def _opened(nth: int, record: bytes) -> bytes | None:
 class FileBoard:
     """A board in a file, for the ranks of one host."""
 
-    def __init__(self, path: str, me: int, n: int) -> None:
+    def __init__(self, path: str, me: int, n: int, fd: int = -1) -> None:
         self.path, self.me, self.n = path, me, n
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC) if fd < 0 else fd
 
-    @staticmethod
-    def make(path: str, n: int) -> None:
-        """Make the file; OSError where there is no room for it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    @classmethod
+    def make(cls, path: str, n: int) -> FileBoard:
+        """Make a file, and be the first rank at it; where the disk is full a file in memory, which Linux has.
+
+        The others open it at `path`, one in memory only until the first rank closes it.
+        """
         try:
-            os.posix_fallocate(fd, 0, SLOTS * n * ROOM)
-        finally:
-            os.close(fd)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, SLOTS * n * ROOM)
+            except OSError:
+                os.close(fd)
+                os.unlink(path)
+                raise
+        except OSError:
+            if not hasattr(os, "memfd_create"):
+                raise
+            fd = os.memfd_create("labkit-board-")
+            os.ftruncate(fd, SLOTS * n * ROOM)
+            path = f"/proc/{os.getpid()}/fd/{fd}"
+        return cls(path, 0, n, fd)
 
     def write(self, nth: int, data: bytes) -> None:
         """Put up my call number `nth`, counted from 1."""

@@ -105,11 +105,18 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
             membership.compare(given["store"], name, ranks)
         first = given["group_rank"] == 0 and (not ranks or dist.get_rank() in ranks)
         key, store = f"labkit-board/{name}", given["store"]
+        board = None
         if first:
-            store.set(key, _new_board(name, n))
-        result = make_group(*args, **kwargs)
-        if isinstance(result[0], dist.ProcessGroup) and (place := store.get(key).decode()):
-            board = _open_board(place, store, given["group_rank"], n)
+            board, place = _new_board(store, n)
+            store.set(key, place)
+        try:
+            result = make_group(*args, **kwargs)
+        except BaseException:
+            if board:
+                board.remove()
+            raise
+        if isinstance(result[0], dist.ProcessGroup):
+            board = board or _open_board(store.get(key).decode(), store, given["group_rank"], n)
             _groups[name] = Guarded(board, Place(given["group_rank"], list(ranks) or list(range(n))))
             weakref.finalize(result[0], _gone, name, _groups[name]).atexit = False
         return result
@@ -125,17 +132,13 @@ def _ours() -> bool:
     return not dist.is_initialized() or distributed_c10d._get_default_group().group_name in _groups
 
 
-def _new_board(name: str, n: int) -> str:
-    """Make a board; its place, or "" where there is no room for one."""
+def _new_board(store: dist.Store, n: int) -> tuple[FileBoard | StoreBoard, str]:
+    """Make a board for the first rank; its place, where the others open it."""
     unique = secrets.token_hex(6)  # names of groups come again
     if not _beside:
-        return f"store:{unique}"
-    path = f"{_beside}-board-{unique}"
-    try:
-        FileBoard.make(path, n)
-    except OSError:
-        return ""
-    return path
+        return _open_board(f"store:{unique}", store, 0, n), f"store:{unique}"
+    board = FileBoard.make(f"{_beside}-board-{unique}", n)
+    return board, board.path
 
 
 def _open_board(place: str, store: dist.Store, me: int, n: int) -> FileBoard | StoreBoard:

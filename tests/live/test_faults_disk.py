@@ -85,6 +85,11 @@ def test_on_a_full_disk_cells_print_and_what_is_checked_is_told_and_only_not_wri
     cell = notebook.run("lab.check('mine', means='all_reduce')")
     assert cell.status == "ok"
     assert cell.result.startswith("✓ mine: right")
+    told = notebook.run(
+        "%%px\nfrom labkit.rank import guard\ng = dist.new_group()\ndist.all_reduce(torch.ones(1), group=g)\n"
+        "print(g.group_name in guard._groups)"
+    )
+    assert told.stdout == "ranks 0–2 │ True\n", "its calls are compared there too"
     assert "Your progress could not be written (No space left on device: " in cell.stdout + cell.stderr
     assert notebook.run(ALIVE).stdout == "rank 0 │ 3 100\nrank 1 │ 3 101\nrank 2 │ 3 102\n"
 

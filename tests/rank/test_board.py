@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+
+import pytest
 import torch.distributed as dist
 
 from labkit.rank.board import ROOM, SLOTS, FileBoard, StoreBoard
 
 
 def boards(tmp_path, n=3):
-    FileBoard.make(str(tmp_path / "board"), n)
-    return [FileBoard(str(tmp_path / "board"), i, n) for i in range(n)]
+    first = FileBoard.make(str(tmp_path / "board"), n)
+    return [first, *(FileBoard(first.path, i, n) for i in range(1, n))]
 
 
 def test_everyone_reads_what_everyone_has_written(tmp_path):
@@ -52,6 +57,22 @@ def test_the_first_rank_removes_the_file(tmp_path):
     a.remove()
     a.remove()
     assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+def test_on_a_full_disk_a_board_is_in_memory(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    a, b = boards(tmp_path, 2)
+    assert list(tmp_path.iterdir()) == []
+    b.write(1, b"two")
+    a.write(1, b"one")
+    assert a.read(1) == b.read(1) == {0: b"one", 1: b"two"}
+    a.remove()
+    b.write(2, b"still")
+    assert b.read(2) == {1: b"still"}
 
 
 def test_a_board_in_a_store_is_the_same(tmp_path):
