@@ -92,26 +92,6 @@ soak: $(VENV)/.test ## random faults in a row, a right answer after each, nothin
 again: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
 	$(BIN)/python .ci/again.py --runs=$(RUNS) -n $(WORKERS) $(BESIDE) tests/live
 
-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
-	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
-
-test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
-	$(BROWSE) $(PYTEST) tests/browser
-
-test-oldest: ## run the tests on the oldest versions, in .venv-oldest (PYTHON=python3.11)
-	$(MAKE) VENV=.venv-oldest PINS=.venv-oldest/pins.txt other
-
-test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=python3.13)
-	rm -f .venv-newest/.lab .venv-newest/.test
-	$(MAKE) VENV=.venv-newest PINS= other
-
-# Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
-other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
-other: $(VENV)/nbval.cfg test-code test-jupyter
-
-soak: $(VENV)/.test ## run the live tests RUNS times, every second time on busy cores; name each test of two verdicts
-	$(BIN)/python .ci/soak.py --runs=$(RUNS) -n $(WORKERS) $(BESIDE) tests/live
-
 notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal form (NOTEBOOKS=path, FRESH=1)
 	$(BIN)/python .ci/notebooks.py $(if $(FRESH),--fresh) $(NOTEBOOKS)
 
