@@ -21,11 +21,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci")]
 
 from chaos_census import Census  # noqa: E402
-from chaos_faults import COUNTED_ANEW, FAULTS  # noqa: E402
+from chaos_faults import FAULTS, RESTART  # noqa: E402
 from chaos_lab import Learner, learner  # noqa: E402
 
 MARK = "LABKIT_CHAOS"
-WARM_UP = ["the fork server is killed, then a rank", "the controller is killed between two cells", "Stop in lab.check"]
+WARM_UP = [  # what is imported, drawn and connected late, and kept
+    "the fork server is killed, then a rank",
+    "the controller is killed between two cells",
+    "Stop in lab.check",
+    "a hang is looked at",
+]
 
 
 def plan(seed: int, faults: int) -> Iterator[tuple[int, str, Random]]:
@@ -54,14 +59,11 @@ class Soak:
         faults, more = iter(faults), True
         while more:
             with learner(MARK) as who:
-                for k, name in enumerate(WARM_UP):
-                    who.right()
-                    self.suffer(who, name, Random(k))
-                before = who.census()
-                more = self._in(who, before, faults)
+                more = self._in(who, faults)
 
-    def _in(self, who: Learner, before: Census, faults: Iterator[tuple[int, str, Random]]) -> bool:
+    def _in(self, who: Learner, faults: Iterator[tuple[int, str, Random]]) -> bool:
         """Suffer faults in one notebook; whether there may be more of them, for another one."""
+        before = self._warm(who)
         for number, name, draw in faults:
             self._since += 1
             try:
@@ -74,15 +76,24 @@ class Soak:
                 return True
             self.seconds[name].append(took)
             print(f"{number:4} {name}{f' ({who.detail})' if who.detail else ''}: {took:.1f} s", flush=True)
-            if name in COUNTED_ANEW:
-                before = who.census()
+            if name == RESTART:
+                before = self._warm(who)
             if self._since >= self.every and self._count(who, before, number):
                 return True
         return self._count(who, before, 0)
 
+    def _warm(self, who: Learner) -> Census:
+        """Let a new kernel and its lab have what they get once; what there is then."""
+        for k, name in enumerate(WARM_UP):
+            who.right()
+            self.suffer(who, name, Random(k))
+        return who.census()
+
     def _count(self, who: Learner, before: Census, number: int) -> bool:
         self._since = 0
-        grown = who.census().grown(before)
+        now = who.census()
+        print(f"{number:4} {now}", flush=True)
+        grown = now.grown(before)
         self.leaked += grown
         for what in grown:
             print(f"{number:4} LEAKED {what}", flush=True)

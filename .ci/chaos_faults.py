@@ -11,6 +11,7 @@ from chaos_lab import Learner
 
 Fault = Callable[[Learner, Random], None]
 FAULTS: dict[str, Fault] = {}
+RESTART = "the kernel restarts"
 CELL, STUCK, STOPPED = "CellError: ", "StuckError: ", ("StoppedError: ", "KeyboardInterrupt: ")
 
 
@@ -63,22 +64,39 @@ def _cell(ends: str, code: str) -> Fault:
 FAULTS |= {name: _cell(*cell) for name, cell in CELLS.items()}
 
 
-@fault("another collective on one rank")
-def _(learner: Learner, draw: Random) -> None:
-    r, calls = draw.randrange(learner.n), ["barrier()", "all_reduce(x)", "broadcast(x, 0)", "reduce(x, 0)"]
-    one, others = draw.sample(calls, 2)
-    learner.may_die(*range(learner.n))
-    code = f"x = torch.ones(4)\nif rank == {r}: dist.{one}\nelse: dist.{others}\ndist.barrier()"
-    learner.px(code, CELL, STUCK, "")
+MISFITS = {
+    "another reduction": ("dist.all_reduce(x)", "dist.all_reduce(x, dist.ReduceOp.MAX)"),
+    "another root": ("dist.broadcast(x, 0)", "dist.broadcast(x, 1)"),
+    "another collective": ("dist.all_reduce(x)", "dist.barrier()"),
+    "another length": ("dist.all_reduce(x)", "dist.all_reduce(torch.ones(9))"),
+    "another dtype": ("dist.broadcast(x, 0)", "dist.broadcast(x.double(), 0)"),
+    "lists of another shape": (
+        "dist.all_gather([torch.ones_like(x)] * world_size, x)",
+        "dist.all_gather([torch.ones(2, 3)] * world_size, torch.ones(2, 3))",
+    ),
+    "swapped calls": ("dist.all_reduce(x)\n    dist.all_reduce(y)", "dist.all_reduce(y)\n    dist.all_reduce(x)"),
+}
 
 
-@fault("a shape or dtype that differs")
-def _(learner: Learner, draw: Random) -> None:
+def misfit(learner: Learner, draw: Random) -> str:
+    """A cell in which one rank makes a call that does not fit those of the others."""
+    learner.detail = draw.choice(sorted(MISFITS))
+    one, others = draw.sample(MISFITS[learner.detail], 2)
     r = draw.randrange(learner.n)
-    other = draw.choice(["torch.ones(9)", "torch.ones(4, dtype=torch.float64)", "torch.ones(2, 2, dtype=torch.int8)"])
-    call = draw.choice(["all_reduce(x)", "broadcast(x, 0)", "all_gather([torch.ones_like(x)] * world_size, x)"])
+    return f"x, y = torch.ones(4), torch.ones(4)\nif rank == {r}:\n    {one}\nelse:\n    {others}"
+
+
+@fault("calls that do not fit")
+def _(learner: Learner, draw: Random) -> None:
+    learner.px(misfit(learner, draw), "CellError: Ranks disagree on ")
+
+
+@fault("calls that do not fit, without the guard")
+def _(learner: Learner, draw: Random) -> None:
+    learner.cell("lab.guard = False", "")
     learner.may_die(*range(learner.n))
-    learner.px(f"x = {other} if rank == {r} else torch.ones(4)\ndist.{call}", CELL, STUCK, "")
+    learner.px(misfit(learner, draw), CELL, STUCK, "")
+    learner.cell("lab.guard = True\nlab.heal()", "")
 
 
 @fault("an asynchronous call that nobody waits for")
@@ -91,6 +109,15 @@ def _(learner: Learner, draw: Random) -> None:
 @fault("a rank leaves the group")
 def _(learner: Learner, draw: Random) -> None:
     learner.px(f"if rank >= {draw.randrange(learner.n)}: dist.destroy_process_group()", "")
+
+
+@fault("a hang is looked at")
+def _(learner: Learner, draw: Random) -> None:
+    r = draw.randrange(learner.n)
+    learner.px(f"x = torch.ones(1)\ndist.all_reduce(x)\nif rank != {r}: dist.all_reduce(x)", STUCK)
+    for look in ("lab.why()", "lab.last.travel()"):
+        said = learner.cell(look, "").result.lower()
+        assert f"rank {r}" in said, f"{look} names who is missing: {said}"
 
 
 @fault("an old sub-group is used after healing")
@@ -110,8 +137,8 @@ def _(learner: Learner, draw: Random) -> None:
     r = draw.randrange(learner.n)
     ways = [f"os._exit({draw.randrange(3)})", "os.abort()", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 11)"]
     learner.may_die(r)
-    rest = draw.choice(["dist.barrier()", "", "while True: pass"])
-    ends = learner.px(f"import os\nif rank == {r}: {draw.choice(ways)}\n{rest}", CELL, STUCK)
+    rest = draw.choice(["dist.barrier()", "", "time.sleep(1)"])
+    ends = learner.px(f"import os, time\nif rank == {r}: {draw.choice(ways)}\n{rest}", CELL, STUCK)
     assert f"rank {r} died" in ends.error or f"rank {r} died" in ends.traceback, ends.error
 
 
@@ -122,11 +149,11 @@ def _(learner: Learner, draw: Random) -> None:
     learner.px(f"if rank == {r}:\n    {draw.choice(ways)}\ndist.barrier()", CELL, STUCK, "")
 
 
-@fault("a huge print")
+@fault("a flood")
 def _(learner: Learner, draw: Random) -> None:
-    r, lines = draw.randrange(learner.n), draw.randrange(1, 9999)
-    cell = learner.px(f"if rank == {r}: print('x' * 99 + '\\n' * {lines} + 'end')", "")
-    assert "end" in cell.stdout, "its last line is shown"
+    r, lines, stream = draw.randrange(learner.n), draw.randrange(1, 99999), draw.choice(["stdout", "stderr"])
+    cell = learner.px(f"import sys\nif rank == {r}: print('x' * 99 + '\\n' * {lines} + 'end', file=sys.{stream})", "")
+    assert "end" in cell.stdout + cell.stderr, "its last line is shown"
 
 
 @fault("standard output is closed")
@@ -218,9 +245,14 @@ def _(learner: Learner, draw: Random) -> None:
 
 @fault("a rank is killed in a cell")
 def _(learner: Learner, draw: Random) -> None:
-    r = draw.randrange(learner.n)
-    code = BUSY[draw.choice(sorted(BUSY))].format(r=(r + 1) % learner.n)
-    learner.during(code, lambda: learner.signal(r, signal.SIGKILL), CELL, STUCK)
+    r, busy = draw.randrange(learner.n), draw.choice(sorted(BUSY))
+
+    def kill() -> None:
+        learner.signal(r, signal.SIGKILL)
+        if busy == "all compute":  # nobody waits for the dead rank
+            learner.stop_button()
+
+    learner.during(BUSY[busy].format(r=r), kill, CELL, STUCK, *STOPPED)
 
 
 @fault("a rank stands still")
@@ -271,15 +303,18 @@ def _(learner: Learner, draw: Random) -> None:
     learner.start()
 
 
-# ipyparallel keeps the client that it was connecting, for a minute or for ever: what the kernel has is counted anew.
-COUNTED_ANEW = ["Stop in start"]
-
-
 @fault("Stop in start")
 def _(learner: Learner, draw: Random) -> None:
     learner.stop()
     learner.at(draw.uniform(0.0, 2.0), learner.STARTS, learner.stop_button, *STOPPED, "")
     learner.start()
+
+
+@fault(RESTART)
+def _(learner: Learner, draw: Random) -> None:
+    if draw.random() < 0.5:
+        learner.notebook.send("%%px\n" + BUSY["all compute"])
+    learner.restart()
 
 
 @fault("two at once")

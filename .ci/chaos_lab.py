@@ -24,15 +24,21 @@ from tests.live.notebook import Cell, Notebook
 from tests.live.processes import SOON, Trace, carrying, eventually
 
 N = 3
-# Torch starts threads with the first sub-group and the first asynchronous call, and keeps them; a sub-group that a
-# variable holds keeps two of its own.
-WARM = """
-g = old = work = None
+# Before anything is counted, there is what a process starts late and keeps: torch starts threads with its first
+# sub-group and the first asynchronous call, pyzmq with the first long message. A sub-group that a variable holds keeps two.
+KEPT = """
+g = old = work = long = None
 group = dist.new_group(list(range(world_size)))
 dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
 dist.destroy_process_group(group)
 import gc; _ = gc.collect()
 """
+COUNTED = f"""
+lab.push(long=[0] * 10**5)
+_ = lab.pull("long")
+import gc; _ = gc.collect()
+lab.run({KEPT!r})
+None"""
 FACTS = "(lab._engines.processes.cluster.controller.pids[0], [m.pid for m in lab._engines.members])"
 
 
@@ -67,6 +73,12 @@ class Learner:
         """End the lab; nothing of it may be left."""
         self.cell("lab.stop()", "")
         assert eventually(self.trace.gone), f"left after lab.stop(): {self.trace.left()}"
+
+    def restart(self) -> None:
+        """Jupyter's Restart: the lab ends with the kernel, and the new kernel starts another one."""
+        self.notebook.restart()
+        assert eventually(self.trace.gone), f"left after a restart: {self.trace.left()}"
+        self.start()
 
     # -- cells ------------------------------------------------------------------------------------------------------
 
@@ -164,8 +176,8 @@ class Learner:
         self._anew, self._may_die, self.said = False, set(), ""
 
     def census(self) -> chaos_census.Census:
-        """Count what the lab has, once every rank has what torch starts late, and what nobody holds is collected."""
-        self.cell(f"import gc\n_ = gc.collect()\nlab.run({WARM!r})\nNone", "")
+        """Count what the lab has, once what starts late is there, and what nobody holds is collected."""
+        self.cell(COUNTED, "")
         return chaos_census.take(self.who, self.trace, self.place)
 
 

@@ -171,12 +171,10 @@ class Lab:
         self._strip: Strip | None = None
         shell = get_ipython()
         if shell is not None:
-            from labkit.cluster import forgotten
-            from labkit.cluster.magic import LabMagics, PictureMagics
+            from labkit.cluster import forgotten, magic
 
             STOP.watch(shell)
-            self._magics = LabMagics(shell, self._console)
-            shell.register_magics(self._magics, PictureMagics(shell, self.flow, self.wire, self.late))
+            self._magics = magic.register(shell, self._console, self.flow, self.wire, self.late)
             forgotten.watch(shell, self._engines)
         if wish.spread:
             self.reason = f"{self.reason}\n{_where(self._engines)}"

@@ -155,7 +155,11 @@ class Progress(Line):
     def show(self, elapsed: float, running: Running) -> None:
         if self.after < 0 or elapsed < self.after:
             return
-        said = {r: f"{doing(running.where.get(r))}{_last_line(reply)}" for r, reply in running.replies.items()}
+        dead = running.engines.dead()
+        said = {
+            r: f"died ({dead[r]})" if r in dead else f"{doing(running.where.get(r))}{_last_line(reply)}"
+            for r, reply in running.replies.items()
+        }
         self.write(f"{elapsed:.0f} s\n{merge(said)}")
 
 

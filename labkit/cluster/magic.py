@@ -161,5 +161,14 @@ class PictureMagics(Magics):
             print(mpi.cell(_under("mpi", line, cell), int(line)).rstrip("\n"))
 
 
+def register(shell: Any, console: Console, *shows: Callable[..., Any]) -> LabMagics:
+    """Give a notebook the magics of a lab, and take those of a lab before: IPython would keep both."""
+    kept = getattr(shell, "configurables", [])
+    kept[:] = [its for its in kept if not isinstance(its, (LabMagics, PictureMagics))]
+    magics = LabMagics(shell, console)
+    shell.register_magics(magics, PictureMagics(shell, *shows))
+    return magics
+
+
 def _under(magic: str, line: str, cell: str) -> str:
     return f"# %%{magic} {line}".rstrip() + "\n" + cell

@@ -26,6 +26,7 @@ from labkit.cluster.hosts import FarProcess, Hosts
 from labkit.cluster.process import Process
 from labkit.cluster.rundir import TAG, RunDir, choose_rundir, start_reaper
 from labkit.cluster.spread import Spread
+from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 
 STARTING = 60.0  # seconds in which everything must be up
@@ -88,6 +89,7 @@ class Processes:
         self._seats = 0
         self._reaper: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
+        self._asked_server: ForkClient | None = None
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
@@ -95,14 +97,16 @@ class Processes:
     def start(self, say: Callable[[str], None]) -> list[int]:
         """Start everything but the engines; the number of GPUs that torch finds, on each host."""
         self.run = choose_rundir()
-        self._reaper = start_reaper(self.run)
+        with STOP.whole():  # a reaper that nobody knows would keep the directory as long as the kernel lives
+            self._reaper = start_reaper(self.run)
         from traitlets import TraitError
 
         forking = self.launcher == "labkit"
         if forking:
             say(f"Starting a process on each host {self.spread.by} …" if self.spread else IMPORTING)
-            self._server = start_server(self.run.socket, self.run.tag)
-            server = ForkClient(self.run.socket)
+            with STOP.whole():
+                self._server = start_server(self.run.socket, self.run.tag)
+                server = self._asked_server = ForkClient(self.run.socket)
             server.send("import", kind="controller")
         try:
             self._make_cluster()
@@ -116,7 +120,7 @@ class Processes:
         self.cluster.start_controller_sync()
         if forking and not self.spread:
             server.send("preload")
-        self.client = self.cluster.connect_client_sync(timeout=STARTING)
+        self._connect()
         for name in MAGICS:  # while the server imports torch
             importlib.import_module(name)
         if self.spread:
@@ -161,6 +165,23 @@ class Processes:
             load_profile=False,
         )
 
+    def _connect(self) -> None:
+        """Connect a client to the controller, on this thread, where Stop ends it; `stop` closes what it has begun.
+
+        ipyparallel's own way is a thread that connects on: for a minute without a controller, and with one for ever.
+        """
+        from ipyparallel import Client
+
+        files = self.cluster._synchronize(self.cluster.controller.get_connection_info)
+        self.client = Client.__new__(Client)
+        self.client.__init__(
+            files["client"],
+            cluster=self.cluster,
+            profile_dir=self.cluster.profile_dir,
+            cluster_id=self.cluster.cluster_id,
+            timeout=STARTING,
+        )
+
     def _config(self) -> Any:
         """How controller and engines are started; ipyparallel's cluster file does not keep it."""
         from traitlets.config import Config
@@ -201,7 +222,7 @@ class Processes:
         self.run = RunDir(Path(shared["path"]), shared["tag"])
         ForkClient(self.run.socket).close()  # raises where it no longer answers
         self.cluster = ipp.Cluster.from_file(shared["file"], config=self._config(), log_level=50, shutdown_atexit=False)
-        self.client = self.cluster.connect_client_sync(timeout=STARTING)
+        self._connect()
         return self
 
     def gpus(self) -> list[int]:
@@ -216,6 +237,8 @@ class Processes:
         """End every process of the run and remove its files; of a run that another process owns, only leave it."""
         if hasattr(self, "client"):
             self.client.close(linger=0)
+        if self._asked_server is not None:
+            self._asked_server.close()
         if self.hosts is not None:
             self.hosts.stop()
         while self._reaper is not None:
@@ -445,7 +468,7 @@ class Processes:
         unused = self._controller_args("100-199")  # beside those that the engines know
         self.cluster.controller_args = [*unused, *RESTORE_ARGS]
         self.cluster.start_controller_sync()
-        self.client = self.cluster.connect_client_sync(timeout=STARTING)
+        self._connect()
         if not any(set(engines) <= known for known in self._known_within(RESTORING)):
             raise LabError("The ranks did not come back to the new controller. Call start() for new ones.")
 
@@ -459,10 +482,7 @@ class Processes:
 
 
 def _end_loop(cluster: Any) -> None:
-    """End the thread that a cluster has made beside a notebook's event loop, which ipyparallel keeps for ever.
-
-    One that still connects, for a start() that was stopped, ends by itself once it has given up.
-    """
+    """End the thread that a cluster has made beside a notebook's event loop, which ipyparallel keeps for ever."""
     thread, cluster._async_thread = cluster._async_thread, None
     if thread is not None:
         loop = cluster._thread_loop

@@ -17,7 +17,7 @@ import functools
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -100,6 +100,15 @@ class Stop:
                     self.told = True
 
         return unstopped
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """A block that no press tears in two: where Stop was pressed in it, KeyboardInterrupt is raised behind it."""
+        with self:
+            yield
+            wished, self.told = self.wished, True
+        if wished:
+            raise KeyboardInterrupt
 
     def watch(self, shell: Any) -> None:
         """Take the button from a notebook's kernel, which loses a cell's reply where a press hits its own code."""

@@ -209,11 +209,14 @@ def _is_up(noted: Socket) -> bool:
 def opened(noted: Socket) -> socket.socket:
     """A second handle on a socket, while it is the one that was noted; OSError where it is gone."""
     fd, inode = noted
-    s = socket.socket(fileno=os.dup(fd))
-    if os.fstat(s.fileno()).st_ino != inode:
-        s.close()
-        raise OSError("closed meanwhile")
-    return s
+    own = os.dup(fd)
+    try:
+        if os.fstat(own).st_ino != inode:
+            raise OSError("closed meanwhile")
+        return socket.socket(fileno=own)
+    except OSError:
+        os.close(own)  # which no socket has taken: the number may be a file's by now
+        raise
 
 
 def connected_sockets() -> set[Socket]:
@@ -234,7 +237,7 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
             info = os.fstat(int(name))
             if not stat.S_ISSOCK(info.st_mode):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as s:
+            with opened((int(name), info.st_ino)) as s:
                 tcp = s.family in (socket.AF_INET, socket.AF_INET6) and s.type == socket.SOCK_STREAM
                 if tcp and s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     listening.add((int(name), info.st_ino))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import socket
 import struct
 import sys
@@ -42,9 +41,9 @@ def read() -> dict[str, Any]:
 def sockets() -> list[tuple[str, str, int, int]]:
     """Every connected TCP socket of this process that carries data, with its counters."""
     found = []
-    for fd, _ in sorted(group.data_sockets()):
+    for noted in sorted(group.data_sockets()):
         try:
-            with socket.socket(fileno=os.dup(fd)) as s:
+            with group.opened(noted) as s:
                 found.append((name(s.getsockname()), name(s.getpeername()), *counters(s)))
         except (OSError, struct.error):  # closed meanwhile, or an older kernel
             continue

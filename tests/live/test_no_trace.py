@@ -142,6 +142,35 @@ def test_a_start_that_was_stopped_leaves_nothing(notebook):
     assert notebook.value("len(lab.status())" if notebook.run(START).status == "ok" else "0") == "2"
 
 
+PRESSED = """
+from labkit.cluster import processes
+from ipyparallel import Client
+import os, signal
+where, name = {"reaper": (processes, "start_reaper"), "client": (Client, "_start_io_thread")}[WHAT]
+begins = getattr(where, name)
+def pressed(*args):
+    setattr(where, name, begins)
+    begun = begins(*args)
+    os.kill(os.getpid(), signal.SIGINT)
+    return begun
+setattr(where, name, pressed)
+"""
+
+
+@pytest.mark.parametrize("what", ["reaper", "client"])
+def test_a_start_that_is_stopped_as_it_begins_something_leaves_nothing_of_it(notebook, what):
+    """Stop is pressed when it has begun, and before start() could know that."""
+    notebook.value("from labkit import start\nstart(2).stop()")
+    before = held(notebook)
+    notebook.value(PRESSED.replace("WHAT", repr(what)))
+    assert notebook.run("lab = start(2)").error.startswith("KeyboardInterrupt")
+    assert eventually(lambda: run_directory() is None, AFTER)
+    notebook.run("1 / 0")  # the last error is kept, with all that it came through
+    now = held(notebook)
+    assert not now[0] - before[0]
+    assert now[1] <= before[1]
+
+
 def test_a_program_in_any_folder_that_forgets_to_stop_its_lab_leaves_nothing(tmp_path):
     code = "from labkit import start; lab = start(2); lab.run('import os; print(os.getcwd())'); print(lab.address)"
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -172,13 +201,15 @@ def held(notebook):
     return descriptors(notebook.pid), len(os.listdir(f"/proc/{notebook.pid}/task"))
 
 
-def test_a_lab_that_was_stopped_leaves_no_thread_and_no_descriptor_in_the_kernel(notebook):
+def test_a_lab_that_was_stopped_leaves_no_thread_no_descriptor_and_no_object_in_the_kernel(notebook):
     seen = []
     for _ in range(4):
         notebook.value("from labkit import start\nlab = start(2)")
         notebook.value("lab.stop()")
         seen.append(held(notebook))
     assert seen[2:] == seen[1:3], "what the first one makes for good is no leak"
+    count = "from labkit.lab import Lab\nsum(isinstance(its, Lab) for its in gc.get_objects())"
+    assert notebook.value(count) == "1", "nobody holds the labs before the last"
 
 
 def test_ranks_that_were_started_anew_leave_no_descriptor_and_no_file(notebook):
