@@ -28,7 +28,7 @@ MARK = "LABKIT_CHAOS"
 WARM_UP = [  # what is imported, drawn and connected late, and kept
     "the fork server is killed, then a rank",
     "the controller is killed between two cells",
-    "Stop in lab.check",
+    "Stop in a call of the lab",
     "a hang is looked at",
 ]
 

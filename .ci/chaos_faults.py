@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable
 from random import Random
 
@@ -25,17 +23,15 @@ def fault(name: str) -> Callable[[Fault], Fault]:
     return entered
 
 
-# -- cells that fail or hang by themselves: {r} is a random rank, {q} the next one ----------------------------------
+# -- cells that fail or hang by themselves: {r} is a random rank, {q} the next one ---------------------------------
 
 CELLS = {
     "a rank raises": (CELL, "if rank == {r}: 1 / 0\ndist.barrier()"),
     "every rank raises": (CELL, "dist.barrier()\nraise KeyError('weights')"),
     "a syntax error": (CELL, "x = (1,\nfor"),
     "a rank recurses without end": (CELL, "def deep(): return deep() + 1\nif rank == {r}: deep()\ndist.barrier()"),
-    "a rank skips a collective": (STUCK, "if rank != {r}: dist.all_reduce(torch.ones(3))"),
     "a receive that never comes": (STUCK, "if rank == {r}: dist.recv(torch.ones(1), {q})"),
-    "everybody sends first": (STUCK, "dist.send(torch.ones(1), (rank + 1) % world_size)"),
-    "everybody receives first": (STUCK, "dist.recv(torch.ones(1), (rank + 1) % world_size)"),
+    "everybody sends or receives first": (STUCK, "dist.{first}(torch.ones(1), (rank + 1) % world_size)"),
     "a sub-group hangs": (
         STUCK,
         "g = dist.new_group(sorted([{r}, {q}]))\nif rank == {r}: dist.all_reduce(torch.ones(1), group=g)",
@@ -56,7 +52,7 @@ CELLS = {
 def _cell(ends: str, code: str) -> Fault:
     def run(learner: Learner, draw: Random) -> None:
         r = draw.randrange(learner.n)
-        learner.px(code.format(r=r, q=(r + 1) % learner.n), ends)
+        learner.px(code.format(r=r, q=(r + 1) % learner.n, first=draw.choice(["send", "recv"])), ends)
 
     return run
 
@@ -97,6 +93,15 @@ def _(learner: Learner, draw: Random) -> None:
     learner.may_die(*range(learner.n))
     learner.px(misfit(learner, draw), CELL, STUCK, "")
     learner.cell("lab.guard = True\nlab.heal()", "")
+
+
+@fault("a cell that runs beside the notebook")
+def _(learner: Learner, draw: Random) -> None:
+    """The next one waits for it, or finds that it hangs."""
+    r, hangs = draw.randrange(learner.n), draw.random() < 0.5
+    learner.cell(f"%%px --noblock\nimport time\ntime.sleep(0.2)\nif rank != {r} or not {hangs}: dist.barrier()", "")
+    learner.cell("lab.why()", "")
+    learner.cell("%pxresult", STUCK if hangs else "")
 
 
 @fault("an asynchronous call that nobody waits for")
@@ -222,11 +227,13 @@ def _(learner: Learner, draw: Random) -> None:
     learner.at(draw.uniform(0.0, 2.5), "%%px\n" + code.format(r=r), learner.stop_button, *STOPPED, STUCK, CELL)
 
 
-@fault("Stop in lab.check")
+@fault("Stop in a call of the lab")
 def _(learner: Learner, draw: Random) -> None:
     learner.px("def my_sum(x):\n    dist.all_reduce(x)\n    return x", "")
-    check = "lab.check('my_sum', means='all_reduce')"
-    learner.at(draw.uniform(0.0, 1.5), check, learner.stop_button, *STOPPED, "")
+    learner.detail = draw.choice(
+        ["lab.check('my_sum', means='all_reduce')", "lab.sweep()", "lab.late('dist.barrier()', 1)"]
+    )
+    learner.at(draw.uniform(0.0, 1.5), learner.detail, learner.stop_button, *STOPPED, "")
 
 
 # -- signals from outside -------------------------------------------------------------------------------------------
@@ -240,7 +247,7 @@ BUSY = {
 @fault("a rank is killed between two cells")
 def _(learner: Learner, draw: Random) -> None:
     for r in draw.sample(range(learner.n), draw.randint(1, learner.n)):
-        learner.signal(r, signal.SIGKILL)
+        learner.kill(r)
 
 
 @fault("a rank is killed in a cell")
@@ -248,7 +255,7 @@ def _(learner: Learner, draw: Random) -> None:
     r, busy = draw.randrange(learner.n), draw.choice(sorted(BUSY))
 
     def kill() -> None:
-        learner.signal(r, signal.SIGKILL)
+        learner.kill(r)
         if busy == "all compute":  # nobody waits for the dead rank
             learner.stop_button()
 
@@ -262,23 +269,18 @@ def _(learner: Learner, draw: Random) -> None:
     learner.px(f"import os\nif rank == {r}: os.kill(os.getpid(), 19)\ndist.barrier()", STUCK, CELL)
 
 
-@fault("a rank stands still for a moment")
+@fault("a rank or the controller stands still for a moment")
 def _(learner: Learner, draw: Random) -> None:
-    r = draw.randrange(learner.n)
-    again = draw.uniform(0.0, 0.5)
-
-    def still() -> None:
-        learner.signal(r, signal.SIGSTOP)
-        time.sleep(again)
-        learner.signal(r, signal.SIGCONT)
-
-    learner.at(draw.uniform(0.0, 0.3), "%%px\nimport time\ntime.sleep(0.5)\ndist.barrier()", still, "")
+    learner.detail, who = draw.choice([("the controller", "controller"), *(("a rank", r) for r in range(learner.n))])
+    again = draw.uniform(0.0, 0.5 if who != "controller" else 2.0)
+    code = "%%px\nimport time\ntime.sleep(0.5)\ndist.barrier()"
+    learner.at(draw.uniform(0.0, 0.3), code, lambda: learner.pause(who, again), "")
 
 
 @fault("the fork server is killed, then a rank")
 def _(learner: Learner, draw: Random) -> None:
     learner.kill("forkserver")
-    learner.signal(draw.randrange(learner.n), signal.SIGKILL)
+    learner.kill(draw.randrange(learner.n))
 
 
 @fault("the controller is killed between two cells")

@@ -18,14 +18,13 @@ from random import Random
 import chaos_census
 from chaos_rounds import draw_round
 
-from labkit.cluster.process import Process
 from labkit.cluster.reaper import ended
 from tests.live.notebook import Cell, Notebook
 from tests.live.processes import SOON, Trace, carrying, eventually
 
 N = 3
-# Before anything is counted, there is what a process starts late and keeps: torch starts threads with its first
-# sub-group and the first asynchronous call, pyzmq with the first long message. A sub-group that a variable holds keeps two.
+# What a process starts late and keeps is there before anything is counted: torch starts threads with its first
+# sub-group and asynchronous call, pyzmq with its first long message. A sub-group that a variable holds keeps two.
 KEPT = """
 g = old = work = long = None
 group = dist.new_group(list(range(world_size)))
@@ -126,27 +125,33 @@ class Learner:
         """These ranks may lose their variables, if the learner is told so."""
         self._may_die |= set(ranks)
 
-    def signal(self, rank: int, sig: signal.Signals) -> None:
-        """Send the process of a rank a signal; one that was killed has ended when this returns."""
-        if sig == signal.SIGKILL:
-            self.may_die(rank)
-        process = Process(self._pids[rank], self.trace.tag)
-        process.send(sig)
-        assert sig != signal.SIGKILL or process.wait(SOON)
-
-    def kill(self, what: str) -> None:
-        """Kill the lab's "controller", "forkserver" or "reaper"."""
-        if what == "controller":
-            found = {self.who.controller}
-        else:
-            found = {p.pid for p in self.trace.processes() if any(f"{what}" in word for word in p.cmdline())}
-            found -= {self.who.controller, *self._pids}  # forked ones look like their server
-        assert found, f"there is no {what}"
-        for pid in found:
-            fd = os.pidfd_open(pid)
+    def kill(self, who: int | str) -> None:
+        """Kill a rank, or the lab's "controller", "forkserver" or "reaper": it has ended when this returns."""
+        if isinstance(who, int):
+            self.may_die(who)
+        for fd in self._held(who):
             signal.pidfd_send_signal(fd, signal.SIGKILL)
             assert ended(fd, SOON)
             os.close(fd)
+
+    def pause(self, who: int | str, seconds: float) -> None:
+        """Let a rank or one of the others stand still for so long."""
+        for fd in self._held(who):
+            signal.pidfd_send_signal(fd, signal.SIGSTOP)
+            time.sleep(seconds)
+            signal.pidfd_send_signal(fd, signal.SIGCONT)
+            os.close(fd)
+
+    def _held(self, who: int | str) -> list[int]:
+        """A pidfd of its process, which is surely the lab's; none where a rank has ended by now."""
+        ours = {p.pid: p for p in self.trace.processes()}
+        known = dict(enumerate(self._pids)) | {"controller": self.who.controller}
+        if who in known:
+            return [os.pidfd_open(known[who])] if known[who] in ours else []
+        # The server's name is also that of what it has forked.
+        found = [pid for pid in ours.keys() - known.values() if any(str(who) in word for word in ours[pid].cmdline())]
+        assert found, f"there is no {who}"
+        return [os.pidfd_open(pid) for pid in found]
 
     def stop_button(self) -> None:
         """Press Stop."""

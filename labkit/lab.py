@@ -159,7 +159,8 @@ class Lab:
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
         self.reason = ""
-
+        shell = get_ipython()
+        STOP.watch(shell)
         try:
             self._engines = self._started(wish)
         except BaseException as error:
@@ -169,11 +170,9 @@ class Lab:
         self._console = Console(self._engines, self._drawn)
         self._magics: Any = None
         self._strip: Strip | None = None
-        shell = get_ipython()
         if shell is not None:
             from labkit.cluster import forgotten, magic
 
-            STOP.watch(shell)
             self._magics = magic.register(shell, self._console, self.flow, self.wire, self.late)
             forgotten.watch(shell, self._engines)
         if wish.spread:

@@ -6,9 +6,12 @@ found there: nothing else in it lets another thread, or a signal, have its turn.
 
 from __future__ import annotations
 
+import re
 import sys
 from types import FrameType
 from typing import Any
+
+LIBRARY = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")  # files that are not the learner's
 
 
 def line(frame: FrameType) -> int:
@@ -23,15 +26,16 @@ def line(frame: FrameType) -> int:
     return found
 
 
-def interrupt(frame: FrameType | None) -> None:
+def interrupt(frame: FrameType | None, returns: bool = False) -> None:
     """Raise KeyboardInterrupt in a frame: from the handler of a signal, which has found it there.
 
-    Where Python knows no line it is raised at the next instruction that has one: IPython cannot show the other.
+    Where Python knows no line it is raised at the next instruction that has one: IPython cannot show the other. With
+    `returns` it is raised once what the frame has called returns.
     """
     tracing = sys.gettrace()
     if tracing is _waiting:
         return  # for the line in which an earlier one will be raised
-    if frame is None or frame.f_lineno or tracing:
+    if frame is None or tracing or (frame.f_lineno and not returns):
         raise KeyboardInterrupt
     frame.f_trace = _raise
     sys.settrace(_waiting)

@@ -25,7 +25,9 @@ from IPython.core.getipython import get_ipython
 
 from labkit import lines
 from labkit.errors import StoppedError
+from labkit.theory.record import is_cell
 
+IMPORT = "<frozen importlib._bootstrap>"
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -55,7 +57,8 @@ class Stop:
         if self._depth:
             self.presses += 1
         elif _learners(frame):
-            lines.interrupt(frame)
+            importer = _importer(frame)
+            lines.interrupt(importer or frame, returns=importer is not None)
         else:
             self._early += 1
 
@@ -123,6 +126,8 @@ class Stop:
 
         kernel.pre_handler_hook = pre_handler_hook
         _show_no_press(shell)
+        if _in_main_thread() and not self._depth:
+            signal.signal(signal.SIGINT, self.press)  # for the rest of this cell
 
 
 def _show_no_press(shell: Any) -> None:
@@ -163,6 +168,24 @@ def _learners(frame: FrameType | None) -> bool:
             return "to_run" in frame.f_locals and sys.exc_info()[0] is None
         frame = frame.f_back
     return shell is None or frame is not None
+
+
+def _importer(frame: FrameType | None) -> FrameType | None:
+    """The frame that imports a library, if one is being imported here: broken off, it would stay half imported.
+
+    A module of the learner's own is broken off like a cell: it may never end.
+    """
+    importer, imports = None, False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == IMPORT:
+            imports = True
+        elif imports:
+            importer, imports = frame, False
+        if is_cell(file) or not lines.LIBRARY.search(file):
+            break
+        frame = frame.f_back
+    return importer
 
 
 STOP = Stop()

@@ -24,7 +24,6 @@ from labkit.theory.record import is_cell
 
 TORCH = str(Path(dist.__file__).parent) + os.sep
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
-FOREIGN = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
 STACK = 6  # frames of the learner's that are told
@@ -69,7 +68,7 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
 def is_learners(frame: FrameType) -> bool:
     """Whether a frame runs the learner's code, in a cell or in a file of their own."""
     file = frame.f_code.co_filename
-    return is_cell(file) or not FOREIGN.search(file)
+    return is_cell(file) or not lines.LIBRARY.search(file)
 
 
 def learners(frames: Iterable[FrameType]) -> list[tuple[str, int, str]]:

@@ -206,3 +206,25 @@ def test_stop_pressed_one_to_ten_times_at_any_moments_ends_the_cell_as_an_error_
     assert told or hopeless or late, f"{what} {moments} {cell}"
     after = watched.run(ALIVE)
     assert (after.error, after.stdout) == ("", "ranks 0–2 │ 3 True\n"), f"{what} {moments} {cell} {after}"
+
+
+IMPORTS = {
+    "with a line behind it": "import {name}\nafter = 1",
+    "with none": "import {name}",
+    "in a function": "def use():\n    from {name} import WHOLE\n    return WHOLE\n\nafter = use()",
+    "by name": "import importlib\nafter = importlib.import_module('{name}')",
+}
+
+
+@pytest.mark.parametrize("where", ["site-packages", "mine"])
+@pytest.mark.parametrize("way", IMPORTS)
+def test_a_library_is_imported_to_its_end_before_stop_ends_the_cell(notebook, tmp_path, way, where):
+    """Broken off, it would stay half imported for good, as matplotlib does; a module of the learner's own may be."""
+    name = f"pressed_{where[:4]}_{list(IMPORTS).index(way)}"
+    (tmp_path / where).mkdir()
+    (tmp_path / where / f"{name}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nWHOLE = True\n")
+    notebook.value(f"import sys\nsys.path.insert(0, {str(tmp_path / where)!r})\nafter = 0")
+    cell = notebook.run(IMPORTS[way].format(name=name))
+    assert cell.error.startswith("KeyboardInterrupt"), cell
+    whole = f"getattr(sys.modules.get('{name}'), 'WHOLE', False)"
+    assert notebook.value(f"({whole}, after, sys.gettrace())") == str((where == "site-packages", 0, None))
