@@ -66,6 +66,8 @@ class Soak:
         before = self._warm(who)
         for number, name, draw in faults:
             self._since += 1
+            if name == RESTART:  # what there was is counted now or never
+                self._count(who, before, number)
             try:
                 took = self.suffer(who, name, draw)
             except Exception as error:
@@ -92,7 +94,7 @@ class Soak:
     def _count(self, who: Learner, before: Census, number: int) -> bool:
         self._since = 0
         now = who.census()
-        print(f"{number:4} {now}", flush=True)
+        print(f"{number:4} counted: {now}", flush=True)
         grown = now.grown(before)
         self.leaked += grown
         for what in grown:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import sys
 import time
+from traceback import clear_frames
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -38,7 +39,9 @@ def install(shell: Any) -> None:
         error = sys.exc_info()[1]
         note(shell, error)
         _cut(error)
-        return show(*args, **kwargs)
+        shown = show(*args, **kwargs)
+        _let_go(error)
+        return shown
 
     showtraceback.noting = True  # type: ignore[attr-defined]
     shell.showtraceback = showtraceback
@@ -149,6 +152,15 @@ def _cut(error: BaseException | None) -> None:
             for e in reversed(mine):
                 cut = TracebackType(cut, e.tb_frame, e.tb_lasti, e.tb_lineno)
             error.__traceback__ = cut
+        error = error.__cause__ or error.__context__
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Empty the frames that an error came through, which Python keeps until the next: they hold groups and tensors."""
+    gone = set()
+    while error is not None and id(error) not in gone:
+        gone.add(id(error))
+        clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 
 

@@ -195,3 +195,23 @@ def test_a_function_that_labkit_runs_by_name_leaves_its_end_too(lab):
     outcome = engines.call("labkit.rank.clock.timed", dict.fromkeys(range(lab.n), ("bad",)), 5)
     assert all("needs a function to call" in error.evalue for error in outcome.errors.values())
     assert [a["error"] for a in told(lab).values()] == ["LabError"] * 3
+
+
+HELD = """
+import weakref
+class Big: pass
+def fails():
+    big = Big()
+    seen.append(weakref.ref(big))
+    try: 1 / 0
+    except ZeroDivisionError as error: raise KeyError("weights") from error
+seen = []
+fails()
+"""
+
+
+def test_the_last_error_holds_nothing_that_the_functions_had_which_it_came_through(lab):
+    """A tensor for which memory ran out, or a process group with its threads and sockets."""
+    with contextlib.suppress(CellError):
+        lab.run(HELD)
+    assert lab.pull("seen[0]() is None") == [True] * lab.n
