@@ -24,7 +24,7 @@ def recorded(*each: tuple[list[tuple[str, float, float | None]], list[tuple[floa
     for r, (spans, calls) in enumerate(each):
         made = [Span(r, name, name.split()[0] if name[:4] in ("forw", "back") else "", a, b) for name, a, b in spans]
         ends = [b for _, _, b in spans if b is not None]
-        log = Log([send(r, a, b) for a, b in calls], began=0.0, ended=max(ends, default=1.0), wall=0.0, host="here")
+        log = Log([send(r, a, b) for a, b in calls], began=0.0, ended=max(ends, default=1.0), host="here")
         log.spans = made
         logs.append(log.plain())
     return Timeline(logs)

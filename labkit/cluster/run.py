@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from labkit import moment
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
@@ -57,7 +58,7 @@ class Running:
         self.prints = prints  # its output is wanted as well
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
         self.importing = False  # a rank imports a library, when last looked at for a hang
-        self.freed = math.inf  # when the lab began to free its ranks, on the clock of `RankOutcome.at`
+        self.freed = math.inf  # the `moment` when the lab began to free its ranks
         self.awake = Awake()
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
         self._imports: dict[int, float] = {}  # since when a rank imports a library
@@ -150,7 +151,7 @@ class Running:
             else:
                 elsewhere[r] = "finished the cell without it"
         stacks = {r: w["stack"] for r, w in self.where.items() if w.get("stack")}
-        return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, "at": _now()}
+        return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, **_now()}
 
     def seen(self) -> Outcome:
         """What becomes of the cell, while it runs still; what came of it, where it has ended."""
@@ -174,7 +175,7 @@ class Running:
         has left its cell, or has not begun with it yet, before `LEAVING` is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
-        engines, self.freed = self.engines, time.time_ns()
+        engines, self.freed = self.engines, moment.now()
         if signal not in (None, 0, "SIGINT"):
             engines.signal(self.pending(), signal)
         for r, w in self.where.items():
@@ -242,6 +243,7 @@ class Running:
         """Note of every error when it was raised and by whom, as the rank recorded it."""
         raised = list(outcome.errors)
         told = self.engines.ask("ended", raised, ANSWER) if raised and outcome.ended != "lost" else {}
+        here = moment.clock()
         for r in outcome.ranks:
             if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
                 r.ename, r.evalue = r.answer["error"][:2]
@@ -250,7 +252,7 @@ class Running:
                 end = told.get(r.rank)
                 if not end or end["request"] != self.replies[r.rank].msg_id:
                     continue
-            r.at = end["at"]
+            r.at = end["at"] + moment.apart(end["clock"], here)
             r.raised = "lab" if end["raised"] == "operation" and r.at > self.freed else end["raised"]
 
 
@@ -269,7 +271,7 @@ def run(
     """
     ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
-        return running.outcome(ended, at=_now())
+        return running.outcome(ended, **_now())
     if ended != "stuck":
         running.look()
     fate = running.fate()
@@ -307,9 +309,9 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     return ""
 
 
-def _now() -> float:
-    """The time, where times may be told: recorded notebooks are compared word by word."""
-    return 0.0 if QUIET in os.environ else time.time()
+def _now() -> dict[str, Any]:
+    """When this is, where times may be told: recorded notebooks are compared word by word."""
+    return {} if QUIET in os.environ else {"at": moment.now(), "clock": moment.clock()}
 
 
 def _instead(where: dict[str, Any], runs: bool) -> str:

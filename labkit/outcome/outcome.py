@@ -22,7 +22,7 @@ class RankOutcome:
     evalue: str = ""
     traceback: str = ""
     raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
-    at: int = 0  # when, in nanoseconds on a clock that the ranks of a host share
+    at: float = 0.0  # when: a `moment` of the notebook's clock
     apart: bool = False  # it ended well, and outside of the lab's process group
 
 
@@ -41,7 +41,8 @@ class Outcome:
     waiting: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → where it was when it was freed
     elsewhere: dict[int, str] = field(default_factory=dict)  # rank → what it did instead
     stacks: dict[int, list[list[Any]]] = field(default_factory=dict)  # rank → where it did that: function, line, source
-    at: float = 0.0  # when the lab saw all this, in seconds since 1970; 0 where times are not to be told
+    at: float = 0.0  # when the lab saw all this, a `moment` of its `clock`; 0 where times are not to be told
+    clock: tuple[str, float] = ("", 0.0)
 
     @property
     def errors(self) -> dict[int, RankOutcome]:

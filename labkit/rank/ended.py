@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import dis
 import sys
-import time
 from traceback import clear_frames
 from types import FrameType, TracebackType
 from typing import Any
 
 import torch.distributed as dist
 
+from labkit import moment
 from labkit.rank import frames, group, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
-NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0, "raised": "", "op": None, "line": None}
+NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None}
 
 _last = NOTHING
-_group = 0  # when the group was joined in which that happened
+_group = 0.0  # when the group was joined in which that happened
 _interrupted = False  # by the lab, in the cell that runs
 
 
@@ -58,19 +58,20 @@ def last() -> dict[str, Any]:
     failed through the lab too.
     """
     aborted = group.times()[1]
-    return {**_last, "aborted": aborted if aborted is not None and aborted > _group else None}
+    broken_off = aborted if aborted is not None and aborted > _group else None
+    return {**_last, "clock": moment.clock(), "aborted": broken_off}
 
 
 def of(error: BaseException) -> dict[str, Any]:
-    """What is known of an exception that was just caught: `error` (its type's name), `at`, `raised`, `op` and `line`.
+    """What is known of an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op` and `line`.
 
-    `at` is when it was caught, in nanoseconds since 1970: one clock for all ranks of a host. `op` is the operation of
+    `at` is when it was caught, a `moment` of the `clock`: one for all ranks of a host. `op` is the operation of
     torch.distributed or comms that it came out of, `line` the line of the cell that led there. `raised` is
     - "operation" where an operation between ranks failed under way: a connection went down, nobody came in time;
     - "lab" where the lab had broken the group off before, or interrupted the cell;
     - "learner" for everything else, torch's complaint about a wrong argument as well.
     """
-    at = time.time_ns()
+    at = moment.now()
     below = _frames(error.__traceback__)
     cells = [i for i, (frame, _, _) in enumerate(below) if is_cell(frame.f_code.co_filename)]
     called = [frame for frame, _, _ in below[(cells[-1] + 1 if cells else 0) :]]
@@ -80,6 +81,7 @@ def of(error: BaseException) -> dict[str, Any]:
     return {
         "error": type(error).__name__,
         "at": at,
+        "clock": moment.clock(),
         "raised": _raised(error),
         "op": op,
         "line": below[cells[0]][1] if cells else None,
@@ -183,7 +185,7 @@ def _end(shell: Any, result: Any) -> None:
     known = _last["request"] == _request(shell) and _last["error"] == type(error).__name__
     if error is None:
         _group = group.times()[0]
-        _last = {**NOTHING, "request": _request(shell), "at": time.time_ns()}
+        _last = {**NOTHING, "request": _request(shell), "at": moment.now()}
     elif not known:  # a SyntaxError is shown in another way
         note(shell, error)
 

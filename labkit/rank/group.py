@@ -9,7 +9,6 @@ import socket
 import stat
 import struct
 import sys
-import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 from torch.distributed import distributed_c10d
 
-from labkit import place
+from labkit import moment, place
 from labkit.errors import LabError
 from labkit.rank import guard
 from labkit.rank.slack import DROWSY, may_oversleep
@@ -36,8 +35,8 @@ LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobod
 Socket = tuple[int, int]  # a file descriptor and its inode: the descriptor's number is used again
 
 _store: MeetingStore | None = None
-_joined_at = 0  # nanoseconds since 1970, as the next
-_aborted_at: int | None = None
+_joined_at = 0.0  # a `moment`, as the next
+_aborted_at: float | None = None
 _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
@@ -55,7 +54,7 @@ def join(
     """
     global _store, _joined_at, _world, _counted
     leave()
-    _joined_at = time.time_ns()
+    _joined_at = moment.now()
     before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     _to_store.clear()
@@ -124,7 +123,7 @@ def abort() -> None:
     """
     global _aborted_at
     if not aborted():
-        _aborted_at = time.time_ns()
+        _aborted_at = moment.now()
     _shut()
 
 
@@ -144,8 +143,8 @@ def aborted() -> bool:
     return _store is None or _store.aborted
 
 
-def times() -> tuple[int, int | None]:
-    """When this rank last joined a group, and when the lab last broke one off (None: never); in ns since 1970."""
+def times() -> tuple[float, float | None]:
+    """When this rank last joined a group, and when the lab last broke one off (None: never); both a `moment`."""
     return _joined_at, _aborted_at
 
 

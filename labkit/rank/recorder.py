@@ -45,6 +45,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from labkit import moment
 from labkit.rank import comms, guard, objects, p2p, passes, spans, wire
 from labkit.rank.held import TENSORS, Call, Copies, Tensors
 from labkit.rank.snapshots import Snapshots
@@ -196,7 +197,7 @@ def records() -> dict[str, Any]:
         journal=_snapshots.journal(),
         began=_cell.began,
         ended=_cell.ended,
-        wall=time.time() - time.perf_counter(),
+        clock=moment.clock(),
         host=socket.gethostname(),
         dropped=_cell.made - len(kept),
         unnamed=unnamed,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,7 +20,10 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
+from labkit import moment
+
 FUNCTIONAL = "_functional_collectives.py"
+JUMP = 0.5  # seconds by which the wall has jumped: less is the time between two looks at two clocks
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Tally:
         self._began = self._now()
         self._ended: dict[str, Counts] | None = None
         self._left = False
+        self._wall = moment.wall()
 
     def know(self, group: Any, name: str) -> tuple[int, ...]:
         """The ranks of a group, which is from now on known by its name."""
@@ -141,7 +144,8 @@ class Tally:
         lacking = sum(self._lacking(name, i, last[i]) for name, last in ended.items() for i in range(len(last)))
         if not lacking and not self._left:
             return [], 0
-        found = [one for one in noted(since, until, self._mixed) if one.group in self.ranks and not self._has(one)]
+        every = noted(since, until, self._mixed, self._wall)
+        found = [one for one in every if one.group in self.ranks and not self._has(one)]
         return found, max(0, lacking - len({(one.group, one.backend, one.number) for one in found}))
 
     def _lacking(self, name: str, backend: int, until: int) -> int:
@@ -153,15 +157,18 @@ class Tally:
         return any(span.has(one.backend, one.number) for span in self._spans.get(one.group, ()))
 
 
-def noted(since: float, until: float, mixed: Collection[str] = ()) -> Iterator[Noted]:
+def noted(since: float, until: float, mixed: Collection[str] = (), wall: float | None = None) -> Iterator[Noted]:
     """The collectives that began between two moments (`perf_counter`), as the flight recorder has them.
 
-    `mixed` are the names of the groups that have Gloo and NCCL.
+    `mixed` are the names of the groups that have Gloo and NCCL. The flight recorder goes by the clock on the wall:
+    `wall` is what made a moment one of its times before (`moment.wall`), should that clock have jumped since.
     """
-    offset = time.time() - time.perf_counter()
+    now = moment.wall()
+    walls = [now] if wall is None or abs(wall - now) < JUMP else [now, wall]
     for entry in _entries():
-        entered = entry["time_created_ns"] / 1e9 - offset
-        if since <= entered <= until and not entry["is_p2p"]:
+        created = entry["time_created_ns"] / 1e9
+        entered = next((created - w for w in walls if since <= created - w <= until), None)
+        if entered is not None and not entry["is_p2p"]:
             yield _noted(entry, entered, mixed)
 
 

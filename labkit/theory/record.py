@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from typing import Any
 
+from labkit import moment
 from labkit.theory.primitives import Primitive, find
 from labkit.words import count, ranks
 
@@ -164,8 +165,8 @@ class Buffer:
 class Log:
     """What one rank kept of one cell: its calls in their order, and what its small buffers held.
 
-    `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, `wall` what makes
-    them seconds since 1970. `dropped` calls are too many to be kept; `unnamed` ones were counted by a process group
+    `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, each a `moment`
+    of the `clock`. `dropped` calls are too many to be kept; `unnamed` ones were counted by a process group
     and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody counts them.
     `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
     backward pass: from when its graph was computed until what waits for other ranks behind it was done.
@@ -177,7 +178,7 @@ class Log:
     journal: list[tuple[int, list[Any]]] = field(default_factory=list)
     began: float = 0.0
     ended: float | None = None
-    wall: float = 0.0
+    clock: tuple[str, float] = ("", 0.0)
     host: str = ""
     dropped: int = 0
     unnamed: int = 0
@@ -331,7 +332,8 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
     several = len({log.host for log, plain in zip(kept, logs, strict=True) if plain}) > 1
     if several:
         notes.append("times of different hosts are compared by the hosts' own clocks, which may be milliseconds apart")
-    shift = [log.wall if several else 0.0 for log in kept]
+    first = next((log.clock for log, plain in zip(kept, logs, strict=True) if plain), Log.clock)
+    shift = [moment.apart(log.clock, first) for log in kept]
     begun = [op.entered + shift[r] for r, log in enumerate(kept) for op in log.ops]
     begun += [span.entered + shift[r] for r, log in enumerate(kept) for span in log.spans]
     start = min(begun, default=0.0)

@@ -1,4 +1,4 @@
-"""A laptop that slept: everything stood still for a while, or the clock on the wall jumped, and nothing is amiss."""
+"""A laptop that slept: everything stood still for a while, and nothing is amiss (its clock: test_faults_clock.py)."""
 
 from __future__ import annotations
 

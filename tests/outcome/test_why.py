@@ -80,13 +80,20 @@ def test_without_records_nobody_is_spared():
 
 def test_seconds_are_told_from_each_rank_s_own_clock_and_only_where_they_are_wanted():
     late = [Told(2).meet("all_reduce", 1_000, 9_000, error="RuntimeError"), Told(2).meet("barrier", 0, 500)]
-    late[0].log.wall, late[1].log.wall = 100.0, 200.0  # seconds since 1970 when its clock stood at 0
+    late[0].log.clock, late[1].log.clock = ("a", 100.0), ("b", 200.0)  # seconds since 1970 when it stood at 0
     late[0].log.ended = late[1].log.ended = 9.0
     story = stuck(late, {0: "all_reduce"}, {1: "went on computing (line 7)"}, at=205.0)
     assert story.seconds == {0: 8.0, 1: 4.5}
     assert why(story) == ("rank 1 went on computing for 4.5 s (line 7), while rank 0 waited 8 s in all_reduce (line 2)")
     assert why(story, times=False) == ("rank 1 went on computing (line 7), while rank 0 waits in all_reduce (line 2)")
     assert stuck(late, {0: "all_reduce"}, {1: "went on computing (line 7)"}).seconds == {}
+
+
+def test_seconds_are_those_of_the_one_clock_of_a_machine_whatever_the_wall_says():
+    one = Told(2).meet("all_reduce", 1_000, None)
+    one.log.clock = ("here", 100.0)
+    outcome = Outcome([], "stuck", waiting={0: where("all_reduce")}, at=3.0, clock=("here", 3700.0))
+    assert Story(told(one, Told(2)), outcome).seconds == {0: 2.0}
 
 
 def test_while_a_cell_runs_ranks_have_waited():

@@ -136,6 +136,16 @@ def test_times_of_several_hosts_come_with_a_warning():
     assert read(told(Told(2).meet("barrier"), Told(2).meet("barrier"))).notes == ()
 
 
+def test_times_of_several_hosts_are_compared_by_their_walls_and_those_of_one_are_not():
+    here, same, there = (
+        Told(3).meet("barrier", 1_000),
+        Told(3).meet("barrier", 2_000),
+        Told(3, "b").meet("barrier", 500),
+    )
+    here.log.clock, same.log.clock, there.log.clock = ("a", 100.0), ("a", 3700.0), ("b", 103.0)
+    assert [ops[0].entered for ops in read(told(here, same, there)).ops] == [0.0, 1.0, 2.5]
+
+
 def test_a_rank_that_does_not_answer_is_named_and_one_that_had_no_part_is_not():
     assert read([Told(2).meet("barrier")(), None]).notes == ("no record of rank 1",)
     assert read([Told(2).meet("barrier")(), {}]).notes == ()

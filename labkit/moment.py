@@ -1,0 +1,36 @@
+"""When something happened: seconds on a clock that nobody sets, and how far apart two machines' clocks are.
+
+The clock on the wall jumps: a laptop that slept, NTP, an administrator. The processes of a machine share one that does
+not, on Linux CLOCK_MONOTONIC, and its moments are compared as they are. Another machine's has another beginning: only
+there does the wall, as it stood when the moment was told, say how far apart they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from time import perf_counter as now  # by name: a cell that replaces time.perf_counter does not replace this one
+from typing import Any
+
+from labkit import place
+
+__all__ = ["apart", "clock", "now", "wall"]
+
+
+def wall() -> float:
+    """What makes a moment of this process seconds since 1970, as the clock on the wall stands now."""
+    return time.time() - now()
+
+
+def clock() -> tuple[str, float]:
+    """What goes with a moment that is told to another process: whose clock it is of, and `wall`."""
+    return place.here(), wall()
+
+
+def apart(clock: Sequence[Any], other: Sequence[Any]) -> float:
+    """What makes a moment of the one clock a moment of the other.
+
+    >>> apart(("here", 100.0), ("here", 3700.0)), apart(("there", 100.0), ("here", 90.0))
+    (0.0, 10.0)
+    """
+    return 0.0 if clock[0] == other[0] else float(clock[1] - other[1])
