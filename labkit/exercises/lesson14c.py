@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Exercise, Mutant
 from labkit.grading.inputs import counting, draws
-from labkit.grading.promises import Calls
+from labkit.grading.promises import Calls, Messages
 
 # -- A: clipping --------------------------------------------------------------------------------------------------
 
@@ -88,90 +88,98 @@ def exam_clip(gradient, limit):
     ),
 )
 
-# -- B: as long as there is data ----------------------------------------------------------------------------------
+# -- B: the edges of a strip --------------------------------------------------------------------------------------
 
 
-def _epochs(xs: Sequence[Any]) -> list[Any]:
-    longest = max(len(x) for x in xs)
-    total = np.zeros(longest, dtype="float32")
-    for x in xs:
-        total[: len(x)] += x
-    return [total] * len(xs)
+def _edges(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    return [np.concatenate([xs[r - 1][-1:], xs[r], xs[(r + 1) % n][:1]]) for r in range(n)]
 
 
-def _shards(n: int) -> list[Case]:
-    def case(sizes: Sequence[int], about: str) -> Case:
-        return Case([np.arange(1, k + 1, dtype="float32") * 10**r for r, k in enumerate(sizes)], about)
-
+def _strips(n: int) -> list[Case]:
     return [
-        case([3] * (n - 1) + [2], "the last rank has a batch less"),
-        case([2] * n, "as many batches on each rank"),
-        case([*range(1, n), 4], "a different number on each rank"),
-        case([3] * (n - 1) + [0], "the last rank has none"),
+        Case(counting(n, 3), ""),
+        Case(counting(n, 1), "one number on each rank, which is both edges"),
+        Case(draws(n, 40, seed=3), "40 numbers"),
+        Case(draws(n, 5, "float64", 4), "float64"),
     ]
 
 
-EXAM_EPOCH = Exercise(
-    name="exam_epoch",
+EXAM_EDGES = Exercise(
+    name="exam_edges",
     lesson="14c",
-    title="Program B: one epoch",
+    title="Program B: the edges of a strip",
     statement=(
-        "`batches` holds one number for each batch of this rank, its gradient. The ranks have **different numbers of "
-        "batches**, perhaps none. In step i, all ranks sum the gradients of their i-th batches; a rank that has no "
-        "more "
-        "adds 0. Return the sums of all steps, as many as the rank with the most batches has, a tensor, on every "
-        "rank. (How "
-        "many calls it takes is up to you.)"
+        "A long row of numbers is cut into strips, and `x` is this rank's strip. The strips form a ring: the last rank "
+        "is the left neighbour of rank 0. Return the strip with one more number at each end: in front of it the last "
+        "number of the left neighbour's strip, behind it the first one of the right neighbour's. `x` stays as it is. "
+        "Two messages from each rank are enough. It must work with two ranks, too, where both neighbours are the same "
+        "rank."
     ),
     minutes=8,
     difficulty=2,
-    means=_epochs,
-    inputs=_shards,
+    means=_edges,
+    inputs=_strips,
+    ranks=(4, 2, 3),
+    keeps_input=True,
+    promises=(Messages(2),),
     specimen='''
-def exam_epoch(batches):
-    """Return the summed gradients of all steps of an epoch."""
-    sums = []
-    for gradient in batches:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        sums.append(total)
-    return torch.stack(sums)
+def exam_edges(x):
+    """Return the strip between its two neighbours' edges."""
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
+    sent = [
+        dist.isend(x[:1], dst=left, tag=0),
+        dist.isend(x[-1:], dst=right, tag=1),
+    ]
+    dist.recv(before, src=left, tag=0)
+    dist.recv(after, src=right, tag=1)
+    for work in sent:
+        work.wait()
+    return torch.cat([before, x, after])
 ''',
     solution='''
-def exam_epoch(batches):
-    """Return the summed gradients of all steps of an epoch."""
-    steps = torch.tensor(len(batches), device=device)
-    dist.all_reduce(steps, op=dist.ReduceOp.MAX)
-    sums = torch.zeros(steps.item(), dtype=batches.dtype, device=device)
-    sums[: len(batches)] = batches
-    dist.all_reduce(sums)
-    return sums
+def exam_edges(x):
+    """Return the strip between its two neighbours' edges."""
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
+    sent = [
+        dist.isend(x[:1], dst=left, tag=0),
+        dist.isend(x[-1:], dst=right, tag=1),
+    ]
+    dist.recv(before, src=left, tag=1)
+    dist.recv(after, src=right, tag=0)
+    for work in sent:
+        work.wait()
+    return torch.cat([before, x, after])
 ''',
     mutants=(
+        Mutant("puts the edges at the wrong ends", replace=("[before, x, after]", "[after, x, before]")),
+        Mutant("adds its own edges", replace=("[before, x, after]", "[x[:1], x, x[-1:]]")),
         Mutant(
-            "drops what not all ranks have",
-            replace=(
-                "    sums[: len(batches)] = batches\n",
-                "    dist.all_reduce(steps.fill_(len(batches)), op=dist.ReduceOp.MIN)\n    sums[: steps.item()] = "
-                "batches[: steps.item()]\n",
-            ),
+            "uses no tags, and swaps the edges of two ranks",
+            source="""
+def exam_edges(x):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
+    sent = [dist.isend(x[:1], dst=left), dist.isend(x[-1:], dst=right)]
+    dist.recv(before, src=left)
+    dist.recv(after, src=right)
+    for work in sent:
+        work.wait()
+    return torch.cat([before, x, after])
+""",
         ),
-        Mutant(
-            "takes rank 0's number of batches",
-            replace=("dist.all_reduce(steps, op=dist.ReduceOp.MAX)", "dist.broadcast(steps, src=0)"),
-            verdict="raises",
-        ),
-        Mutant("makes room for everybody's batches", replace=(", op=dist.ReduceOp.MAX", "")),
-        Mutant("averages", replace=("return sums", "return sums / world_size")),
-        Mutant("puts its batches at the end", replace=("sums[: len(batches)]", "sums[len(sums) - len(batches) :]")),
+        Mutant("tags a message with its sender", replace=("tag=1),", "tag=rank),"), verdict="deadlock"),
     ),
     hints=(
-        "How many times does each rank call `all_reduce`?",
-        "Agree on the number of steps first: `op=dist.ReduceOp.MAX`. Whoever has no batch left brings a zero.",
+        "Write down the two messages that rank 1 sends: to whom, and with which tag. Then the two that rank 2 expects.",
+        "What comes from the left has travelled to the right. Which tag did its sender give it?",
     ),
     after=(
-        "`torch.distributed.algorithms.Join` does this for DDP: a rank without data shadows the others' collectives. "
-        "Most training loops drop the last batches instead, or repeat some rows."
+        "The two sides of a message have to agree on its tag: name it after the direction in which the message "
+        "travels, not after the side on which it lies. Gloo compares tags. NCCL ignores them (pytorch#94819, #125079) "
+        "and takes the messages between two ranks in the order in which they were sent: there, look at the order."
     ),
 )
 
@@ -179,16 +187,19 @@ def exam_epoch(batches):
 
 
 def _loaded(xs: Sequence[Any]) -> list[Any]:
-    return [tuple(xs[0])] * len(xs)
+    return [xs[0].T] * len(xs)
 
 
 def _weights(n: int) -> list[Case]:
-    def case(shape: tuple[int, ...], about: str) -> Case:
-        size = int(np.prod(shape))
-        pairs = zip(counting(n, size), counting(n, size), strict=True)
-        return Case([(a.reshape(shape) + 1, -b.reshape(shape) - 1) for a, b in pairs], about)
+    def case(shape: tuple[int, int], about: str) -> Case:
+        return Case([x.reshape(shape) for x in counting(n, shape[0] * shape[1])], about)
 
-    return [case((2,), ""), case((2, 3), "matrices"), case((1,), "one number each")]
+    return [
+        case((2, 3), ""),
+        case((3, 3), "a square matrix"),
+        case((1, 4), "a single column"),
+        case((5, 8), "5 times 8"),
+    ]
 
 
 EXAM_LOAD = Exercise(
@@ -196,59 +207,51 @@ EXAM_LOAD = Exercise(
     lesson="14c",
     title="Program C: load the weights",
     statement=(
-        "Rank 0 has read a checkpoint, in which the tensors lie in the order in which they were saved; the other ranks "
-        "have made the same tensors in the order of their code. Return `query` and `key` **of rank 0**, in this "
-        "order, on "
-        "every rank. You may overwrite the arguments. Two calls are enough."
+        "Rank 0 has read a matrix from a checkpoint that keeps it transposed: `stored` has the rows where the model "
+        "has columns. (The other ranks bring a matrix of the same shape, with other numbers.) Return the model's "
+        "`weight`, the transpose of **rank 0's** `stored`, on every rank. `stored` stays as it is. One call is enough."
     ),
     minutes=5,
-    difficulty=1,
+    difficulty=2,
     means=_loaded,
     inputs=_weights,
-    promises=(Calls(2),),
+    keeps_input=True,
+    promises=(Calls(1),),
     specimen='''
-def exam_load(query, key):
-    """Return rank 0's query and key."""
+def exam_load(stored):
+    """Return the transpose of rank 0's matrix."""
     if rank == 0:
-        weights = {"key": key, "query": query}  # as they were saved
+        weight = stored.clone().t()
     else:
-        weights = {"query": query, "key": key}
-    for weight in weights.values():
-        dist.broadcast(weight, src=0)
-    return weights["query"], weights["key"]
+        weight = torch.empty(stored.shape[1], stored.shape[0], device=device)
+    dist.broadcast(weight, src=0)
+    return weight
 ''',
     solution='''
-def exam_load(query, key):
-    """Return rank 0's query and key."""
+def exam_load(stored):
+    """Return the transpose of rank 0's matrix."""
     if rank == 0:
-        weights = {"key": key, "query": query}  # as they were saved
+        weight = stored.t().contiguous()
     else:
-        weights = {"query": query, "key": key}
-    for name in sorted(weights):
-        dist.broadcast(weights[name], src=0)
-    return weights["query"], weights["key"]
+        weight = torch.empty(stored.shape[1], stored.shape[0], device=device)
+    dist.broadcast(weight, src=0)
+    return weight
 ''',
     mutants=(
-        Mutant("broadcasts the last rank's", replace=("src=0", "src=world_size - 1")),
-        Mutant(
-            "returns them the other way round",
-            replace=('return weights["query"], weights["key"]', 'return weights["key"], weights["query"]'),
-        ),
-        Mutant("broadcasts the queries only", replace=("in sorted(weights)", 'in ["query"]')),
-        Mutant(
-            "looks for a tensor that is not there",
-            replace=("sorted(weights)", '["query", "keys"]'),
-            verdict="raises",
-            says="KeyError",
-        ),
+        Mutant("clones after it has transposed", replace=("stored.t().contiguous()", "stored.t().clone()")),
+        Mutant("does not transpose", replace=("stored.t().contiguous()", "stored.clone().reshape(stored.shape[::-1])")),
+        Mutant("takes the last rank's", replace=("src=0", "src=world_size - 1")),
+        Mutant("keeps its own", replace=("    dist.broadcast(weight, src=0)\n", "")),
     ),
     hints=(
-        "Write down the calls of rank 0 in their order, with the tensors' names; then those of rank 1.",
-        "The order has to come from something that is the same everywhere: the sorted names, say.",
+        "Which rank is right? Compare what rank 1 holds with rank 0's `stored`, number by number, in their order.",
+        "`print(weight.shape, weight.stride())` on each rank. Which of the two does a message carry?",
     ),
     after=(
-        "All shapes agree, so no tool of torch's sees anything. Go through names in a sorted order, or "
-        "broadcast the names first. A set of names is worse: strings hash differently in each process."
+        "`t()` moves no number: it only changes the order in which the same memory is read. Gloo's broadcast sends "
+        "the memory, and each rank reads it in its own order (pytorch#192920; #107352 for scatter). `.contiguous()` "
+        "puts the numbers in order first. `.clone()` after `.t()` does not: it keeps the strides. NCCL in PyTorch "
+        "refuses such a tensor."
     ),
 )
 
@@ -334,65 +337,89 @@ def exam_accuracy(hits, rows):
     ),
 )
 
-# -- E: pairs -----------------------------------------------------------------------------------------------------
+# -- E: deal out --------------------------------------------------------------------------------------------------
 
 
-def _pair(xs: Sequence[Any]) -> list[Any]:
-    return [xs[r - r % 2] for r in range(len(xs))]
+def _dealt(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    each = -(-len(xs[0]) // n)
+    return list(np.concatenate([xs[0], np.zeros(each * n - len(xs[0]), xs[0].dtype)]).reshape(n, each))
 
 
-EXAM_PAIRS = Exercise(
-    name="exam_pairs",
+def _rows(n: int) -> list[Case]:
+    return [
+        Case(counting(n, 2 * n), "rows that can be dealt out evenly"),
+        Case(counting(n, 2 * n + 1), "one row too many"),
+        Case(counting(n, 1), "one row"),
+        Case(draws(n, 3 * n - 1, seed=5), "one row too few"),
+    ]
+
+
+EXAM_DEAL = Exercise(
+    name="exam_deal",
     lesson="14c",
-    title="Program E: ask the neighbour",
+    title="Program E: deal out the rows",
     statement=(
-        "Ranks 0 and 1 are a pair, 2 and 3 are the next one, and so on. In every pair the **first rank** tells its `x` "
-        "to the second one. Return that `x` on both. `x` stays as it is. It must work with any even number of ranks."
+        "Rank 0 deals out its `x`, one number a row: the first rows to rank 0, the next ones to rank 1, and so on, "
+        "`ceil(len(x) / world_size)` rows to each. Where the rows run out, zeros fill up the rest. Return this rank's "
+        "rows. (`x` is equally long on all ranks, and only rank 0's numbers count.) `x` stays as it is. One call is "
+        "enough."
     ),
-    minutes=5,
+    minutes=6,
     difficulty=1,
-    means=_pair,
-    ranks=(2, 4),
+    means=_dealt,
+    inputs=_rows,
+    ranks=(4, 3),
     keeps_input=True,
+    promises=(Calls(1),),
     specimen='''
-def exam_pairs(x):
-    """Return the x of the first rank of my pair."""
-    for first in range(0, world_size, 2):
-        pair = dist.new_group([first, first + 1])
-        if rank in (first, first + 1):
-            got = x.clone()
-            dist.broadcast(got, src=0, group=pair)
-    return got
+def exam_deal(x):
+    """Return this rank's rows of rank 0's x."""
+    each = -(-len(x) // world_size)  # rounded up
+    mine = x.new_empty(each)
+    parts = list(x.chunk(world_size)) if rank == 0 else None
+    dist.scatter(mine, parts, src=0)
+    return mine
 ''',
     solution='''
-def exam_pairs(x):
-    """Return the x of the first rank of my pair."""
-    for first in range(0, world_size, 2):
-        pair = dist.new_group([first, first + 1])
-        if rank in (first, first + 1):
-            got = x.clone()
-            dist.broadcast(got, src=first, group=pair)
-    return got
+def exam_deal(x):
+    """Return this rank's rows of rank 0's x."""
+    each = -(-len(x) // world_size)  # rounded up
+    mine = x.new_empty(each)
+    full = x.new_zeros(each * world_size)
+    full[: len(x)] = x
+    parts = list(full.chunk(world_size)) if rank == 0 else None
+    dist.scatter(mine, parts, src=0)
+    return mine
 ''',
     mutants=(
-        Mutant("asks the second one", replace=("src=first", "src=first + 1")),
-        Mutant("asks rank 0, without a group", replace=("src=first, group=pair", "src=0")),
-        Mutant("receives into x", replace=("x.clone()", "x")),
         Mutant(
-            "asks the next pair's first",
-            replace=("src=first", "src=(first + 2) % 4"),
+            "splits into unequal parts",
+            replace=("full.chunk(world_size)", "x.tensor_split(world_size)"),
             verdict="raises",
-            says="not part of group",
+        ),
+        Mutant("puts the zeros in front", replace=("full[: len(x)]", "full[len(full) - len(x) :]")),
+        Mutant(
+            "takes its own rows",
+            replace=(
+                "    dist.scatter(mine, parts, src=0)\n    return mine",
+                "    return full[rank * each : (rank + 1) * each]",
+            ),
+        ),
+        Mutant(
+            "deals out in turn",
+            replace=("list(full.chunk(world_size))", "[full[r::world_size].clone() for r in range(world_size)]"),
         ),
     ),
     hints=(
-        "Read the error: which rank raises it, and which number does it name?",
-        "`src` is a rank of the whole job. In the pair (2, 3) there is no rank 0.",
+        "What is `len(parts)` for 9 rows and 4 ranks? Try `[len(part) for part in torch.arange(9).chunk(4)]`.",
+        "Fill `x` up with zeros first: then every part has the same length, and there are enough of them.",
     ),
     after=(
-        "With two ranks it is right, with four it raises: test with more ranks than one team has. `group_src=0` says "
-        "what was meant."
+        "`chunk(4)` gives *at most* four parts: 9 rows in parts of 3 are three (pytorch#145026). `tensor_split(4)` "
+        "always gives four, of different lengths, which `scatter` does not take either. Where the rows can be dealt "
+        "out evenly all three are the same, and the test passes."
     ),
 )
 
-EXERCISES = (EXAM_CLIP, EXAM_EPOCH, EXAM_LOAD, EXAM_ACCURACY, EXAM_PAIRS)
+EXERCISES = (EXAM_CLIP, EXAM_EDGES, EXAM_LOAD, EXAM_ACCURACY, EXAM_DEAL)

@@ -2,9 +2,23 @@
 
 from labkit.predictions.prediction import Option, Prediction, Series
 
+# What a program can do: the same five for all programs, so that no option says which one is right.
+HANGS = "no rank raises, and some or all of them wait for ever"
+RAISES = "at least one rank raises an error"
+AGREES = "all ranks end well, and agree on a wrong result"
+DIFFERS = "all ranks end well, and some or all of them hold wrong numbers that differ from the others'"
+RIGHT = "all ranks end well, with the right result"
+ALL = (HANGS, RAISES, AGREES, DIFFERS, RIGHT)
 
-def diagnosis(name: str, question: str, answer: str, why: str, *wrong: tuple[str, str]) -> Prediction:
-    """A question whose right answer stands among the wrong ones at a place that its name decides."""
+
+def does(name: str, question: str, answer: str, why: str, replies: dict[str, str]) -> Prediction:
+    """What a program does: one of the five, always in the same order."""
+    options = tuple(Option(text, replies.get(text, "")) for text in ALL)
+    return Prediction(name=name, lesson="14c", question=question, options=options, answer=answer, why=why)
+
+
+def because(name: str, question: str, answer: str, why: str, *wrong: tuple[str, str]) -> Prediction:
+    """Why it does so: the right answer stands among the wrong ones at a place that the name decides."""
     options = [Option(text, reply) for text, reply in wrong]
     options.insert(sum(map(ord, name)) % (len(options) + 1), Option(answer))
     return Prediction(name=name, lesson="14c", question=question, options=tuple(options), answer=answer, why=why)
@@ -14,137 +28,154 @@ PREDICTIONS = (
     Series(
         name="exam_diagnosis",
         lesson="14c",
-        question="Two questions about each program: what does it do on four ranks, and what is the cause?",
+        question="Two questions about each program: what does it do on four ranks with Gloo, and what is the cause?",
         parts=(
-            diagnosis(
+            does(
                 "exam_a_does",
-                "**Program A**, `exam_clip`, on four different gradients, some of them steeper than the limit:",
-                "it ends well, and the ranks return different gradients",
+                "**Program A**, `exam_clip`, on four different gradients, all of them steeper than the limit:",
+                DIFFERS,
                 "Each rank scales the same mean by a factor of its own, so the weights drift apart.",
-                ("it hangs", "All ranks make the same single call: nobody waits for long."),
-                (
-                    "it ends well, and all ranks return the same wrong gradient",
-                    "They would, if the factor were computed from the mean.",
-                ),
-                ("it raises", "Shapes and dtypes agree, and a norm of 0 only makes an infinity, which is clamped."),
+                {
+                    HANGS: "All ranks make the same single call, so nobody is missing.",
+                    RAISES: "Shapes and dtypes agree, and `limit / norm` is an ordinary division.",
+                    AGREES: "They would agree if `scale` were computed from the mean. Is it?",
+                    RIGHT: "It is right where no gradient reaches the limit. These do.",
+                },
             ),
-            diagnosis(
+            because(
                 "exam_a_because",
                 "**Program A**, the cause:",
-                "`scale` is computed from this rank's own gradient",
-                "What an update depends on has to be the same on all ranks: compute the norm after the all-reduce.",
-                ("the mean is divided twice", "It is divided once, by `world_size`."),
-                ("`all_reduce` changes the caller's gradient", "It would without `.clone()`."),
-                ("`torch.clamp` has no lower bound", "A scale is never negative here."),
+                "the norm is taken of the gradient before the all-reduce",
+                "What an update depends on has to be the same on all ranks: take the norm of the mean, after the "
+                "all-reduce.",
+                ("the mean is divided by the number of ranks twice", "It is divided once, by `world_size`."),
+                ("the all-reduce writes into the caller's gradient", "It would without `.clone()`."),
+                ("the scale has an upper bound but no lower one", "A scale is never negative here."),
             ),
-            diagnosis(
+            does(
                 "exam_b_does",
-                "**Program B**, `exam_epoch`, where rank 3 has 2 batches and the others have 3:",
-                "ranks 0 to 2 wait in their third `all_reduce`",
-                "Rank 3 has left the loop, and each rank calls as many times as it has batches.",
-                ("rank 3 waits for the others", "Rank 3 has left the loop and returns."),
-                (
-                    "it ends well, without the third batches",
-                    "A rank that has a batch calls, and the call waits for everybody.",
-                ),
-                ("it raises on rank 3", "The end of a loop is no error."),
+                "**Program B**, `exam_edges`, on four strips of three numbers:",
+                HANGS,
+                "Each rank waits in its first `recv` for a message with tag 0 from the left. What the left neighbour "
+                "sends to the right has tag 1.",
+                {
+                    RAISES: "All ranks and tags are legal, and the lengths agree. Nothing looks wrong to any one rank.",
+                    AGREES: "No two ranks should hold the same here. But does every `recv` get a message at all?",
+                    DIFFERS: "It would be so if a `recv` took any message of the right length. Gloo looks at the tag, "
+                    "too.",
+                    RIGHT: "The two sends and the two receives look alike. Follow one message, with its tag, from "
+                    "rank 0 to rank 1.",
+                },
             ),
-            diagnosis(
+            because(
                 "exam_b_because",
                 "**Program B**, the cause:",
-                "the number of calls depends on a rank's own data",
-                "Agree on the number of steps first, or drop what is left over before the loop begins.",
-                ("the batches have different lengths", "Each batch is one number here, so the calls themselves agree."),
+                "what is sent to the right is expected under the tag of the other direction",
+                "A tag names the direction in which a message travels: what comes *from* the left was sent *to* the "
+                "right.",
                 (
-                    "rank 3 makes its third call late, after it has stacked its sums",
-                    "It makes none: it returns after two.",
+                    "the handles of `isend` are waited for after the calls of `recv`",
+                    "That is the right order: the sends run in the background meanwhile.",
                 ),
                 (
-                    "`torch.stack` needs tensors of equal length on all ranks",
-                    "It is a local function. It knows no other rank.",
+                    "all ranks send before they receive, around a closed ring",
+                    "With `send` this would be a cycle of waits. `isend` returns at once.",
+                ),
+                (
+                    "the neighbours of rank 0 and of the last rank are computed wrongly",
+                    "In Python, `-1 % 4` is 3, so the ring closes.",
                 ),
             ),
-            diagnosis(
+            does(
                 "exam_c_does",
-                "**Program C**, `exam_load`, with two tensors of the same shape:",
-                "ranks 1 to 3 end well, with `query` and `key` swapped",
-                "Rank 0 sends its key first, and the others take it for the query.",
-                (
-                    "all ranks end well, with the right tensors",
-                    "They would, if the dictionaries were filled in the same order.",
-                ),
-                ("it hangs in the first broadcast", "Same root, same bytes: the calls fit together."),
-                ("it raises, as the names differ", "A name is in no message."),
+                "**Program C**, `exam_load`, on matrices of 2 rows and 3 columns:",
+                DIFFERS,
+                "Rank 0 holds the transpose. The others have got its numbers in the order in which they lie in rank "
+                "0's memory, which is that of `stored`.",
+                {
+                    HANGS: "Same call, same root, same number of bytes: each rank gets what it waits for.",
+                    RAISES: "Both tensors are 3 by 2, and Gloo asks for no more.",
+                    AGREES: "Print rank 0's `weight`: it does hold the transpose.",
+                    RIGHT: "It would be right if a broadcast sent elements by their index. What does it send?",
+                },
             ),
-            diagnosis(
+            because(
                 "exam_c_because",
                 "**Program C**, the cause:",
-                "a dictionary keeps the order in which it was filled, and the ranks filled theirs differently",
-                "The order of the calls must not depend on how a rank has made its dictionary: sort the names.",
-                ("`src=0` is not the same rank everywhere", "`src` is a rank of the whole job, the same for all."),
+                "`t()` leaves the numbers in memory as they were",
+                "A transposed view has the strides (1, 3), an empty tensor of this shape has (2, 1). Only the memory "
+                "travels. Make it contiguous before the call.",
                 (
-                    "a broadcast from rank 0 does not write into the other ranks' tensors",
-                    "It does: that is how they get what rank 0 has.",
+                    "`clone()` copies `stored` before it is transposed",
+                    "That the copy comes first is no fault. Is the order of the two what makes it go wrong? `.t()."
+                    "clone()` keeps the strides, too.",
                 ),
-                ("two broadcasts may overtake each other", "Not in one group: calls keep their order."),
+                (
+                    "`empty` makes a matrix with rows and columns swapped",
+                    "The transpose of 2 by 3 is 3 by 2, which is what it makes.",
+                ),
+                (
+                    "`broadcast` has a different tensor name on rank 0",
+                    "It is called `weight` everywhere, and a name would not travel anyway.",
+                ),
             ),
-            diagnosis(
+            does(
                 "exam_d_does",
                 "**Program D**, `exam_accuracy`, for 5 rows on four ranks, 2 each:",
-                "it ends well with the same wrong number on all ranks",
+                AGREES,
                 "Three repeated rows count as if they were new: 8 hits are averaged, and there are 5 rows.",
-                (
-                    "it ends well with a different number on each rank",
-                    "All get the same sum and divide it by the same 4.",
-                ),
-                (
-                    "it hangs, because the ranks have different numbers of rows",
-                    "The sampler has seen to it that they have the same number.",
-                ),
-                (
-                    "it is right: every rank has the same number of rows, so a mean of means is the mean",
-                    "It is the mean of all rows dealt out, and some of those are the same row.",
-                ),
+                {
+                    HANGS: "The sampler has seen to it that all ranks have as many rows, and each makes one call.",
+                    RAISES: "`hits` are floats, so there is a mean, a tensor of the same shape on each rank.",
+                    DIFFERS: "All get the same sum and divide it by the same 4.",
+                    RIGHT: "It is the mean of all rows that were dealt out. Are these the rows of the test set?",
+                },
             ),
-            diagnosis(
+            because(
                 "exam_d_because",
                 "**Program D**, the cause:",
-                "the rows that fill up the last round are counted twice",
-                "No tool can see it. Count the rows that go into a metric, and hold that against the size of the "
-                "test set.",
+                "the rows that fill up the last round count like all others",
+                "No tool can see it. Count the rows that go into a metric, and compare with the size of the test set.",
                 (
-                    "a mean of means, over different numbers of rows",
-                    "All ranks have equally many, so this is not the fault here.",
+                    "the ranks average over different numbers of rows",
+                    "All of them have equally many, so this is not the fault here.",
                 ),
-                ("`hits.mean()` rounds", "It would raise if `hits` were integers; a mean of floats is not rounded."),
+                ("the mean of ones and zeros is rounded on each rank", "A mean of floats is not rounded to 0 or 1."),
                 (
-                    "the shards overlap because no `set_epoch` was called",
-                    "That shuffles training data alike in every epoch. Here nothing is shuffled.",
+                    "the order of the rows is not the same in each epoch",
+                    "Nothing is shuffled here, and an accuracy does not depend on the order.",
                 ),
             ),
-            diagnosis(
+            does(
                 "exam_e_does",
-                "**Program E**, `exam_pairs`, on four ranks:",
-                "it raises on ranks 2 and 3",
-                "Their pair has no rank 0. Ranks 0 and 1 are right, so a test on two ranks passes.",
-                (
-                    "it hangs: not all ranks call `broadcast`",
-                    "Only the members of a pair have to. All ranks call `new_group`, as they should.",
-                ),
-                ("it ends well, and all ranks hold rank 0's `x`", "A broadcast stays within its group."),
-                ("it raises on all ranks", "Rank 0 is a member of the first pair."),
+                "**Program E**, `exam_deal`, for 9 rows on four ranks:",
+                RAISES,
+                "Rank 0 has three parts for four ranks, and `scatter` refuses the list. The others wait for it.",
+                {
+                    HANGS: "Ranks 1 to 3 wait, but for whom? Count the parts that rank 0 has.",
+                    AGREES: "Each rank should hold something else here. But does it come that far?",
+                    DIFFERS: "It would be so if the last rank's part were left as it was made. `scatter` wants a part "
+                    "for each rank.",
+                    RIGHT: "It is right for 8 rows. How long are the parts of 9 rows, and how many of them are there?",
+                },
             ),
-            diagnosis(
+            because(
                 "exam_e_because",
                 "**Program E**, the cause:",
-                "`src` is a rank of the whole job, not a place in the group",
-                "In the pair (2, 3) there is no rank 0. Write `src=first`, or `group_src=0`.",
-                ("`new_group` has to be called by the members only", "All ranks have to call it, and all do."),
+                "`chunk` may give fewer parts than it was asked for",
+                "`x.chunk(4)` first decides on the length, 3, and then cuts: 3 + 3 + 3. Fill up with zeros first.",
                 (
-                    "the second `new_group` replaces the first, so ranks 0 and 1 broadcast in the wrong group",
-                    "Each group stays what it is, and each rank uses the one that it is in.",
+                    "`parts` is not known on the ranks other than rank 0",
+                    "Only the root has to bring a list.",
                 ),
-                ("`got` is not defined on every rank", "Every rank is in one of the pairs."),
+                (
+                    "`each` is rounded up where it should be rounded down",
+                    "With 2 rows each, one of the nine would belong to nobody.",
+                ),
+                (
+                    "`mine` has as many numbers on rank 0 as on the others",
+                    "That is what `scatter` asks for, and what the card wants.",
+                ),
             ),
         ),
     ),

@@ -85,22 +85,25 @@ def sums_in_two_groups(gradient, activation):
         work.wait()
     return first, second
 """,
-    "exam_epoch": """
-def exam_epoch(batches):
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size)]
-    dist.all_gather(sizes, torch.tensor([len(batches)], device=device))
-    sums = []
-    for step in range(max(int(size) for size in sizes)):
-        total = batches[step].clone() if step < len(batches) else torch.zeros((), device=device)
-        dist.all_reduce(total)
-        sums.append(total)
-    return torch.stack(sums)
+    "exam_edges": """
+def exam_edges(x):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
+    calls = [
+        dist.P2POp(dist.isend, x[-1:].clone(), right, tag=7),
+        dist.P2POp(dist.irecv, before, left, tag=7),
+        dist.P2POp(dist.isend, x[:1].clone(), left, tag=8),
+        dist.P2POp(dist.irecv, after, right, tag=8),
+    ]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return torch.cat([before, x, after])
 """,
     "exam_load": """
-def exam_load(query, key):
-    both = torch.stack([query, key])
-    dist.broadcast(both, src=0)
-    return both[0], both[1]
+def exam_load(stored):
+    weight = stored.clone()
+    dist.broadcast(weight, src=0)
+    return weight.t()
 """,
     "exam_accuracy": """
 def exam_accuracy(hits, rows):
@@ -109,12 +112,13 @@ def exam_accuracy(hits, rows):
     dist.all_reduce(right)
     return right / rows
 """,
-    "exam_pairs": """
-def exam_pairs(x):
-    pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
-    got = x.clone()
-    dist.broadcast(got, group_src=0, group=pairs[rank // 2])
-    return got
+    "exam_deal": """
+def exam_deal(x):
+    each = -(-len(x) // world_size)
+    mine = torch.empty(each, dtype=x.dtype, device=device)
+    full = torch.nn.functional.pad(x, (0, each * world_size - len(x)))
+    dist.scatter(mine, list(full.split(each)) if rank == 0 else None, src=0)
+    return mine
 """,
 }
 
@@ -172,6 +176,39 @@ def test_the_exam_has_five_programs_with_two_diagnoses_each():
         if option.text == part.answer
     ]
     assert len(set(letters)) >= 3, "the right answer is not always at the same place"
+
+
+def test_no_option_for_a_cause_gives_away_what_the_program_does_or_stands_out_by_its_length():
+    for part in predictions.find_series("exam_diagnosis").parts:
+        if part.name.endswith("because"):
+            lengths = [len(option.text) for option in part.options]
+            assert max(lengths) <= 1.6 * min(lengths), part.name
+            told = [
+                option.text
+                for option in part.options
+                if re.search(r"\b(hang|wait\b|raise|error|wrong result|lie)", option.text)
+            ]
+            assert told == []
+
+
+@pytest.mark.parametrize(
+    ("letter", "name", "state"),
+    [
+        ("a", "exam_clip", "wrong"),
+        ("b", "exam_edges", "deadlock"),
+        ("c", "exam_load", "wrong"),
+        ("d", "exam_accuracy", "wrong"),
+        ("e", "exam_deal", "raises"),
+    ],
+)
+def test_a_program_of_the_exam_does_what_the_answer_says(lab: labkit.Lab, letter: str, name: str, state: str):
+    lab.run(exercises.every()[name].specimen)
+    assert lab.check(name).state == state
+    (answer,) = [
+        part.answer for part in predictions.find_series("exam_diagnosis").parts if part.name == f"exam_{letter}_does"
+    ]
+    means = {"deadlock": "wait for ever", "raises": "raises an error", "wrong": "end well"}
+    assert means[state] in str(answer)
 
 
 def clinic(fault: str, folder: Path, debug: str = "OFF") -> str:
