@@ -15,20 +15,22 @@ TITLE = "Hang, raise or lie? A diagnosis tree"
 HOW = "Ask from top to bottom. The first yes names the likely cause; the number is its case in lessons 14 and 14b."
 # One page of A4 or of Letter. Lines and letters take the page's own colours, light or dark.
 STYLE = """
-.labkit-tree { max-width: 200mm; font: 7.6pt/1.22 'DejaVu Sans', Verdana, Arial, sans-serif; }
+.labkit-tree { max-width: 200mm; font: 7.9pt/1.2 'DejaVu Sans', Verdana, Arial, sans-serif; }
 .labkit-tree h1 { font-size: 13pt; margin: 0 0 1mm; }
 .labkit-tree .branch { break-inside: avoid; margin: 1.6mm 0 0; padding-left: 2.5mm; border-left: 2.4pt solid #8a8a84; }
 .labkit-tree .symptom { font-size: 10.5pt; font-weight: 700; }
-.labkit-tree .rung { display: grid; grid-template-columns: 1fr 12mm 1.15fr; margin-top: 0.7mm; }
+.labkit-tree .rung { display: grid; grid-template-columns: 1fr 12mm 1.15fr; margin-top: 0.9mm;
+  break-inside: avoid; }
 .labkit-tree .ask, .labkit-tree .cause { border: 0.6pt solid #8a8a84; border-radius: 4px; padding: 0.4mm 1.4mm; }
 .labkit-tree .ask { border-radius: 9px; }
 .labkit-tree .ask b, .labkit-tree .cause b { display: block; }
-.labkit-tree .yes { align-self: center; text-align: center; white-space: nowrap; font-weight: 700; }
-.labkit-tree .no { font-weight: 700; padding-left: 4mm; line-height: 1; margin-top: 0.4mm; }
+.labkit-tree .answers { align-self: center; text-align: center; white-space: nowrap; font-weight: 700; }
+.labkit-tree .answers span { display: block; }
+.labkit-tree .otherwise { margin-top: 1.1mm; }
 .labkit-tree .case { float: right; margin-left: 1.5mm; border: 0.6pt solid currentColor;
   border-radius: 8px; padding: 0 1.2mm; }
 .labkit-tree p { display: inline; margin: 0; }
-.labkit-tree code { font: 7.2pt/1.15 'DejaVu Sans Mono', Menlo, monospace; background: none; padding: 0;
+.labkit-tree code { font: 7.6pt/1.15 'DejaVu Sans Mono', Menlo, monospace; background: none; padding: 0;
   color: inherit; }
 """
 PRINT = """
@@ -81,10 +83,10 @@ class Tree:
 
 
 def _branch(branch: Branch) -> str:
-    rungs = "<div class='no'>↓ no</div>".join(map(_rung, branch.questions))
+    rungs = "".join(map(_rung, branch.questions))
     return (
         f"<div class='branch'><span class='symptom'>{escape(branch.symptom)}.</span> {escape(branch.sign)}{rungs}"
-        f"<div class='no'>↓ no</div><div class='cause'>{markdown.html(branch.otherwise)}</div></div>"
+        f"<div class='cause otherwise'>{markdown.html(branch.otherwise)}</div></div>"
     )
 
 
@@ -92,7 +94,7 @@ def _rung(question: Question) -> str:
     case = f"<span class='case' title='case of the clinic'>{escape(question.case)}</span>" if question.case else ""
     return (
         f"<div class='rung'><div class='ask'><b>{markdown.html(question.ask)}</b>{markdown.html(question.tool)}</div>"
-        f"<div class='yes'>yes →</div>"
+        f"<div class='answers'><span>yes →</span><span>no ↓</span></div>"
         f"<div class='cause'>{case}<b>{markdown.html(question.cause)}</b>{markdown.html(question.remedy)}</div></div>"
     )
 

@@ -64,7 +64,7 @@ TREE = (
                 "12",
             ),
             Question(
-                "Are the ranks in different calls, or on different lines?",
+                "Are the ranks in different calls or lines?",
                 "stacks; `torchfrtrace` on the flight recorder; `DETAIL`",
                 "a call inside `if rank == 0:`, in a logger, in `__del__`, in `except`",
                 "take the call out of the branch",
@@ -82,6 +82,12 @@ TREE = (
                 "print `src` or `dst`",
                 "a root that each rank computed for itself",
                 "compute the root from shared numbers",
+            ),
+            Question(
+                "Do they wait in `send`, `recv` or `wait`?",
+                "write down each message: from, to, tag, length",
+                "a message that nobody sends, or a cycle of ranks that wait for each other",
+                "the same peer and tag on both sides; receive while you send: `batch_isend_irecv`",
             ),
         ),
         "All in the same call: the network or a GPU. On NCCL: `NCCL_DEBUG=INFO`, `ncclras`, another interface; a first "
@@ -101,9 +107,8 @@ TREE = (
             Question(
                 "Exit code −6 (SIGABRT)?",
                 "`DETAIL` names both dtypes and both shapes",
-                "a message longer than the room for it: a different dtype or length on one rank; on NCCL also the "
-                "watchdog's time-out",
-                "convert with `x.to(dtype)`; agree on lengths; after a time-out go to *It hangs*",
+                "a message longer than the room for it; on NCCL also the watchdog",
+                "the same dtype and length on all ranks; after a time-out go to *It hangs*",
                 "4",
             ),
             Question(
@@ -133,8 +138,8 @@ TREE = (
         "It ends well, and the numbers are wrong.",
         (
             Question(
-                "Do the flight recorders differ in lines, sizes or dtypes?",
-                "`_dump_fr_trace`, `torchfrtrace`; `DETAIL` for sizes and dtypes",
+                "Do the recorded lines, sizes or dtypes differ?",
+                "the flight recorder: `_dump_fr_trace`; or `DETAIL`, which knows no lines",
                 "calls that fit together by accident",
                 "one line for all ranks; one dtype",
                 "5, 9",
@@ -149,8 +154,14 @@ TREE = (
             Question(
                 "Do the ranks hold different weights?",
                 "`all_gather` a sum of the weights, every 100 steps",
-                "copies that began differently or drifted apart: seeds, calls in a different order",
-                "broadcast at the start; decide on shared numbers",
+                "copies that began differently, or drifted apart",
+                "broadcast at the start; the same seeds; decide on shared numbers",
+            ),
+            Question(
+                "Are the right numbers in the wrong places?",
+                "print `x.stride()` beside `x.shape`; count from 0 in `x`",
+                "a transposed or sliced tensor, sent as it lies in memory; parts put together in a different order",
+                "`x.contiguous()` before the call; order the parts by rank",
             ),
             Question(
                 "Is the result right, and the gradient not?",

@@ -1,4 +1,4 @@
-"""Faults of lesson 14 without labkit: python scripts/clinic.py validate FOLDER
+"""Faults of lessons 14 and 14b without labkit: python scripts/clinic.py validate FOLDER
 
 Starts itself four times, as torchrun would, and tells what each rank ended with. torchrun's own store listens on all
 network interfaces; these ranks meet in a new file, and nothing but loopback listens.
@@ -47,6 +47,15 @@ def dtypes() -> torch.Tensor:
     return loss
 
 
+def bad_batch() -> torch.Tensor:
+    """Find a nan on rank 2, which raises where the others go on."""
+    gradient = torch.full((2,), float("nan") if rank == 2 else 1.0)
+    if not gradient.isfinite().all():
+        raise ValueError("a bad batch")
+    dist.all_reduce(gradient)
+    return gradient
+
+
 def flight_recorder() -> bytes:
     """What this rank called, for torchfrtrace, which looks for the group under its name: Gloo leaves the name out."""
     told = pickle.loads(c10d._dump_fr_trace(True, True, False))
@@ -78,9 +87,10 @@ dist.init_process_group(
 with open(folder / f"stack_{rank}", "w") as stack:
     faulthandler.dump_traceback_later(4, file=stack)
     try:
-        result = str({"validate": validate, "lengths": lengths, "dtypes": dtypes}[sys.argv[1]]().tolist())
-    except RuntimeError as error:
-        result = f"RuntimeError: {error}".replace("\n", " ")
+        faults = {"validate": validate, "lengths": lengths, "dtypes": dtypes, "bad_batch": bad_batch}
+        result = str(faults[sys.argv[1]]().tolist())
+    except (RuntimeError, ValueError) as error:
+        result = f"{type(error).__name__}: {error}".replace("\n", " ")
     faulthandler.cancel_dump_traceback_later()
 (folder / f"said_{rank}").write_text(f"rank {rank}: {result}")
 (folder / f"trace_{rank}").write_bytes(flight_recorder())
