@@ -43,7 +43,7 @@ class Choose(Box):
                 value="",  # with None the list would show nothing at all
                 description=f"{number}. {plain(part.question)}",  # for screen readers: it takes no room
                 style={"description_width": "0px"},
-                layout={"width": "30em", "max_width": "96%", "margin": "2px 0 2px 20px"},
+                layout={"width": "max-content", "min_width": "30em", "max_width": "96%", "margin": "2px 0 2px 20px"},
             )
             question = ipywidgets.HTML(f"<b>{number}.</b> {code(part.question)}", layout={"margin": "6px 0 0 4px"})
             self._fields.append(field)

@@ -36,6 +36,7 @@ PREDICTIONS = (
             "are in the "
             "`all_reduce` of step 1. The others are not late: they are further on. So the rank whose line looks right "
             "is not always the healthy one."
+            " Reported as pytorch#54059."
         ),
     ),
     Prediction(
@@ -67,6 +68,7 @@ PREDICTIONS = (
             "script that ends there, they get *Connection closed by peer*.) Rank 3 is already outside the loop. In a "
             "training program it would now call something else, a `barrier` before saving, say, and you would see "
             "case 1."
+            " Reported as pytorch#33148."
         ),
     ),
     Prediction(
@@ -92,10 +94,10 @@ PREDICTIONS = (
         ),
         answer="some ranks wait, and some end well with wrong numbers",
         why=(
-            "**Both**: rank 3 ends well, with its own numbers unchanged, and others wait for bytes. Which "
-            "ranks "
-            "do which depends on the lengths. (Some lengths end a process as well.) NCCL promises nothing either: its "
-            "documentation calls such a program undefined."
+            "**Some wait, and some end well.** Rank 3 ends, with its own numbers unchanged, and the others wait for "
+            "bytes. Which ranks do which depends on the lengths. (Some lengths end a process as well.) NCCL promises "
+            "nothing either: its documentation calls such a program undefined."
+            " Reported as nccl#1394 and #1417."
         ),
     ),
     Prediction(
@@ -127,6 +129,7 @@ PREDICTIONS = (
             "**A process dies.** Gloo receives a message that is longer than the room for it, and calls `abort()`: "
             "signal "
             "6, SIGABRT. No `try` catches that. The process that dies is a neighbour of the culprit, not the culprit."
+            " Reported as ms-swift#9550 and pytorch#54351."
         ),
     ),
     Prediction(
@@ -156,6 +159,7 @@ PREDICTIONS = (
             "**It ends well, and everything is wrong**: 109 is 100 rows of rank 0 plus the losses 2 + 3 + 4. There "
             "is no "
             "error and no warning. The mean loss of a training run would look noisy, and nobody would ask why."
+            " Reported as apex#19."
         ),
     ),
     Prediction(
@@ -183,6 +187,7 @@ PREDICTIONS = (
             "**Neither sum nor maximum**: 1110. Each rank combines what it receives in its own way and passes the "
             "result on, and rank 0's number got lost in its maximum. All ranks agree on the same wrong number, so "
             "comparing the ranks finds nothing. And with the old file on rank 3, the sum comes out right, by luck."
+            " (Made up for this lesson; pytorch#39706 is a report of a `dst` that differs between the ranks.)"
         ),
     ),
 )

@@ -28,6 +28,7 @@ PREDICTIONS = (
             "logs by time: the first error counts. Torchrun's summary does that, too (its *first observed failure*), "
             "as "
             "well as it can where the ranks do not end by themselves."
+            " Reported as Automodel#2468."
         ),
     ),
     Prediction(
@@ -52,6 +53,7 @@ PREDICTIONS = (
         why=(
             "**10.** `src` is a rank of the whole job, in every group. Rank 1 happens to be in the team, so nobody "
             "complains. `group_src=1` says what was meant."
+            " Reported as pytorch#91760 and #60356."
         ),
     ),
     Prediction(
@@ -77,6 +79,7 @@ PREDICTIONS = (
             "round. "
             "The zero of a float has the bits of the integer 0, so the others are right by luck. With any other number "
             "they would not be."
+            " Reported as pytorch#150433."
         ),
     ),
     Prediction(
@@ -107,6 +110,7 @@ PREDICTIONS = (
             "**5.** `all_gather` writes into tensors that have no graph. The part of the gradient through them is "
             "missing, "
             "and since another part is there, nobody complains. The model trains, only worse."
+            " Reported as pytorch#152127."
         ),
     ),
     Prediction(
@@ -131,6 +135,7 @@ PREDICTIONS = (
         why=(
             "**Their own number, divided by 4.** The sum is in `total`, half a second later. If rank 3 were early, the "
             "program might be right: the fault depends on who comes when, so it hides from tests."
+            " Reported as OpenNMT-py#2295."
         ),
     ),
     Prediction(
@@ -156,6 +161,7 @@ PREDICTIONS = (
             "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
             "cycle. The "
             "second group has turned a lie into a hang, and a hang is better: somebody notices."
+            " Reported as torchrec#4149."
         ),
     ),
     Prediction(

@@ -3,11 +3,11 @@
 from labkit.predictions.prediction import Option, Prediction, Series
 
 # What a program can do: the same five for all programs, so that no option says which one is right.
-HANGS = "no rank raises, and some or all of them wait for ever"
+HANGS = "some ranks wait for ever, and none raises"
 RAISES = "at least one rank raises an error"
-AGREES = "all ranks end well, and agree on a wrong result"
-DIFFERS = "all ranks end well, and some or all of them hold wrong numbers that differ from the others'"
-RIGHT = "all ranks end well, with the right result"
+AGREES = "all end well, with the same wrong result"
+DIFFERS = "all end well, but their results disagree"
+RIGHT = "all end well, with the right result"
 ALL = (HANGS, RAISES, AGREES, DIFFERS, RIGHT)
 
 
@@ -70,7 +70,7 @@ PREDICTIONS = (
             because(
                 "exam_b_because",
                 "**Program B**, the cause:",
-                "what is sent to the right is expected under the tag of the other direction",
+                "a message has one tag for its sender and another for its receiver",
                 "A tag names the direction in which a message travels: what comes *from* the left was sent *to* the "
                 "right.",
                 (
@@ -82,7 +82,7 @@ PREDICTIONS = (
                     "With `send` this would be a cycle of waits. `isend` returns at once.",
                 ),
                 (
-                    "the neighbours of rank 0 and of the last rank are computed wrongly",
+                    "the neighbours of the first and the last rank are computed wrongly",
                     "In Python, `-1 % 4` is 3, so the ring closes.",
                 ),
             ),

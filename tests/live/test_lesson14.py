@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import labkit
@@ -207,7 +208,7 @@ def test_a_program_of_the_exam_does_what_the_answer_says(lab: labkit.Lab, letter
     (answer,) = [
         part.answer for part in predictions.find_series("exam_diagnosis").parts if part.name == f"exam_{letter}_does"
     ]
-    means = {"deadlock": "wait for ever", "raises": "raises an error", "wrong": "end well"}
+    means = {"deadlock": "wait for ever", "raises": "raises an error", "wrong": "end well,"}
     assert means[state] in str(answer)
 
 
@@ -257,3 +258,38 @@ def test_without_labkit_another_dtype_is_an_abort(tmp_path: Path):
 def test_without_labkit_nothing_listens_beyond_loopback(tmp_path: Path):
     assert printed("clinic.py", 4, tmp_path, LIMIT, "lengths", str(tmp_path)) == []
     assert sorted(file.name for file in tmp_path.glob("said_*")) == [f"said_{r}" for r in range(4)]
+
+
+@pytest.mark.slow
+def test_without_labkit_one_log_names_the_cause_and_it_is_the_first(tmp_path: Path):
+    told = clinic("bad_batch", tmp_path)
+    assert re.findall(r"^rank (\d): ValueError: a bad batch$", told, re.MULTILINE) == ["2"]
+    assert len(re.findall(r"^rank \d: RuntimeError: .*(?:Timed out|Connection closed)", told, re.MULTILINE)) == 3
+    assert min(tmp_path.glob("said_*"), key=lambda file: file.stat().st_mtime_ns).name == "said_2"
+
+
+def text_blocks() -> list[list[str]]:
+    """The lines of each text that a cell of 14b quotes."""
+    cells = nbformat.read(NOTEBOOKS / "14b-the-second-ward.ipynb", as_version=4).cells
+    return [block.splitlines() for cell in cells for block in re.findall(r"```text\n(.*?)```", cell.source, re.DOTALL)]
+
+
+def test_in_nccls_log_only_rank_2_differs_in_what_has_to_be_the_same():
+    log, _ = text_blocks()
+    fixed = r"INFO (\w+): opCount (\w+) .* count (\d+) datatype (\d+) op (\d+) root (\d+) comm .*nranks=(\d+)"
+    calls = [found.groups() for line in log if (found := re.search(fixed, line))]
+    assert len(calls) == 4
+    assert [r for r in range(4) if calls.count(calls[r]) == 1] == [2]
+    assert str(predictions.find("clinic_nccl_log").answer).startswith("rank 2's")
+
+
+def test_what_ras_says_is_a_broadcast_of_rank_0_alone():
+    _, ras = text_blocks()
+    counts = [line.strip() for line in ras if "operation counts" in line or "Rank 0 has launched" in line]
+    assert [line.split(" -- ")[0] for line in counts] == [
+        "Communicator ranks have different Broadcast operation counts",
+        "Rank 0 has launched up to operation 1",
+        "Communicator ranks have different AllReduce operation counts",
+        "Rank 0 has launched up to operation 41",
+    ]
+    assert "rank 0 is in a broadcast" in str(predictions.find("clinic_nccl_ras").answer)
