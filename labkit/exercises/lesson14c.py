@@ -116,7 +116,7 @@ EXAM_EDGES = Exercise(
         "Two messages from each rank are enough. It must work with two ranks, too, where both neighbours are the same "
         "rank."
     ),
-    minutes=8,
+    minutes=7,
     difficulty=2,
     means=_edges,
     inputs=_strips,
@@ -242,6 +242,14 @@ def exam_load(stored):
         Mutant("does not transpose", replace=("stored.t().contiguous()", "stored.clone().reshape(stored.shape[::-1])")),
         Mutant("takes the last rank's", replace=("src=0", "src=world_size - 1")),
         Mutant("keeps its own", replace=("    dist.broadcast(weight, src=0)\n", "")),
+        Mutant(
+            "broadcasts the shape as well",
+            replace=(
+                "    dist.broadcast(weight, src=0)\n",
+                "    dist.broadcast(torch.tensor(weight.shape), src=0)\n    dist.broadcast(weight, src=0)\n",
+            ),
+            verdict="not as asked",
+        ),
     ),
     hints=(
         "Which rank is right? Compare what rank 1 holds with rank 0's `stored`, number by number, in their order.",
@@ -416,7 +424,7 @@ def exam_deal(x):
         "Fill `x` up with zeros first: then every part has the same length, and there are enough of them.",
     ),
     after=(
-        "`chunk(4)` gives *at most* four parts: 9 rows in parts of 3 are three (pytorch#145026). `tensor_split(4)` "
+        "`chunk(4)` gives four parts at most: 9 rows in parts of 3 are three (pytorch#145026). `tensor_split(4)` "
         "always gives four, of different lengths, which `scatter` does not take either. Where the rows can be dealt "
         "out evenly all three are the same, and the test passes."
     ),

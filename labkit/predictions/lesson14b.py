@@ -1,6 +1,6 @@
 """The predictions of lesson 14b: six more broken programs."""
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import Option, Prediction, Series
 
 PREDICTIONS = (
     Prediction(
@@ -79,7 +79,8 @@ PREDICTIONS = (
             "round. "
             "The zero of a float has the bits of the integer 0, so the others are right by luck. With any other number "
             "they would not be."
-            " Reported as pytorch#150433."
+            " Reported as pytorch#150433. Which tool would have found it? `DETAIL` compares the dtypes, and the flight "
+            "recorder knows them, as the next cell shows."
         ),
     ),
     Prediction(
@@ -161,62 +162,70 @@ PREDICTIONS = (
             "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
             "cycle. The "
             "second group has turned a lie into a hang, and a hang is better: somebody notices."
-            " Reported as torchrec#4149."
+            " Reported as torchrec#4149. The lab drew no arrows: lines do not tell it for whom a rank waits, where "
+            "there are several groups. The flight recorder knows the group of each call, as the next cell shows."
         ),
     ),
-    Prediction(
-        name="clinic_nccl_log",
+    Series(
+        name="clinic_nccl",
         lesson="14b",
-        question="**Four lines of NCCL's log.** Which rank's call does not fit those of the others?",
-        options=(
-            Option(
-                "rank 0's: it calls number 2a, and there is no such number",
-                "The number is hexadecimal: call 42, counted from 0. And all four ranks say it.",
+        question="What is wrong in each of the two jobs?",
+        parts=(
+            Prediction(
+                name="clinic_nccl_log",
+                lesson="14b",
+                question="**Job 1**, the log: which rank's call does not fit those of the others?",
+                options=(
+                    Option(
+                        "rank 0's: it calls number 2a, and there is no such number",
+                        "The number is hexadecimal: call 42, counted from 0. And all four ranks say it.",
+                    ),
+                    Option(
+                        "rank 1's: its communicator is a different one",
+                        "`comm` is an address in the memory of rank 1's own process. That it is the same on ranks 0, 2 "
+                        "and 3 is chance.",
+                    ),
+                    Option("rank 2's: its numbers have a different dtype"),
+                    Option(
+                        "rank 3's: its result goes to a different place",
+                        "Rank 3 keeps its input and writes the sum beside it. The other ranks do not notice.",
+                    ),
+                ),
+                answer="rank 2's: its numbers have a different dtype",
+                why=(
+                    "`datatype 8` is float64, and 7 is float32 (the enum `ncclDataType_t` in `nccl.h`). It is case 4 "
+                    "on a GPU. The name, `opCount`, `count`, `datatype`, `op`, `root` and `nranks` have to be the same "
+                    "on all ranks. Addresses need not be."
+                ),
             ),
-            Option(
-                "rank 1's: its communicator is a different one",
-                "`comm` is an address in the memory of rank 1's own process. That ranks 0, 2 and 3 have the same one "
-                "is chance. To see whether they are in the same communicator, compare `nranks`, and its hash in the "
-                "lines that NCCL writes when it is made.",
+            Prediction(
+                name="clinic_nccl_ras",
+                lesson="14b",
+                question="**Job 2**, RAS: what has happened?",
+                options=(
+                    Option(
+                        "rank 0's process has died, and the others wait for it",
+                        "Then the status would be `INCOMPLETE`, and RAS would name the process under `Errors`. Rank 0 "
+                        "has told RAS its counts.",
+                    ),
+                    Option(
+                        "rank 0 is slow, and one all_reduce behind the others",
+                        "It is one behind, but it will not catch up: look for what it alone has started.",
+                    ),
+                    Option("rank 0 is in a broadcast, and the others are in an all_reduce"),
+                    Option(
+                        "ranks 1 to 3 have left a loop that rank 0 is still in",
+                        "They have started one all_reduce more than rank 0, so they are still at work.",
+                    ),
+                ),
+                answer="rank 0 is in a broadcast, and the others are in an all_reduce",
+                why=(
+                    "It has started a broadcast that nobody else has, and the others have started all_reduce number "
+                    "42, which rank 0 has not. It is case 1: a call inside `if rank == 0:`. RAS lists the few ranks "
+                    "that differ from the many, but it cannot know which of the two are right. And always ask it "
+                    "twice: in a job that runs well, counts differ for a moment and then go up on all ranks."
+                ),
             ),
-            Option("rank 2's: its numbers have a different dtype"),
-            Option(
-                "rank 3's: its result goes to a different place",
-                "Rank 3 keeps its input and writes the sum beside it. That is its own affair: NCCL takes both.",
-            ),
-        ),
-        answer="rank 2's: its numbers have a different dtype",
-        why=(
-            "**Rank 2's.** `datatype 8` is float64, and 7 is float32 (the enum `ncclDataType_t` in `nccl.h`). It is "
-            "case 4 on a GPU. What has to be the same on all ranks: the name, `opCount`, `count`, `datatype`, `op`, "
-            "`root` and `nranks`. Addresses need not be."
-        ),
-    ),
-    Prediction(
-        name="clinic_nccl_ras",
-        lesson="14b",
-        question="**The end of what RAS says.** What has happened?",
-        options=(
-            Option(
-                "rank 0's process has died, and the others wait for it",
-                "Then the status would be `INCOMPLETE`, and the process would stand under `Errors`. Rank 0 has told "
-                "RAS its counts.",
-            ),
-            Option(
-                "rank 0 is slow, and one all_reduce behind the others",
-                "One behind it is, but it will not catch up: look at what it has started that the others have not.",
-            ),
-            Option("rank 0 is in a broadcast, and the others are in an all_reduce"),
-            Option(
-                "ranks 1 to 3 have left a loop that rank 0 is still in",
-                "They have started one all_reduce more than rank 0, so they are still at work.",
-            ),
-        ),
-        answer="rank 0 is in a broadcast, and the others are in an all_reduce",
-        why=(
-            "**Rank 0 is in a broadcast.** It has started a broadcast that nobody else has, and the others have "
-            "started all_reduce number 42, which rank 0 has not. It is case 1: a call inside `if rank == 0:`. RAS "
-            "lists the few ranks that differ from the many, but it cannot know which of the two is right."
         ),
     ),
 )
