@@ -208,11 +208,11 @@ PREDICTIONS = (
                         "Then the status would be `INCOMPLETE`, and RAS would name the process under `Errors`. Rank 0 "
                         "has told RAS its counts.",
                     ),
+                    Option("rank 0 is in a broadcast, and the others are in an all_reduce"),
                     Option(
                         "rank 0 is slow, and one all_reduce behind the others",
                         "It is one behind, but it will not catch up: look for what it alone has started.",
                     ),
-                    Option("rank 0 is in a broadcast, and the others are in an all_reduce"),
                     Option(
                         "ranks 1 to 3 have left a loop that rank 0 is still in",
                         "They have started one all_reduce more than rank 0, so they are still at work.",
