@@ -160,10 +160,10 @@ PREDICTIONS = (
         answer="it hangs",
         why=(
             "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
-            "cycle. The "
-            "second group has turned a lie into a hang, and a hang is better: somebody notices."
-            " Reported as torchrec#4149. The lab drew no arrows: lines do not tell it for whom a rank waits, where "
-            "there are several groups. The flight recorder knows the group of each call, as the next cell shows."
+            "cycle. The second group has turned a lie into a hang, and a hang is better: somebody notices. Reported as "
+            "torchrec#4149. Lines alone do not tell you for whom a rank waits, where several groups have the same "
+            "ranks. The lab's picture has noted each call's group, and so has the flight recorder, as the next cell "
+            "shows."
         ),
     ),
     Series(
