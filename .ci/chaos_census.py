@@ -12,6 +12,7 @@ import psutil
 
 from tests.live.processes import Trace, descriptors
 
+FONT = ".ttf"  # which matplotlib keeps open once it has drawn with it: a handful
 WRITTEN_OVER = ("last-words-", "stdout-", "stderr-")  # by each lab.check and each flood in turn
 
 
@@ -55,7 +56,7 @@ def take(who: Who, trace: Trace, place: Path) -> Census:
     for role, pids in roles.items():
         for pid in pids:
             with contextlib.suppress(OSError):
-                what = descriptors(pid)
+                what = Counter({kind: n for kind, n in descriptors(pid).items() if not kind.endswith(FONT)})
                 if what.total() > census.counts[f"descriptors of {role}"]:
                     census.counts[f"descriptors of {role}"] = what.total()
                     census.open[f"descriptors of {role}"] = what

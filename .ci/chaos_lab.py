@@ -24,12 +24,12 @@ from tests.live.processes import SOON, Trace, carrying, eventually
 
 N = 3
 # What a process starts late and keeps is there before anything is counted: torch starts threads with its first
-# sub-group and asynchronous call, pyzmq with its first long message. A sub-group that a variable holds keeps two.
+# sub-group and asynchronous call, pyzmq with its first long message. No variable holds a group, or a handle of one.
 KEPT = """
-g = old = work = long = None
 group = dist.new_group(list(range(world_size)))
 dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
 dist.destroy_process_group(group)
+g = old = work = sent = group = long = None
 import gc; _ = gc.collect()
 """
 COUNTED = f"""

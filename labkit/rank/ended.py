@@ -40,7 +40,7 @@ def install(shell: Any) -> None:
         note(shell, error)
         _cut(error)
         shown = show(*args, **kwargs)
-        _let_go(error)
+        _let_go(shell, error)
         return shown
 
     showtraceback.noting = True  # type: ignore[attr-defined]
@@ -157,12 +157,17 @@ def _cut(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Empty the frames that an error came through, which Python keeps until the next: they hold groups and tensors."""
+def _let_go(shell: Any, error: BaseException | None) -> None:
+    """Let go of the frames that an error came through: Python and IPython keep those of the last, with what they hold.
+
+    That may be a process group, or a tensor for which memory ran out.
+    """
+    sys.last_traceback = shell.InteractiveTB.tb = None
     gone = set()
     while error is not None and id(error) not in gone:
         gone.add(id(error))
         clear_frames(error.__traceback__)
+        error.__traceback__ = None
         error = error.__cause__ or error.__context__
 
 

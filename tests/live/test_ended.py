@@ -214,3 +214,12 @@ def test_the_last_error_holds_nothing_that_the_functions_had_which_it_came_throu
     with contextlib.suppress(CellError):
         lab.run(HELD)
     assert lab.pull("seen[0]() is None") == [True] * lab.n
+
+
+def test_the_last_error_of_a_function_that_labkit_ran_holds_no_group_that_is_gone(lab):
+    lab.run("import weakref\nworld = weakref.ref(dist.group.WORLD)")
+    outcome = lab._engines.call("labkit.rank.sweep.row", {0: ("all_reduce", 3, "float32", 1)}, 0.5)
+    assert outcome.ended == "slow", "it waited for the others and was freed"
+    lab.heal()
+    lab.run("import gc\n_ = gc.collect()")
+    assert lab.pull("world() is None") == [True] * lab.n
