@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
-from labkit import no_ranks, words
+from labkit import descriptors, no_ranks, words
 from labkit.cluster import room
-from labkit.cluster.console import Console
+from labkit.cluster.console import FILES, Console
 from labkit.cluster.engines import Choose, Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
@@ -95,6 +95,7 @@ def start(
     replaces it. Raises `LabError`, with what to do next, where the wish cannot be met.
     """
     global _current
+    descriptors.spare(**FILES)
     wish = _checked(n, backend, engines, timeout, nodes, per_node, hosts, profile)
     if _current is not None:
         if _current.wish == wish and _current.running:
@@ -314,10 +315,10 @@ class Lab:
         made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. Raises what the cell
         ends with.
         """
+        self._live()
         from labkit.cluster.wire import count
         from labkit.show.wire import Wire
 
-        self._live()
         return Wire(count(self._console, code), self._records())
 
     def run(self, code: str, ranks: int | Sequence[int] | None = None) -> list[str]:
@@ -408,9 +409,9 @@ class Lab:
     @property
     def last(self) -> Last:
         """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`, `.travel()`."""
+        self._live()
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
-        self._live()
         return Last(self._records(), self._console.outcome)
 
     def why(self) -> Waits:
@@ -421,9 +422,9 @@ class Lab:
         Below the picture stand the lines in which absent ranks are, or were. Of a cell that ended well it says that
         nothing was stuck, and which wait was the longest. See `labkit.show.waits.Waits`.
         """
+        self._live()
         from labkit.show.waits import Waits
 
-        self._live()
         outcome = self._console.seen()
         return Waits(self._records(), outcome)
 
@@ -434,10 +435,10 @@ class Lab:
 
         Each statement runs once, on your variables. Raises `CellError` as a `%%px` cell does.
         """
+        self._live()
         from labkit.cluster.late import observe
         from labkit.show.late import Late
 
-        self._live()
         return Late(rank, self.n, observe(self._console, code, rank, seconds))
 
     def sweep(
@@ -456,10 +457,10 @@ class Lab:
         `sizes` are nccl-tests' S in bytes, by default 64 B to 16 MiB; where ranks get parts, S is rounded to them.
         `ranks` measures some of the ranks, in a group of their own. Stop keeps what was measured so far.
         """
+        self._live()
         from labkit.cluster.sweep import measure
         from labkit.show.sweep import Sweep
 
-        self._live()
         return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
 
     def race(
@@ -474,10 +475,10 @@ class Lab:
         take turns in one run, by the clock of `timed`; a result that is wrong does not count, on odd lengths and other
         dtypes too. `sizes` are bytes, by default 4 B to 64 MiB. Stop keeps what was measured so far.
         """
+        self._live()
         from labkit.cluster.race import measure
         from labkit.show.race import Race
 
-        self._live()
         return Race(measure(self._console, contestants, sizes, repeat, dtype))
 
     def times(self, *expressions: str, warmup: int = 0) -> Times:
@@ -544,9 +545,9 @@ class Lab:
 
         Raises `LabError` where a rank has no such window.
         """
+        self._live()
         from labkit.show.moves import Moves
 
-        self._live()
         told = self._console.call("labkit.rank.agent.pull", f"{window}.told()")
         if lack := {r: error for r, (error, _) in enumerate(told) if error}:
             raise LabError(
@@ -567,9 +568,9 @@ class Lab:
         `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
         Nothing is raised for a mistake, and the ranks are well afterwards.
         """
+        self._live()
         from labkit import task
 
-        self._live()
         return task.check(self._console, name, means, **options)
 
     def exercise(self, name: str) -> Task:
@@ -578,9 +579,9 @@ class Lab:
         >>> lab.exercise("ring_shift")
         >>> lab.exercise("ring_shift").hint()     # also .check(), .solution() once you have tried, .mine()
         """
+        self._live()
         from labkit.task import Task
 
-        self._live()
         return Task(self._console, name)
 
     def use(self, *names: str) -> Note:
@@ -594,9 +595,9 @@ class Lab:
         the exercise's cell once more puts what stands there on the ranks, an empty function too; `lab.use` mends that.
         A kept version that no longer works gives way to the workbook's, and the sentence says why.
         """
+        self._live()
         from labkit import task
 
-        self._live()
         return task.use(self._console, names)
 
     def script(
@@ -612,9 +613,9 @@ class Lab:
         are left out, and it says so. A file that you have changed, or that something else wrote, is only written over
         with `overwrite=True`. The lab remembers the last 500 cells.
         """
+        engines = self._live()
         from labkit import script
 
-        engines = self._live()
         return script.write(file, list(engines.cells), engines.n, engines.backend, cells, last, overwrite)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
@@ -630,9 +631,9 @@ class Lab:
 
         For two to four ranks. Your variables on the ranks stay as they are.
         """
+        engines = self._live()
         from labkit import sheet
 
-        engines = self._live()
         ran = engines.cells.copy()
         try:
             return sheet.run(self)
@@ -691,6 +692,7 @@ class Lab:
     def _live(self) -> Engines:
         if not self.running or self._engines is None:
             raise LabError("This lab was stopped. Call lab = start() for a new one.")
+        descriptors.spare(**FILES)
         return self._engines
 
     def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOOR = ("errors", "lines", "moment", "place", "words")
+FLOOR = ("descriptors", "errors", "lines", "moment", "place", "words")
 ROOMS = ("theory", "outcome", "grading", "exercises", "predictions", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
@@ -19,6 +19,7 @@ ROOMS = ("theory", "outcome", "grading", "exercises", "predictions", "rank", "cl
 MAY_IMPORT = {
     "words": set(),
     "errors": set(),
+    "descriptors": {"errors"},
     "lines": set(),
     "moment": {"place"},
     "place": set(),
@@ -39,6 +40,7 @@ ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}
 ONLY = {
     "words": set(),
     "errors": set(),
+    "descriptors": set(),
     "lines": set(),
     "moment": set(),
     "place": set(),

@@ -8,6 +8,7 @@ from typing import Any
 
 from IPython.display import publish_display_data
 
+from labkit import descriptors
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
@@ -20,6 +21,11 @@ from labkit.outcome.sentences import judge, undefined
 from labkit.outcome.text import merge
 from labkit.theory.cells import Cell
 from labkit.words import alike, ranks, sentence
+
+FILES = {  # who has too many of them open, and what to do
+    "who": "This notebook",
+    "instead": ". Close some, restart the kernel, or raise the limit with ulimit -n where Jupyter is started.",
+}
 
 
 class Console:
@@ -111,6 +117,7 @@ class Console:
 
     def recover(self) -> None:
         """Before a cell: bring back what died since the last one, and say so."""
+        descriptors.spare(**FILES)
         engines = self.engines
         if engines.stopped:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")

@@ -318,8 +318,8 @@ class Engines:
         return str(outcome.answers[0]) if outcome.well else None
 
     def _together(self, elapsed: float, running: Running) -> None:
-        """Nobody waits for a rank that dies on its way, or whose cell began when all had been told to leave theirs."""
-        if self.dead():
+        """Nobody waits for a rank that fails or dies on its way, or whose cell began when all had to leave theirs."""
+        if self.dead() or any(map(running.error, running.replies)):
             self.ask("abort", running.pending(), ANSWER)
         running.interrupt(r for r, where in running.where.items() if where.get("line"))
 

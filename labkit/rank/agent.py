@@ -17,13 +17,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit import lines
+from labkit import descriptors, lines
 from labkit.errors import LabError
 from labkit.rank import (
     anysource,
     comms,
     describe,
-    descriptors,
     ended,
     frames,
     given,
@@ -114,7 +113,7 @@ def prepare(
     rank: int, world_size: int, backend: str, store: str, limit: float, local: int, shares: bool, guarded: bool
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
-    descriptors.spare()
+    descriptors.spare("this rank")
     attach()
     add_newest()
     anysource.install()

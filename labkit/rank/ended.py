@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit import moment
-from labkit.rank import frames, group, store
+from labkit.rank import frames, group, output, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
@@ -39,6 +39,7 @@ def install(shell: Any) -> None:
         error = sys.exc_info()[1]
         note(shell, error)
         _cut(error)
+        output.put_back()
         shown = show(*args, **kwargs)
         _let_go(shell, error)
         return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import socket
@@ -201,8 +202,8 @@ def _is_up(noted: Socket) -> bool:
     try:
         with opened(noted) as s:
             return s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno == errno.EMFILE  # no descriptor is left to ask with: nobody says that it is down
 
 
 def opened(noted: Socket) -> socket.socket:

@@ -149,11 +149,30 @@ class Output:
 
 
 _outputs: dict[str, Output] = {}
+_senders: dict[Any, Any] = {}  # what ipykernel's streams send through
+
+
+def put_back(_: Any = None) -> None:
+    """Mend what a cell has made of sys.stdout and sys.stderr: closed, or set to what cannot be flushed, such as None.
+
+    The engine flushes both before it shows an error, and before it replies: the reply would never leave.
+    """
+    for stream, sender in _senders.items():
+        stream.pub_thread = sender  # None where the stream was closed
+        with contextlib.suppress(Exception):
+            now = getattr(sys, stream.name)
+            now.flush()
+            if not getattr(now, "closed", False):
+                continue
+        setattr(sys, stream.name, stream)
 
 
 def install(shell: Any, rank: int) -> None:
     """Cut what cells print from now on; the files are named after the stream and the rank."""
     folder = Path(shell.kernel.parent.profile_dir.location)  # the run's, where the engine's log is as well
+    if put_back not in shell.events.callbacks["post_run_cell"]:
+        shell.events.register("post_run_cell", put_back)
+    stream: Any
     for stream in (sys.stdout, sys.stderr):
         if not hasattr(stream, "_buffers"):
             continue  # it is none of ipykernel's
@@ -162,10 +181,21 @@ def install(shell: Any, rank: int) -> None:
             _outputs[stream.name].path = path
             continue
         _outputs[stream.name] = output = Output(stream, path)
-        stream.write = output.write  # type: ignore[method-assign]
+        stream.write = output.write
+        _senders[stream] = stream.pub_thread
+        _sockets(stream.pub_thread)
         _log_nothing(stream)
         shell.events.register("pre_run_cell", output.begin)
         shell.events.register("post_run_cell", output.end)
+
+
+def _sockets(sender: Any) -> None:
+    """Let this thread, and the one that sends what is printed, have the sockets through which they wake the latter.
+
+    ipykernel makes them when a thread first prints. Where no file can be opened by then, the text is lost, or the
+    thread that sends ends, and with it all that the rank prints from then on.
+    """
+    sender.schedule(lambda: sender.schedule(int))
 
 
 def _log_nothing(stream: Any) -> None:

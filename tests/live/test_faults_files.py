@@ -1,10 +1,11 @@
-"""A rank that opens files until it may open no more: it is told so, and joins the others again all the same."""
+"""A rank, or the notebook, that opens files until it may open no more: it is told so, and all goes on once it can."""
 
 from __future__ import annotations
 
 import pytest
 
 from labkit import CellError, StuckError
+from tests.live.notebook import Notebook
 
 ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep)"
 ALL = "while True: files.append(open(os.devnull))"
@@ -33,3 +34,68 @@ def test_a_rank_without_a_descriptor_left_takes_part_in_all_that_follows(few):
     with pytest.raises(StuckError, match="rank 0 waits in barrier"):
         few.run("if rank == 0: dist.barrier()")
     assert few.run(ALIVE) == [f"3 {100 + r}\n" for r in range(3)]
+
+
+# -- the notebook's own process --------------------------------------------------------------------------------------
+
+FILL = """
+import os, resource
+from labkit import start
+whole = resource.getrlimit(resource.RLIMIT_NOFILE)
+files = []
+
+def fill(hard):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        while True: files.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError: pass
+
+def free():
+    while files: os.close(files.pop())
+"""
+START = "lab = start(2, timeout=2)\nlab.run('keep = 100 + rank')"
+PX = f"%%px\n{ALIVE}"
+EACH = "rank 0 │ 2 100\nrank 1 │ 2 101\n"
+
+
+@pytest.fixture
+def notebook():
+    with Notebook() as notebook:
+        notebook.value(FILL)
+        yield notebook
+
+
+def test_a_notebook_without_a_descriptor_left_starts_runs_heals_and_checks(notebook):
+    """The lab raises the limit as far as it may."""
+    assert notebook.run(f"fill(whole[1])\n{START}").error == ""
+    notebook.run("%%px\ndef my_sum(x):\n    dist.all_reduce(x)\n    return x")
+    notebook.value("fill(whole[1])")
+    assert EACH in notebook.run(PX).stdout
+    assert "rank 1 waits in barrier" in notebook.run("%%px\nif rank: dist.barrier()").error
+    assert "Rank 0 is missing" in notebook.run("print(lab.why().why)").stdout
+    assert "✓" in notebook.value("lab.check('my_sum', means='all_reduce')")
+    assert notebook.run(PX).stdout == EACH
+
+
+def test_a_notebook_that_may_not_have_one_more_is_told_what_to_do_and_works_once_files_are_closed(notebook):
+    full = "LabError: This notebook has 300 files open, and no more may be. Close some, restart the kernel, or raise"
+    assert notebook.run(f"fill(300)\n{START}").error.startswith(full)
+    assert notebook.run(f"free()\n{START}").error == ""
+    notebook.value("fill(300)")
+    for code in (PX, "%%px\nif rank: dist.barrier()", "lab.why()", "lab.look('keep')"):
+        assert notebook.run(code).error.startswith(full)
+    notebook.value("free()")
+    assert notebook.run(PX).stdout == EACH
+    notebook.value("fill(300)\nlab.stop()")
+
+
+def test_a_rank_that_may_not_have_one_more_works_on_and_is_named_where_it_cannot_be_joined_again(notebook):
+    """It keeps its files, and the lab cannot raise the limit: cells need none, a new group needs some."""
+    notebook.value(START)
+    notebook.value(f"%%px\n{FILL.replace('from labkit import start', '')}\nif rank: fill(300)")
+    cell = notebook.run(PX)
+    assert cell.stdout == EACH, cell
+    hung = notebook.run("%%px\nif not rank: dist.barrier()")
+    assert "rank 1: LabError: this rank has 300 files open, and no more may be. Call lab.stop()" in hung.error
+    assert notebook.run(f"lab.stop()\n{START}").error == ""
+    assert notebook.run(PX).stdout == EACH
