@@ -173,8 +173,8 @@ TREE = (
             Question(
                 "Bring powers of ten: is a digit missing, or there twice?",
                 "1, 10, 100, … in place of the data",
-                "a different operation or root on a rank, `src` taken for a place in its group, a rank left out, groups "
-                "made in different orders",
+                "a different operation or root on a rank, `src` taken for a place in its group, a rank left out, "
+                "groups made in different orders",
                 "read settings on one rank and broadcast them; `group_src=`; all ranks make all groups in one order",
                 "6, 8",
             ),
