@@ -122,10 +122,10 @@ class Notebook:
         """The Stop button."""
         self.manager.interrupt_kernel()
 
-    def restart(self) -> None:
-        """Jupyter's Restart, which kills the kernel."""
+    def restart(self, now: bool = True) -> None:
+        """Jupyter's Restart, which kills the kernel; where `now` is false, it is stopped and asked to end before."""
         self.client.stop_channels()
-        self.manager.restart_kernel(now=True)
+        self.manager.restart_kernel(now=now)
         self._connect()
 
     def kill(self) -> None:

@@ -115,6 +115,17 @@ def test_a_process_that_the_killed_owner_had_only_forked_is_ended_too(tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("now", [False, True], ids=["politely", "at once"])
+def test_restarting_the_kernel_in_the_middle_of_a_hang_leaves_nothing_and_a_new_lab_starts(notebook, now, tmp_path):
+    trace = started(notebook)
+    notebook.send(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\nif rank:\n    while True: pass\ndist.barrier()")
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+    notebook.restart(now)
+    gone(trace)
+    assert notebook.value(START)
+    assert notebook.run("%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y))").stdout == "ranks 0, 1 │ 2\n"
+
+
 def run_directory():
     return next(iter(Path(tempfile.gettempdir()).glob("labkit-*")), None)
 
@@ -130,6 +141,18 @@ def test_killing_the_kernel_while_a_lab_starts_leaves_nothing(notebook, file):
     for tag in tags or {str(path)}:
         gone(Trace(tag, path))
     assert run_directory() is None
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["politely", "at once"])
+@pytest.mark.parametrize("file", ["fork.sock", "cluster.json"])
+def test_restarting_the_kernel_while_a_lab_starts_leaves_nothing_and_a_new_lab_starts(notebook, file, now):
+    notebook.send(START)
+    assert eventually(lambda: run_directory() and list(run_directory().glob(file)))
+    path = run_directory()
+    notebook.restart(now)
+    gone(Trace(str(path), path))
+    assert notebook.value(START)
+    assert notebook.run("%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y))").stdout == "ranks 0, 1 │ 2\n"
 
 
 def test_a_start_that_was_stopped_leaves_nothing(notebook):
