@@ -9,11 +9,13 @@ from typing import Any
 
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
+from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
 from labkit.cluster.stop import STOP
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
+from labkit.words import sentence
 
 PATIENCE = 10.0  # seconds that one run may compute, at least
 COUNT = itertools.count(1000, 1000)  # groups that a function makes are numbered from a fresh number on, on all ranks
@@ -68,7 +70,7 @@ def joined(engines: Engines) -> int:
     """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
     answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
     if not all(a["joined"] for a in answers):
-        engines.heal()
+        _heal(engines)
     return max(a["groups"] for a in answers)
 
 
@@ -78,4 +80,10 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> None:
     for _ in range(2):
         if engines.call(f"labkit.rank.function.{do}", everyone, 10, stoppable=False).well:
             return
-        engines.heal()
+        _heal(engines)
+
+
+def _heal(engines: Engines) -> None:
+    """Join all ranks anew; one that died between two runs gets its functions back, and the learner is told."""
+    if notes := given_back(engines, engines.heal()):
+        print(sentence(notes))

@@ -36,8 +36,7 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
         return []
     replaced = engines.heal()
-    anew = alike(_given_back(engines, replaced)) if replaced else {}
-    notes += [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
+    notes += given_back(engines, replaced)
     kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep their variables")
     notes.append(f"the process group is joined again{kept}")
     if any(g["groups"] > 1 for g in groups.values()):
@@ -51,13 +50,16 @@ def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
         engines.kill(r)
 
 
-def _given_back(engines: Engines, replaced: Sequence[int]) -> dict[int, str]:
-    """Let replaced ranks have the definitions of the cells that ran on them; what became of each rank."""
+def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
+    """Let replaced ranks have the definitions of the cells that ran on them; what became of these ranks."""
+    if not replaced:
+        return []
     cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}
     outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
     if outcome.ended:
         engines.heal()
-    return {r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced}
+    anew = alike({r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced})
+    return [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
 
 
 def _anew(back: list[str], lost: list[str]) -> str:

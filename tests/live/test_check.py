@@ -722,3 +722,19 @@ def test_in_a_notebook_line_numbers_are_the_editors_and_code_comes_into_a_new_ce
         "%%px\n\ndef hello_sum(x):\n    if rank == 1:\n        raise KeyError(3)\n    return x"
     )
     assert notebook.value("put[1].startswith('%%px\\ndef hello_sum')") == "True"
+
+
+def test_a_rank_that_dies_before_the_first_run_gets_its_functions_back_and_the_verdict_is_right(
+    lab, monkeypatch, capsys
+):
+    lab.run(f"keep = 100 + rank\n{RIGHT}")
+    prepared = check.prepared
+
+    def killed(engines, sizes):
+        lab._engines.kill(2)
+        return prepared(engines, sizes)
+
+    monkeypatch.setattr(check, "prepared", killed)
+    assert lab.check("f", means=collectives.all_reduce).state == "right"
+    assert re.match(r"Rank 2 was started anew, with .*\bf again, without variables", capsys.readouterr().out)
+    lab.run("f(torch.ones(1))")
