@@ -78,7 +78,7 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> None:
     """Begin on all ranks, or finish; ranks that cannot are healed first."""
     everyone = dict.fromkeys(range(engines.n), args)
     for _ in range(2):
-        if engines.call(f"labkit.rank.function.{do}", everyone, 10, stoppable=False).well:
+        if engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False).well:
             return
         _heal(engines)
 

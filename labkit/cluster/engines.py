@@ -295,7 +295,7 @@ class Engines:
             r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.guarded)
             for r, h in enumerate(at)
         }
-        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self._together, stoppable=False)
+        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
             self._why = _reason(outcome)
             return False
@@ -314,10 +314,10 @@ class Engines:
         """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""
         if not self._at:
             return self.processes.run.store()
-        outcome = self.call("labkit.rank.store.open_at", {0: ()}, JOINING, self._together, stoppable=False)
+        outcome = self.call("labkit.rank.store.open_at", {0: ()}, JOINING, self.together, stoppable=False)
         return str(outcome.answers[0]) if outcome.well else None
 
-    def _together(self, elapsed: float, running: Running) -> None:
+    def together(self, elapsed: float, running: Running) -> None:
         """Nobody waits for a rank that fails or dies on its way, or whose cell began when all had to leave theirs."""
         if self.dead() or any(map(running.error, running.replies)):
             self.ask("abort", running.pending(), ANSWER)
