@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from signal import SIGCONT, SIGSTOP
 
 from chaos_cells import CELL, CELLS, FAULTS, STOPPED, STUCK, fault
 from chaos_lab import Learner
@@ -15,8 +16,8 @@ RESTART = "the kernel restarts"
 @fault("an endless loop, then Stop")
 def _(learner: Learner, draw: Random) -> None:
     r = draw.randrange(learner.n)
-    ways = ["while True: pass", "import time\n    time.sleep(600)", "import os\n    os.read(os.pipe()[0], 1)"]
-    what = draw.choice(ways)
+    read = "import os\n    r, w = os.pipe()\n    try: os.read(r, 1)\n    finally: os.close(r), os.close(w)"
+    what = draw.choice(["while True: pass", "import time\n    time.sleep(600)", read])
     rest = draw.choice(["dist.barrier()", "while True: pass"])
     learner.during(f"if rank == {r}:\n    {what}\n{rest}", learner.stop_button, *STOPPED)
 
@@ -80,10 +81,16 @@ def _(learner: Learner, draw: Random) -> None:
 
 @fault("a rank or the controller stands still for a moment")
 def _(learner: Learner, draw: Random) -> None:
-    learner.detail, who = draw.choice([("the controller", "controller"), *(("a rank", r) for r in range(learner.n))])
-    again = draw.uniform(0.0, 0.5 if who != "controller" else 2.0)
+    who = draw.choice([*range(learner.n), "controller"])
+    seconds, learner.detail = draw.uniform(0.0, 0.5), str(who)
     code = "%%px\nimport time\ntime.sleep(0.5)\ndist.barrier()"
-    learner.at(draw.uniform(0.0, 0.3), code, lambda: learner.pause(who, again), "")
+    learner.at(draw.uniform(0.0, 0.3), code, lambda: learner.send(who, SIGSTOP, SIGCONT, between=seconds), "")
+
+
+@fault("the controller stands still")
+def _(learner: Learner, draw: Random) -> None:
+    code = BUSY[draw.choice(sorted(BUSY))].format(r=draw.randrange(learner.n))
+    learner.during(code, lambda: learner.send("controller", SIGSTOP), CELL)
 
 
 @fault("the fork server is killed, then a rank")

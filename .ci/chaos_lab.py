@@ -129,17 +129,15 @@ class Learner:
         """Kill a rank, or the lab's "controller", "forkserver" or "reaper": it has ended when this returns."""
         if isinstance(who, int):
             self.may_die(who)
-        for fd in self._held(who):
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-            assert ended(fd, SOON)
-            os.close(fd)
+        self.send(who, signal.SIGKILL)
 
-    def pause(self, who: int | str, seconds: float) -> None:
-        """Let a rank or one of the others stand still for so long."""
+    def send(self, who: int | str, *signals: signal.Signals, between: float = 0.0) -> None:
+        """Send signals to one of these, so many seconds apart."""
         for fd in self._held(who):
-            signal.pidfd_send_signal(fd, signal.SIGSTOP)
-            time.sleep(seconds)
-            signal.pidfd_send_signal(fd, signal.SIGCONT)
+            for sig in signals:
+                signal.pidfd_send_signal(fd, sig)
+                time.sleep(between)
+            assert signals[-1] != signal.SIGKILL or ended(fd, SOON)
             os.close(fd)
 
     def _held(self, who: int | str) -> list[int]:

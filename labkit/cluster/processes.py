@@ -9,6 +9,7 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -41,6 +42,7 @@ CONTROLLER_ARGS = [
     "--HeartMonitor.period=1000",
 ]
 LOOP_ENDS = 1.0  # seconds in which the thread of a cluster's event loop ends where it does nothing
+STILL = 1.5  # seconds for which the controller may stand still: less than a rank has to leave its cell
 MISSES = 10  # heartbeats, after which ipyparallel counts an engine as gone
 FAR_MISSES = 40  # where every host tells which engines have ended, and a link may be down for a while
 IMPORTING = "Importing torch once for all ranks …"
@@ -90,6 +92,7 @@ class Processes:
         self._reaper: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._asked_server: ForkClient | None = None
+        self._still_since = math.inf  # when the controller was first seen to stand still
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
@@ -457,8 +460,18 @@ class Processes:
     # -- the controller -----------------------------------------------------------------------------------------
 
     def lost(self) -> bool:
-        """Whether the controller has died: the engines may live, but nothing reaches them."""
-        return self.cluster.controller is not None and self.cluster.controller.poll() is not None
+        """Whether the controller has died: the engines may live, but nothing reaches them.
+
+        One that was stopped (SIGSTOP) and stays so would never pass a message on again: it is ended.
+        """
+        controller = self.cluster.controller
+        still = [process for process in getattr(controller, "held", ()) if process.stands_still()]
+        self._still_since = min(self._still_since, time.monotonic()) if still else math.inf
+        if time.monotonic() - self._still_since > STILL:
+            for process in still:
+                process.send(signal.SIGKILL)
+                process.wait(HEARING)
+        return controller is not None and controller.poll() is not None
 
     def restore(self, engines: list[int]) -> None:
         """Start a new controller where the dead one listened, and wait until these engines have come back to it."""

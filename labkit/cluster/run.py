@@ -196,6 +196,8 @@ class Running:
             if self.wait(PAUSE):
                 return
             self.look()
+            if engines.lost():  # they hear nothing, and are freed when they are reached again
+                return
             broken = True
             now, inside = time.monotonic(), self._inside(deaf)
             for r in self.pending():

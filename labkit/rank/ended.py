@@ -159,12 +159,13 @@ def _cut(error: BaseException | None) -> None:
 
 
 def _let_go(shell: Any, error: BaseException | None) -> None:
-    """Let go of the frames that an error came through: Python and IPython keep those of the last, with what they hold.
+    """Let go of an error and of the frames that it came through: Python and IPython keep the last, with what it holds.
 
     That may be a process group, or a tensor for which memory ran out.
     """
-    sys.last_traceback = shell.InteractiveTB.tb = None
-    gone = set()
+    shell.InteractiveTB.tb, gone = None, set()
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        setattr(sys, name, None)
     while error is not None and id(error) not in gone:
         gone.add(id(error))
         clear_frames(error.__traceback__)

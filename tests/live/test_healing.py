@@ -268,6 +268,15 @@ def test_a_controller_killed_while_ranks_wait_ends_the_cell_and_all_variables_ar
     alive(lab)
 
 
+@pytest.mark.parametrize("code", ["while True: pass", "if rank: dist.barrier()", ""])
+def test_a_controller_that_stands_still_for_good_is_replaced_and_all_variables_are_kept(lab, code):
+    """Nothing would arrive any more; a rank that does not answer for this is not ended."""
+    os.kill(controller(lab).pid, signal.SIGSTOP)
+    with pytest.raises(CellError, match="the controller died"):
+        lab.run(f"keep = 100 + rank\n{code}")
+    alive(lab)
+
+
 def test_a_killed_fork_server_is_not_missed_until_a_rank_dies_and_then_started_anew(lab):
     server = fork_server(lab)
     killed(server)
