@@ -73,14 +73,14 @@ class Trace:
 def descriptors(pid: int) -> Counter[str]:
     """The open descriptors of a process, counted by kind: "socket", "anon_inode:[pidfd]", or a file's name.
 
-    Left out are IPython's history and those with which ZeroMQ wakes its threads: they come and go.
+    Left out are IPython's history, with its folder, and those with which ZeroMQ wakes its threads: they come and go.
     """
     kinds: Counter[str] = Counter()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             kinds[re.sub(r":\[\d+\]$", "", os.readlink(fd))] += 1
     del kinds["anon_inode:[eventfd]"]
-    return Counter({kind: n for kind, n in kinds.items() if "history.sqlite" not in kind})
+    return Counter({kind: n for kind, n in kinds.items() if not re.search(r"history\.sqlite|/profile_default$", kind)})
 
 
 def listening(process: psutil.Process) -> list[str]:
