@@ -140,6 +140,13 @@ def test_conda_users_get_the_same_python_and_the_same_packages():
     assert pip == ["-c constraints.txt", "-e .[lab,test,mpi]"]
 
 
+def test_no_target_of_the_makefile_is_made_in_two_ways():
+    """Make takes the last and only warns: a merge once left the older half of the file behind the newer."""
+    targets = re.findall(r"^([a-z-]+):(?! OTHER)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(targets) > 10
+    assert sorted(set(targets)) == sorted(targets)
+
+
 def test_make_installs_with_the_lock_unless_told_otherwise():
     makefile = (ROOT / "Makefile").read_text()
     installs = re.findall(r"^.*pip .*install.*$", makefile, re.MULTILINE)
