@@ -13,7 +13,7 @@ from labkit import moment
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
-from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.outcome import WITHOUT, Outcome, RankOutcome
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
@@ -149,7 +149,7 @@ class Running:
             elif (error := self.error(r)) is not None:
                 elsewhere[r] = f"raised {_name(error)}"
             else:
-                elsewhere[r] = "finished the cell without it"
+                elsewhere[r] = WITHOUT
         stacks = {r: w["stack"] for r, w in self.where.items() if w.get("stack")}
         return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, **_now()}
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record, rounds
-from labkit.words import count, listed
+from labkit.words import count, listed, ranks
 
 NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 
@@ -93,6 +93,28 @@ class Calls:
                 times = f"{count(len(mine), 'call')} that communicate, {names}{_at(*mine)}"
                 return f"Rank {r} makes {times}, and {self.most} is enough."
         return ""
+
+
+@dataclass(frozen=True)
+class SameGroups:
+    """All ranks make the same groups in the same order, also those that they are not in."""
+
+    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+        """ "Rank 0 makes no group, and rank 1 one of ranks 1, 2. Every rank makes all groups, in the same order." """
+        made = [log.made for log in record.logs]
+        odd = next((r for r, groups in enumerate(made) if groups != made[-1]), None)
+        if odd is None:
+            return ""
+        mine, others = _groups(made[odd]), _groups(made[-1])
+        return (
+            f"Rank {odd} makes {mine}, and rank {record.n - 1} {others}. Every rank makes all groups, in the same "
+            "order, also those that it is not in."
+        )
+
+
+def _groups(made: Sequence[tuple[int, ...]]) -> str:
+    """ "one of ranks 0, 1", "one of ranks 0, 1 and then one of ranks 2, 3"."""
+    return " and then ".join(f"one of {ranks(members)}" for members in made) or "no group"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from labkit.errors import MismatchError
 
+WITHOUT = "finished the cell without it"  # what a rank did that the others still wait for
+
 
 @dataclass
 class RankOutcome:

@@ -10,7 +10,7 @@ from typing import Any
 from labkit import moment
 from labkit.outcome import text
 from labkit.outcome.graph import Graph, Waiting
-from labkit.outcome.outcome import Outcome
+from labkit.outcome.outcome import WITHOUT, Outcome
 from labkit.theory.record import Log, Op, Record, read
 
 COMPUTING = {"went on computing": "went on computing", "is computing": "has been computing"}  # and for how long
@@ -104,7 +104,11 @@ class Story(Graph):
         """What a rank did that does not wait."""
         outcome = self.outcome
         if outcome and rank in outcome.elsewhere:
-            return outcome.elsewhere[rank]
+            what = outcome.elsewhere[rank]
+            left = self._left(rank) if what == WITHOUT else None
+            return (
+                what if left is None else f"left {left.op}{f' ({left.place})' * bool(left.place)} and finished the cell"
+            )
         if outcome and rank in outcome.dead:
             return f"died ({outcome.dead[rank]})"
         if outcome and rank in outcome.errors:
@@ -112,6 +116,14 @@ class Story(Graph):
         if rank in self._absent:
             return "never ran the cell"
         return "finished the cell" if outcome or self.record.logs[rank].ended is not None else "computes"
+
+    def _left(self, rank: int) -> Op | None:
+        """The collective that a rank has been in, and left, while others wait in it: their lengths may differ."""
+        theirs = {
+            (op.within, op.nth) for r in self.waiting for op in _unfinished(self.record, r) if op.kind == "collective"
+        }
+        mine = (op for op in self.record.ops[rank] if op.kind == "collective" and not op.error)
+        return next((op for op in mine if (op.within, op.nth) in theirs), None)
 
     def _longest(self) -> None:
         """The moment before the longest wait ended: who waited then, and what the others did."""

@@ -338,15 +338,17 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _making(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A rank notes which groups it makes: whoever waits in one waits for those that have not begun with it."""
+    """A rank notes which groups it makes, of those that all ranks have to: who waits in one waits for the others."""
     called = inspect.signature(function)
 
     @functools.wraps(function)
     def making(*args: Any, **kwargs: Any) -> Any:
         if _cell.on:
             with contextlib.suppress(TypeError, ValueError, RuntimeError):  # torch will say what is wrong with it
-                ranks = called.bind(*args, **kwargs).arguments.get("ranks")
-                _cell.grouped.append(tuple(sorted(range(dist.get_world_size()) if ranks is None else ranks)))
+                given = called.bind(*args, **kwargs).arguments
+                if not given.get("use_local_synchronization"):
+                    ranks = given.get("ranks")
+                    _cell.grouped.append(tuple(sorted(range(dist.get_world_size()) if ranks is None else ranks)))
         return function(*args, **kwargs)
 
     return making

@@ -14,7 +14,14 @@ from labkit.plot import waits as picture
 from labkit.words import alike, ranks, seconds, sentence
 
 ANYBODY = "any rank"
-KINDS = (("finished", "done"), ("died", "failed"), ("raised", "failed"), ("never", "failed"), ("", "busy"))
+KINDS = (
+    ("finished", "done"),
+    ("left", "done"),
+    ("died", "failed"),
+    ("raised", "failed"),
+    ("never", "failed"),
+    ("", "busy"),
+)
 PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none">{}</pre>'
 
 

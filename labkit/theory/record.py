@@ -170,7 +170,7 @@ class Log:
     and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody counts them.
     `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
     backward pass: from when its graph was computed until what waits for other ranks behind it was done.
-    `made` has the ranks of each group that this rank has begun to make, also of those that it is not in.
+    `made` has the ranks of each group that this rank has begun to make, of those that all ranks have to make.
     """
 
     ops: list[Op] = field(default_factory=list)

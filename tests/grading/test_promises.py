@@ -10,7 +10,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
 from labkit.grading.limits import remarks
-from labkit.grading.promises import Calls, InSteps, Messages, Once, OnlyTo, Returns, Root, Travels
+from labkit.grading.promises import Calls, InSteps, Messages, Once, OnlyTo, Returns, Root, SameGroups, Travels
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.theory.record import read
 from tests.recorded import Told, told
@@ -86,6 +86,19 @@ def test_only_what_the_card_names_may_be_called_and_once():
     assert both.broken(record(*(t.meet("reduce", peer=1) for t in right)), []).startswith("Rank 0 calls dist.reduce 2")
     other = record(*(Told(2).meet("funcol.all_reduce", line=7) for _ in range(2)))
     assert both.broken(other, []) == "Rank 0 calls funcol.all_reduce (line 7); reduce and broadcast do it, called once."
+
+
+def test_all_ranks_make_the_same_groups():
+    ranks = [Told(3) for _ in range(3)]
+    for rank in ranks:
+        rank.log.made.append((1, 2))
+    assert SameGroups().broken(record(*ranks), []) == ""
+    ranks[0].log.made.clear()
+    says = "Every rank makes all groups, in the same order, also those that it is not in."
+    assert SameGroups().broken(record(*ranks), []) == f"Rank 0 makes no group, and rank 2 one of ranks 1, 2. {says}"
+    ranks[0].log.made += [(0, 1), (1, 2)]
+    twice = "Rank 0 makes one of ranks 0, 1 and then one of ranks 1, 2, and rank 2 one of ranks 1, 2."
+    assert SameGroups().broken(record(*ranks), []) == f"{twice} {says}"
 
 
 def test_a_collective_has_the_promised_root():

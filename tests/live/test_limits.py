@@ -6,7 +6,7 @@ import pytest
 
 from labkit.grading.exercise import Budget
 from labkit.grading.inputs import Case, draws
-from labkit.grading.promises import Calls, OnlyTo, Travels
+from labkit.grading.promises import Calls, OnlyTo, SameGroups, Travels
 from labkit.theory import collectives
 
 FUNCOL = "import torch.distributed._functional_collectives as funcol\n"
@@ -75,6 +75,15 @@ def test_a_ring_to_the_left_is_right_and_not_as_asked(lab):
     assert verdict.says[0].startswith(says)
     assert "but not as asked" in verdict.head
     assert checked(lab, ROUND, from_the_left, promises=(OnlyTo(-1),)).ok
+
+
+def test_groups_that_only_their_members_make_are_not_as_asked_unless_torch_is_told_so(lab):
+    own = "    group = dist.new_group([0, 1]{}) if rank < 2 else None\n    dist.all_reduce(x)\n    return x"
+    verdict = checked(lab, f"def f(x):\n{own.format('')}", promises=(SameGroups(),))
+    assert verdict.state == "not as asked"
+    assert "Rank 0 makes one of ranks 0, 1, and rank 2 no group." in verdict.says[0]
+    alone = own.format(", use_local_synchronization=True")
+    assert checked(lab, f"def f(x):\n{alone}", promises=(SameGroups(),)).ok
 
 
 def test_one_call_and_its_dtype_are_held_to(lab):

@@ -50,6 +50,20 @@ def test_a_call_without_a_record_is_named_and_nobody_knows_for_whom_it_waits():
     assert why(story) == "rank 1 went on computing (line 4), while rank 0 waits in new_group (line 2)"
 
 
+def test_a_rank_that_has_left_what_the_others_wait_in_is_not_missing():
+    ranks = [Told(3).meet("all_reduce", **CUT), Told(3).meet("all_reduce", **CUT), Told(3).meet("all_reduce")]
+    story = stuck(ranks, dict.fromkeys((0, 1), "all_reduce"), {2: "finished the cell without it"})
+    assert why(story) == (
+        "rank 2 left all_reduce (line 2) and finished the cell, while ranks 0, 1 wait in all_reduce (line 2)"
+    )
+    twice = stuck(
+        [*(t.meet("all_reduce", **CUT) for t in ranks[:2]), ranks[2]],
+        dict.fromkeys((0, 1), "all_reduce"),
+        {2: "finished the cell without it"},
+    )
+    assert why(twice).startswith("rank 2 is missing: it finished the cell, while ")
+
+
 def test_collectives_of_one_group_are_not_those_of_another_with_the_same_ranks():
     ranks = [Told(2).meet("all_reduce", group="1").meet("all_reduce", group=g, **CUT) for g in ("2", "3")]
     assert why(stuck(ranks, dict.fromkeys(range(2), "all_reduce"), {})) == (
