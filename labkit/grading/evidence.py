@@ -29,6 +29,7 @@ def contradictions(record: Record, finished: Collection[int]) -> list[str]:
     tensor for several results, and what was started and never waited for.
     """
     waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not op.waited]
+    waiting += [op for op in _lost(record.messages) if op.rank not in finished]
     found = [
         *with_themselves(record),
         *filter(None, map(_disagreement, record.meetings)),
@@ -118,6 +119,15 @@ def _misfit(message: Message) -> str:
             end = f"rank {recv.rank} makes room for {room}{place(recv)}"
             return f"Rank {send.rank} sends {brought}{place(send)}, and {end}."
     return ""
+
+
+def _lost(messages: Iterable[Message]) -> list[Op]:
+    """Sends that were started and not waited for, and never came to the receive that waits for them.
+
+    Where nobody keeps the handle of an `isend` the message goes with it.
+    """
+    pairs = [(m.send, m.recv) for m in messages if m.send and m.recv and not _misfit(m)]
+    return [a for a, b in pairs if a.asynchronous and not a.waited and (b.error or b.left is None)]
 
 
 def _overwritten(op: Op) -> str:

@@ -123,3 +123,13 @@ def test_a_stack_that_was_written_at_the_end_names_the_call_and_the_line():
     assert str(evidence.last_words(own)) == "in line 5"
     assert evidence.last_words(own).own
     assert evidence.last_words("") is evidence.last_words("Fatal Python error: Aborted\n") is None
+
+
+def test_a_send_that_lost_its_handle_and_never_came_is_named_though_its_rank_hangs_as_well():
+    def rank(me):
+        told = Told(2).send(1 - me, line=6).recv(1 - me, 2, None, line=8)
+        told.log.ops[0] = replace(told.log.ops[0], op="isend", asynchronous=True, done=None)
+        return told
+
+    assert against(rank(0), rank(1), finished=[]) == ["Ranks 0, 1 started isend (line 6) and never waited for it."]
+    assert against(rank(0), Told(2).recv(0), finished=[]) == [], "it came"
