@@ -67,12 +67,20 @@ def flight_recorder() -> bytes:
 
 def launch(n: int) -> None:
     """Run n ranks of this program, and print what they have left or how they died, in their order."""
+    for kind in ("said", "stack", "trace"):  # of a run before
+        for old in folder.glob(f"{kind}_*"):
+            old.unlink()
     with tempfile.TemporaryDirectory() as place:
         shared = {**os.environ, "WORLD_SIZE": str(n), "INIT_METHOD": f"file://{place}/meet"}
         ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**shared, "RANK": str(r)}) for r in range(n)]
         codes = [process.wait() for process in ranks]
     for r, code in enumerate(codes):
-        print((folder / f"said_{r}").read_text() if code >= 0 else f"rank {r}: died of {signal.Signals(-code).name}")
+        if code < 0:
+            print(f"rank {r}: died of {signal.Signals(-code).name}")
+        elif (said := folder / f"said_{r}").exists():
+            print(said.read_text())
+        else:
+            print(f"rank {r}: ended before it could say anything (exit code {code})")
 
 
 folder = Path(sys.argv[2])
@@ -85,8 +93,9 @@ dist.init_process_group(
     "gloo", os.environ["INIT_METHOD"], rank=rank, world_size=world_size, timeout=timedelta(seconds=6)
 )
 with open(folder / f"stack_{rank}", "w") as stack:
-    faulthandler.dump_traceback_later(4, file=stack)
     try:
+        dist.barrier()  # a rank that fails and leaves while others are still connecting would be another fault
+        faulthandler.dump_traceback_later(4, file=stack)
         faults = {"validate": validate, "lengths": lengths, "dtypes": dtypes, "bad_batch": bad_batch}
         result = str(faults[sys.argv[1]]().tolist())
     except (RuntimeError, ValueError) as error:

@@ -270,6 +270,15 @@ def test_without_labkit_one_log_names_the_cause_and_it_is_the_first(tmp_path: Pa
     assert min(tmp_path.glob("said_*"), key=lambda file: file.stat().st_mtime_ns).name == "said_2"
 
 
+@pytest.mark.slow
+def test_without_labkit_a_rank_that_says_nothing_is_named_and_what_an_older_run_left_is_gone(tmp_path: Path):
+    (tmp_path / "said_0").write_text("rank 0: an older run")
+    told = clinic("no_such_fault", tmp_path)
+    for r in range(4):
+        assert f"rank {r}: ended before it could say anything (exit code 1)" in told
+    assert list(tmp_path.glob("said_*")) == []
+
+
 def text_blocks() -> list[list[str]]:
     """The lines of each text that a cell of 14b quotes."""
     cells = nbformat.read(NOTEBOOKS / "14b-the-second-ward.ipynb", as_version=4).cells
