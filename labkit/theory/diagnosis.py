@@ -1,4 +1,4 @@
-"""The diagnosis tree of lesson 14: from what a broken program does to its likely cause. Plain data.
+"""The diagnosis tree of lessons 14 to 14c: from what a broken program does to its likely cause. Plain data.
 
 A branch for each symptom. In a branch, the questions are asked from top to bottom; the first yes names the cause.
 """
