@@ -184,8 +184,8 @@ COUNT = Exercise(
     title="Nothing to count",
     statement=(
         "`hits` has a True for each row of this rank that was predicted right; a rank may have no rows. Repair the "
-        "function: return how many there are on all ranks together, an int32 tensor with one number, on every rank. "
-        "One call is enough."
+        "function: return how many there are on all ranks together, a tensor with one integer, on every rank. One call "
+        "is enough."
     ),
     minutes=3,
     difficulty=1,
@@ -331,9 +331,8 @@ TOO_EARLY = Exercise(
     lesson="14b",
     title="In the background",
     statement=(
-        "The all-reduce is to run in the background. Repair the function: return the mean of `x` over the ranks, on "
-        "every "
-        "rank. Keep `async_op=True`. `x` stays as it is. One call is enough."
+        "This function lets the all-reduce run in the background. Repair it: return the mean of `x` over the ranks, on "
+        "every rank. `x` stays as it is. One call is enough."
     ),
     minutes=3,
     difficulty=1,
@@ -380,8 +379,8 @@ def mean_in_background(x):
         "Until `work.wait()` has returned, neither read nor write the tensor.",
     ),
     after=(
-        "Between the call and `wait()`, the tensor belongs to the library. The specimen is right where all ranks come "
-        "early enough, so it passes its tests on one machine and lies in production."
+        "Between the call and `wait()`, the tensor belongs to the library. With some work between the call and the "
+        "division, the sum is often there in time: such a program passes its tests, and lies where a rank is late."
     ),
 )
 

@@ -134,8 +134,9 @@ PREDICTIONS = (
         ),
         answer="their own number, divided by 4",
         why=(
-            "**Their own number, divided by 4.** The sum is in `total`, half a second later. If rank 3 were early, the "
-            "program might be right: the fault depends on who comes when, so it hides from tests."
+            "**Their own number, divided by 4.** The division reads `total` before anybody's number has been added to "
+            "it; the sum is there half a second later. Whether such a program is wrong depends on time. Here it is "
+            "wrong each time."
             " Reported as OpenNMT-py#2295."
         ),
     ),

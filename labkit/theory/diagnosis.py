@@ -145,8 +145,8 @@ TREE = (
                 "5, 9",
             ),
             Question(
-                "Does it change if a rank sleeps a second?",
-                "`time.sleep(1)` on one rank, before the call",
+                "Does it change if you sleep after the call?",
+                "`time.sleep(1)` between the call and the tensor's next use",
                 "a tensor read or written before `wait()`",
                 "`wait()` first",
                 "11",
