@@ -23,7 +23,7 @@ class Choose(Box):
     """Several questions at once: choose an answer to each, and lock them in, all together or some first.
 
     A lesson names one of the workbook's series: `Choose("twelve_situations")`. Without a mouse,
-    `lock("b a - d")` chooses by letters; `-` leaves a question open.
+    `lock("b a - d")` or `lock("b", "a", "-", "d")` chooses by letters; `-` leaves a question open.
 
     What is shown, this widget's state included, is the same whatever the answers: only `reveal()` tells them.
     """
@@ -55,9 +55,12 @@ class Choose(Box):
         """What was locked in, one for each question; None where nothing was."""
         return list(self._choices)
 
-    def lock(self, choices: str | Sequence[str | None]) -> None:
-        """Lock in a letter or an option's words for each question; what is locked in cannot be changed afterwards."""
-        understood = self._series.choices(choices)
+    def lock(self, *choices: str | Sequence[str | None] | None) -> None:
+        """Lock in a letter or an option's words for each question; what is locked in cannot be changed afterwards.
+
+        All in one string of letters, in one list, or each as an argument of its own.
+        """
+        understood = self._series.choices(choices[0] if len(choices) == 1 else choices)
         twice = [i for i, c in enumerate(understood, 1) if c is not None and self._choices[i - 1] is not None]
         if twice:
             raise LabError(f"Question {twice[0]} is already locked in. Give - for it, or run the cell above again.")

@@ -1,4 +1,4 @@
-"""The diagnosis tree of lessons 14 to 14c, on a page to print: `tree` shows it, and `tree.save("tree.html")` writes it."""
+"""The clinic's diagnosis tree, on a page to print: `tree` shows it, and `tree.save("tree.html")` writes it."""
 
 from __future__ import annotations
 

@@ -92,6 +92,22 @@ def test_some_are_locked_in_now_and_the_others_later(two: Choose):
     assert repr(two.reveal()).startswith("1 of 2 right.\n")
 
 
+def test_each_choice_may_be_an_argument_of_its_own(two: Choose):
+    two.lock("c", None)
+    two.lock("-", "recv")
+    assert two.choices == ["<nothing>", "recv"]
+    with pytest.raises(LabError, match=r'this is for 3\. Give a letter for each, .* such as lock\("- b"\)'):
+        Choose(TWO).lock("a", "b", "c")
+
+
+def test_its_text_says_how_to_lock_without_a_mouse_and_what_it_says_to_type_works(two: Choose):
+    said = repr(two).splitlines()[-1]
+    assert said.startswith("No mouse? ")
+    (letters,) = re.findall(r'lock\("(.*)"\)', said)
+    two.lock(letters)
+    assert two.choices == [None, "recv"]
+
+
 def test_the_button_locks_what_is_chosen_and_asks_for_a_choice_where_there_is_none(two: Choose):
     two._button.click()
     assert "Nothing new is chosen" in two._said.value

@@ -104,7 +104,7 @@ def _second(xs: Sequence[Any]) -> list[Any]:
 WHO_IS_SRC = Exercise(
     name="from_the_second",
     lesson="14b",
-    title="Whom does src name?",
+    title="A broadcast in a team",
     statement=(
         "All ranks but rank 0 are a team. Its **second member** tells the team its `x`. Repair the function: return "
         "that `x` on the team's ranks, and its own `x` on rank 0. `x` stays as it is."

@@ -288,12 +288,10 @@ EXAM_ACCURACY = Exercise(
     lesson="14c",
     title="Program D: the accuracy",
     statement=(
-        "`rows` rows of a test set were dealt out in turn: row i is on rank i % world_size. So that all ranks have the "
-        "same number, a sampler repeated some of the first rows at the end. `hits` has a 1 for each row of this "
-        "rank "
-        "that was predicted right, in their order, and a 0 for each other one. Return the accuracy over the `rows` "
-        "rows "
-        "of the test set, a tensor with one number, on every rank. One call is enough."
+        "A sampler dealt out the `rows` rows of a test set in turn, row i to rank i % world_size, and saw to it that "
+        "all ranks have equally many. `hits` has a 1 for each row of this rank that was predicted right, in their "
+        "order, and a 0 for each other one. Return the accuracy over the `rows` rows of the test set, a tensor with "
+        "one number, on every rank. One call is enough."
     ),
     minutes=6,
     difficulty=2,

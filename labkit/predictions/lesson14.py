@@ -94,9 +94,10 @@ PREDICTIONS = (
         ),
         answer="some ranks wait, and some end well with wrong numbers",
         why=(
-            "**Some wait, and some end well.** Rank 3 ends, with its own numbers unchanged, and the others wait for "
-            "bytes. Which ranks do which depends on the lengths. (Some lengths end a process as well.) NCCL promises "
-            "nothing either: its documentation calls such a program undefined."
+            "**Some wait, and some end well.** Rank 3 ends, and the others wait for bytes. Which ranks do which "
+            "depends on the lengths, and so does what the numbers are: with these lengths, rank 3 keeps its own. (Some "
+            "lengths end a process as well.) NCCL promises nothing either: its documentation calls such a program "
+            "undefined."
             " Reported as nccl#1394 and #1417."
         ),
     ),

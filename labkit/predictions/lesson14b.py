@@ -52,7 +52,7 @@ PREDICTIONS = (
         answer="10, rank 1's number",
         why=(
             "**10.** `src` is a rank of the whole job, in every group. Rank 1 happens to be in the team, so nobody "
-            "complains. `group_src=1` says what was meant."
+            "complains."
             " Reported as pytorch#91760 and #60356."
         ),
     ),
@@ -194,9 +194,9 @@ PREDICTIONS = (
                 ),
                 answer="rank 2's: its numbers have a different dtype",
                 why=(
-                    "`datatype 8` is float64, and 7 is float32 (the enum `ncclDataType_t` in `nccl.h`). It is case 4 "
-                    "on a GPU. The name, `opCount`, `count`, `datatype`, `op`, `root` and `nranks` have to be the same "
-                    "on all ranks. Addresses need not be."
+                    "`datatype 8` is float64, and the others bring 7, float32 (the enum `ncclDataType_t` in `nccl.h`). "
+                    "It is case 4 on a GPU. The name, `opCount`, `count`, `datatype`, `op`, `root` and `nranks` "
+                    "have to be the same on all ranks. Addresses need not be."
                 ),
             ),
             Prediction(

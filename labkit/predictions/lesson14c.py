@@ -3,7 +3,7 @@
 from labkit.predictions.prediction import Option, Prediction, Series
 
 # What a program can do: the same five for all programs, so that no option says which one is right.
-HANGS = "some ranks wait for ever, and none raises"
+HANGS = "ranks wait for ever, and none raises"
 RAISES = "at least one rank raises an error"
 AGREES = "all end well, with the same wrong result"
 DIFFERS = "all end well, but their results disagree"
@@ -123,7 +123,8 @@ PREDICTIONS = (
                 "exam_d_does",
                 "**Program D**, `exam_accuracy`, for 5 rows on four ranks, 2 each:",
                 AGREES,
-                "Three repeated rows count as if they were new: 8 hits are averaged, and there are 5 rows.",
+                "Three repeated rows count as if they were new: 8 entries of `hits` are averaged, and there are "
+                "5 rows.",
                 {
                     HANGS: "The sampler has seen to it that all ranks have as many rows, and each makes one call.",
                     RAISES: "`hits` are floats, so there is a mean, a tensor of the same shape on each rank.",
@@ -150,7 +151,8 @@ PREDICTIONS = (
                 "exam_e_does",
                 "**Program E**, `exam_deal`, for 9 rows on four ranks:",
                 RAISES,
-                "Rank 0 has three parts for four ranks, and `scatter` refuses the list. The others wait for it.",
+                "Rank 0 has three parts for four ranks, and `scatter` refuses the list. The other three ranks wait in "
+                "`scatter` as well, for a rank that is gone: as in case 7, the error counts.",
                 {
                     HANGS: "Ranks 1 to 3 wait, but for whom? Count the parts that rank 0 has.",
                     AGREES: "Each rank should hold something else here. But does it come that far?",

@@ -169,13 +169,15 @@ class Series:
             f"{self.name}: options, a lesson"
         )
 
+    @property
+    def how_to_lock(self) -> str:
+        """What to type, in a sentence; its letters have nothing to do with the answers."""
+        letters = " ".join("abcd"[i % 3] if i % 4 else "-" for i in range(len(self.parts)))
+        return f'Give a letter for each, and - for one to leave open, such as lock("{letters}").'
+
     def choices(self, said: str | Sequence[str | None]) -> list[str | None]:
         """What is meant, one for each question: "b a -" or ["b", "a", None], where - or None leaves one open."""
         each = said.split() if isinstance(said, str) else list(said)
         if len(each) != len(self.parts):
-            wanted = " ".join("abcd"[i % 3] if i % 4 else "-" for i in range(len(self.parts)))
-            raise LabError(
-                f"There are {len(self.parts)} questions, and this is for {len(each)}. "
-                f'Give a letter for each, and - for one to leave open, such as lock("{wanted}").'
-            )
+            raise LabError(f"There are {len(self.parts)} questions, and this is for {len(each)}. {self.how_to_lock}")
         return [None if c in (None, "", "-") else str(p.choice(c)) for p, c in zip(self.parts, each, strict=True)]

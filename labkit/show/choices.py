@@ -23,7 +23,7 @@ class Questions:
             locked = [] if choice is None else [f"    Locked in: {plain(part.words(choice))}"]
             options = [f"    {letter}. {plain(option.text)}" for letter, option in part.lettered]
             lines += [f"{number}. {plain(part.question)}", *options, *locked]
-        return "\n".join(lines)
+        return "\n".join([*lines, f"No mouse? {self.series.how_to_lock}"])
 
     def _repr_html_(self) -> str:
         items = []
