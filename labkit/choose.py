@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -55,7 +54,7 @@ class Choose(Box):
         """What was locked in, one for each question; None where nothing was."""
         return list(self._choices)
 
-    def lock(self, *choices: str | Sequence[str | None] | None) -> None:
+    def lock(self, *choices: Any) -> None:
         """Lock in a letter or an option's words for each question; what is locked in cannot be changed afterwards.
 
         All in one string of letters, in one list, or each as an argument of its own.
