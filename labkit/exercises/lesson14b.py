@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Exercise, Mutant
 from labkit.grading.inputs import counting
-from labkit.grading.promises import Calls
+from labkit.grading.promises import Calls, SameGroups
 
 # -- a bad batch --------------------------------------------------------------------------------------------------
 
@@ -107,13 +107,14 @@ WHO_IS_SRC = Exercise(
     title="A broadcast in a team",
     statement=(
         "All ranks but rank 0 are a team. Its **second member** tells the team its `x`. Repair the function: return "
-        "that `x` on the team's ranks, and its own `x` on rank 0. `x` stays as it is."
+        "that `x` on the team's ranks, and its own `x` on rank 0. `x` stays as it is. All ranks make the group."
     ),
     minutes=3,
     difficulty=1,
     means=_second,
     ranks=(3, 4),
     keeps_input=True,
+    promises=(SameGroups(),),
     specimen='''
 def from_the_second(x):
     """Return the x of the team's second member; on rank 0, its own."""
@@ -142,6 +143,14 @@ def from_the_second(x):
             ),
         ),
         Mutant("receives into x", replace=("got = x.clone()", "got = x")),
+        Mutant(
+            "lets only the members make the team",
+            replace=(
+                "team = dist.new_group(range(1, world_size))",
+                "team = dist.new_group(range(1, world_size)) if rank > 0 else None",
+            ),
+            verdict="not as asked",
+        ),
         Mutant(
             "names a rank that is not in the team",
             replace=("group_src=1", "src=0"),
