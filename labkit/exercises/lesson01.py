@@ -212,8 +212,8 @@ TWO_SUMS = Exercise(
     statement=(
         "The even ranks are leaders. Return two new tensors like `x`: first the sum of `x` over the leaders (a rank "
         "that is no leader gets its own `x` instead), then the sum over all ranks. Each sum is made in a group of its "
-        "own. The function in the cell hangs, and the line in which it hangs is right: run the check, find the line "
-        "that is wrong, repair it."
+        "own. The function in the cell is broken, and the line in which it fails is right: run the check, find the "
+        "line that is wrong, repair it."
     ),
     minutes=8,
     difficulty=2,
@@ -265,8 +265,8 @@ def two_sums(x):
                 "    leaders = dist.new_group(range(0, world_size, 2))\n    if rank % 2 == 0:\n",
                 "    if rank % 2 == 0:\n        leaders = dist.new_group(range(0, world_size, 2))\n",
             ),
-            verdict="deadlock",
-            says="new_group",
+            verdict="raises",
+            says="ranks make different groups",
         ),
         Mutant(
             "hides it: the second sum needs no group",
@@ -296,12 +296,15 @@ def two_sums(x):
         ),
     ),
     hints=(
-        "How many groups has each rank made when it comes to the line that hangs?",
+        "How many groups has each rank made when it comes to the second `new_group`?",
         "torch numbers the groups as they are made, and the ranks look for each other under that number.",
         "Move the first `new_group` out of the `if`, so that every rank calls it; or let the leaders alone call it "
         "with `use_local_synchronization=True`, whose groups are not numbered.",
     ),
-    after="When `new_group` hangs, look for an `if rank` around an **earlier** one.",
+    after=(
+        "In a program of your own nobody compares the groups, and the second `new_group` hangs. So when a `new_group` "
+        "hangs, look for an `if rank` around an **earlier** one."
+    ),
 )
 
 # -- who is left --------------------------------------------------------------------------------------------------

@@ -28,13 +28,11 @@ from torch.distributed import distributed_c10d
 
 from labkit.errors import MismatchError
 from labkit.rank import membership
-from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard
+from labkit.rank.board import GATHER, HEAD, PAUSE, ROOM, FileBoard, StoreBoard
 from labkit.rank.calls import CALLS, Place, located
 from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
 
-GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
-PAUSE = 0.002  # seconds between two looks at the board
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
 KEY = torch._C.DispatchKey.BackendSelect
 
@@ -99,10 +97,12 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
     def made(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs).arguments
         name, n, ranks = given["group_name"], given["group_size"], given["global_ranks_in_group"]
-        if not _ours() or n < 2:
+        if not _ours():
             return make_group(*args, **kwargs)
         if _wanted and ranks:
             membership.compare(given["store"], name, ranks)
+        if n < 2:
+            return make_group(*args, **kwargs)
         first = given["group_rank"] == 0 and (not ranks or dist.get_rank() in ranks)
         key, store = f"labkit-board/{name}", given["store"]
         board = None

@@ -8,42 +8,77 @@ on, and what they sum is silently wrong.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import FrameType
 
 import torch.distributed as dist
 
 from labkit.errors import MismatchError
 from labkit.lines import line
+from labkit.rank.board import GATHER, PAUSE
 from labkit.theory.record import is_cell
-from labkit.words import ranks
+from labkit.words import alike, ranks
 
 REMEDY = (
     "Call dist.new_group with the same ranks and in the same order on every rank, also for groups that it is not in."
 )
 
 
+@dataclass(frozen=True)
+class Meant:
+    """A group as one rank makes it: of these ranks of the world, in a line of a cell ("" and 0 where in none)."""
+
+    members: list[int]
+    cell: str
+    line: int
+
+    def told(self, cell: str) -> str:
+        """What is made and where, to a rank that is in another cell now, or in the same."""
+        where = f" (line {self.line}{'' if self.cell == cell else ' of another cell'})" if self.cell else ""
+        return f"one of {ranks(self.members)}{where}"
+
+
 def compare(store: dist.Store, name: str, members: Sequence[int]) -> None:
-    """Raise where the first rank that came to a group's name means other ranks by it; nobody waits for anybody."""
-    me, key = dist.get_rank(), f"labkit-group/{name}"
-    if store.add(f"{key}/came", 1) == 1:
-        store.set(key, json.dumps([me, list(members), _place()]))
+    """Raise where a rank that has come to a group's name means other ranks by it; nobody waits for anybody.
+
+    Each puts up its own before it reads, so of two ranks at least one sees the other.
+    """
+    mine = Meant(list(members), *_place())
+    store.set(_key(name, dist.get_rank()), json.dumps(asdict(mine)))
+    if all(meant.members == mine.members for meant in _up(store, name).values()):
         return
-    first, meant, where = json.loads(store.get(key))
-    if list(members) != meant:
-        raise MismatchError(
-            f"Ranks make different groups: rank {first} one of {ranks(meant)}{where}, rank {me} one of "
-            f"{ranks(members)}{_place()}. {REMEDY}"
-        )
+    found = time.monotonic()
+    while len(up := _up(store, name)) < dist.get_world_size() and time.monotonic() - found < GATHER:
+        time.sleep(PAUSE)
+    raise MismatchError(_disagreement(up, mine.cell))
 
 
-def _place() -> str:
-    """ " (line 3)": the line of the cell that is being run; "" where there is none."""
+def _disagreement(up: Mapping[int, Meant], cell: str) -> str:
+    told = alike({r: meant.told(cell) for r, meant in up.items()})
+    said = "; ".join(f"{ranks(rs)} {'makes' if len(rs) == 1 else 'make'} {text}" for text, rs in told.items())
+    return f"Ranks make different groups: {said}. {REMEDY}"
+
+
+def _key(name: str, rank: int) -> str:
+    return f"labkit-group/{name}/{rank}"
+
+
+def _up(store: dist.Store, name: str) -> dict[int, Meant]:
+    """What the ranks that have come to this name mean by it."""
+    keys = {r: _key(name, r) for r in range(dist.get_world_size())}
+    return {r: Meant(**json.loads(store.get(key))) for r, key in keys.items() if store.check([key])}
+
+
+def _place() -> tuple[str, int]:
+    """The cell that is being run, by a name that all ranks give it, and the line that it is in."""
     frame: FrameType | None = sys._getframe(1)
-    found = ""
+    found = "", 0
     while frame is not None:
         if is_cell(frame.f_code.co_filename):
-            found = f" (line {line(frame)})"
+            found = os.path.basename(frame.f_code.co_filename), line(frame)
         frame = frame.f_back
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import CellError
+from labkit.rank import membership
 
 ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
 
@@ -131,16 +132,26 @@ def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their
         "else:\n    b, a = dist.new_group([1, 2]), dist.new_group([0, 1])\n"
         "if rank < 2: dist.all_reduce(x, group=a)\nprint(int(x))"
     )
-    said = refused(lab, code)
-    assert said.startswith("Ranks make different groups: rank ")
-    assert said.endswith("in the same order on every rank, also for groups that it is not in.")
-    assert any(f"rank 1 one of ranks {of} (line 3)" in said for of in ("0, 1", "1, 2"))
+    assert refused(lab, code) == (
+        "Ranks make different groups: ranks 0, 2 make one of ranks 1, 2 (line 5); rank 1 makes one of ranks 0, 1 "
+        f"(line 3). {membership.REMEDY}"
+    )
 
 
 def test_other_ranks_for_one_group_are_refused(lab):
     said = refused(lab, "g = dist.new_group([0, 1, 2] if rank == 2 else [0, 1])")
-    assert "one of ranks 0–2 (line 1)" in said
-    assert "one of ranks 0, 1 (line 1)" in said
+    assert "ranks 0, 1 make one of ranks 0, 1 (line 1); rank 2 makes one of ranks 0–2 (line 1)." in said
+
+
+def test_a_group_that_some_have_made_in_another_cell_is_refused_in_the_next_one(lab):
+    lab.run("pair = [0, 2]\nif rank in pair:\n    g = dist.new_group(pair)")
+    said = refused(lab, "everyone = dist.new_group()")
+    assert "ranks 0, 2 make one of ranks 0, 2 (line 3 of another cell); rank 1 makes one of ranks 0–2 (line 1)." in said
+
+
+def test_a_group_of_one_is_a_group_too(lab):
+    said = refused(lab, "if rank == 0: alone = dist.new_group([0])\ndist.barrier()\neveryone = dist.new_group()")
+    assert "rank 0 makes one of rank 0 (line 1); ranks 1, 2 make one of ranks 0–2 (line 3)." in said
 
 
 def test_groups_of_which_only_the_members_know_are_made_and_may_be_made_anew(lab):
