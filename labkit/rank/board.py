@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import time
 import zlib
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -18,6 +21,24 @@ SLOTS = 64  # calls that a board has room for
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
 PAUSE = 0.002  # seconds between two looks at what is up
 HEAD = struct.Struct("<QIH")  # the call's number, a checksum, how many bytes follow
+
+Put = TypeVar("Put")
+
+
+def look_up(store: dist.Store, keys: Mapping[int, str]) -> dict[int, bytes]:
+    """What is in the store now, of these keys by rank."""
+    return {i: store.get(key) for i, key in keys.items() if store.check([key])}
+
+
+def gathered(look: Callable[[], dict[int, Put]], n: int, least: float = 0.0) -> dict[int, Put]:
+    """What `look` finds once all n ranks have put something up, after `least` seconds and within GATHER."""
+    began = time.monotonic()
+    while True:
+        up = look()
+        waited = time.monotonic() - began
+        if waited > GATHER or (waited > least and len(up) == n):
+            return up
+        time.sleep(PAUSE)
 
 
 def _sealed(nth: int, data: bytes) -> bytes:
@@ -107,9 +128,8 @@ class StoreBoard:
 
     def read(self, nth: int) -> dict[int, bytes]:
         """What the group's ranks have put up for it."""
-        keys = {i: self._key(nth, i) for i in range(self.n)}
-        there = {i: key for i, key in keys.items() if self.store.check([key])}
-        found = {i: _opened(nth, bytes.fromhex(self.store.get(key).decode())) for i, key in there.items()}
+        there = look_up(self.store, {i: self._key(nth, i) for i in range(self.n)})
+        found = {i: _opened(nth, bytes.fromhex(text.decode())) for i, text in there.items()}
         return {i: data for i, data in found.items() if data is not None}
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ import contextlib
 import functools
 import inspect
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from torch.distributed import distributed_c10d
 
 from labkit.errors import MismatchError
 from labkit.rank import membership
-from labkit.rank.board import GATHER, HEAD, PAUSE, ROOM, FileBoard, StoreBoard
+from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
 
@@ -232,14 +231,8 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     up = _up(guarded, nth)
     if all(fit(mine, me, call, i) for i, call in up.items() if i != me):
         return
-    found = time.monotonic()
-    while True:
-        calls = {members[i]: call for i, call in _up(guarded, nth).items()}
-        waited = time.monotonic() - found
-        if waited > GATHER or (waited > WITHDRAWN and len(calls) == len(members)):
-            break
-        time.sleep(PAUSE)
-    if said := disagreement(calls, members):
+    up = gathered(lambda: _up(guarded, nth), len(members), WITHDRAWN)
+    if said := disagreement({members[i]: call for i, call in up.items()}, members):
         raise MismatchError(said)
 
 

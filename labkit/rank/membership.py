@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
@@ -19,7 +18,7 @@ import torch.distributed as dist
 
 from labkit.errors import MismatchError
 from labkit.lines import line
-from labkit.rank.board import GATHER, PAUSE
+from labkit.rank.board import gathered, look_up
 from labkit.theory.record import is_cell
 from labkit.words import alike, ranks
 
@@ -51,9 +50,7 @@ def compare(store: dist.Store, name: str, members: Sequence[int]) -> None:
     store.set(_key(name, dist.get_rank()), json.dumps(asdict(mine)))
     if all(meant.members == mine.members for meant in _up(store, name).values()):
         return
-    found = time.monotonic()
-    while len(up := _up(store, name)) < dist.get_world_size() and time.monotonic() - found < GATHER:
-        time.sleep(PAUSE)
+    up = gathered(lambda: _up(store, name), dist.get_world_size())
     raise MismatchError(_disagreement(up, mine.cell))
 
 
@@ -69,8 +66,8 @@ def _key(name: str, rank: int) -> str:
 
 def _up(store: dist.Store, name: str) -> dict[int, Meant]:
     """What the ranks that have come to this name mean by it."""
-    keys = {r: _key(name, r) for r in range(dist.get_world_size())}
-    return {r: Meant(**json.loads(store.get(key))) for r, key in keys.items() if store.check([key])}
+    there = look_up(store, {r: _key(name, r) for r in range(dist.get_world_size())})
+    return {r: Meant(**json.loads(text)) for r, text in there.items()}
 
 
 def _place() -> tuple[str, int]:

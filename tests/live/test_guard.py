@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from labkit import CellError
-from labkit.rank import membership
 
 ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
 
@@ -134,7 +133,8 @@ def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their
     )
     assert refused(lab, code) == (
         "Ranks make different groups: ranks 0, 2 make one of ranks 1, 2 (line 5); rank 1 makes one of ranks 0, 1 "
-        f"(line 3). {membership.REMEDY}"
+        "(line 3). Call dist.new_group with the same ranks and in the same order on every rank, also for groups that "
+        "it is not in."
     )
 
 
