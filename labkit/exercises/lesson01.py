@@ -212,8 +212,8 @@ TWO_SUMS = Exercise(
     statement=(
         "The even ranks are leaders. Return two new tensors like `x`: first the sum of `x` over the leaders (a rank "
         "that is no leader gets its own `x` instead), then the sum over all ranks. Each sum is made in a group of its "
-        "own. The function in the cell is broken, and the line in which it fails is right: run the check, find the "
-        "line that is wrong, repair it."
+        "own. The function in the cell is broken. The check names two of its lines, and one of them is right: find out "
+        "which is wrong and why, and repair it."
     ),
     minutes=8,
     difficulty=2,

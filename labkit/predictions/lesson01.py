@@ -67,8 +67,8 @@ PREDICTIONS = (
         why="Nothing that you can see: no error, no wait, and the group even works. The **next** `new_group` fails, "
         "though its line is correct and every rank calls it. torch numbers the groups as they are made, and ranks look "
         "for each other under that number. The even ranks are one ahead now, so they look in a different place than "
-        "the odd ranks. The lab compares what the ranks make under a number, and has named the line that is to blame. "
-        "torch does not: a program of your own hangs.",
+        "the odd ranks. The lab compares what the ranks make under a number, and has named both groups with their "
+        "lines. torch does not: a program of your own hangs.",
     ),
     Prediction(
         name="left_after_death",
