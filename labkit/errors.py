@@ -12,7 +12,7 @@ class LabError(Exception):
 
 
 class JoinError(LabError):
-    """Ranks that run, and cannot be joined in a process group; `why` is what one of them said, after a colon, or ""."""
+    """Ranks that run, and cannot be joined in a process group; `why` is what they said, after a colon, or ""."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"The ranks cannot be joined{why}. Call lab.stop() and start() for new ones.")

@@ -16,6 +16,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from labkit import words
 from labkit.cluster.hosts import FarProcess
 from labkit.cluster.memory import Memory
 from labkit.cluster.process import Process
@@ -24,6 +25,7 @@ from labkit.cluster.run import ANSWER, Running, Watch, run
 from labkit.cluster.stop import STOP
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
+from labkit.outcome.text import root_cause
 from labkit.theory.cells import Cell
 
 CELLS = 500  # whose definitions a rank that is started anew is given
@@ -348,12 +350,13 @@ class Engines:
 
 
 def _reason(outcome: Outcome) -> str:
-    """What the first rank said that failed by itself, labkit's words before a library's, which has its calls below."""
-    for rank, error in sorted(outcome.errors.items(), key=lambda its: its[1].ename != "LabError"):
-        if error.ename != "KeyboardInterrupt":
-            said = " ".join(error.evalue.partition("Exception raised from")[0].split())
-            return f": rank {rank}: {error.ename}: {said[-SAID:]}".rstrip(".")
-    return ""
+    """What a rank said that failed by itself, labkit's words before a library's, which has its calls below."""
+    causes = [cause for cause in root_cause(outcome)[0] if cause.ename != "KeyboardInterrupt"]
+    if not causes:
+        return ""
+    cause = min(causes, key=lambda its: its.ename != "LabError")
+    said = " ".join(cause.evalue.split())
+    return f": {words.ranks(cause.ranks)}: {cause.ename}: {said[-SAID:]}".rstrip(".")
 
 
 def _of_the_notebook() -> tuple[int, str]:

@@ -7,6 +7,7 @@ before it reads. A board has room for the last calls only; a rank that is furthe
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import time
@@ -20,6 +21,7 @@ ROOM = 1024  # bytes for one call of one rank
 SLOTS = 64  # calls that a board has room for
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
 PAUSE = 0.002  # seconds between two looks at what is up
+IN_MEMORY = "labkit-board-"
 HEAD = struct.Struct("<QIH")  # the call's number, a checksum, how many bytes follow
 
 Put = TypeVar("Put")
@@ -55,12 +57,19 @@ def _opened(nth: int, record: bytes) -> bytes | None:
     return data if found == nth and zlib.crc32(data, nth & 0xFFFFFFFF) == check else None
 
 
+def _open(path: str) -> int:
+    """A descriptor of the board that another rank has made; FileNotFoundError where that rank has let it go again."""
+    if path.startswith("/proc/") and IN_MEMORY not in os.readlink(path):  # its number is another file's by now
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
 class FileBoard:
     """A board in a file, for the ranks of one host."""
 
     def __init__(self, path: str, me: int, n: int, fd: int = -1) -> None:
         self.path, self.me, self.n = path, me, n
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC) if fd < 0 else fd
+        self._fd = _open(path) if fd < 0 else fd
 
     @classmethod
     def make(cls, path: str, n: int) -> FileBoard:
@@ -79,7 +88,7 @@ class FileBoard:
         except OSError:
             if not hasattr(os, "memfd_create"):
                 raise
-            fd = os.memfd_create("labkit-board-")
+            fd = os.memfd_create(IN_MEMORY)
             os.ftruncate(fd, SLOTS * n * ROOM)
             path = f"/proc/{os.getpid()}/fd/{fd}"
         return cls(path, 0, n, fd)

@@ -100,6 +100,8 @@ def leave() -> None:
     """Free every call that waits in the group, then forget the group and its sub-groups."""
     _shut()
     guard.forget()
+    if not dist.is_initialized() and (left := next(iter(distributed_c10d._world.pg_map), None)):
+        distributed_c10d._update_default_pg(left)  # of a join that failed at its end: the next one needs its name
     if dist.is_initialized():
         dist.destroy_process_group()
     distributed_c10d._world.group_count = 0  # a failed attempt counts, and ranks meet under the count's name

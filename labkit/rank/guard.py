@@ -115,7 +115,10 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
                 board.remove()
             raise
         if isinstance(result[0], dist.ProcessGroup):
-            board = board or _open_board(store.get(key).decode(), store, given["group_rank"], n)
+            try:
+                board = board or _open_board(store.get(key).decode(), store, given["group_rank"], n)
+            except FileNotFoundError:  # its first rank never got the group, or has let it go: no call will be complete
+                return result
             _groups[name] = Guarded(board, Place(given["group_rank"], list(ranks) or list(range(n))))
             weakref.finalize(result[0], _gone, name, _groups[name]).atexit = False
         return result

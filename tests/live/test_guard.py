@@ -243,6 +243,18 @@ def test_a_board_that_is_gone_hinders_nobody(lab):
     lab._engines.heal()
 
 
+def test_a_group_that_its_first_rank_lets_go_at_once_is_made_on_every_rank(lab):
+    lab.run(
+        "import os\nfrom labkit.rank import guard\nopen_board = guard._open_board\n"
+        "def late(place, *args):\n"
+        "    while os.path.exists(place): pass\n"
+        "    return open_board(place, *args)\n"
+        "guard._open_board = late"
+    )
+    lab.run("g = dist.new_group()\ndist.destroy_process_group(g)\ndel g\nguard._open_board = open_board")
+    refused(lab, "dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)")
+
+
 def test_boards_go_with_their_groups(lab):
     folder = lab._engines.processes.run.path
 

@@ -302,3 +302,28 @@ def test_a_rank_that_dies_again_and_again_while_joining_ends_in_a_clear_error(la
             lab._console.engines.heal()
     lab.heal()
     alive(lab)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("labkit.rank.guard", "_open_board"),
+        ("torch.distributed.distributed_c10d", "_register_process_group"),
+        ("torch.distributed.distributed_c10d", "_update_default_pg"),
+    ],
+)
+def test_a_rank_that_fails_at_the_end_of_a_join_is_in_the_next_one(lab, module, name):
+    """torch has noted its new group by then, under a name that no other group may have, and not made it the default."""
+    lab.run(
+        f"import {module} as at\nreal = at.{name}\n"
+        "def failing(group, *a):\n"
+        "    if group is None: return real(group, *a)\n"
+        f"    at.{name} = real\n"
+        "    raise RuntimeError('by itself')\n"
+        f"if rank == 2: at.{name} = failing"
+    )
+    engines = lab._console.engines
+    assert not engines.join()
+    assert engines._why == ": rank 2: RuntimeError: by itself"
+    assert engines.join(), engines._why
+    alive(lab)

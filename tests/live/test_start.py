@@ -71,13 +71,13 @@ def pretend_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_nccl_cannot_join_the_ranks_they_are_joined_on_cpus_and_it_is_said_why(monkeypatch):
     pretend_a_gpu(monkeypatch)
     with labkit.start(2) as lab:
-        assert lab.reason.startswith("2 CPU ranks with Gloo: NCCL could not join ranks on GPUs: rank 0: ")
+        assert lab.reason.startswith("2 CPU ranks with Gloo: NCCL could not join ranks on GPUs: ranks 0, 1: ")
         assert lab.run(SUM) == ["2", "2"]
 
 
 def test_whoever_asks_for_nccl_gets_its_error(monkeypatch):
     pretend_a_gpu(monkeypatch)
-    with pytest.raises(LabError, match=r"cannot be joined: rank 0: .*\. Call lab\.stop\(\)"):
+    with pytest.raises(LabError, match=r"cannot be joined: ranks 0, 1: .*\. Call lab\.stop\(\)"):
         labkit.start(2, "nccl")
 
 

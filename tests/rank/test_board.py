@@ -73,6 +73,12 @@ def test_on_a_full_disk_a_board_is_in_memory(tmp_path, monkeypatch):
     a.remove()
     b.write(2, b"still")
     assert b.read(2) == {1: b"still"}
+    with open(tmp_path / "mine", "xb") as mine:
+        os.dup2(mine.fileno(), number := int(a.path.rpartition("/")[2]))
+        with pytest.raises(FileNotFoundError):
+            FileBoard(a.path, 1, 2)
+        if number != mine.fileno():
+            os.close(number)
 
 
 def test_a_board_in_a_store_is_the_same(tmp_path):
