@@ -32,7 +32,7 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     answers = engines.ask("groups", range(engines.n), ANSWER)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
-    out_of_step = broken or len({groups[r]["steps"] for r in ran if r in groups}) > 1  # one has missed a call
+    out_of_step = broken or _differ([groups[r]["steps"] for r in ran if r in groups])
     if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
         return []
     replaced = engines.heal()
@@ -42,6 +42,11 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     if any(g["groups"] > 1 for g in groups.values()):
         notes.append("sub-groups are gone with the old group: run the cell that made them again")
     return notes
+
+
+def _differ(steps: Sequence[dict[str, int]]) -> bool:
+    """Whether ranks of one group have started different numbers of its operations: one has missed a call."""
+    return any(len({its[name] for its in steps if name in its}) > 1 for name in {n for its in steps for n in its})
 
 
 def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:

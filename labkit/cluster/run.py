@@ -23,6 +23,7 @@ LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
 SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
 PAUSE = 0.3  # seconds between two ways of freeing a rank
+SETTLING = 1.0  # seconds in which ranks that go from call to call must come to rest before their sockets are shut
 FREEING = 2.0  # seconds in which a freed rank must leave its cell
 IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
@@ -182,6 +183,8 @@ class Running:
             if w == STOPPED:
                 engines.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
+        if broken and self._settle():
+            return
         deaf = [r for r, w in self.where.items() if w == SILENT]  # another that is silent from now on, has much to do
         began = time.monotonic()
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
@@ -203,6 +206,23 @@ class Running:
             for r in self.pending():
                 if now > (since.get(r, now) + FREEING if r in inside else began + LEAVING):
                     engines.kill(r)
+
+    def _settle(self) -> bool:
+        """Interrupt the ranks that go from call to call until all wait or have left; True when none is left in it.
+
+        Gloo loses a send that begins in the moment in which its connection fails, and then no longer lets its rank go.
+        """
+        began = time.monotonic()
+        while time.monotonic() < began + SETTLING:
+            before = self.where
+            if self.wait(TICK):
+                return True
+            self.look()
+            moving = [r for r, w in self.where.items() if r in before and _steps(w) != _steps(before[r])]
+            if not moving:
+                return False
+            self.interrupt(moving)
+        return False
 
     def _inside(self, deaf: list[int]) -> list[int]:
         """The unfinished ranks that run their cell still, as far as was seen."""
@@ -324,6 +344,11 @@ def _instead(where: dict[str, Any], runs: bool) -> str:
         return now.get(where["state"], f"is computing{line}")
     other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
     return other.get(where["state"], f"went on computing{line}")
+
+
+def _steps(where: dict[str, Any]) -> tuple[Any, Any]:
+    """How far a rank has come in its group: the calls that it has made, the bytes that it has moved."""
+    return where.get("sequence"), where.get("moved")
 
 
 def _raised(reply: Any) -> str:

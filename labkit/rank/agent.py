@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,8 +66,8 @@ def attach() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "_buffers"):
             stream.flush = functools.partial(_flush, stream)  # type: ignore[method-assign]
-    if _note_sequence not in shell().events.callbacks["pre_run_cell"]:
-        shell().events.register("pre_run_cell", _note_sequence)
+    if _note_counts not in shell().events.callbacks["pre_run_cell"]:
+        shell().events.register("pre_run_cell", _note_counts)
 
 
 def _flush(stream: Any) -> None:
@@ -122,7 +122,7 @@ def prepare(
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
     facts = group.join(rank, world_size, backend, store, limit, local, shares)
-    _note_sequence()
+    _note_counts()
     device = torch.device(facts["device"])
     given.give(
         shell(),
@@ -248,25 +248,29 @@ def memory() -> dict[str, Any]:
 
 def sequence() -> int:
     """How many operations this rank has started in the world group; -1 where it is in none that can say."""
-    try:
-        return int(cast(Any, dist.group.WORLD)._get_sequence_number_for_group()) if dist.is_initialized() else -1
-    except RuntimeError:
-        return -1
+    return guard.started(dist.group.WORLD) if dist.is_initialized() else -1
 
 
-_at_cell_start = 0
+_at_cell_start: dict[str, int] = {}
 
 
-def _note_sequence(_: Any = None) -> None:
+def _counts() -> dict[str, int]:
+    """How many operations this rank has started in each of its groups: as torch counts them, and as the guard does."""
+    return {pg.group_name: guard.started(pg) for pg in list(distributed_c10d._world.pg_map)} | {
+        f"{name} compared": made for name, made in guard.counts().items()
+    }
+
+
+def _note_counts(_: Any = None) -> None:
     global _at_cell_start
-    _at_cell_start = sequence()
+    _at_cell_start = _counts()
 
 
-def groups() -> dict[str, int]:
-    """How many operations of the world group the last cell has started here, how many groups there are, and
+def groups() -> dict[str, Any]:
+    """How many operations of each group the last cell has started here (`steps`), how many groups there are, and
     whether this rank is in the group that the lab joined, and it works: see `group.joined`."""
-    started = sequence() - _at_cell_start
-    return {"steps": started, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
+    steps = {name: n - _at_cell_start.get(name, 0) for name, n in _counts().items()}
+    return {"steps": steps, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
 
 
 def interrupt() -> bool:

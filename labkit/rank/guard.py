@@ -74,6 +74,19 @@ def world(store: str) -> Iterator[None]:
         raise
 
 
+def counts() -> dict[str, int]:
+    """How many calls were compared in each group, by its name."""
+    return {name: guarded.made for name, guarded in list(_groups.items())}
+
+
+def started(group: dist.ProcessGroup) -> int:
+    """How many operations this rank has started in a group; -1 where torch does not count them."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except RuntimeError:
+        return -1
+
+
 def is_board(path: Any) -> bool:
     """Whether a file is a board of the lab's groups."""
     return bool(_beside) and str(path).startswith(f"{_beside}-board-")
@@ -212,13 +225,17 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         guarded = _groups.get(group.group_name)
         if guarded is None:
             return operation.redispatch(keys.remove(KEY), *args)
-        _meet(guarded, describe, dict(zip(names, args, strict=False)))
+        made, begun = guarded.made, started(group)
         try:
+            _meet(guarded, describe, dict(zip(names, args, strict=False)))
             return operation.redispatch(keys.remove(KEY), *args)
-        except BaseException:  # it was refused here, for its own arguments, and has not begun
-            guarded.made -= 1
-            with contextlib.suppress(*GONE):
-                guarded.board.take_back(guarded.made + 1)
+        except MismatchError:
+            raise
+        except BaseException as error:
+            if isinstance(error, Exception) or started(group) == begun:  # refused here, or interrupted before it began
+                guarded.made = made
+                with contextlib.suppress(*GONE):
+                    guarded.board.take_back(made + 1)
             raise
 
     return compare

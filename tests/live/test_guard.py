@@ -237,6 +237,39 @@ def test_a_group_that_a_learner_has_made_without_the_lab_is_left_alone(lab):
     assert lab.run("dist.all_reduce(x)\nprint(int(x))") == ["9\n"] * lab.n
 
 
+AT = {
+    "before it begins": ("labkit.rank.guard", "_up", "dist.all_reduce(x)"),
+    "once it has begun": ("torch._ops.OpOverload", "redispatch", "pass"),
+}
+
+
+@pytest.mark.parametrize("when", AT)
+def test_a_call_that_is_interrupted_counts_where_it_has_begun(lab, when):
+    """The ranks stay in step, and none hears that the next calls do not fit."""
+    place, name, again = AT[when]
+    code = f"""
+from pydoc import locate
+at, name = locate({place!r}), {name!r}
+real = getattr(at, name)
+def interrupted(*args):
+    setattr(at, name, real)
+    real(*args)
+    raise KeyboardInterrupt
+x = torch.ones(4)
+if rank == 1: setattr(at, name, interrupted)
+try:
+    dist.all_reduce(x)
+except KeyboardInterrupt:
+    {again}
+dist.barrier()
+y = torch.ones(5)
+dist.all_reduce(y)
+if rank != 1: assert x[0] == 3  # there nobody waits for it
+print(int(y[0]))
+"""
+    assert lab.run(code) == ["3\n"] * lab.n
+
+
 def test_a_board_that_is_gone_hinders_nobody(lab):
     lab.run("from labkit.rank import guard\nfor guarded in guard._groups.values():\n    guarded.board.close()")
     assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]

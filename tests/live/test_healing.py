@@ -304,6 +304,17 @@ def test_a_rank_that_dies_again_and_again_while_joining_ends_in_a_clear_error(la
     alive(lab)
 
 
+def test_ranks_that_are_out_of_step_in_a_sub_group_alone_are_joined_again(lab):
+    """Else the call of the next cell on one rank would meet that of this cell on the others, and give its numbers."""
+    with pytest.raises(CellError, match="rank 1: ZeroDivisionError") as caught:
+        lab.run(
+            "g, x = dist.new_group(), torch.ones(2)\nif rank == 1: 1 / 0\n"
+            "h = dist.all_reduce(x, group=g, async_op=True)"
+        )
+    assert caught.value.notes[-1] == "sub-groups are gone with the old group: run the cell that made them again"
+    alive(lab)
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [
