@@ -79,7 +79,7 @@ def counts() -> dict[str, int]:
     return {name: guarded.made for name, guarded in list(_groups.items())}
 
 
-def started(group: dist.ProcessGroup) -> int:
+def started(group: Any) -> int:
     """How many operations this rank has started in a group; -1 where torch does not count them."""
     try:
         return int(group._get_sequence_number_for_group())
