@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-os.environ["UCX_TLS"] = "self,sm"  # shared memory alone: else each rank listens on the host's own address
+from labkit.rank.mpi_world import joined
 
 
 def main() -> None:
     """Do what the lines say until there are none; rank 0 answers with a line each."""
-    from mpi4py import MPI
-
+    MPI = joined()
     comm = MPI.COMM_WORLD
     orders = int(sys.argv[1].split(",")[comm.Get_rank()])
     with os.fdopen(orders) as lines:

@@ -16,14 +16,14 @@ import sys
 import traceback
 from pathlib import Path
 
+from labkit.rank.mpi_world import joined
+
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the cell runs, and once it has run
-os.environ["UCX_TLS"] = "self,sm"  # shared memory alone: else each rank listens on the host's own address
 
 
 def main() -> None:
     """Run the cell; an error ends all ranks, as it would where nobody catches it."""
-    from mpi4py import MPI
-
+    MPI = joined()
     comm, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()  # a cell may call MPI.Finalize
     source, said, error, through = Path(sys.argv[1]).read_text(encoding="utf-8"), io.StringIO(), "", True
     linecache.cache["the cell"] = (len(source), None, source.splitlines(keepends=True), "the cell")

@@ -364,6 +364,16 @@ def test_an_mpi_rank_that_ends_without_an_error_is_named(others: str):
 
 
 @installed
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells what memory a process shares")
+def test_no_file_of_mpi_ranks_can_stay_behind_however_they_end():
+    asks = "print(*sorted({line.split(None, 5)[5] for line in open('/proc/self/maps') if '/dev/shm/mpich' in line}))"
+    window = "from mpi4py import MPI\nwindow = MPI.Win.Allocate_shared(800, 8)\n"
+    shared = mpi.cell(f"{window}MPI.COMM_WORLD.Barrier()\n{asks}", 2).splitlines()
+    assert any("/dev/shm/mpich_shm_" in line for line in shared)
+    assert all(line.endswith(" (deleted)") for line in shared if "/dev/shm" in line)
+
+
+@installed
 def test_a_cell_may_finalize_mpi():
     assert "ranks 0, 1 │ done" in mpi.cell("from mpi4py import MPI\nMPI.Finalize()\nprint('done')", 2)
 
