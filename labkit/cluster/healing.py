@@ -40,7 +40,7 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep their variables")
     notes.append(f"the process group is joined again{kept}")
     if any(g["groups"] > 1 for g in groups.values()):
-        notes.append("sub-groups are gone with the old group: run the cell that made them again")
+        notes.append("sub-groups are gone with the old group: make them again")
     return notes
 
 

@@ -26,7 +26,8 @@ WHY = (
     "length or dtype."
 )
 GUARDED = (
-    "The lab's guard has stopped it before it ran. In a job of your own it would hang, crash or give wrong numbers."
+    "The lab's guard has stopped the ranks before this call ran. In a job of your own it would hang, crash or give "
+    "wrong numbers."
 )
 
 

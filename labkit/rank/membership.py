@@ -38,7 +38,9 @@ class Meant:
     def told(self, cell: str) -> str:
         """What is made and where, to a rank that is in another cell now, or in the same."""
         where = f" (line {self.line}{'' if self.cell == cell else ' of another cell'})" if self.cell else ""
-        return f"one of {ranks(self.members)}{where}"
+        in_order = self.members == sorted(self.members)  # else with sort_ranks=False
+        who = ranks(self.members) if in_order else f"ranks {', '.join(map(str, self.members))} in this order"
+        return f"one of {who}{where}"
 
 
 def compare(store: dist.Store, name: str, members: Sequence[int]) -> None:

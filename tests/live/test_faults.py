@@ -182,7 +182,7 @@ if rank == 0:
     assert str(error) == (
         "rank 1 is missing: it finished the cell, while rank 0 waits in all_reduce among ranks 0, 1 (line 3)"
     )
-    assert "sub-groups are gone with the old group: run the cell that made them again" in error.notes
+    assert "sub-groups are gone with the old group: make them again" in error.notes
 
 
 @pytest.mark.parametrize("call", ["barrier(group=old)", "get_rank(old)", "destroy_process_group(old)"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
+import torch.distributed as dist
 
 from labkit import CellError
 
@@ -141,6 +144,14 @@ def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their
 def test_other_ranks_for_one_group_are_refused(lab):
     said = refused(lab, "g = dist.new_group([0, 1, 2] if rank == 2 else [0, 1])")
     assert "ranks 0, 1 make one of ranks 0, 1 (line 1); rank 2 makes one of ranks 0–2 (line 1)." in said
+
+
+@pytest.mark.skipif("sort_ranks" not in signature(dist.new_group).parameters, reason="this torch sorts all ranks")
+def test_a_group_whose_ranks_are_numbered_otherwise_is_another_one(lab):
+    said = refused(lab, "g = dist.new_group([2, 0, 1] if rank == 1 else [0, 1, 2], sort_ranks=False)")
+    assert (
+        "ranks 0, 2 make one of ranks 0–2 (line 1); rank 1 makes one of ranks 2, 0, 1 in this order (line 1)." in said
+    )
 
 
 def test_a_group_that_some_have_made_in_another_cell_is_refused_in_the_next_one(lab):

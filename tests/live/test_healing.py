@@ -311,7 +311,7 @@ def test_ranks_that_are_out_of_step_in_a_sub_group_alone_are_joined_again(lab):
             "g, x = dist.new_group(), torch.ones(2)\nif rank == 1: 1 / 0\n"
             "h = dist.all_reduce(x, group=g, async_op=True)"
         )
-    assert caught.value.notes[-1] == "sub-groups are gone with the old group: run the cell that made them again"
+    assert caught.value.notes[-1] == "sub-groups are gone with the old group: make them again"
     alive(lab)
 
 
