@@ -107,7 +107,7 @@ class Running:
             return False
         waits, counted = [], True
         for r, w in self.where.items():
-            here = (w["state"], w.get("op"), w.get("line"), w.get("sequence"), w.get("moved"))
+            here = (w["state"], w.get("op"), w.get("line"), *_steps(w))
             if r not in self._since or self._since[r][0] != here:
                 self._since[r] = (here, now)
             if w["state"] in ("collective", "stopped"):

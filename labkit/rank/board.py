@@ -21,7 +21,7 @@ ROOM = 1024  # bytes for one call of one rank
 SLOTS = 64  # calls that a board has room for
 GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
 PAUSE = 0.002  # seconds between two looks at what is up
-IN_MEMORY = "labkit-board-"
+IN_MEMORY = "labkit-board-"  # in the name that Linux shows for a board which is no file on disk
 HEAD = struct.Struct("<QIH")  # the call's number, a checksum, how many bytes follow
 
 Put = TypeVar("Put")
