@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import re
 import xml.dom.minidom
+from types import SimpleNamespace
 
 import pytest
 
+import labkit.cluster.wire
+from labkit.cluster.wire import _settled
 from labkit.errors import LabError
 from labkit.show.wire import Wire
 from labkit.theory.primitives import PRIMITIVES
@@ -98,6 +101,26 @@ def test_pictures_are_wellformed_and_equal_for_equal_data(op, n):
     xml.dom.minidom.parseString(picture)
     assert f"rank {n - 1}" in picture
     assert len(picture) < 150_000
+
+
+def look(nbytes, busy=False):
+    """What two ranks tell of the bytes from the first to the second, all of which have arrived."""
+    return [
+        {"sockets": [("a 1", "b 2", nbytes, 0)], "busy": busy},
+        {"sockets": [("b 2", "a 1", 0, nbytes)], "busy": False},
+    ]
+
+
+def test_a_rank_that_waits_for_a_processor_may_send_more():
+    looks = [look(5, busy=True), look(5, busy=True), look(9), look(9)]
+    console = SimpleNamespace(call=lambda path: looks.pop(0))
+    assert _settled(console) == (look(9), False, False)
+    assert looks == []
+
+
+def test_nobody_waits_for_ever_for_a_rank_at_work(monkeypatch):
+    monkeypatch.setattr(labkit.cluster.wire, "PATIENCE", 0.0)
+    assert _settled(SimpleNamespace(call=lambda path: look(5, busy=True))) == (look(5, busy=True), False, True)
 
 
 def test_only_connections_with_a_rank_at_both_ends_count():

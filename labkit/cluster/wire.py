@@ -19,9 +19,9 @@ def count(console: Console, code: str) -> Counted:
     if not code.strip():
         raise LabError('There is no code to run. Give it as text, such as lab.wire("dist.all_reduce(x)").')
     n = console.engines.n
-    before, _ = _settled(console)
+    before, _, _ = _settled(console)
     console.run(code, range(n))
-    after, late = _settled(console)
+    after, late, busy = _settled(console)
     links = [(a["nvlink"], b["nvlink"]) for a, b in zip(before, after, strict=True)]
     sent = [b - a for a, b in links if a is not None and b is not None] or None
     if why := after[0]["why"]:
@@ -33,22 +33,26 @@ def count(console: Console, code: str) -> Counted:
     notes = []
     if late:
         notes.append("not all that was sent has arrived: somebody sends what nobody receives")
+    elif busy:
+        notes.append("a rank was still at work, and what it has sent since is not counted")
     if old.keys() - new.keys():
         notes.append("connections were closed in this cell, and what they carried in it is not counted")
     return Counted(n, matrix, "", sent if sent and len(sent) == n else None, tuple(notes))
 
 
-def _settled(console: Console) -> tuple[list[dict[str, Any]], bool]:
-    """The ranks' counters once nothing is under way; whether something still is, after the time that there is.
+def _settled(console: Console) -> tuple[list[dict[str, Any]], bool, bool]:
+    """The ranks' counters once nothing is under way; whether something still is, or may be, after the time there is.
 
-    Nothing is under way once all that was sent has arrived, and a second look finds nothing more.
+    Nothing is under way once all that was sent has arrived and was read, no thread of Gloo has anything to do (one that
+    waits for a processor may send more), and a second look finds nothing more.
     """
     deadline, last = 0.0, None
     while True:
         told = console.call("labkit.rank.wire.read")
         now = flows(told)
         late = any(sent > received for _, _, sent, received in now.values())
+        busy = any(t["busy"] for t in told)
         if now != last:
             last, deadline = now, time.monotonic() + PATIENCE
-        elif not late or time.monotonic() > deadline:
-            return told, late
+        elif not (late or busy) or time.monotonic() > deadline:
+            return told, late, busy

@@ -7,6 +7,7 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from labkit.rank import (
     ended,
     frames,
     given,
+    gloo,
     group,
     guard,
     importing,
@@ -211,7 +213,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
     op = frames.operation(stack[: cells[0]])
     if op is None and cells[0] == 0 and frames.waits(inner):
         op = "wait"
-    if op is None and frames.in_backward(stack[0]) and _sleeps():
+    if op is None and frames.in_backward(stack[0]) and gloo.sleeps(str(os.getpid())):  # C++ waits for another rank
         op = "backward"
     return {
         "state": "computing" if op is None else "collective",
@@ -224,15 +226,6 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
         "moved": group.moved(),
         "imports": importing.imports(found),
     }
-
-
-def _sleeps() -> bool:
-    """Whether the main thread sleeps, as it does when C++ waits for another rank; only Linux tells."""
-    try:
-        with open("/proc/self/stat") as f:  # the main thread's state, not that of the one which asks
-            return f.read().rpartition(")")[2].split()[0] == "S"
-    except OSError:
-        return False
 
 
 def memory() -> dict[str, Any]:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 
 TASKS = "/proc/self/task"
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the call in which a thread waits for another one
 ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mutex; what of its argument says that
 
 
-def threads() -> list[str]:
-    """The numbers of the threads that carry out Gloo's collectives; none where there is no /proc."""
+def threads(its: Sequence[str] = ("pt_gloo",)) -> list[str]:
+    """The numbers of the threads that carry out Gloo's collectives; none where there is no /proc.
+
+    `its` are how their names begin. With "gloo_tcp" it is those that send and receive.
+    """
     found = os.listdir(TASKS) if os.path.isdir(TASKS) else []
-    return [thread for thread in found if _told(thread, "comm").startswith("pt_gloo")]
+    return [thread for thread in found if _told(thread, "comm").startswith(tuple(its))]
 
 
 def at_work() -> int | None:
@@ -32,6 +36,16 @@ def at_work() -> int | None:
         return sum(not _waits_for_work(thread) for thread in threads())
     except OSError:
         return None
+
+
+def sleeps(thread: str) -> bool:
+    """Whether a thread waits for something; False where it has ended, or where nobody can know."""
+    return _told(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
+
+
+def all_sleep() -> bool:
+    """Whether none of its threads has anything to do now: one that only waits for a processor has."""
+    return all(map(sleeps, threads(("pt_gloo", "gloo_tcp"))))
 
 
 def _waits_for_work(thread: str) -> bool:

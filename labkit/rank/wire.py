@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit.rank import group
+from labkit.rank import gloo, group
 
 # struct tcp_info (linux/tcp.h): bytes received, bytes that wait to be sent, and, since Linux 4.19, bytes sent and those
 # of them that were sent again.
@@ -26,7 +29,9 @@ def read() -> dict[str, Any]:
 
     `sockets` are (local, peer, sent, received): two addresses, then bytes of the program's own data, headers of TCP
     and repetitions left out; `sent` has also what the kernel has taken and not sent yet. `nvlink` is how many bytes
-    this rank's GPU has sent over NVLink, None where nobody knows. `why` says in words why there are no counters.
+    this rank's GPU has sent over NVLink, None where nobody knows. `busy` is whether more may follow by itself: bytes
+    have come that nobody has read yet, or a thread of Gloo has something to do. `why` says in words why there are no
+    counters.
     """
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # a call on a GPU has returned before its data has moved
@@ -35,6 +40,7 @@ def read() -> dict[str, Any]:
         "why": why,
         "sockets": [] if why else sockets(),
         "nvlink": nvlink(),
+        "busy": not why and (unread() or not gloo.all_sleep()),
     }
 
 
@@ -48,6 +54,15 @@ def sockets() -> list[tuple[str, str, int, int]]:
         except (OSError, struct.error):  # closed meanwhile, or an older kernel
             continue
     return found
+
+
+def unread() -> bool:
+    """Whether bytes of another rank have come, over the sockets of its groups, that nobody here has read yet."""
+    for noted in group.noted_sockets(only_living=True):
+        with contextlib.suppress(OSError), group.opened(noted) as s:  # closed meanwhile
+            if struct.unpack("i", fcntl.ioctl(s, termios.FIONREAD, bytes(4)))[0]:
+                return True
+    return False
 
 
 def sent() -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -44,6 +45,25 @@ def test_a_thread_is_at_work_until_its_collective_is_done_and_let_go(ranks: list
     for work in works:
         work.wait()
     assert becomes(0)
+
+
+def test_a_thread_that_waits_sleeps_and_one_that_computes_does_not():
+    asleep, wake = [], threading.Event()
+    waits = threading.Thread(target=lambda: (asleep.append(str(threading.get_native_id())), wake.wait()))
+    waits.start()
+    try:
+        assert eventually(lambda: asleep and gloo.sleeps(asleep[0]))
+        assert not gloo.sleeps(str(threading.get_native_id()))
+    finally:
+        wake.set()
+        waits.join()
+    assert not gloo.sleeps(asleep[0])  # it has ended
+
+
+def test_gloos_threads_sleep_once_nothing_is_under_way(ranks: list[dist.ProcessGroupGloo]):
+    names = {gloo._told(thread, "comm").strip() for thread in gloo.threads(("pt_gloo", "gloo_tcp"))}
+    assert names == {"pt_gloo_runloop", "gloo_tcp_loop"}
+    assert eventually(gloo.all_sleep)
 
 
 def test_a_peak_waits_for_what_only_gloo_still_holds(

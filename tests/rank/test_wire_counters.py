@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.rank import wire
+from labkit.rank import group, wire
+from tests.live.processes import eventually
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes a connection")
 
@@ -49,6 +51,18 @@ def test_what_the_kernel_holds_back_counts_as_sent(pair):
     (sent,) = (s for local, _, s, _ in wire.sockets() if local == wire.name(one.getsockname()))
     (received,) = (r for local, _, _, r in wire.sockets() if local == wire.name(other.getsockname()))
     assert sent == put > received
+
+
+@linux
+def test_what_has_come_and_nobody_has_read_is_seen(pair, monkeypatch):
+    one, other = pair
+    ends = [(end.fileno(), os.fstat(end.fileno()).st_ino) for end in pair]
+    monkeypatch.setattr(group, "noted_sockets", lambda only_living: ends)
+    assert not wire.unread()
+    one.sendall(b"a message")
+    assert eventually(wire.unread)
+    other.recv(9, socket.MSG_WAITALL)
+    assert not wire.unread()
 
 
 def test_a_loopback_address_belongs_to_its_host_and_both_spellings_are_one():
