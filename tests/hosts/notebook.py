@@ -17,6 +17,8 @@ from tests.hosts.hosts import Hosts
 from tests.live.notebook import ENOUGH, Notebook
 from tests.live.processes import eventually
 
+ASKED = 2.5  # seconds that Jupyter gives a kernel to end by itself, and once more after SIGTERM
+
 
 class HostNotebook(Notebook):
     """A kernel on a host and the cells run in it; the kernel is killed with the end of the `with` block."""
@@ -70,9 +72,16 @@ class HostNotebook(Notebook):
         self.program.wait(ENOUGH)
 
     def close(self, now: bool = True) -> None:
+        """End the kernel as Jupyter does: where `now` is false it is asked to, soon told to, and then killed.
+
+        One that was asked may hang, with and without a lab: ipykernel's main thread ends the thread through which its
+        control thread is about to say that it is idle, and which that then waits for.
+        """
         if not now and self.program.poll() is None:
             self.client.shutdown()
-            self.program.wait(ENOUGH)
+            if not self._ends():
+                self.program.terminate()
+                self._ends()
         self.client.stop_channels()
         self.program.kill()
         self.program.wait(ENOUGH)
@@ -80,3 +89,6 @@ class HostNotebook(Notebook):
             file.unlink()
         if self._place_there.exists():
             self._place_there.rmdir()
+
+    def _ends(self) -> bool:
+        return bool(eventually(lambda: self.program.poll() is not None, ASKED))
