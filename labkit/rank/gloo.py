@@ -40,7 +40,10 @@ def at_work() -> int | None:
 
 def sleeps(thread: str) -> bool:
     """Whether a thread waits for something; False where it has ended, or where nobody can know."""
-    return _told(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
+    try:
+        return _told(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
+    except OSError:  # no descriptor is left to ask with
+        return False
 
 
 def all_sleep() -> bool:

@@ -77,11 +77,10 @@ class HostNotebook(Notebook):
         One that was asked may hang, with and without a lab: ipykernel's main thread ends the thread through which its
         control thread is about to say that it is idle, and which that then waits for.
         """
-        if not now and self.program.poll() is None:
-            self.client.shutdown()
-            if not self._ends():
-                self.program.terminate()
-                self._ends()
+        for ask in () if now else (self.client.shutdown, self.program.terminate):
+            if self.program.poll() is None:
+                ask()
+                eventually(lambda: self.program.poll() is not None, ASKED)
         self.client.stop_channels()
         self.program.kill()
         self.program.wait(ENOUGH)
@@ -89,6 +88,3 @@ class HostNotebook(Notebook):
             file.unlink()
         if self._place_there.exists():
             self._place_there.rmdir()
-
-    def _ends(self) -> bool:
-        return bool(eventually(lambda: self.program.poll() is not None, ASKED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,16 @@ def test_a_thread_that_waits_sleeps_and_one_that_computes_does_not():
         wake.set()
         waits.join()
     assert not gloo.sleeps(asleep[0])  # it has ended
+
+
+def test_a_rank_without_a_descriptor_left_cannot_say_that_a_thread_sleeps():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        told = gloo.sleeps(str(threading.get_native_id()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert told is False
 
 
 def test_gloos_threads_sleep_once_nothing_is_under_way(ranks: list[dist.ProcessGroupGloo]):
