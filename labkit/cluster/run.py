@@ -213,12 +213,13 @@ class Running:
         Gloo loses a send that begins in the moment in which its connection fails, and then no longer lets its rank go.
         """
         began = time.monotonic()
+        before: dict[int, dict[str, Any]] = {}  # as last heard: silence does not tell that a rank has gone on
         while time.monotonic() < began + SETTLING:
-            before = self.where
+            before |= _heard(self.where)
             if self.wait(TICK):
                 return True
             self.look()
-            moving = [r for r, w in self.where.items() if r in before and _steps(w) != _steps(before[r])]
+            moving = [r for r, w in _heard(self.where).items() if r in before and _steps(w) != _steps(before[r])]
             if not moving:
                 return False
             self.interrupt(moving)
@@ -344,6 +345,11 @@ def _instead(where: dict[str, Any], runs: bool) -> str:
         return now.get(where["state"], f"is computing{line}")
     other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
     return other.get(where["state"], f"went on computing{line}")
+
+
+def _heard(where: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Of what the ranks do, what their agents have told."""
+    return {r: w for r, w in where.items() if w != SILENT}
 
 
 def _steps(where: dict[str, Any]) -> tuple[Any, Any]:

@@ -77,8 +77,8 @@ def of(error: BaseException) -> dict[str, Any]:
     cells = [i for i, (frame, _, _) in enumerate(below) if is_cell(frame.f_code.co_filename)]
     called = [frame for frame, _, _ in below[(cells[-1] + 1 if cells else 0) :]]
     op = frames.operation(reversed(called))
-    if op is None and any(map(frames.stands_between, called)):
-        op = "wait"  # a handle's
+    if op is None:  # a handle's wait, or interrupted just after the call came back
+        op = next((frames.passed_on(frame) for frame in called if frames.stands_between(frame)), None)
     return {
         "error": type(error).__name__,
         "at": at,

@@ -83,6 +83,12 @@ def stands_between(frame: FrameType) -> bool:
     return frame.f_code.co_filename in (recorder.__file__, anysource.__file__)
 
 
+def passed_on(frame: FrameType) -> str:
+    """What one of those passes on: "all_reduce", "comms.send", "wait" for a handle's."""
+    held = frame.f_locals
+    return str(held["op"]) if frame.f_code.co_name == "recorded" else getattr(held.get("function"), "__name__", "wait")
+
+
 def in_torch(frame: FrameType) -> bool:
     """Whether a frame runs code of torch.distributed."""
     return frame.f_code.co_filename.startswith(TORCH)
