@@ -217,7 +217,8 @@ class Hosts:
             self.shape(name, None)
         for job in self.queue():
             self.run("head", ["scancel", "--full", str(job.id)], check=False)
-        ended = eventually(lambda: not self.queue() and self._usable("idle"), ENOUGH)
+        asked: set[str] = set()
+        ended = eventually(lambda: self._heard(asked) and not self.queue() and self._usable("idle"), ENOUGH)
         assert ended, f"{self.queue()} {self.run('head', ['sinfo', '-N', '-l']).stdout}"
         for name in NAMES:
             assert eventually(lambda name=name: not self._kill_strangers(name), ENOUGH), self.processes(name)
@@ -420,10 +421,25 @@ class Hosts:
         heard = {line.split()[1] for table in tables for line in table.splitlines() if " 0A " in line}  # LISTEN
         return {22, slurm} <= {int(address.rpartition(":")[2], 16) for address in heard}
 
+    def _nodes(self) -> dict[str, str]:
+        """The states of Slurm's nodes: "idle", "mixed", "down*"; the star is one's that does not answer."""
+        said = self.run("head", ["sinfo", "-h", "-N", "-o", "%N %T"], check=False).stdout.splitlines()
+        return dict(line.split() for line in said)
+
+    def _heard(self, asked: set[str]) -> bool:
+        """Whether Slurm hears all nodes. One that it does not hear is told once to report, and noted in `asked`.
+
+        By itself Slurm asks a node that was down again in up to a minute.
+        """
+        silent = [name for name, state in self._nodes().items() if state.endswith("*")]
+        for name in set(silent) - asked:
+            self.run(name, ["sh", "-c", "kill -HUP $(cat /run/slurm/slurmd.pid)"])
+            asked.add(name)
+        return not silent
+
     def _usable(self, *states: str) -> bool:
         """Whether Slurm's nodes all answer, and are in one of these states, if any are given."""
-        said = self.run("head", ["sinfo", "-h", "-N", "-o", "%N %T"], check=False).stdout.splitlines()
-        nodes = dict(line.split() for line in said)
+        nodes = self._nodes()
         wanted = states or ("idle", "mixed", "allocated", "completing")
         return set(nodes) == set(files.NODES) and set(nodes.values()) <= set(wanted)
 
