@@ -218,7 +218,7 @@ class Hosts:
         for job in self.queue():
             self.run("head", ["scancel", "--full", str(job.id)], check=False)
         asked: set[str] = set()
-        ended = eventually(lambda: self._heard(asked) and not self.queue() and self._usable("idle"), ENOUGH)
+        ended = eventually(lambda: self._idle(asked) and not self.queue(), ENOUGH)
         assert ended, f"{self.queue()} {self.run('head', ['sinfo', '-N', '-l']).stdout}"
         for name in NAMES:
             assert eventually(lambda name=name: not self._kill_strangers(name), ENOUGH), self.processes(name)
@@ -426,22 +426,21 @@ class Hosts:
         said = self.run("head", ["sinfo", "-h", "-N", "-o", "%N %T"], check=False).stdout.splitlines()
         return dict(line.split() for line in said)
 
-    def _heard(self, asked: set[str]) -> bool:
-        """Whether Slurm hears all nodes. One that it does not hear is told once to report, and noted in `asked`.
+    def _usable(self) -> bool:
+        """Whether Slurm's nodes all answer."""
+        nodes = self._nodes()
+        return set(nodes) == set(files.NODES) and set(nodes.values()) <= {"idle", "mixed", "allocated", "completing"}
+
+    def _idle(self, asked: set[str]) -> bool:
+        """Whether Slurm's nodes are all idle. One that does not answer is told once to report, and noted in `asked`.
 
         By itself Slurm asks a node that was down again in up to a minute.
         """
-        silent = [name for name, state in self._nodes().items() if state.endswith("*")]
-        for name in set(silent) - asked:
+        nodes = self._nodes()
+        for name in {name for name, state in nodes.items() if state.endswith("*")} - asked:
             self.run(name, ["sh", "-c", "kill -HUP $(cat /run/slurm/slurmd.pid)"])
             asked.add(name)
-        return not silent
-
-    def _usable(self, *states: str) -> bool:
-        """Whether Slurm's nodes all answer, and are in one of these states, if any are given."""
-        nodes = self._nodes()
-        wanted = states or ("idle", "mixed", "allocated", "completing")
-        return set(nodes) == set(files.NODES) and set(nodes.values()) <= set(wanted)
+        return nodes == dict.fromkeys(files.NODES, "idle")
 
     def _pids(self, name: str) -> list[int]:
         """All processes in the host's pid namespace, zombies excepted, as this machine counts."""
