@@ -9,8 +9,12 @@ FRESH ?=
 
 # The versions to install; with none, the newest that pyproject.toml allows.
 PINS ?= constraints.txt
-# So many test files run side by side: while one waits for a time-out, others compute.
-WORKERS ?= 3
+# So many test files run side by side: while some wait for a time-out, others compute.
+WORKERS ?= 5
+# Which part `make test` runs besides what always runs and what belongs to changes (.ci/parts.py): its turn, or 0 to 3.
+TURN ?= next
+# What counts as changed: what differs from this commit, or from the last landing where none is given.
+SINCE ?=
 RUNS ?= 20
 # The chaos soak draws a seed where none is given; ONLY is the number of one fault to suffer alone.
 SEED ?=
@@ -26,14 +30,15 @@ BESIDE = --dist loadfile --no-loadscope-reorder
 BROWSE = CHROMIUM="$$(.ci/chromium)" && export CHROMIUM &&
 # Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
+SUITE = $(PYTEST) -n $(WORKERS) $(BESIDE) $(NBVAL) tests $(NOTEBOOKS) $(OTHER)
 # .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news.
 # Jupyter refuses root, which containers and CI often are, unless told.
 AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab back test quick lint format test-code test-jupyter test-notebooks test-browser test-oldest test-newest other \
-  soak again notebooks bench clean
+.PHONY: help lab back test test-all landed quick lint format test-notebooks test-browser test-oldest test-newest other soak \
+  again notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,7 +52,14 @@ lab: $(VENV)/.lab ## renew your copies in my-notebooks/ and open them in Jupyter
 back: $(VENV)/.lab ## put one notebook back to the workbook's version and keep yours beside it (NOTEBOOK=02)
 	$(BIN)/python -m labkit my-notebooks --back "$(NOTEBOOK)"
 
-test: lint test-code test-jupyter ## run every check (make -k test goes on after a failure)
+test: $(VENV)/.test ## run what is cheap, what belongs to changes, and of the rest a part in turn (TURN=0 to 3, SINCE=HEAD)
+	$(BROWSE) $(SUITE) --turn=$(TURN) $(if $(SINCE),--since=$(SINCE))
+
+test-all: $(VENV)/.test ## run every test
+	$(BROWSE) $(SUITE) --turn=all
+
+landed: $(VENV)/.test ## note that HEAD has landed, before new work begins: the next turn, and changes count from here
+	$(BIN)/python .ci/parts.py
 
 quick: lint ## what can be known in a minute: lint, the quick tests, a few of them on live ranks
 	$(PYTEST) -n 2 $(BESIDE) --hypothesis-profile=quick tests --ignore=tests/browser -m "smoke or not (live or slow or hosts)"
@@ -62,12 +74,6 @@ lint: $(VENV)/.test ## ruff, also inside %%px cells, the notebooks' rules, and m
 format: $(VENV)/.test ## format the code, also inside %%px cells
 	$(BIN)/ruff format
 	$(BIN)/python .ci/lint_notebooks.py --fix
-
-test-code: $(VENV)/.test ## test the library and its tools, also on live ranks
-	$(PYTEST) -n $(WORKERS) $(BESIDE) tests --ignore=tests/browser $(OTHER)
-
-test-jupyter: $(VENV)/.test ## the two below, side by side
-	$(BROWSE) $(PYTEST) -n $(WORKERS) $(BESIDE) $(NBVAL) $(NOTEBOOKS) tests/browser $(OTHER)
 
 test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with the committed one
 	$(PYTEST) $(NBVAL) $(NOTEBOOKS) $(OTHER)
@@ -84,7 +90,7 @@ test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=py
 
 # Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
 other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
-other: $(VENV)/nbval.cfg test-code test-jupyter
+other: $(VENV)/nbval.cfg test-all
 
 soak: $(VENV)/.test ## random faults in a row, a right answer after each, nothing leaked (SEED=, FAULTS=200, ONLY=57)
 	$(BIN)/python .ci/chaos.py --faults=$(FAULTS) $(if $(SEED),--seed=$(SEED)) $(if $(ONLY),--only=$(ONLY))

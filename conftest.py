@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 
+pytest_plugins = ("suite",)  # .ci/suite.py: which part runs, and what is said of it
+
 _lab: Any = None
 _environment = pytest.MonkeyPatch()
 

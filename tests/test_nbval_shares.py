@@ -33,7 +33,7 @@ def start(n):
 def project(tmp_path: Path) -> Path:
     """A project with the workbook's conftest.py, the stand-in and three notebooks that look for the lab."""
     shutil.copy(ROOT / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = . {ROOT / '.ci'}\n")
     (tmp_path / "labkit.py").write_text(STAND_IN)
     (tmp_path / "notebooks").mkdir()
     for name in "abc":

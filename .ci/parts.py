@@ -1,0 +1,162 @@
+"""Which tests `make test` runs: all that is cheap, all that belongs to what changed, and of the rest a part in turn.
+
+Each landing takes the next turn, and four landings in a row run everything. FAMILIES says which tests take turns, and
+every other test runs each time. `.ci/landed` holds the number of the last landing and its commit: the number gives the
+turn, and what differs from that commit, in later commits or in uncommitted files, has changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LANDED = ".ci/landed"
+TURNS = 4  # no family's `every` is more than this
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tests that are alike in what they cost and when they run.
+
+    Args:
+        name: what they are, in the report at the end of a run.
+        tests: a pattern that their ids begin with. A test belongs to the first family that fits.
+        every: 1 for tests that always run; else each of these tests runs in every so-many-th turn.
+        unit: a pattern in the id. Tests for which it finds the same text stay together; units take turns in order.
+        within: a pattern in the id. Units are counted anew for each text that it finds.
+        moved_by: a pattern of paths. Where a file that fits has changed, the whole family runs.
+    """
+
+    name: str
+    tests: str
+    every: int = 1
+    unit: str = r"^[^:]+"  # a file
+    within: str = r"^"
+    moved_by: str = r"(?!)"
+
+
+EXERCISES = r"tests/live/test_exercises\.py::"
+# In the order in which they start: what waits long, or is long, comes first, so that nothing long is left at the end.
+FAMILIES = (
+    Family(
+        "three hosts",
+        r"tests/hosts/",
+        every=3,
+        moved_by=r"labkit/cluster/(engines|elsewhere|hosts?|launchers|mpi|process|processes|spread|tied)\.py"
+        r"|labkit/rank/(group|link|membership|mpi\w*|store|transport)\.py",
+    ),
+    Family("notebooks", r"notebooks/", every=2),
+    Family("browser", r"tests/browser/", every=3),
+    Family("live", r"tests/live/(?!test_exercises)"),
+    Family("mistakes", EXERCISES + "test_the_mistake", every=4, unit=r"\[.*", within=r"\[\w+-\w+"),
+    Family("solutions", EXERCISES + "test_the_solution", every=2, unit=r"\[.*"),
+    Family("stubs, other ways", EXERCISES, every=4, unit=r"\[.*"),
+    Family("not live", ""),
+)
+WHOLE = {"conftest.py", "constraints.txt", "pyproject.toml"}  # a change of one of these is a change of everything
+
+
+def family(test: str) -> Family:
+    """The family of a test, by its id, such as "tests/live/test_px.py::test_a_cell[2]"."""
+    return next(f for f in FAMILIES if re.match(f.tests, test))
+
+
+def part(tests: Iterable[str], turn: int, changed: frozenset[str] | None) -> set[str]:
+    """Those of these tests that run in a turn after files have changed; `changed` is None where all may have."""
+    chosen = set()
+    lessons = _lessons(" ".join(changed or ()))
+    units: dict[tuple[Family, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for test in tests:
+        f = family(test)
+        units[f, _found(f.within, test)][_found(f.unit, test)].append(test)
+        if changed is None or changed & WHOLE or lessons & _lessons(test) or _belongs(test, f, changed):
+            chosen.add(test)
+    for (f, _), ordered in units.items():
+        for unit in list(ordered.values())[turn % f.every :: f.every]:
+            chosen.update(unit)
+    return chosen
+
+
+def _found(pattern: str, test: str) -> str:
+    found = re.search(pattern, test)
+    return found[0] if found else ""
+
+
+def _belongs(test: str, f: Family, changed: frozenset[str]) -> bool:
+    """Whether a test is about a file that has changed, in what it names or imports."""
+    file = test.partition("::")[0]
+    return any(re.search(f.moved_by, path) or _about(file, path) for path in changed)
+
+
+def _lessons(text: str) -> set[str]:
+    """The lessons in ids and paths, as in `notebooks/02b-…`, `[lesson02b-…]`, `test_lesson02b.py`, `capstone.py`."""
+    return set(re.findall(r"(?:(?<=notebooks/)|(?<=lesson))\d\d[a-z]?(?![a-z])|capstone", text))
+
+
+@cache
+def _about(file: str, path: str) -> bool:
+    """Whether a test file is that path, is named after it, imports it, or has its name in a string."""
+    if file == path:
+        return True
+    if not file.endswith(".py"):
+        return False
+    if path.endswith("/conftest.py"):
+        return file.startswith(path.removesuffix("conftest.py"))
+    if not path.endswith(".py"):
+        return Path(path).name in (ROOT / file).read_text(encoding="utf-8")
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removeprefix(".ci.")
+    return module in _imports(file) or Path(path).stem in Path(file).stem.split("_")[1:]
+
+
+@cache
+def _imports(file: str) -> set[str]:
+    """The modules that a file imports, and what it takes from them, by their full names."""
+    names = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return names
+
+
+def landed() -> tuple[int, str]:
+    """The number of the last landing, and its commit."""
+    number, commit = (ROOT / LANDED).read_text(encoding="utf-8").split()
+    return int(number), commit
+
+
+def changed(since: str) -> frozenset[str] | None:
+    """The paths of files that differ from a commit, new ones included; None where git cannot tell."""
+    try:
+        different = _git("diff", "--name-only", "--no-renames", "-z", since)
+        new = _git("ls-files", "--others", "--exclude-standard", "-z")
+    except (OSError, subprocess.CalledProcessError):  # no git, no repository, or a clone without that commit
+        return None
+    return frozenset(path for path in (different + new).split("\0") if path)
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def main() -> None:
+    """Note that what is checked out has landed: `make landed`, once, before new work begins."""
+    number, last = landed()
+    commit = _git("rev-parse", "HEAD").strip()
+    if commit == last:
+        print(f"Landing {number} is noted already, as {commit[:9]}.")
+        return
+    (ROOT / LANDED).write_text(f"{number + 1} {commit}\n", encoding="utf-8")
+    print(f"Landing {number + 1} is noted in {LANDED}: {commit[:9]}. Commit that file with the new work.")
+
+
+if __name__ == "__main__":
+    main()

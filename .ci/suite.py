@@ -1,0 +1,176 @@
+"""pytest as `make test` runs it: a part of the tests, the long ones first, a quiet line of progress, and what it cost.
+
+    pytest --turn=next            the part whose turn it is, and all that belongs to what changed since the last landing
+    pytest --turn=2 --since=HEAD  the third of the four parts, and what belongs to uncommitted changes
+    pytest --turn=all             everything
+
+Without `--turn` pytest is as ever.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import parts
+import pytest
+
+SLOWEST = 10  # files that are named at the end
+LINE_EVERY = 60.0  # seconds between two lines of progress where they do not take each other's place
+COLLECTED = pytest.StashKey[list[str]]()  # the ids of all tests, those of other parts as well
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--turn` and `--since`."""
+    group = parser.getgroup("turns")
+    group.addoption("--turn", metavar="all|next|N", help="which part of the tests to run (.ci/parts.py)")
+    group.addoption(
+        "--since", metavar="COMMIT", help="run what belongs to the changes since (default: the last landing)"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # when there is a terminal to write to
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what runs: once, before xdist starts its workers, which get the same numbers and the same changes."""
+    turn = config.getoption("turn")
+    if turn is None:
+        return
+    if not hasattr(config, "workerinput"):
+        number, commit = parts.landed()
+        config.option.since = config.getoption("since") or commit
+        if turn == "next":
+            config.option.turn = str(number % parts.TURNS)
+        elif turn != "all" and not turn.isdecimal():
+            raise pytest.UsageError(
+                f"--turn={turn}: give all, next, or a number (turns {parts.TURNS} apart are the same)"
+            )
+        config.pluginmanager.register(Progress(config), "suite-progress")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the part, in the order in which the families start."""
+    turn = config.getoption("turn")
+    config.stash[COLLECTED] = ids = [item.nodeid for item in items]
+    if turn is None:
+        return
+    if turn != "all":
+        chosen = parts.part(ids, int(turn), parts.changed(config.getoption("since")))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
+    items.sort(key=lambda item: parts.FAMILIES.index(parts.family(item.nodeid)))
+
+
+_spent = 0.0  # CPU seconds of this process, and of those that it has started and that have ended, when last asked
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Note in each report what was spent since the last one; a lab's ranks count when they have ended."""
+    global _spent
+    report: Any = yield
+    now = _cpu()
+    report.cpu, _spent = now - _spent, now
+    return report
+
+
+@dataclass
+class Cost:
+    """What some tests took: seconds from the first to the last line of each, and CPU seconds."""
+
+    tests: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Count one report of a test's three: its set-up, its call and its tear-down."""
+        self.tests += report.when == "teardown"
+        self.seconds += report.duration
+        self.cpu += getattr(report, "cpu", 0.0)
+
+    def __str__(self) -> str:
+        return f"{self.tests:6,} {self.seconds:8.1f} {self.cpu:8.1f}"
+
+
+class Progress:
+    """Tell how far the run is in one line, a failure at once, and at the end what the run cost."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+        self.live = self.terminal.isatty()  # a line may take the place of the one before
+        self.began = self.told = time.monotonic()
+        self.all = self.ended = self.failed = 0
+        self.files: dict[str, Cost] = defaultdict(Cost)
+        self.families: dict[str, Cost] = defaultdict(Cost)
+
+    def pytest_report_header(self, config: pytest.Config) -> str:
+        """Say which part runs, and how to run another."""
+        turn, since = config.getoption("turn"), config.getoption("since")
+        if turn == "all":
+            return "turn: all tests"
+        paths = parts.changed(since)
+        what = f"{len(paths)} files" if paths is not None else "git cannot tell what, so everything"
+        which = f"TURN={int(turn) % parts.TURNS} of {parts.TURNS}"
+        return f"turn: {which}, and what belongs to changes since {since[:9]} ({what})"
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the tests where no xdist does."""
+        self.all = self.all or len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Count the tests; every worker has the same."""
+        self.all = len(ids)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Let pytest write nothing for a test; what is not in order gets a line of its own."""
+        category = {"passed": "passed" if report.when == "call" else "", "skipped": "skipped"}
+        bad = "failed" if report.when == "call" else "error"
+        return category.get(report.outcome, bad), "", ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up what a test took, and tell how far the run is."""
+        self.files[report.nodeid.partition("::")[0]].add(report)
+        self.families[parts.family(report.nodeid).name].add(report)
+        self.ended += report.when == "teardown"
+        self.failed += report.failed
+        if report.failed:
+            self._write(f"FAILED {report.nodeid}" + (f" (in its {report.when})" if report.when != "call" else ""))
+        now = time.monotonic()
+        if now > self.told + (0.2 if self.live else LINE_EVERY):
+            self.told = now
+            self._write(self._line(), stays=False)
+
+    def _line(self) -> str:
+        minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{minutes:3d}:{seconds:02d}  {self.ended:,} of {self.all:,} tests{failed}"
+
+    def _write(self, line: str, stays: bool = True) -> None:
+        if self.live:
+            self.terminal.rewrite(line, erase=True)
+        if not self.live or stays:
+            self.terminal.write_line("" if self.live else line)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Tell where the time went: by families, by the slowest files, and the CPU seconds of the whole run."""
+        terminalreporter.section("where the time went")
+        slowest = sorted(self.files.items(), key=lambda item: -item[1].seconds)[:SLOWEST]
+        for title, costs in (("family", self.families.items()), ("the slowest files", slowest)):
+            terminalreporter.write_line(f" tests  seconds    CPU s  {title}")
+            for name, cost in costs:
+                terminalreporter.write_line(f"{cost}  {name}")
+        minutes = (time.monotonic() - self.began) / 60
+        terminalreporter.write_line(
+            f"{minutes:.1f} minutes, {_cpu():,.0f} CPU seconds with every process that was started"
+        )
