@@ -21,6 +21,7 @@ import pytest
 
 SLOWEST = 10  # files that are named at the end
 LINE_EVERY = 60.0  # seconds between two lines of progress where they do not take each other's place
+RUNS = pytest.StashKey[tuple[int | None, list[str] | None]]()  # the turn, None for all; what changed, None for unknown
 COLLECTED = pytest.StashKey[list[str]]()  # the ids of all tests, those of other parts as well
 
 
@@ -35,31 +36,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # when there is a terminal to write to
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what runs: once, before xdist starts its workers, which get the same numbers and the same changes."""
+    """Find out what runs, once for all workers of xdist."""
     turn = config.getoption("turn")
     if turn is None:
         return
-    if not hasattr(config, "workerinput"):
-        number, commit = parts.landed()
-        config.option.since = config.getoption("since") or commit
-        if turn == "next":
-            config.option.turn = str(number % parts.TURNS)
-        elif turn != "all" and not turn.isdecimal():
-            raise pytest.UsageError(
-                f"--turn={turn}: give all, next, or a number (turns {parts.TURNS} apart are the same)"
-            )
-        config.pluginmanager.register(Progress(config), "suite-progress")
+    if hasattr(config, "workerinput"):
+        config.stash[RUNS] = config.workerinput["runs"]
+        return
+    if turn not in ("all", "next") and not turn.isdecimal():
+        raise pytest.UsageError(f"--turn={turn}: give all, next, or the number of a turn.")
+    number, commit = parts.landed()
+    since = config.getoption("since") or commit
+    changed = parts.changed(since)
+    runs = None if turn == "all" else number if turn == "next" else int(turn)
+    config.stash[RUNS] = runs, None if changed is None else sorted(changed)
+    config.pluginmanager.register(Progress(config, since), "suite-progress")
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker what runs."""
+    node.workerinput["runs"] = node.config.stash.get(RUNS, None)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the part, in the order in which the families start."""
-    turn = config.getoption("turn")
     config.stash[COLLECTED] = ids = [item.nodeid for item in items]
-    if turn is None:
+    if RUNS not in config.stash:
         return
-    if turn != "all":
-        chosen = parts.part(ids, int(turn), parts.changed(config.getoption("since")))
+    turn, changed = config.stash[RUNS]
+    if turn is not None:
+        chosen = parts.part(ids, turn, None if changed is None else frozenset(changed))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
         items[:] = [item for item in items if item.nodeid in chosen]
     items.sort(key=lambda item: parts.FAMILIES.index(parts.family(item.nodeid)))
@@ -104,7 +112,8 @@ class Cost:
 class Progress:
     """Tell how far the run is in one line, a failure at once, and at the end what the run cost."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, since: str) -> None:
+        self.since = since
         self.terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
         self.live = self.terminal.isatty()  # a line may take the place of the one before
         self.began = self.told = time.monotonic()
@@ -114,13 +123,12 @@ class Progress:
 
     def pytest_report_header(self, config: pytest.Config) -> str:
         """Say which part runs, and how to run another."""
-        turn, since = config.getoption("turn"), config.getoption("since")
-        if turn == "all":
+        turn, changed = config.stash[RUNS]
+        if turn is None:
             return "turn: all tests"
-        paths = parts.changed(since)
-        what = f"{len(paths)} files" if paths is not None else "git cannot tell what, so everything"
-        which = f"TURN={int(turn) % parts.TURNS} of {parts.TURNS}"
-        return f"turn: {which}, and what belongs to changes since {since[:9]} ({what})"
+        what = f"{len(changed)} files" if changed is not None else "git cannot tell what, so everything"
+        which = f"TURN={turn % parts.TURNS} of {parts.TURNS}"
+        return f"turn: {which}, and what belongs to changes since {self.since[:9]} ({what})"
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the tests where no xdist does."""
