@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit.cluster.console import Console
@@ -55,12 +55,18 @@ def attempt(
 
 
 @contextlib.contextmanager
-def prepared(engines: Engines, sizes: Sequence[int]) -> Iterator[None]:
-    """Around runs on so many ranks: the groups for them, a place for last words; and afterwards the lab's group."""
-    folder = str(engines.processes.run.path)
-    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), folder, next(COUNT))
+def prepared(engines: Engines) -> Iterator[Callable[[int], None]]:
+    """Around runs: `reach(n)` makes the group of n ranks, where there is none yet; afterwards the lab's is joined."""
+    folder, made = str(engines.processes.run.path), set[int]()
+
+    def reach(n: int) -> None:
+        if n not in made:
+            if not _everywhere(engines, "begin", n, max(60.0, 10 * engines.limit), folder, next(COUNT)):
+                made.clear()  # they went with the lab's group
+            made.add(n)
+
     try:
-        yield
+        yield reach
     finally:
         _everywhere(engines, "finish", next(COUNT))
         joined(engines)
@@ -74,13 +80,14 @@ def joined(engines: Engines) -> int:
     return max(a["groups"] for a in answers)
 
 
-def _everywhere(engines: Engines, do: str, *args: Any) -> None:
-    """Begin on all ranks, or finish; ranks that cannot are healed first."""
+def _everywhere(engines: Engines, do: str, *args: Any) -> bool:
+    """Begin on all ranks, or finish; ranks that cannot are healed first. Whether all could at once."""
     everyone = dict.fromkeys(range(engines.n), args)
-    for _ in range(2):
+    for k in range(2):
         if engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False).well:
-            return
+            return k == 0
         _heal(engines)
+    return False
 
 
 def _heal(engines: Engines) -> None:

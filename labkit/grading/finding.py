@@ -222,7 +222,14 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
 
 
 def _leftover(attempt: Attempt, finding: Finding) -> None:
-    """A message that nobody takes: the result is right by luck, and the next receive takes the wrong one."""
+    """What the next run meets: no group any more, or a message that nobody took and another receive takes."""
+    if left := [r for r, answer in attempt.answers.items() if answer.get("left")]:
+        who = ranks(left).capitalize()
+        finding.says = [
+            f"{who} destroyed the process group ({setting(finding.case)}), "  # type: ignore[arg-type]
+            "which the lab needs. Destroy none but those that the function has made."
+        ]
+        return
     record = attempt.record
     for message in record.messages if record else ():
         if message.send is not None and message.recv is None:

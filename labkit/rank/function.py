@@ -31,13 +31,13 @@ PRINTED = 2000  # characters of what a function prints that are kept
 _last_words: int | None = None  # the file that a dying process writes its stack to
 
 
-def begin(sizes: Sequence[int], limit: float, folder: str, count: int) -> None:
-    """Before a check: make sub-groups, numbered from `count`, and let a process that crashes leave its stack behind.
+def begin(n: int, limit: float, folder: str, count: int) -> None:
+    """Before runs on n ranks: make their sub-group, number `count`, and let a process that crashes leave its stack.
 
     The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
     """
     global _last_words
-    subworld.gather(sizes, limit, count)
+    subworld.gather(n, limit, count)
     if not faulthandler.is_enabled():
         log = os.environ.get(LOG)
         path, how = (log, os.O_APPEND) if log else (f"{folder}/last-words-{dist.get_rank()}", os.O_TRUNC)
@@ -102,9 +102,11 @@ def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[
 
     `calls[r]`, for rank r, has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
     has "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", "record", the
-    recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`.
+    recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the
+    function has destroyed the lab's group.
     """
     answer: dict[str, Any] = {}
+    world = dist.group.WORLD
     generator = torch.get_rng_state()
     with Gate() as gate:
         try:
@@ -119,6 +121,7 @@ def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[
                     recorder.end()
                     answer["record"] = recorder.records()
             answer["printed"] = (output.stdout + output.stderr)[-PRINTED:]
+            answer["left"] = dist.group.WORLD is not world
         finally:
             torch.set_rng_state(generator)
     return answer

@@ -730,9 +730,9 @@ def test_a_rank_that_dies_before_the_first_run_gets_its_functions_back_and_the_v
     lab.run(f"keep = 100 + rank\n{RIGHT}")
     prepared = check.prepared
 
-    def killed(engines, sizes):
+    def killed(engines):
         lab._engines.kill(2)
-        return prepared(engines, sizes)
+        return prepared(engines)
 
     monkeypatch.setattr(check, "prepared", killed)
     assert lab.check("f", means=collectives.all_reduce).state == "right"
