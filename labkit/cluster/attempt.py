@@ -45,7 +45,8 @@ def attempt(
         for x in case.xs
     ]
     console.ran = list(range(case.n))
-    args = dict.fromkeys(console.ran, (exercise.name, case.n, next(COUNT), calls))
+    count = next(COUNT)
+    args = {r: (exercise.name, case.n, count, call) for r, call in enumerate(calls)}
     limit = min(patience, max(PATIENCE, engines.limit + 5.0))
     console.outcome = None
     report = console.outcome = engines.call("labkit.rank.function.run", args, limit, watch)
@@ -68,29 +69,22 @@ def prepared(engines: Engines) -> Iterator[Callable[[int], None]]:
     try:
         yield reach
     finally:
-        _everywhere(engines, "finish", next(COUNT))
-        joined(engines)
+        if not all(_everywhere(engines, "finish", next(COUNT)).values()):
+            rejoin(engines)
 
 
-def joined(engines: Engines) -> int:
-    """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
-    answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
-    if not all(a["joined"] for a in answers):
-        _heal(engines)
-    return max(a["groups"] for a in answers)
-
-
-def _everywhere(engines: Engines, do: str, *args: Any) -> bool:
-    """Begin on all ranks, or finish; ranks that cannot are healed first. Whether all could at once."""
+def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
+    """Begin on all ranks, or finish; their answers. Where one cannot all are joined anew first, and there are none."""
     everyone = dict.fromkeys(range(engines.n), args)
-    for k in range(2):
-        if engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False).well:
-            return k == 0
-        _heal(engines)
-    return False
+    for answered in (True, False):
+        outcome = engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False)
+        if outcome.well:
+            return outcome.answers if answered else {}
+        rejoin(engines)
+    return {}
 
 
-def _heal(engines: Engines) -> None:
+def rejoin(engines: Engines) -> None:
     """Join all ranks anew; one that died between two runs gets its functions back, and the learner is told."""
     if notes := given_back(engines, engines.heal()):
         print(sentence(notes))

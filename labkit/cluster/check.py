@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.attempt import PATIENCE, attempt, joined, prepared
+from labkit.cluster.attempt import PATIENCE, attempt, prepared, rejoin
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
@@ -54,12 +54,14 @@ def check(
     """
     engines = console.engines
     console.recover()
-    groups = joined(engines)
     sizes = [n for n in exercise.ranks if n <= engines.n]
     if not sizes:
         least = min(exercise.ranks)
         raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
-    seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
+    seen = dict(enumerate(console.call("labkit.rank.function.ready", exercise.name)))
+    groups = max(what["groups"] for what in seen.values())
+    if not all(what["joined"] for what in seen.values()):
+        rejoin(engines)
     cell = next((what["cell"] for what in seen.values() if what["cell"]), "")
     whose, on_ranks = typed.used(cell), typed.as_typed(cell)
     if misplaced := typed.misplaced(cells, exercise.name, "" if whose else on_ranks):

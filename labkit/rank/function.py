@@ -9,7 +9,6 @@ import linecache
 import os
 import textwrap
 import traceback
-from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
 from labkit.grading import gradients
-from labkit.rank import agent, ended, recorder, subworld
+from labkit.rank import agent, ended, group, recorder, subworld
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
@@ -45,14 +44,20 @@ def begin(n: int, limit: float, folder: str, count: int) -> None:
         faulthandler.enable(_last_words)
 
 
-def finish(count: int) -> None:
-    """After a check: let go of both. `count` is where groups are numbered from now."""
+def finish(count: int) -> bool:
+    """After runs: let go of both; whether this rank is in the lab's group. Groups are numbered from `count` now."""
     global _last_words
     subworld.part(count)
     if _last_words is not None:
         faulthandler.disable()
         os.close(_last_words)
         _last_words = None
+    return group.joined()
+
+
+def ready(name: str) -> dict[str, Any]:
+    """Before a check: what `describe` tells, how many groups this rank is in, and whether the lab's is one of them."""
+    return {**describe(name), **agent.groups()}
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -97,10 +102,10 @@ def _blank(source: str) -> int | None:
     return min((n.lineno for n in left), default=None)
 
 
-def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
     """Call the learner's function as one of n ranks; what became of it.
 
-    `calls[r]`, for rank r, has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
+    `call` has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
     has "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", "record", the
     recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the
     function has destroyed the lab's group.
@@ -113,7 +118,7 @@ def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[
             with subworld.one_of(n, count, shell().user_ns), capture_output() as output:
                 try:
                     with gate.opened():
-                        _call(name, calls[dist.get_rank()], answer)
+                        _call(name, call, answer)
                 except BaseException as error:
                     answer["error"] = (type(error).__name__, str(error), _place(error))
                     answer["ended"] = ended.of(error)
