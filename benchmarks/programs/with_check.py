@@ -1,6 +1,6 @@
 """Checks exercises on four ranks when it is told to: `with_check.py`, then "right NAME" or "wrong NAME" and "go".
 
-It answers "ready" once the function is on the ranks, and after "go" with the verdict and the seconds that it took.
+It answers 0 once the function is on the ranks, and after "go" with the verdict and the seconds that it took.
 """
 
 import json
@@ -28,12 +28,8 @@ def {name}(*args, **options):
 """
 
 
-def say(what):
-    print("@ " + json.dumps(what), flush=True)
-
-
 with start(4, "gloo", timeout=10) as lab:
-    say("up")
+    print("@ 0", flush=True)
     for line in map(str.split, sys.stdin):
         if line == ["stop"]:
             break
@@ -41,8 +37,9 @@ with start(4, "gloo", timeout=10) as lab:
         exercise = exercises.find(name)
         source = exercise.answer.removeprefix("%%px\n")
         lab.run(source + (WRONG.format(name=name, in_place=exercise.in_place) if how == "wrong" else ""))
-        say("ready")
+        print("@ 0", flush=True)
         sys.stdin.readline()
         began = time.perf_counter()
         verdict = lab.check(name)
-        say({"state": verdict.state, "seconds": time.perf_counter() - began})
+        told = {"state": verdict.state, "seconds": time.perf_counter() - began}
+        print("@ " + json.dumps(told), flush=True)
