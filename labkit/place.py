@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from pathlib import Path
@@ -14,8 +15,14 @@ def here() -> str:
     Two ranks whose numbers are equal are the same process only where this is equal, too.
     """
     try:
-        booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        booted = _booted()
         space = os.stat("/proc/self/ns/pid").st_ino
     except OSError:  # not Linux, or no /proc
         return socket.gethostname()
     return f"{booted} {space} {socket.gethostname()}"
+
+
+@functools.cache
+def _booted() -> str:
+    """What the kernel calls this start of the machine; OSError where there is no /proc."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

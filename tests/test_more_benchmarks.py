@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import exercises
 from tests.live.ranks import Each, Ranks
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -177,6 +178,20 @@ def test_the_guards_cost_has_a_row_for_each_call_and_number_of_ranks(load):
     rows = guard.rows(told)
     assert [row.measured_ratio() for row in rows] == [1.5] * 6
     section = (FOLDER / "RESULTS.md").read_text().split("<!-- guard: begin -->")[1].split("<!-- guard: end -->")[0]
+    assert all(f"| {row.what} |" in section for row in rows)
+
+
+def test_the_cost_of_a_check_is_the_median_exercises_and_has_a_target(load):
+    check = load("check")
+    every = exercises.every()
+    assert len({every[name].lesson for name in check.EXERCISES}) >= 20
+    told = {how: {"cpu": [[1.0, target, 9e9]], "seconds": [[1.0, 2.0, 3.0]]} for how, target in check.TARGETS.items()}
+    rows = check.rows(told)
+    assert [row.met() for row in rows] == [True, None, True, None]
+    dear = {how: {"cpu": [[target, target + 1, target + 1]]} for how, target in check.TARGETS.items()}
+    assert [row.met() for row in check.rows(dear)] == [False, None, False, None]
+    assert not check.rows(told, ["halo, wrong: the verdict was right"])[0].met(), "what failed has not met it"
+    section = (FOLDER / "RESULTS.md").read_text().split("<!-- check: begin -->")[1].split("<!-- check: end -->")[0]
     assert all(f"| {row.what} |" in section for row in rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit.cluster.console import Console
@@ -45,7 +45,8 @@ def attempt(
         for x in case.xs
     ]
     console.ran = list(range(case.n))
-    args = dict.fromkeys(console.ran, (exercise.name, case.n, next(COUNT), calls))
+    count = next(COUNT)
+    args = {r: (exercise.name, case.n, count, call) for r, call in enumerate(calls)}
     limit = min(patience, max(PATIENCE, engines.limit + 5.0))
     console.outcome = None
     report = console.outcome = engines.call("labkit.rank.function.run", args, limit, watch)
@@ -55,35 +56,35 @@ def attempt(
 
 
 @contextlib.contextmanager
-def prepared(engines: Engines, sizes: Sequence[int]) -> Iterator[None]:
-    """Around runs on so many ranks: the groups for them, a place for last words; and afterwards the lab's group."""
-    folder = str(engines.processes.run.path)
-    _everywhere(engines, "begin", sizes, max(60.0, 10 * engines.limit), folder, next(COUNT))
+def prepared(engines: Engines) -> Iterator[Callable[[int], None]]:
+    """Around runs: `reach(n)` makes the group of n ranks, where there is none yet; afterwards the lab's is joined."""
+    folder, made = str(engines.processes.run.path), set[int]()
+
+    def reach(n: int) -> None:
+        if n not in made:
+            if not _everywhere(engines, "begin", n, max(60.0, 10 * engines.limit), folder, next(COUNT)):
+                made.clear()  # they went with the lab's group
+            made.add(n)
+
     try:
-        yield
+        yield reach
     finally:
-        _everywhere(engines, "finish", next(COUNT))
-        joined(engines)
+        if not all(_everywhere(engines, "finish", next(COUNT)).values()):
+            rejoin(engines)
 
 
-def joined(engines: Engines) -> int:
-    """Join the ranks again where one has left the group; how many groups the ranks are in at most."""
-    answers = [a or {"joined": False, "groups": 1} for a in engines.ask("groups", range(engines.n), 1.0).values()]
-    if not all(a["joined"] for a in answers):
-        _heal(engines)
-    return max(a["groups"] for a in answers)
-
-
-def _everywhere(engines: Engines, do: str, *args: Any) -> None:
-    """Begin on all ranks, or finish; ranks that cannot are healed first."""
+def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
+    """Begin on all ranks, or finish; their answers. Where one cannot all are joined anew first, and there are none."""
     everyone = dict.fromkeys(range(engines.n), args)
-    for _ in range(2):
-        if engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False).well:
-            return
-        _heal(engines)
+    for answered in (True, False):
+        outcome = engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False)
+        if outcome.well:
+            return outcome.answers if answered else {}
+        rejoin(engines)
+    return {}
 
 
-def _heal(engines: Engines) -> None:
+def rejoin(engines: Engines) -> None:
     """Join all ranks anew; one that died between two runs gets its functions back, and the learner is told."""
     if notes := given_back(engines, engines.heal()):
         print(sentence(notes))

@@ -44,7 +44,8 @@ def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
         return Finding("elsewhere", [says])
     name = ASIDE + exercise.name
     source = f"{exercise.given}{exercise.code}".replace(f"def {exercise.name}(", f"def {name}(")
-    with prepared(engines, [case.n]):
+    with prepared(engines) as reach:
+        reach(case.n)
         broken = next(filter(None, console.call("labkit.rank.definitions.define", source, name)), "")
         assert not broken, f"{exercise.name}: {broken}"
         right = _run(console, replace(exercise, name=name), case)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.attempt import PATIENCE, attempt, joined, prepared
+from labkit.cluster.attempt import PATIENCE, attempt, prepared, rejoin
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
@@ -54,12 +54,14 @@ def check(
     """
     engines = console.engines
     console.recover()
-    groups = joined(engines)
     sizes = [n for n in exercise.ranks if n <= engines.n]
     if not sizes:
         least = min(exercise.ranks)
         raise LabError(f"{exercise.name} needs {least} ranks or more. Start them: lab = start({max(least, 4)}).")
-    seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
+    seen = dict(enumerate(console.call("labkit.rank.function.ready", exercise.name)))
+    groups = max(what["groups"] for what in seen.values())
+    if not all(what["joined"] for what in seen.values()):
+        rejoin(engines)
     cell = next((what["cell"] for what in seen.values() if what["cell"]), "")
     whose, on_ranks = typed.used(cell), typed.as_typed(cell)
     if misplaced := typed.misplaced(cells, exercise.name, "" if whose else on_ranks):
@@ -72,8 +74,8 @@ def check(
         finding.says += filter(None, [misspelt])
         return finding
     saw("" if whose else on_ranks)
-    with prepared(engines, sizes):
-        finding = _all(console, exercise, sizes, engines.processes.run.path, watch)
+    with prepared(engines) as reach:
+        finding = _all(console, exercise, sizes, reach, watch)
     finding.says += filter(None, [misspelt])
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
@@ -128,9 +130,11 @@ def _started_anew(which: Sequence[int]) -> str:
     return f"{ranks(which).capitalize()} {has} been started anew, and not all that {it} had came back."
 
 
-def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Path, watch: Watch) -> Finding:
+def _all(
+    console: Console, exercise: Exercise, sizes: Sequence[int], reach: Callable[[int], None], watch: Watch
+) -> Finding:
     """Every input on every number of ranks, until one goes wrong; then what is right, and yet not as it should be."""
-    engines = console.engines
+    engines, folder = console.engines, console.engines.processes.run.path
     began = time.monotonic()
     right = 0
     found: list[Finding] = []
@@ -140,6 +144,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], folder: Pat
         watch(right, elapsed, running)
 
     for case in (case for n in sizes for case in exercise.inputs(n)):
+        reach(case.n)
         given = [copy.deepcopy(x) for x in case.xs]  # one by one: ranks may share an array, and a meaning work in place
         want = list(exercise.means(given, **case.options))
         judge.check_length(want, case.n)

@@ -77,6 +77,7 @@ class Controller(IPController):
 
     def init_hub(self) -> None:
         super().init_hub()
+        self.log.setLevel(self.log_level)  # it would make records of each message, and write none of them
         self.hub.monitor_handlers[b"iopub"] = lambda *_: None  # kept for a database, and there is none
         ping, pong = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
         ping.setsockopt(zmq.XPUB_VERBOSE, 1)  # tells of each engine that subscribes, not only of the first

@@ -308,10 +308,10 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     imported = 0.0
     presses = STOP.pressed
     while running.pending():
-        if running.engines.lost():
-            return "lost"
         if running.wait(TICK):
             break
+        if running.engines.lost():
+            return "lost"
         if running.mismatch():
             return "stuck"
         now = running.awake()

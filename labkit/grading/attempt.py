@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +27,15 @@ class Attempt:
         """What each rank that took part has recorded; None where it does not answer."""
         return [self.answers.get(r.rank, {}).get("record") for r in self.report.ranks]
 
+    @functools.cached_property
+    def told(self) -> Record:
+        """The run's operations, as far as the ranks have told them."""
+        return read(self.records)
+
     @property
     def record(self) -> Record | None:
         """The run's operations, where every rank has told them."""
-        return read(self.records) if all(self.records) else None
+        return self.told if all(self.records) else None
 
     @property
     def finished(self) -> list[int]:

@@ -16,7 +16,6 @@ from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
-from labkit.theory.record import read
 from labkit.words import alike, ranks, sentence
 
 HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that nobody sends
@@ -100,7 +99,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
     causes, consequences = text.root_cause(report)
     unfit = _contradictions(attempt)
-    alone = evidence.with_themselves(read(attempt.records))
+    alone = evidence.with_themselves(attempt.told)
     if alone and report.ended != "stuck":  # torch raises, in words that say nothing of it
         return Finding("raises", [f"{alone[0][:-1]}, {there}.", *unfit[1:]], **base)
     if causes and not alone:
@@ -151,13 +150,13 @@ def _died(attempt: Attempt, there: str) -> list[str]:
     says = [f"W{there[1:]}: {', '.join(died.values())}.", *[WHY] * gloo]
     by_themselves = {r for r, words in attempt.last_words.items() if words.own}
     if not set(died) <= by_themselves:
-        says += evidence.with_others(read(attempt.records), set(died), but=attempt.report.waiting)
+        says += evidence.with_others(attempt.told, set(died), but=attempt.report.waiting)
     return says
 
 
 def _instead(attempt: Attempt) -> dict[int, str]:
     """What the ranks did that do not wait; "without it" only where a rank made no call that others wait for."""
-    record = read(attempt.records)
+    record = attempt.told
     pairs = [tuple(m.ops) for m in record.meetings] + [(m.send, m.recv) for m in record.messages if m.send and m.recv]
     taking_part = {op.rank for ops in pairs if any(op.rank in attempt.report.waiting for op in ops) for op in ops}
     instead = {r: what.replace("the cell", "the function") for r, what in attempt.report.elsewhere.items()}
@@ -166,7 +165,7 @@ def _instead(attempt: Attempt) -> dict[int, str]:
 
 
 def _contradictions(attempt: Attempt) -> list[str]:
-    return evidence.contradictions(read(attempt.records), attempt.finished)
+    return evidence.contradictions(attempt.told, attempt.finished)
 
 
 def _flat(cause: text.Cause) -> str:
@@ -180,7 +179,7 @@ def _waited(attempt: Attempt) -> list[str]:
 def _waits(attempt: Attempt) -> list[str]:
     """Who waits for whom, at which line."""
     places: dict[int, str] = {}
-    record = read(attempt.records)
+    record = attempt.told
     for r, w in sorted(attempt.report.waiting.items()):
         last = next((op for op in reversed(record.ops[r]) if op.error or op.left is None), None)
         whom = ""
@@ -222,7 +221,14 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
 
 
 def _leftover(attempt: Attempt, finding: Finding) -> None:
-    """A message that nobody takes: the result is right by luck, and the next receive takes the wrong one."""
+    """What the next run meets: no group any more, or a message that nobody took and another receive takes."""
+    if left := [r for r, answer in attempt.answers.items() if answer.get("left")]:
+        who = ranks(left).capitalize()
+        finding.says = [
+            f"{who} destroyed the process group ({setting(finding.case)}), "  # type: ignore[arg-type]
+            "which the lab needs. Destroy none but those that the function has made."
+        ]
+        return
     record = attempt.record
     for message in record.messages if record else ():
         if message.send is not None and message.recv is None:

@@ -7,6 +7,7 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import sys
@@ -52,6 +53,7 @@ def attach() -> None:
     kernel = shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
     if kernel.control_thread is None:
         _control_thread(kernel)
+    kernel.log.setLevel(logging.WARNING)  # it would make records of each message, and write none of them
     shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
 
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:

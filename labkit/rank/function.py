@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import faulthandler
 import inspect
+import io
 import linecache
 import os
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from IPython.utils.capture import capture_output
+from IPython.core.displaypub import CapturingDisplayPublisher
 
 from labkit.grading import gradients
-from labkit.rank import agent, ended, recorder, subworld
+from labkit.rank import agent, ended, group, recorder, subworld
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
@@ -28,16 +30,17 @@ from labkit.theory.record import is_cell
 LOG = "LABKIT_LOG"  # the log of a rank that another host's agent has started
 PRINTED = 2000  # characters of what a function prints that are kept
 
+_unseen = CapturingDisplayPublisher()
 _last_words: int | None = None  # the file that a dying process writes its stack to
 
 
-def begin(sizes: Sequence[int], limit: float, folder: str, count: int) -> None:
-    """Before a check: make sub-groups, numbered from `count`, and let a process that crashes leave its stack behind.
+def begin(n: int, limit: float, folder: str, count: int) -> None:
+    """Before runs on n ranks: make their sub-group, number `count`, and let a process that crashes leave its stack.
 
     The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
     """
     global _last_words
-    subworld.gather(sizes, limit, count)
+    subworld.gather(n, limit, count)
     if not faulthandler.is_enabled():
         log = os.environ.get(LOG)
         path, how = (log, os.O_APPEND) if log else (f"{folder}/last-words-{dist.get_rank()}", os.O_TRUNC)
@@ -45,14 +48,20 @@ def begin(sizes: Sequence[int], limit: float, folder: str, count: int) -> None:
         faulthandler.enable(_last_words)
 
 
-def finish(count: int) -> None:
-    """After a check: let go of both. `count` is where groups are numbered from now."""
+def finish(count: int) -> bool:
+    """After runs: let go of both; whether this rank is in the lab's group. Groups are numbered from `count` now."""
     global _last_words
     subworld.part(count)
     if _last_words is not None:
         faulthandler.disable()
         os.close(_last_words)
         _last_words = None
+    return group.joined()
+
+
+def ready(name: str) -> dict[str, Any]:
+    """Before a check: what `describe` tells, how many groups this rank is in, and whether the lab's is one of them."""
+    return {**describe(name), **agent.groups()}
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -97,31 +106,47 @@ def _blank(source: str) -> int | None:
     return min((n.lineno for n in left), default=None)
 
 
-def run(name: str, n: int, count: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
     """Call the learner's function as one of n ranks; what became of it.
 
-    `calls[r]`, for rank r, has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
+    `call` has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
     has "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", "record", the
-    recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`.
+    recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the
+    function has destroyed the lab's group.
     """
     answer: dict[str, Any] = {}
+    world = dist.group.WORLD
     generator = torch.get_rng_state()
     with Gate() as gate:
         try:
-            with subworld.one_of(n, count, shell().user_ns), capture_output() as output:
+            with subworld.one_of(n, count, shell().user_ns), _captured() as printed:
                 try:
                     with gate.opened():
-                        _call(name, calls[dist.get_rank()], answer)
+                        _call(name, call, answer)
                 except BaseException as error:
                     answer["error"] = (type(error).__name__, str(error), _place(error))
                     answer["ended"] = ended.of(error)
                 finally:
                     recorder.end()
                     answer["record"] = recorder.records()
-            answer["printed"] = (output.stdout + output.stderr)[-PRINTED:]
+            answer["printed"] = "".join(stream.getvalue() for stream in printed)[-PRINTED:]
+            answer["left"] = dist.group.WORLD is not world
         finally:
             torch.set_rng_state(generator)
     return answer
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    """Keep what is printed on both streams, and show nothing; IPython's capture_output takes six times as long."""
+    out, err, before = io.StringIO(), io.StringIO(), shell().display_pub
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        shell().display_pub = _unseen
+        try:
+            yield out, err
+        finally:
+            shell().display_pub = before
+            _unseen.outputs.clear()
 
 
 def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:

@@ -23,9 +23,9 @@ from torch.distributed import distributed_c10d
 from labkit import moment, place
 from labkit.errors import LabError
 from labkit.rank import guard
+from labkit.rank.peer_owner import refuse_other_users, shut_the_door
 from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import TCP, MeetingStore
-from labkit.rank.strangers import refuse_strangers, shut_the_door
 from labkit.theory import sharing
 
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
@@ -272,7 +272,7 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
             _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now] + [(group, now - before)]
             with contextlib.ExitStack() as handles:
                 try:
-                    refuse_strangers(_opened(now - before, handles))
+                    refuse_other_users(_opened(now - before, handles))
                 except LabError:
                     _forget(made)
                     made = None  # or the traceback would keep it, with what it listens at

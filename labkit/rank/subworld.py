@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -24,14 +24,13 @@ _groups: dict[int, Any] = {}
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
 
 
-def gather(sizes: Sequence[int], limit: float, count: int) -> None:
-    """Make the sub-groups of the first n ranks, for each n; every rank of the world calls this.
+def gather(n: int, limit: float, count: int) -> None:
+    """Make the sub-group of the first n ranks; every rank of the world calls this.
 
-    They are numbered from `count`: a learner's cells may have made different numbers of groups on different ranks.
+    Its number is `count`: a learner's cells may have made different numbers of groups on different ranks.
     """
     distributed_c10d._world.group_count = count
-    for n in sizes:
-        _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
+    _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
 
 
 def part(count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+import numpy as np
 import pytest
 
 import labkit
@@ -345,6 +346,44 @@ def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
     verdict = checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 2))
     assert "It takes 3 steps with 4 ranks" in verdict.says[0]
     assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
+
+
+@pytest.mark.parametrize(("code", "sizes"), [(RIGHT, [2, 3, 4]), ("def f(x):\n    return x", [2])])
+def test_the_ranks_are_asked_nothing_twice_and_make_a_group_for_the_sizes_that_are_reached(
+    lab, monkeypatch, code, sizes
+):
+    lab.run(f"keep = 100 + rank\n{code}")
+    made, really = [], Engines.call
+
+    def call(engines, path, args, *rest, **options):
+        made.append((path.removeprefix("labkit.rank.function."), args[0][0]))
+        return really(engines, path, args, *rest, **options)
+
+    monkeypatch.setattr(Engines, "call", call)
+    monkeypatch.setattr(Engines, "ask", lambda *_: pytest.fail("what was that good for?"))
+    verdict = lab.check("f", means=collectives.all_reduce, ranks=(2, 3, 2, 4))
+    monkeypatch.undo()
+    runs = [what for what in made if what[0] == "run"]
+    assert [what for what in made if what not in runs][1:-1] == [("begin", n) for n in sizes]
+    assert made[0] == ("ready", "f")
+    assert made[-1][0] == "finish"
+    assert verdict.ok == (len(sizes) == 3)
+    assert lab._engines.ask("groups", [0, 3], 5.0)[3]["groups"] == 1
+    assert checked(lab, RIGHT).ok
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_right_function_that_destroys_the_labs_group_is_told_so(lab, last):
+    code = RIGHT.replace(
+        "return y", f"if world_size == {last} and rank:\n        dist.destroy_process_group()\n    return y"
+    )
+    verdict = checked(lab, code, inputs=lambda n: [Case([np.arange(3.0)] * n)])
+    who = "Rank 1" if last == 2 else "Ranks 1–3"
+    assert verdict.state == "wrong"
+    assert verdict.says == [
+        f"{who} destroyed the process group (with {last} ranks), which the lab needs. "
+        "Destroy none but those that the function has made."
+    ]
 
 
 def test_gradients_are_checked_beside_the_values(lab):
@@ -724,17 +763,20 @@ def test_in_a_notebook_line_numbers_are_the_editors_and_code_comes_into_a_new_ce
     assert notebook.value("put[1].startswith('%%px\\ndef hello_sum')") == "True"
 
 
-def test_a_rank_that_dies_before_the_first_run_gets_its_functions_back_and_the_verdict_is_right(
-    lab, monkeypatch, capsys
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_rank_that_dies_before_the_first_run_on_n_ranks_gets_its_functions_back_and_the_verdict_is_right(
+    lab, monkeypatch, capsys, n
 ):
     lab.run(f"keep = 100 + rank\n{RIGHT}")
-    prepared = check.prepared
+    really, killed = Engines.call, []
 
-    def killed(engines, sizes):
-        lab._engines.kill(2)
-        return prepared(engines, sizes)
+    def kills(engines, path, args, *rest, **options):
+        if path == "labkit.rank.function.begin" and args[0][0] == n and not killed:
+            killed.append(engines.kill(2))
+        return really(engines, path, args, *rest, **options)
 
-    monkeypatch.setattr(check, "prepared", killed)
+    monkeypatch.setattr(Engines, "call", kills)
     assert lab.check("f", means=collectives.all_reduce).state == "right"
+    assert killed
     assert re.match(r"Rank 2 was started anew, with .*\bf again, without variables", capsys.readouterr().out)
     lab.run("f(torch.ones(1))")

@@ -19,7 +19,7 @@ from labkit.rank.subworld import Gate, one_of
 def space(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "one")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    subworld.gather([1], 10, 500)
+    subworld.gather(1, 10, 500)
     yield {"rank": "mine", "x": 3}
     subworld.part(0)
     if dist.is_initialized():
@@ -55,7 +55,7 @@ def test_groups_made_inside_are_there_until_the_next_time_for_ranks_that_are_not
         dist.destroy_process_group(gone)
     subworld.part(3000)
     assert second not in distributed_c10d._world.pg_map
-    subworld.gather([1], 10, 500)
+    subworld.gather(1, 10, 500)
 
 
 def leave(space, error):
@@ -97,7 +97,7 @@ def test_a_world_that_was_destroyed_inside_stays_so_and_so_does_another_that_was
         dist.destroy_process_group()
     assert not dist.is_initialized()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    subworld.gather([1], 10, 500)
+    subworld.gather(1, 10, 500)
     with one_of(1, 1000, space):
         dist.destroy_process_group()
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
