@@ -115,9 +115,7 @@ def test_a_notebook_shows_each_question_and_reveals_all_that_it_asks(subtests: p
                     asked.add(variable)
                 for variable in re.findall(r"(\w+)\.reveal\(\)", source):
                     assert variable in asked, f"it reveals {variable} before it asks, or twice"
-                    assert source.strip().endswith(f"{variable}.reveal()"), (
-                        f"it does not show what {variable} says"
-                    )
+                    assert source.strip().endswith(f"{variable}.reveal()"), f"it does not show what {variable} says"
                     asked.remove(variable)
                 assert ".reveal(" not in source.replace(".reveal()", ""), "it gives an answer in a cell's source"
             assert asked == set(), "it asks and does not reveal"
