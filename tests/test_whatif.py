@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.dom.minidom
+from base64 import b64encode
 from itertools import product
 from types import SimpleNamespace
 
@@ -102,7 +103,7 @@ def test_every_control_redraws_the_picture_and_its_words(w):
         seen.append(w._picture.value)
         assert w.winner in w._picture.value
     assert len(set(seen)) == len(seen)
-    assert w.n == 98304 or w.n == 100_000
+    assert w.n == 100_000
 
 
 def test_a_hundred_thousand_ranks_are_on_the_slider(w):
@@ -142,8 +143,8 @@ def test_every_picture_is_well_formed_small_and_the_same_twice(subtests):
     for op, cluster in product(OPS, (None, "A100", "GB200")):
         with subtests.test(op, cluster=cluster):
             w = WhatIf(op, n=1024, cluster=cluster)
-            first, again = w.svg, w.svg
-            assert first == again
+            first = w.svg
+            assert b64encode(first).decode() in w._picture.value, "as it was drawn before"
             assert len(first) < 60_000
             xml.dom.minidom.parseString(first)
             for name in w.seconds:
