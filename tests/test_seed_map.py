@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -34,6 +35,7 @@ def headings(lines: list[str]) -> list[tuple[int, str]]:
     return found
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """What may follow # in a link to this file: JupyterLab's names in notebooks, those of git's sites in pages."""
     if path.suffix == ".ipynb":
@@ -43,6 +45,7 @@ def anchors(path: Path) -> set[str]:
     return {word.replace(" ", "-") for word in words}
 
 
+@cache
 def running(path: Path) -> set[str]:
     """The anchors of a notebook's sections, at any level, that have a cell to run, other than the last one."""
     under: list[tuple[int, str]] = []

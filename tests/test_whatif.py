@@ -46,10 +46,9 @@ def test_on_a_cluster_they_are_those_of_predict_and_what_nccl_takes_stands_besid
             assert "NCCL" not in repr(WhatIf(op)), "it does not run on links that are all alike"
 
 
-def test_every_cluster_that_costs_names_can_be_chosen(subtests):
+def test_every_cluster_that_costs_names_can_be_chosen(w, subtests):
     for name in RENTED:
         with subtests.test(name):
-            w = WhatIf("all_reduce", n=64)
             w.go(cluster=name)
             assert w.cluster == RENTED[name]
 
