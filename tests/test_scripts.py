@@ -85,6 +85,7 @@ def test_every_script_is_run_by_a_test_which_sees_where_it_listens():
     tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
     never_installed = {system.program for system in SYSTEMS.values() if system.folder}
     scripts = {path.name for path in SCRIPTS.glob("*.py")} - never_installed
+    assert scripts
     assert [script for script in sorted(scripts) if f'printed("{script}", ' not in tests] == []
 
 
