@@ -35,24 +35,27 @@ def shown(series: Series) -> tuple[str, str]:
     return before, page(asked)
 
 
-@pytest.mark.parametrize("series", [TWO, *predictions.series().values()], ids=lambda s: s.name)
-def test_it_shows_the_same_whatever_the_answers(series: Series):
-    def other(p: Prediction, k: int) -> Prediction:
-        options = tuple(Option(option.text, "Because.") for option in p.options)
-        return replace(p, options=options, answer=options[k % len(options)].text, why="So.")
+def test_it_shows_the_same_whatever_the_answers(subtests: pytest.Subtests):
+    for series in (TWO, *predictions.series().values()):
+        with subtests.test(series.name):
 
-    seen = shown(series)
-    for k in range(4):
-        assert shown(replace(series, parts=tuple(other(p, k) for p in series.parts))) == seen
+            def other(p: Prediction, k: int) -> Prediction:
+                options = tuple(Option(option.text, "Because.") for option in p.options)
+                return replace(p, options=options, answer=options[k % len(options)].text, why="So.")
+
+            seen = shown(series)
+            for k in range(4):
+                assert shown(replace(series, parts=tuple(other(p, k) for p in series.parts))) == seen
 
 
-@pytest.mark.parametrize("series", predictions.series().values(), ids=lambda s: s.name)
-def test_no_answer_is_more_frequent_by_its_letter_or_its_length(series: Series):
+def test_no_answer_is_more_frequent_by_its_letter_or_its_length(subtests: pytest.Subtests):
     """Who always takes the same letter, or the longest option, gets less than half of them right."""
-    letters = [next(letter for letter, o in p.lettered if o.text == p.answer) for p in series.parts]
-    assert max(map(letters.count, letters)) <= len(letters) / 2
-    longest = [max(p.options, key=lambda o: len(o.text)).text == p.answer for p in series.parts]
-    assert sum(longest) <= len(longest) / 2
+    for series in predictions.series().values():
+        with subtests.test(series.name):
+            letters = [next(letter for letter, o in p.lettered if o.text == p.answer) for p in series.parts]
+            assert max(map(letters.count, letters)) <= len(letters) / 2
+            longest = [max(p.options, key=lambda o: len(o.text)).text == p.answer for p in series.parts]
+            assert sum(longest) <= len(longest) / 2
 
 
 def test_each_list_begins_with_an_invitation_to_choose(two: Choose):
