@@ -36,13 +36,12 @@ def shown(series: Series) -> tuple[str, str]:
 
 
 def test_it_shows_the_same_whatever_the_answers(subtests: pytest.Subtests):
+    def other(p: Prediction, k: int) -> Prediction:
+        options = tuple(Option(option.text, "Because.") for option in p.options)
+        return replace(p, options=options, answer=options[k % len(options)].text, why="So.")
+
     for series in (TWO, *predictions.series().values()):
         with subtests.test(series.name):
-
-            def other(p: Prediction, k: int) -> Prediction:
-                options = tuple(Option(option.text, "Because.") for option in p.options)
-                return replace(p, options=options, answer=options[k % len(options)].text, why="So.")
-
             seen = shown(series)
             for k in range(4):
                 assert shown(replace(series, parts=tuple(other(p, k) for p in series.parts))) == seen

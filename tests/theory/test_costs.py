@@ -31,7 +31,7 @@ def test_all_that_theory_schedules_has_for_any_number_of_ranks_has_costs():
 
 
 def test_the_figures_of_an_array_of_ranks_are_those_of_each(subtests):
-    for op, name in ((op, name) for op, known in formulas.FORMULAS.items() for name in known):
+    for op, name in [(op, name) for op, known in formulas.FORMULAS.items() for name in known]:
         with subtests.test(name, op=op):
             ranks = np.array([*range(1, 70), 1000, 1024, 99_999, 100_000])
             if (op, name) in (("reduce_scatter", "halving-doubling"), ("all_gather", "halving-doubling")):
