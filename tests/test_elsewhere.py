@@ -51,18 +51,6 @@ def test_mpis_program_prints_what_was_recorded():
     same_as_recorded(printed("ten_lines_mpi.py", 4), "mpi")
 
 
-@pytest.mark.live
-@pytest.mark.slow
-def test_tensorflows_program_prints_what_was_recorded():
-    same_as_recorded(printed("ten_lines_tensorflow.py", 4), "tensorflow")
-
-
-@pytest.mark.live
-@pytest.mark.slow
-def test_deepspeeds_program_prints_what_was_recorded():
-    same_as_recorded(printed("ten_lines_deepspeed.py", 4), "deepspeed")
-
-
 # -- where it is not installed, or fails --------------------------------------------------------------------------
 
 

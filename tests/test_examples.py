@@ -6,8 +6,6 @@ import doctest
 import importlib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 ON_RANKS = (
     "labkit.lab",
@@ -37,9 +35,12 @@ def modules() -> list[str]:
     return [name for name in names if name not in ON_RANKS]
 
 
-@pytest.mark.parametrize("module", modules())
-def test_every_example_gives_what_it_says(module):
-    told = doctest.testmod(importlib.import_module(module))
+def test_every_example_gives_what_it_says(subtests):
+    found = modules()
+    assert found
+    for module in found:
+        with subtests.test(module):
+            told = doctest.testmod(importlib.import_module(module))
 
-    assert told.attempted > 0
-    assert told.failed == 0
+            assert told.attempted > 0
+            assert told.failed == 0

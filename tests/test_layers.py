@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,16 +59,19 @@ def room(dotted: str) -> str:
     return parts[0] if parts and parts[0] in (*ROOMS, *FLOOR) else "top"
 
 
-def imports(module: str, is_package: bool, source: str) -> Iterator[tuple[int, str]]:
+@cache
+def imports(module: str, is_package: bool, source: str) -> list[tuple[int, str]]:
     """Every import anywhere in the source, also inside functions: (line, dotted name)."""
     package = module.split(".") if is_package else module.split(".")[:-1]
+    found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+    return found
 
 
 def broken(module: str, source: str, is_package: bool = False) -> list[str]:

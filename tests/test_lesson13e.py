@@ -25,17 +25,18 @@ def solution(name: str) -> Any:
     return scope[name]
 
 
-@pytest.mark.parametrize("count", range(14))
-def test_parts_follow_one_another_cover_everything_and_differ_by_one_at_most(count: int):
-    part_of = solution("part_of")
-    for n in range(1, 9):
-        parts = [part_of(count, n, place) for place in range(n)]
-        assert parts[0][0] == 0
-        assert parts[-1][1] == count
-        assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
-        sizes = [end - start for start, end in parts]
-        assert sizes == sorted(sizes, reverse=True)
-        assert max(sizes) - min(sizes) <= 1
+def test_parts_follow_one_another_cover_everything_and_differ_by_one_at_most(subtests: pytest.Subtests):
+    for count in range(14):
+        with subtests.test(count=count):
+            part_of = solution("part_of")
+            for n in range(1, 9):
+                parts = [part_of(count, n, place) for place in range(n)]
+                assert parts[0][0] == 0
+                assert parts[-1][1] == count
+                assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
+                sizes = [end - start for start, end in parts]
+                assert sizes == sorted(sizes, reverse=True)
+                assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("shape", [(12, 8), (7, 5), (2, 3), (1, 1)])

@@ -88,16 +88,17 @@ def mine(tmp_path: Path, workbook: Path) -> Path:
 # -- what a copy is -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda file: file.name)
-def test_a_copy_of_each_lesson_is_the_lesson_without_what_a_run_left(file: Path):
-    text = my_notebooks.without_outputs(file.read_text(encoding="utf-8"))
-    copy, lesson = nbformat.reads(text, as_version=4), nbformat.read(file, as_version=4)
-    nbformat.validate(copy)
-    assert text == nbformat.writes(copy) + "\n", "as JupyterLab would save it"
-    assert copy.metadata == lesson.metadata
-    for mine, its in zip(copy.cells, lesson.cells, strict=True):
-        assert (mine.id, mine.source, mine.metadata) == (its.id, its.source, its.metadata)
-        assert mine.cell_type == "markdown" or (mine.outputs, mine.execution_count) == ([], None)
+def test_a_copy_of_each_lesson_is_the_lesson_without_what_a_run_left(subtests: pytest.Subtests):
+    for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        with subtests.test(file.name):
+            text = my_notebooks.without_outputs(file.read_text(encoding="utf-8"))
+            copy, lesson = nbformat.reads(text, as_version=4), nbformat.read(file, as_version=4)
+            nbformat.validate(copy)
+            assert text == nbformat.writes(copy) + "\n", "as JupyterLab would save it"
+            assert copy.metadata == lesson.metadata
+            for mine, its in zip(copy.cells, lesson.cells, strict=True):
+                assert (mine.id, mine.source, mine.metadata) == (its.id, its.source, its.metadata)
+                assert mine.cell_type == "markdown" or (mine.outputs, mine.execution_count) == ([], None)
 
 
 def test_every_link_in_the_copies_leads_to_something_in_their_folder(tmp_path: Path):

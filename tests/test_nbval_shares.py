@@ -31,12 +31,12 @@ def start(n):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with the workbook's conftest.py, the stand-in and three notebooks that look for the lab."""
+    """A project with the workbook's conftest.py, the stand-in and two notebooks that look for the lab."""
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = . {ROOT / '.ci'}\n")
     (tmp_path / "labkit.py").write_text(STAND_IN)
     (tmp_path / "notebooks").mkdir()
-    for name in "abc":
+    for name in "ab":
         cell = new_code_cell("import os\nprint(os.environ.get('LABKIT_SHARED'), os.environ['LABKIT_QUIET'])")
         cell.outputs = [new_output("stream", name="stdout", text="run/lab.json 1\n")]
         cell.execution_count = 1

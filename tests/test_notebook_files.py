@@ -8,7 +8,6 @@ import lint_notebooks
 import nbformat
 import normal_form
 import pytest
-from cells import named, notebook_paths
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 START = new_code_cell("from labkit import start\n\nlab = start()")
@@ -23,23 +22,6 @@ def lesson(*sources: str) -> nbformat.NotebookNode:
 def lint(nb: nbformat.NotebookNode) -> list[str]:
     """Every fault as `[cell] message`."""
     return [f"[{cell.number if cell else '-'}] {message}" for cell, message in lint_notebooks.faults(nb)]
-
-
-def test_there_are_notebooks_to_check():
-    assert notebook_paths([])
-
-
-@pytest.mark.slow  # and `make lint` does the same
-@pytest.mark.parametrize("path", notebook_paths([]), ids=lambda path: path.stem)
-def test_the_notebook_obeys_the_rules(path: Path):
-    assert lint(nbformat.read(path, as_version=4)) == []
-
-
-@pytest.mark.slow  # and `make lint` does the same
-@pytest.mark.parametrize("path", notebook_paths([]), ids=lambda path: path.stem)
-def test_the_notebook_lies_in_normal_form(path: Path):
-    found = normal_form.faults(path.read_text(encoding="utf-8"))
-    assert [named(path, *fault) for fault in found] == [], "run `make notebooks`"
 
 
 def test_a_good_lesson_has_no_fault():

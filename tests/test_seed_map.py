@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import nbformat
 import pytest
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+from tests.notebooks import FOLDER, NOTEBOOKS, cells, sources
+
+PAGE = (FOLDER / "README.md").read_text("utf-8")
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]*)\)")
 LATER = re.compile(r"in a later lesson \((\d\d)\)")
 LAST = 15  # the workbook's last lesson
@@ -32,21 +35,22 @@ def headings(lines: list[str]) -> list[tuple[int, str]]:
     return found
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """What may follow # in a link to this file: JupyterLab's names in notebooks, those of git's sites in pages."""
     if path.suffix == ".ipynb":
-        cells = nbformat.read(path, as_version=4).cells
-        lines = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+        lines = [line for source in sources(path, "markdown") for line in source.splitlines()]
         return {heading.replace(" ", "-") for _, heading in headings(lines)}
     words = [re.sub(r"[^\w\- ]", "", heading.lower()) for _, heading in headings(path.read_text("utf-8").splitlines())]
     return {word.replace(" ", "-") for word in words}
 
 
+@cache
 def running(path: Path) -> set[str]:
     """The anchors of a notebook's sections, at any level, that have a cell to run, other than the last one."""
     under: list[tuple[int, str]] = []
     found: set[str] = set()
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in cells(path):
         if cell.cell_type == "markdown":
             for level, heading in headings(cell.source.splitlines()):
                 under = [*((above, text) for above, text in under if above < level), (level, heading)]
@@ -98,26 +102,26 @@ def lost_items(text: str, folder: Path) -> Iterator[str]:
 
 
 def test_every_place_on_the_page_exists():
-    assert list(broken_links((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
+    assert list(broken_links(PAGE, FOLDER)) == []
 
 
 def test_every_item_has_a_place():
-    assert list(lost_items((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
+    assert list(lost_items(PAGE, FOLDER)) == []
 
 
 def test_every_item_has_a_place_that_runs_or_a_later_lesson():
-    assert list(only_told((NOTEBOOKS / "README.md").read_text("utf-8"), NOTEBOOKS)) == []
+    assert list(only_told(PAGE, FOLDER)) == []
 
 
 def test_no_item_is_missing():
-    mapped = {title: len(found) for title, found in rows((NOTEBOOKS / "README.md").read_text("utf-8")).items()}
+    mapped = {title: len(found) for title, found in rows(PAGE).items()}
     assert mapped.keys() == ITEMS.keys()
     assert [title for title, count in ITEMS.items() if mapped[title] < count] == []
 
 
 def test_every_notebook_is_on_the_page():
-    linked = LINK.findall((NOTEBOOKS / "README.md").read_text("utf-8"))
-    assert [path.name for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path.name not in linked] == []
+    linked = LINK.findall(PAGE)
+    assert [path.name for path in NOTEBOOKS.values() if path.name not in linked] == []
 
 
 @pytest.fixture

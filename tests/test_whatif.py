@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import xml.dom.minidom
+from base64 import b64encode
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -32,22 +34,23 @@ def test_its_numbers_are_those_of_the_textbook(w):
     assert w.winner == next(iter(w.seconds))
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_on_a_cluster_they_are_those_of_predict_and_what_nccl_takes_stands_beside(op):
-    w = WhatIf(op, n=1024, nbytes=2**27, cluster="H100")
-    assert w.seconds == pytest.approx(predict(op, 2**27, 1024, H100).seconds)
-    assert w.nccl is not None
-    way, seconds = w.nccl
-    assert seconds == pytest.approx(estimate(op, 2**27, 1024, H100))
-    assert f"NCCL, estimated: {way}" in repr(w)
-    assert "NCCL" not in repr(WhatIf(op)), "it does not run on links that are all alike"
+def test_on_a_cluster_they_are_those_of_predict_and_what_nccl_takes_stands_beside(subtests):
+    for op in OPS:
+        with subtests.test(op):
+            w = WhatIf(op, n=1024, nbytes=2**27, cluster="H100")
+            assert w.seconds == pytest.approx(predict(op, 2**27, 1024, H100).seconds)
+            assert w.nccl is not None
+            way, seconds = w.nccl
+            assert seconds == pytest.approx(estimate(op, 2**27, 1024, H100))
+            assert f"NCCL, estimated: {way}" in repr(w)
+            assert "NCCL" not in repr(WhatIf(op)), "it does not run on links that are all alike"
 
 
-@pytest.mark.parametrize("name", RENTED)
-def test_every_cluster_that_costs_names_can_be_chosen(name):
-    w = WhatIf("all_reduce", n=64)
-    w.go(cluster=name)
-    assert w.cluster == RENTED[name]
+def test_every_cluster_that_costs_names_can_be_chosen(w, subtests):
+    for name in RENTED:
+        with subtests.test(name):
+            w.go(cluster=name)
+            assert w.cluster == RENTED[name]
 
 
 def test_where_nccl_is_ahead_of_every_letter_the_map_is_hatched():
@@ -72,13 +75,14 @@ def test_the_crossing_moves_with_alpha_times_bandwidth(w):
     assert "a link carries 97.66 KiB" in w.links
 
 
-@pytest.mark.parametrize(("op", "cluster"), [(op, c) for op in OPS for c in (None, "H100", "A100 EFA", "B200 RoCE")])
-def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(op, cluster):
-    scene = WhatIf(op, n=100_000, nbytes=2**34, cluster=cluster).scene
-    for i, line in enumerate([*scene.legend, *([scene.extra[0]] if scene.extra else [])]):
-        room = (7.4, 7.2)[i % 2]
-        assert extent(line, 8) < room
-    assert extent(scene.links, 8) < 17
+def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(subtests):
+    for op, cluster in product(OPS, (None, "H100", "A100 EFA", "B200 RoCE")):
+        with subtests.test(op, cluster=cluster):
+            scene = WhatIf(op, n=100_000, nbytes=2**34, cluster=cluster).scene
+            for i, line in enumerate([*scene.legend, *([scene.extra[0]] if scene.extra else [])]):
+                room = (7.4, 7.2)[i % 2]
+                assert extent(line, 8) < room
+            assert extent(scene.links, 8) < 17
 
 
 def test_a_sweep_or_a_fit_gives_alpha_and_beta():
@@ -98,7 +102,7 @@ def test_every_control_redraws_the_picture_and_its_words(w):
         seen.append(w._picture.value)
         assert w.winner in w._picture.value
     assert len(set(seen)) == len(seen)
-    assert w.n == 98304 or w.n == 100_000
+    assert w.n == 100_000
 
 
 def test_a_hundred_thousand_ranks_are_on_the_slider(w):
@@ -134,16 +138,16 @@ def test_a_cluster_of_ones_own_joins_the_list():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", [None, "A100", "GB200"])
-@pytest.mark.parametrize("op", OPS)
-def test_every_picture_is_well_formed_small_and_the_same_twice(op, cluster):
-    w = WhatIf(op, n=1024, cluster=cluster)
-    first, again = w.svg, w.svg
-    assert first == again
-    assert len(first) < 60_000
-    xml.dom.minidom.parseString(first)
-    for name in w.seconds:
-        assert f"{name}: " in first.decode()
+def test_every_picture_is_well_formed_small_and_the_same_twice(subtests):
+    for op, cluster in product(OPS, (None, "A100", "GB200")):
+        with subtests.test(op, cluster=cluster):
+            w = WhatIf(op, n=1024, cluster=cluster)
+            first = w.svg
+            assert b64encode(first).decode() in w._picture.value, "as it was drawn before"
+            assert len(first) < 60_000
+            xml.dom.minidom.parseString(first)
+            for name in w.seconds:
+                assert f"{name}: " in first.decode()
 
 
 def test_the_map_names_the_winner_where_the_cross_is(w):

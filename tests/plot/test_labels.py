@@ -11,27 +11,21 @@ from tests import pictures
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", pictures.names())
-def test_no_label_is_cut_off_or_smaller_than_nine_pixels(name):
-    picture = pictures.drawn(name)
-    width, height = pictures.size(picture)
-    words = pictures.words(picture)
-    assert words
-    outside = [w for w in words if w.left < 0 or w.top < 0 or w.right > width or w.bottom > height]
-    assert outside == []
-    assert [w for w in words if w.size * 96 / 72 < 9] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", pictures.names())
-def test_no_label_lies_on_another(name):
-    words = pictures.words(pictures.drawn(name))
-    touching = [
-        (a.text, b.text)
-        for a, b in combinations(words, 2)
-        if min(a.right, b.right) - max(a.left, b.left) > 0.5 and min(a.bottom, b.bottom) - max(a.top, b.top) > 2
-    ]
-    assert touching == []
+def test_no_label_is_cut_off_too_small_or_on_another(subtests):
+    for name in pictures.names():
+        with subtests.test(name):
+            picture = pictures.drawn(name)
+            width, height = pictures.size(picture)
+            words = pictures.words(picture)
+            assert words
+            outside = [w for w in words if w.left < 0 or w.top < 0 or w.right > width or w.bottom > height]
+            small = [w for w in words if w.size * 96 / 72 < 9]
+            touching = [
+                (a.text, b.text)
+                for a, b in combinations(words, 2)
+                if min(a.right, b.right) - max(a.left, b.left) > 0.5 and min(a.bottom, b.bottom) - max(a.top, b.top) > 2
+            ]
+            assert (outside, small, touching) == ([], [], [])
 
 
 def test_a_long_text_is_cut_to_its_room_and_a_short_one_is_not():

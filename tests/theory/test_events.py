@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from itertools import product
 
 import numpy as np
 import pytest
@@ -117,27 +118,28 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "op"), MADE)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 23, 32, 48, 64])
-def test_a_program_sends_what_the_schedules_object_sends_step_by_step(name: str, op: str, n: int):
-    more = {"pieces": 8} if name == "double tree" else {}
-    theirs = SCHEDULES[name](op, n, **more)
-    wanted = [sorted((s.src, s.dst, len(s.chunks) / theirs.chunks) for s in step) for step in theirs.steps]
-    assert [sorted(step) for step in steps_of(program.BUILDERS[name](op, n), 1.0)] == wanted
-    assert [sorted(step) for step in steps_of(program.of_schedule(theirs), 1.0)] == wanted
+def test_a_program_sends_what_the_schedules_object_sends_step_by_step(subtests: pytest.Subtests):
+    for (name, op), n in product(MADE, (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 23, 32, 48, 64)):
+        with subtests.test(name, op=op, n=n):
+            more = {"pieces": 8} if name == "double tree" else {}
+            theirs = SCHEDULES[name](op, n, **more)
+            wanted = [sorted((s.src, s.dst, len(s.chunks) / theirs.chunks) for s in step) for step in theirs.steps]
+            assert [sorted(step) for step in steps_of(program.BUILDERS[name](op, n), 1.0)] == wanted
+            assert [sorted(step) for step in steps_of(program.of_schedule(theirs), 1.0)] == wanted
 
 
-@pytest.mark.parametrize("n", range(1, 65))
-def test_batches_of_events_end_at_the_same_bits_as_a_loop_with_one_heap(n: int):
-    rng = np.random.default_rng(n)
-    for name, op in rng.permutation(MADE)[: 11 if n < 12 else 3].tolist():
-        fabric, ready, size = some_fabric(rng, n), some_ready(rng, n), float(rng.choice([8, 1e4, 1e7]))
-        made = program.BUILDERS[name](op, n)
-        played = engine.play(made, fabric, np.arange(n), n, ready, size)
-        assert played.finish.tolist() == plain(steps_of(made, size), fabric, n, ready), (name, op, fabric)
-        found = played.chain(last := int(played.finish.argmax()))
-        parts = found.latency + found.inside + found.across + found.queued
-        assert played.finish[last] == pytest.approx(ready[found.origin] + parts, rel=1e-12)
+def test_batches_of_events_end_at_the_same_bits_as_a_loop_with_one_heap(subtests: pytest.Subtests):
+    for n in range(1, 65):
+        with subtests.test(n=n):
+            rng = np.random.default_rng(n)
+            for name, op in rng.permutation(MADE)[: 11 if n < 12 else 3].tolist():
+                fabric, ready, size = some_fabric(rng, n), some_ready(rng, n), float(rng.choice([8, 1e4, 1e7]))
+                made = program.BUILDERS[name](op, n)
+                played = engine.play(made, fabric, np.arange(n), n, ready, size)
+                assert played.finish.tolist() == plain(steps_of(made, size), fabric, n, ready), (name, op, fabric)
+                found = played.chain(last := int(played.finish.argmax()))
+                parts = found.latency + found.inside + found.across + found.queued
+                assert played.finish[last] == pytest.approx(ready[found.origin] + parts, rel=1e-12)
 
 
 @pytest.mark.parametrize("make", [schedules.naive, schedules.tree, schedules.recursive_doubling, schedules.pairwise])
@@ -161,41 +163,48 @@ def whole(way, fabric, n, nbytes):
     return [*inside, *between, *inside], g - 1
 
 
-@pytest.mark.parametrize("way", program.BUILDERS)
-@pytest.mark.parametrize("n", [1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64])
-def test_a_hierarchical_all_reduce_ends_as_all_its_messages_in_one_loop_do(way: str, n: int):
-    rng = np.random.default_rng([n, 7])
-    for case in range(4):
-        fabric, ready, size = some_fabric(rng, n), some_ready(rng, n), float(rng.choice([8, 1e4, 1e7]))
-        if case % 2:  # every rank has a NIC and every rail its switches, as those that are run once for all rails
-            fabric = fabric.but(nics=fabric.gpus, rails=True, hashed=False)
-        step = events.all_reduce(f"hierarchical, {way}", fabric, n, size, ready)
-        steps, barrier = whole(way, fabric, n, size)
-        wanted = plain(steps, fabric, n, ready, barrier)
-        np.testing.assert_allclose(step.finish, wanted, rtol=1e-12)
-        assert sum(step.parts.values()) == pytest.approx(step.seconds, rel=1e-12)
-        assert min(step.parts.values()) >= -1e-18
+def test_a_hierarchical_all_reduce_ends_as_all_its_messages_in_one_loop_do(subtests: pytest.Subtests):
+    for way, n in product(program.BUILDERS, (1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64)):
+        with subtests.test(way, n=n):
+            rng = np.random.default_rng([n, 7])
+            for case in range(4):
+                fabric, ready, size = some_fabric(rng, n), some_ready(rng, n), float(rng.choice([8, 1e4, 1e7]))
+                if case % 2:  # a NIC for every rank and switches for every rail, as those that run once for all rails
+                    fabric = fabric.but(nics=fabric.gpus, rails=True, hashed=False)
+                step = events.all_reduce(f"hierarchical, {way}", fabric, n, size, ready)
+                steps, barrier = whole(way, fabric, n, size)
+                wanted = plain(steps, fabric, n, ready, barrier)
+                np.testing.assert_allclose(step.finish, wanted, rtol=1e-12)
+                assert sum(step.parts.values()) == pytest.approx(step.seconds, rel=1e-12)
+                assert min(step.parts.values()) >= -1e-18
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40])
-def test_a_flat_ring_ends_as_its_messages_do_one_ring_a_nic(n: int):
-    rng = np.random.default_rng([n, 8])
-    for _ in range(5 if n < 24 else 2):
-        fabric, ready, size = some_fabric(rng, n).but(over=1.0, scattered=None, hashed=False), some_ready(rng, n), 1e6
-        try:
-            step = events.all_reduce("ring", fabric, n, size, ready)
-        except LabError:  # rings that share links
-            continue
-        g, hosts = fabric.gpus, n // fabric.gpus
-        many = fabric.nics if hosts > 1 else 1
-        wanted = np.full(n, -np.inf)
-        for c in range(many):
-            order = [h * g + (c * g // many + (g - 1 - i if h % 2 else i)) % g for h in range(hosts) for i in range(g)]
-            made, slower = program.ring("all_reduce", n), fabric.but(nvlink=fabric.nvlink / many)
-            ended = plain(steps_of(made, size / many, order), slower, n, ready)
-            wanted = np.maximum(wanted, ended)
-        np.testing.assert_allclose(step.finish, wanted, rtol=1e-12)
-        assert sum(step.parts.values()) == pytest.approx(step.seconds, rel=1e-12)
+def one_ring_a_nic(fabric, n, nbytes, ready):
+    """When each rank has everything after a flat ring that is cut into one for each NIC."""
+    g, hosts = fabric.gpus, n // fabric.gpus
+    many = fabric.nics if hosts > 1 else 1
+    made, slower = program.ring("all_reduce", n), fabric.but(nvlink=fabric.nvlink / many)
+    ended = np.full(n, -np.inf)
+    for c in range(many):
+        order = [h * g + (c * g // many + (g - 1 - i if h % 2 else i)) % g for h in range(hosts) for i in range(g)]
+        ended = np.maximum(ended, plain(steps_of(made, nbytes / many, order), slower, n, ready))
+    return ended
+
+
+def test_a_flat_ring_ends_as_its_messages_do_one_ring_a_nic(subtests: pytest.Subtests):
+    for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40):
+        with subtests.test(n=n):
+            rng, ran = np.random.default_rng([n, 8]), 0
+            for _ in range(5 if n < 24 else 2):
+                fabric, ready = some_fabric(rng, n).but(over=1.0, scattered=None, hashed=False), some_ready(rng, n)
+                try:
+                    step = events.all_reduce("ring", fabric, n, 1e6, ready)
+                except LabError:  # rings that share links
+                    continue
+                ran += 1
+                np.testing.assert_allclose(step.finish, one_ring_a_nic(fabric, n, 1e6, ready), rtol=1e-12)
+                assert sum(step.parts.values()) == pytest.approx(step.seconds, rel=1e-12)
+            assert ran
 
 
 def test_a_ring_as_longest_paths_ends_as_its_messages_do():
@@ -214,34 +223,36 @@ def test_a_ring_as_longest_paths_ends_as_its_messages_do():
                 np.testing.assert_allclose(found.finish, came, rtol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16, 32, 64, 128, 1024])
-def test_without_contention_the_formulas_are_met(n: int):
-    fabric, size = FAST.but(gpus=1, nics=1), 2.0**26
-    alpha, beta = fabric.far, 1 / fabric.nic
-    for way in ("ring", "halving-doubling", "Bruck", "PAT"):
-        found = events.all_reduce(way, fabric, n, size)
-        wanted = figures("all_reduce", way, n).seconds(alpha, size * beta)
-        if way in costs.ALGORITHMS["all_reduce"]:
-            assert costs.seconds("all_reduce", way, n, size, alpha, beta) == pytest.approx(wanted, rel=1e-15)
-        if way in ("ring", "halving-doubling") or n <= fabric.leaf:
-            assert found.seconds == pytest.approx(wanted, rel=1e-12), way
-            assert found.parts["queues"] == pytest.approx(0, abs=1e-12 * wanted)
-        assert found.seconds >= wanted * (1 - 1e-12)
+def test_without_contention_the_formulas_are_met(subtests: pytest.Subtests):
+    for n in (2, 4, 8, 16, 32, 64, 128, 1024):
+        with subtests.test(n=n):
+            fabric, size = FAST.but(gpus=1, nics=1), 2.0**26
+            alpha, beta = fabric.far, 1 / fabric.nic
+            for way in ("ring", "halving-doubling", "Bruck", "PAT"):
+                found = events.all_reduce(way, fabric, n, size)
+                wanted = figures("all_reduce", way, n).seconds(alpha, size * beta)
+                if way in costs.ALGORITHMS["all_reduce"]:
+                    assert costs.seconds("all_reduce", way, n, size, alpha, beta) == pytest.approx(wanted, rel=1e-15)
+                if way in ("ring", "halving-doubling") or n <= fabric.leaf:
+                    assert found.seconds == pytest.approx(wanted, rel=1e-12), way
+                    assert found.parts["queues"] == pytest.approx(0, abs=1e-12 * wanted)
+                assert found.seconds >= wanted * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 5, 8, 12, 32])
-@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
-def test_without_contention_a_hierarchical_ring_takes_the_two_formulas(hosts: int, gpus: int):
-    fabric, size = FAST.but(gpus=gpus, nics=gpus), 1e8
-    inside, between = figures("all_reduce", "ring", gpus), figures("all_reduce", "ring", hosts)
-    wanted = inside.seconds(fabric.near, size / fabric.nvlink) + between.seconds(fabric.far, size / gpus / fabric.nic)
-    found = events.all_reduce("hierarchical, ring", fabric, gpus * hosts, size)
-    assert found.seconds == pytest.approx(wanted, rel=1e-12)
-    figure, out = hierarchical("all_reduce", hosts, gpus)
-    assert found.parts["bytes between hosts"] == pytest.approx(out * size / fabric.nic, rel=1e-12)
-    latency = inside.steps * fabric.near + between.steps * fabric.far
-    assert found.parts["latency"] == pytest.approx(latency, rel=1e-12)
-    assert figure.steps == inside.steps + between.steps
+def test_without_contention_a_hierarchical_ring_takes_the_two_formulas(subtests: pytest.Subtests):
+    for hosts, gpus in product((1, 2, 3, 5, 8, 12, 32), (1, 2, 4, 8)):
+        with subtests.test(hosts=hosts, gpus=gpus):
+            fabric, size = FAST.but(gpus=gpus, nics=gpus), 1e8
+            inside, between = figures("all_reduce", "ring", gpus), figures("all_reduce", "ring", hosts)
+            wanted = inside.seconds(fabric.near, size / fabric.nvlink)
+            wanted += between.seconds(fabric.far, size / gpus / fabric.nic)
+            found = events.all_reduce("hierarchical, ring", fabric, gpus * hosts, size)
+            assert found.seconds == pytest.approx(wanted, rel=1e-12)
+            figure, out = hierarchical("all_reduce", hosts, gpus)
+            assert found.parts["bytes between hosts"] == pytest.approx(out * size / fabric.nic, rel=1e-12)
+            latency = inside.steps * fabric.near + between.steps * fabric.far
+            assert found.parts["latency"] == pytest.approx(latency, rel=1e-12)
+            assert figure.steps == inside.steps + between.steps
 
 
 def test_100_000_ranks_of_a_hierarchical_ring_take_the_formula_too():

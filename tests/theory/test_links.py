@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -10,29 +12,31 @@ from labkit.theory import formulas, schedules
 from labkit.theory.schedules.links import Load, loads, seconds
 
 WAYS = [make("all_reduce", n) for make in (schedules.ring, schedules.halving_doubling, schedules.tree) for n in (8, 12)]
-each = pytest.mark.parametrize("schedule", WAYS, ids=[f"{s.name} {s.n}" for s in WAYS])
 
 
-@each
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_a_steps_load_is_what_crosses_the_busiest_hosts_link(schedule, hosts):
-    gpus = schedule.n // hosts
-    for step, load in zip(schedule.steps, loads(schedule, hosts), strict=True):
-        out, into = np.zeros(hosts), np.zeros(hosts)
-        for send in step:
-            if send.src // gpus != send.dst // gpus:
-                out[send.src // gpus] += len(send.chunks)
-                into[send.dst // gpus] += len(send.chunks)
-        assert load.share == pytest.approx(max([*out, *into]) / schedule.chunks)
-        assert (load.messages == 0) == (load.share == 0)
+def test_a_steps_load_is_what_crosses_the_busiest_hosts_link(subtests):
+    for schedule, hosts in product(WAYS, (2, 4)):
+        with subtests.test(schedule.name, n=schedule.n, hosts=hosts):
+            gpus = schedule.n // hosts
+            for step, load in zip(schedule.steps, loads(schedule, hosts), strict=True):
+                out, into = np.zeros(hosts), np.zeros(hosts)
+                for send in step:
+                    if send.src // gpus != send.dst // gpus:
+                        out[send.src // gpus] += len(send.chunks)
+                        into[send.dst // gpus] += len(send.chunks)
+                assert load.share == pytest.approx(max([*out, *into]) / schedule.chunks)
+                assert (load.messages == 0) == (load.share == 0)
 
 
-@each
-def test_with_a_link_for_every_rank_it_is_the_closed_formula(schedule):
-    told = formulas.figures("all_reduce", schedule.name, schedule.n)
-    alone = seconds(schedule, 1e9, 1e-5, 1e-10)
-    assert alone == pytest.approx(told.seconds(1e-5, 0.1))
-    assert seconds(schedule, 1e9, 1e-5, 1e-10, hosts=schedule.n) == pytest.approx(alone), "a rank a host shares nothing"
+def test_with_a_link_for_every_rank_it_is_the_closed_formula(subtests):
+    for schedule in WAYS:
+        with subtests.test(schedule.name, n=schedule.n):
+            told = formulas.figures("all_reduce", schedule.name, schedule.n)
+            alone = seconds(schedule, 1e9, 1e-5, 1e-10)
+            assert alone == pytest.approx(told.seconds(1e-5, 0.1))
+            assert seconds(schedule, 1e9, 1e-5, 1e-10, hosts=schedule.n) == pytest.approx(alone), (
+                "a rank a host shares nothing"
+            )
 
 
 def test_a_ring_loses_nothing_on_shared_links_and_halving_doubling_does():

@@ -33,18 +33,19 @@ def moments(intervals) -> set[int]:
     return {t for a, b in intervals for t in range(a, b)}
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_intervals_are_sets_of_moments(seed):
-    chance = Random(seed)
-    x, y = some(chance), some(chance)
-    a, b = union(x), union(y)
-    assert moments(a) == moments(x)
-    assert moments(common(a, b)) == moments(x) & moments(y)
-    assert moments(without(a, b)) == moments(x) - moments(y)
-    assert length(a) == len(moments(x))
-    for result in (a, common(a, b), without(a, b)):
-        assert all(p < q for p, q in result), "no empty ones"
-    assert all(q < r for (_, q), (r, _) in pairwise(a)), "in order and apart"
+def test_intervals_are_sets_of_moments(subtests):
+    for seed in range(200):
+        with subtests.test(seed=seed):
+            chance = Random(seed)
+            x, y = some(chance), some(chance)
+            a, b = union(x), union(y)
+            assert moments(a) == moments(x)
+            assert moments(common(a, b)) == moments(x) & moments(y)
+            assert moments(without(a, b)) == moments(x) - moments(y)
+            assert length(a) == len(moments(x))
+            for result in (a, common(a, b), without(a, b)):
+                assert all(p < q for p, q in result), "no empty ones"
+            assert all(q < r for (_, q), (r, _) in pairwise(a)), "in order and apart"
 
 
 def test_what_is_computed_while_a_collective_is_under_way_hides_it():

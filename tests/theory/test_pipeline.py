@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -21,57 +21,62 @@ def whole(schedule: pipeline.Schedule) -> float:
     return max(box.end for mine in schedule.played for box in mine)
 
 
-@pytest.mark.parametrize(("p", "m"), SIZES)
-@pytest.mark.parametrize("schedule", [pipeline.gpipe, pipeline.one_f_one_b])
-def test_the_bubble_is_p_minus_1_of_m_plus_p_minus_1_turns(schedule, p, m):
-    assert schedule(p, m).bubble == pytest.approx((p - 1) / (m + p - 1))
-    assert whole(schedule(p, m)) == pytest.approx(3 * (m + p - 1))
+def test_the_bubble_is_p_minus_1_of_m_plus_p_minus_1_turns(subtests):
+    for schedule, (p, m) in product((pipeline.gpipe, pipeline.one_f_one_b), SIZES):
+        with subtests.test(schedule.__name__, p=p, m=m):
+            assert schedule(p, m).bubble == pytest.approx((p - 1) / (m + p - 1))
+            assert whole(schedule(p, m)) == pytest.approx(3 * (m + p - 1))
 
 
-@pytest.mark.parametrize(("p", "m", "v"), GROUPS)
-def test_v_chunks_divide_the_idle_turns_by_v(p, m, v):
-    found = pipeline.interleaved(p, m, v)
-    assert found.bubble == pytest.approx((p - 1) / (v * m + p - 1))
-    assert found.chunks == v
+def test_v_chunks_divide_the_idle_turns_by_v(subtests):
+    for p, m, v in GROUPS:
+        with subtests.test(p=p, m=m, v=v):
+            found = pipeline.interleaved(p, m, v)
+            assert found.bubble == pytest.approx((p - 1) / (v * m + p - 1))
+            assert found.chunks == v
 
 
-@pytest.mark.parametrize(("p", "m"), MORE)
-def test_a_split_backward_pass_leaves_a_third_of_the_idle_time(p, m):
-    assert pipeline.zero_bubble(p, m).bubble == pytest.approx((p - 1) / (3 * m + p - 1))
+def test_a_split_backward_pass_leaves_a_third_of_the_idle_time(subtests):
+    for p, m in MORE:
+        with subtests.test(p=p, m=m):
+            assert pipeline.zero_bubble(p, m).bubble == pytest.approx((p - 1) / (3 * m + p - 1))
 
 
-@pytest.mark.parametrize(("p", "m"), SIZES)
-def test_gpipe_keeps_all_micro_batches_and_1f1b_as_many_as_there_are_stages_from_here_on(p, m):
-    assert pipeline.gpipe(p, m).alive == (m,) * p
-    assert pipeline.one_f_one_b(p, m).alive == tuple(min(m, p - r) for r in range(p))
+def test_gpipe_keeps_all_micro_batches_and_1f1b_as_many_as_there_are_stages_from_here_on(subtests):
+    for p, m in SIZES:
+        with subtests.test(p=p, m=m):
+            assert pipeline.gpipe(p, m).alive == (m,) * p
+            assert pipeline.one_f_one_b(p, m).alive == tuple(min(m, p - r) for r in range(p))
 
 
-@pytest.mark.parametrize(("p", "m"), SIZES)
-def test_zero_bubble_keeps_no_more_on_any_rank_than_1f1b_on_the_first(p, m):
-    assert max(pipeline.zero_bubble(p, m).alive) == pipeline.one_f_one_b(p, m).alive[0]
+def test_zero_bubble_keeps_no_more_on_any_rank_than_1f1b_on_the_first(subtests):
+    for p, m in SIZES:
+        with subtests.test(p=p, m=m):
+            assert max(pipeline.zero_bubble(p, m).alive) == pipeline.one_f_one_b(p, m).alive[0]
 
 
-@pytest.mark.parametrize(("p", "m", "v"), GROUPS)
-def test_interleaving_keeps_p_and_a_v_th_of_p_minus_1_micro_batches_on_the_first_rank(p, m, v):
-    most = pipeline.interleaved(p, m, v).alive[0] / v
-    assert most <= p + (p - 1) / v + 1e-9
-    assert m == p or most == pytest.approx(p + (p - 1) / v)
+def test_interleaving_keeps_p_and_a_v_th_of_p_minus_1_micro_batches_on_the_first_rank(subtests):
+    for p, m, v in GROUPS:
+        with subtests.test(p=p, m=m, v=v):
+            most = pipeline.interleaved(p, m, v).alive[0] / v
+            assert most <= p + (p - 1) / v + 1e-9
+            assert m == p or most == pytest.approx(p + (p - 1) / v)
 
 
-@pytest.mark.parametrize(("p", "m"), [(p, m) for p, m in SIZES if m % p == 0])
-@pytest.mark.parametrize("name", pipeline.SCHEDULES)
-def test_every_operation_is_there_once_and_runs_after_what_it_needs(name, p, m):
-    schedule = pipeline.SCHEDULES[name](p, m)
-    kinds = "FBW" if schedule.split else "FB"
-    for order in schedule.orders:
-        assert Counter(order) == {(k, i, c): 1 for k in kinds for i in range(m) for c in range(schedule.chunks)}
-    ends = {(b.kind, b.micro, b.chunk * p + b.rank): b for mine in schedule.played for b in mine}
-    for (kind, i, stage), box in ends.items():
-        before = {"F": ("F", stage - 1), "B": ("B", stage + 1), "W": ("B", stage)}[kind]
-        if (before[0], i, before[1]) in ends:
-            assert ends[before[0], i, before[1]].end <= box.start + 1e-9
-    for mine in schedule.played:
-        assert all(a.end <= b.start + 1e-9 for a, b in pairwise(mine)), "one at a time"
+def test_every_operation_is_there_once_and_runs_after_what_it_needs(subtests):
+    for name, (p, m) in product(pipeline.SCHEDULES, [(p, m) for p, m in SIZES if m % p == 0]):
+        with subtests.test(name, p=p, m=m):
+            schedule = pipeline.SCHEDULES[name](p, m)
+            kinds = "FBW" if schedule.split else "FB"
+            for order in schedule.orders:
+                assert Counter(order) == {(k, i, c): 1 for k in kinds for i in range(m) for c in range(schedule.chunks)}
+            ends = {(b.kind, b.micro, b.chunk * p + b.rank): b for mine in schedule.played for b in mine}
+            for (kind, i, stage), box in ends.items():
+                before = {"F": ("F", stage - 1), "B": ("B", stage + 1), "W": ("B", stage)}[kind]
+                if (before[0], i, before[1]) in ends:
+                    assert ends[before[0], i, before[1]].end <= box.start + 1e-9
+            for mine in schedule.played:
+                assert all(a.end <= b.start + 1e-9 for a, b in pairwise(mine)), "one at a time"
 
 
 def test_all_the_work_is_played_however_it_is_cut():

@@ -13,76 +13,81 @@ from labkit.theory.placements import CUTS, PARTIAL, covered, finished, held, mov
 MESHES = [(2,), (3,), (4,), (2, 2), (2, 3), (4, 2)]
 TURNED = {"rows": "columns", "columns": "rows"}
 ALL = [
-    pytest.param(mesh, x, w, id=f"{mesh} {'-'.join(x)} @ {'-'.join(w)}")
+    (mesh, x, w)
     for mesh in [(4,), (2, 2)]
     for x in product(CUTS, repeat=len(mesh))
     for w in product(CUTS, repeat=len(mesh))
 ]
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-@pytest.mark.parametrize("shape", [(12, 12), (5, 7), (1, 30)], ids=str)
-def test_the_ranks_that_differ_in_a_cut_hold_every_number_once(mesh, shape):
-    for layout in product(CUTS, repeat=len(mesh)):
-        copies = 1
-        for size, cut in zip(mesh, layout, strict=True):
-            copies *= size if cut == "whole" else 1
-        seen: dict[tuple[int, int], int] = {}
-        for rank in range(len(list(product(*map(range, mesh))))):
-            rows, columns = tile(shape, layout, mesh, rank)
-            for place in product(range(*rows), range(*columns)):
-                seen[place] = seen.get(place, 0) + 1
-        assert len(seen) == shape[0] * shape[1]
-        assert set(seen.values()) == {copies}
+def test_the_ranks_that_differ_in_a_cut_hold_every_number_once(subtests):
+    for mesh, shape in product(MESHES, ((12, 12), (5, 7), (1, 30))):
+        with subtests.test(mesh=mesh, shape=shape):
+            for layout in product(CUTS, repeat=len(mesh)):
+                copies = 1
+                for size, cut in zip(mesh, layout, strict=True):
+                    copies *= size if cut == "whole" else 1
+                seen: dict[tuple[int, int], int] = {}
+                for rank in range(len(list(product(*map(range, mesh))))):
+                    rows, columns = tile(shape, layout, mesh, rank)
+                    for place in product(range(*rows), range(*columns)):
+                        seen[place] = seen.get(place, 0) + 1
+                assert len(seen) == shape[0] * shape[1]
+                assert set(seen.values()) == {copies}
 
 
-@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
-def test_a_product_is_possible_at_once_where_the_ranks_hold_all_its_terms_in_equal_shares(mesh, x, w):
+def test_a_product_is_possible_at_once_where_the_ranks_hold_all_its_terms_in_equal_shares(subtests):
     """The table and the ways between layouts know nothing of terms, and `covered` nothing of tables."""
-    shape = (8, 8, 8)
-    assert multiplied(x, w, shape, mesh).possible == covered(x, w, shape, mesh)
+    for mesh, x, w in ALL:
+        with subtests.test(mesh=mesh, x=x, w=w):
+            shape = (8, 8, 8)
+            assert multiplied(x, w, shape, mesh).possible == covered(x, w, shape, mesh)
 
 
-@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
-@pytest.mark.parametrize("shape", [(4, 4, 4), (5, 3, 2)], ids=str)
-def test_a_term_counts_once_however_many_ranks_hold_both_its_factors(mesh, x, w, shape):
-    m, k, n = shape
-    found = set()
-    for rank in range(4):
-        (rows, mine), (its, columns) = tile((m, k), x, mesh, rank), tile((k, n), w, mesh, rank)
-        both = set(range(*mine)) & set(range(*its))
-        found |= set(product(range(*rows), both, range(*columns)))
-    assert terms(x, w, shape, mesh) == len(found)
+def test_a_term_counts_once_however_many_ranks_hold_both_its_factors(subtests):
+    for (mesh, x, w), shape in product(ALL, ((4, 4, 4), (5, 3, 2))):
+        with subtests.test(mesh=mesh, x=x, w=w, shape=shape):
+            m, k, n = shape
+            found = set()
+            for rank in range(4):
+                (rows, mine), (its, columns) = tile((m, k), x, mesh, rank), tile((k, n), w, mesh, rank)
+                both = set(range(*mine)) & set(range(*its))
+                found |= set(product(range(*rows), both, range(*columns)))
+            assert terms(x, w, shape, mesh) == len(found)
 
 
-@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
-def test_a_product_turned_on_its_side_takes_the_same(mesh, x, w):
-    def turned(layout):
-        return tuple(TURNED.get(cut, cut) for cut in layout)
+def test_a_product_turned_on_its_side_takes_the_same(subtests):
+    for mesh, x, w in ALL:
+        with subtests.test(mesh=mesh, x=x, w=w):
 
-    one = multiplied(x, w, (8, 4, 12), mesh)
-    other = multiplied(turned(w), turned(x), (12, 4, 8), mesh)
-    assert one.possible == other.possible
-    assert len(one.collectives) == len(other.collectives)
-    sent = [
-        sum(move.sent for _, move in p.first) + bool(p.collectives) * sum(m.sent for m in finished(p.y, shape, mesh))
-        for p, shape in ((one, (8, 4, 12)), (other, (12, 4, 8)))
-    ]
-    assert sent[0] == sent[1]
+            def turned(layout):
+                return tuple(TURNED.get(cut, cut) for cut in layout)
+
+            one = multiplied(x, w, (8, 4, 12), mesh)
+            other = multiplied(turned(w), turned(x), (12, 4, 8), mesh)
+            assert one.possible == other.possible
+            assert len(one.collectives) == len(other.collectives)
+            sent = [
+                sum(move.sent for _, move in p.first)
+                + bool(p.collectives) * sum(m.sent for m in finished(p.y, shape, mesh))
+                for p, shape in ((one, (8, 4, 12)), (other, (12, 4, 8)))
+            ]
+            assert sent[0] == sent[1]
 
 
-@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
-def test_the_moves_lead_from_what_was_painted_to_what_is_multiplied_and_every_step_changes_one_dimension(mesh, x, w):
-    p = multiplied(x, w, (8, 8, 8), mesh)
-    for name, begin, end in (("X", p.x, p.x_used), ("W", p.w, p.w_used)):
-        for move in (move for its, move in p.first if its == name):
-            assert move.before == begin
-            assert [d for d in range(len(mesh)) if move.before[d] != move.after[d]] == [move.dim]
-            assert bool(move.op) == bool(move.sent)
-            begin = move.after
-        assert begin == end
-    for lines in zip(p.x_used, p.w_used, p.y, strict=True):
-        assert lines in placements.TABLE
+def test_the_moves_lead_from_what_was_painted_to_what_is_multiplied_and_every_step_changes_one_dimension(subtests):
+    for mesh, x, w in ALL:
+        with subtests.test(mesh=mesh, x=x, w=w):
+            p = multiplied(x, w, (8, 8, 8), mesh)
+            for name, begin, end in (("X", p.x, p.x_used), ("W", p.w, p.w_used)):
+                for move in (move for its, move in p.first if its == name):
+                    assert move.before == begin
+                    assert [d for d in range(len(mesh)) if move.before[d] != move.after[d]] == [move.dim]
+                    assert bool(move.op) == bool(move.sent)
+                    begin = move.after
+                assert begin == end
+            for lines in zip(p.x_used, p.w_used, p.y, strict=True):
+                assert lines in placements.TABLE
 
 
 @pytest.mark.parametrize(
@@ -115,13 +120,14 @@ def test_nothing_becomes_partial_on_purpose():
         moves(("whole",), ("partial",), (4, 4), (4,))
 
 
-@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
-def test_everybodys_work_together_is_the_product_once_or_as_many_times_as_it_is_repeated(mesh, x, w):
-    p = multiplied(x, w, (8, 8, 8), mesh)
-    repeated = 1
-    for size, a, b in zip(mesh, p.x_used, p.w_used, strict=True):
-        repeated *= size if (a, b) == ("whole", "whole") else 1
-    assert work(p, (8, 8, 8), mesh) == repeated
+def test_everybodys_work_together_is_the_product_once_or_as_many_times_as_it_is_repeated(subtests):
+    for mesh, x, w in ALL:
+        with subtests.test(mesh=mesh, x=x, w=w):
+            p = multiplied(x, w, (8, 8, 8), mesh)
+            repeated = 1
+            for size, a, b in zip(mesh, p.x_used, p.w_used, strict=True):
+                repeated *= size if (a, b) == ("whole", "whole") else 1
+            assert work(p, (8, 8, 8), mesh) == repeated
 
 
 def test_who_adds_up_to_a_tile_stands_together():
@@ -131,12 +137,13 @@ def test_who_adds_up_to_a_tile_stands_together():
     assert ((3, 3), (0, 4)) not in held((3, 4), ("rows",), (4,)), "rank 3 has nothing"
 
 
-@pytest.mark.parametrize(("mesh", "x", "w"), ALL)
-def test_what_ends_a_partial_sum_leaves_none(mesh, x, w):
-    y = multiplied(x, w, (8, 8, 8), mesh).y
-    way = finished(y, (8, 8, 8), mesh)
-    assert bool(way) == (PARTIAL in y)
-    assert not way or PARTIAL not in way[-1].after
+def test_what_ends_a_partial_sum_leaves_none(subtests):
+    for mesh, x, w in ALL:
+        with subtests.test(mesh=mesh, x=x, w=w):
+            y = multiplied(x, w, (8, 8, 8), mesh).y
+            way = finished(y, (8, 8, 8), mesh)
+            assert bool(way) == (PARTIAL in y)
+            assert not way or PARTIAL not in way[-1].after
 
 
 @pytest.mark.parametrize("wrong", ["cols", ("rows",), ("rows", "partial"), ("rows", "rows", "rows"), 3, None])

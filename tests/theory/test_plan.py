@@ -13,8 +13,6 @@ SMALL = Model(layers=4, width=32)
 LLAMA = Model(layers=80, width=8192, vocabulary=128_256, positions=8192)
 MESHES = list(plan.meshes(8, layers=4))
 
-each_mesh = pytest.mark.parametrize("mesh", MESHES, ids=repr)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layers", "width"), [(1, 8), (2, 32), (4, 64), (3, 128)])
@@ -25,11 +23,12 @@ def test_a_model_has_as_many_parameters_as_the_transformer_of_torch(layers: int,
     assert Model(layers, width).parameters == parameters
 
 
-@each_mesh
-def test_the_parts_of_a_team_are_the_model_and_what_is_whole_is_there_once_more_a_rank(mesh: Mesh):
-    stages = [plan.parameters(SMALL, mesh, stage) for stage in range(mesh.pipe)]
-    whole = 6 * SMALL.width * SMALL.layers + SMALL.first + SMALL.last
-    assert mesh.tensor * sum(stages) == SMALL.parameters + (mesh.tensor - 1) * whole
+def test_the_parts_of_a_team_are_the_model_and_what_is_whole_is_there_once_more_a_rank(subtests: pytest.Subtests):
+    for mesh in MESHES:
+        with subtests.test(mesh=mesh):
+            stages = [plan.parameters(SMALL, mesh, stage) for stage in range(mesh.pipe)]
+            whole = 6 * SMALL.width * SMALL.layers + SMALL.first + SMALL.last
+            assert mesh.tensor * sum(stages) == SMALL.parameters + (mesh.tensor - 1) * whole
 
 
 def test_meshes_of_a_cluster_use_all_ranks_and_none_is_there_twice():
@@ -49,18 +48,19 @@ def test_data_alone_is_what_lesson_11_has(recipe: sharding.Recipe, zero: int):
     assert sent == {"data": sharding.sent(SMALL.parameters, 8, zero, recipe), "tensor": 0, "pipe": 0}
 
 
-@each_mesh
-def test_states_without_embeddings_and_norms_are_what_the_exercise_asks_for(mesh: Mesh):
+def test_states_without_embeddings_and_norms_are_what_the_exercise_asks_for(subtests: pytest.Subtests):
     """Its even division is a good one for a model of many wide layers."""
-    share = 2**16 / mesh.data
-    held = sum(plan.held(LLAMA, mesh, share).values())
-    rough = mesh_price(LLAMA.parameters, 80, 8192, 2**16, mesh.data, mesh.tensor, mesh.pipe)
-    assert held == pytest.approx(rough["memory"], rel=0.1)
-    middle = mesh.pipe // 2 if mesh.pipe > 2 else 0
-    sent = plan.sent(LLAMA, mesh, share, middle)
-    assert sent["tensor"] == pytest.approx(rough["tensor"])
-    assert sent["pipe"] == pytest.approx(rough["pipe"])
-    assert sent["data"] == pytest.approx(rough["data"], rel=0.12)
+    for mesh in MESHES:
+        with subtests.test(mesh=mesh):
+            share = 2**16 / mesh.data
+            held = sum(plan.held(LLAMA, mesh, share).values())
+            rough = mesh_price(LLAMA.parameters, 80, 8192, 2**16, mesh.data, mesh.tensor, mesh.pipe)
+            assert held == pytest.approx(rough["memory"], rel=0.1)
+            middle = mesh.pipe // 2 if mesh.pipe > 2 else 0
+            sent = plan.sent(LLAMA, mesh, share, middle)
+            assert sent["tensor"] == pytest.approx(rough["tensor"])
+            assert sent["pipe"] == pytest.approx(rough["pipe"])
+            assert sent["data"] == pytest.approx(rough["data"], rel=0.12)
 
 
 def test_sequence_parallelism_cuts_what_tensor_parallelism_leaves_whole():

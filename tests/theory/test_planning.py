@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import product
 
 import numpy as np
 import pytest
@@ -36,7 +36,6 @@ CAPSTONE = Plan(4, 8, 2, 64, zero=1, sequence=True)
 MESHES = [(8, 1, 1), (1, 4, 2), (2, 2, 2), (4, 2, 1), (4, 1, 2), (1, 2, 4), (2, 4, 1)]
 
 each_job = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-each_mesh = pytest.mark.parametrize("mesh", MESHES, ids=str)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -52,12 +51,13 @@ def test_copies_alone_hold_what_lesson_11_says(zero: int):
     assert found == pytest.approx(told | {"weights": told["weights"] + gathered})
 
 
-@each_mesh
-def test_states_are_those_of_the_capstones_plan(mesh: tuple[int, int, int]):
-    price = Price(SMALL.but(gpus=8), Plan(*mesh, micro=2))
-    for stage, held in enumerate(price.stages):
-        told = plan.held(SMALL.model, plan.Mesh(*mesh), 1, stage)
-        assert {k: held[k] for k in sharding.KINDS} == pytest.approx({k: told[k] for k in sharding.KINDS})
+def test_states_are_those_of_the_capstones_plan(subtests: pytest.Subtests):
+    for mesh in MESHES:
+        with subtests.test(mesh=mesh):
+            price = Price(SMALL.but(gpus=8), Plan(*mesh, micro=2))
+            for stage, held in enumerate(price.stages):
+                told = plan.held(SMALL.model, plan.Mesh(*mesh), 1, stage)
+                assert {k: held[k] for k in sharding.KINDS} == pytest.approx({k: told[k] for k in sharding.KINDS})
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])
@@ -71,7 +71,7 @@ def test_a_layer_keeps_what_korthikanti_and_others_say(tensor: int):
     assert layer_keeps(BIG.but(dropout=False), one) == pytest.approx(tokens_width * (8 + 24 / tensor))
 
 
-@pytest.mark.parametrize(("pipe", "micro"), list(itertools.product((1, 2, 4), (1, 2, 8))))
+@pytest.mark.parametrize(("pipe", "micro"), list(product((1, 2, 4), (1, 2, 8))))
 def test_as_many_micro_batches_are_alive_as_1f1b_keeps(pipe: int, micro: int):
     job = SMALL.but(gpus=pipe)
     its = Plan(1, 1, pipe, micro)
@@ -79,17 +79,16 @@ def test_as_many_micro_batches_are_alive_as_1f1b_keeps(pipe: int, micro: int):
     assert tuple(kept) == pytest.approx(pipeline.one_f_one_b(pipe, micro).alive)
 
 
-@pytest.mark.parametrize("zero", range(4))
-@pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("mesh", [(4, 8, 2, 64), (8, 8, 1, 32), (4, 2, 8, 16)])
-def test_the_exercise_has_the_same_but_for_the_ends(mesh: tuple[int, ...], zero: int, sequence: bool):
-    held = Price(BIG, Plan(*mesh, zero, sequence)).stages[0]
-    rough = stage_memory(80, 8192, 256 * 8192, *mesh, zero, sequence)
-    layer = 2 * BIG.model.layer / mesh[1] if zero == 3 else 0
-    tolerance = 0.2 if mesh[2] == 8 else 0.08  # the embedding of a vocabulary of 128,256
-    assert held["weights"] - layer == pytest.approx(rough["weights"], rel=tolerance)
-    for kind in ("gradients", "optimizer", "activations"):
-        assert held[kind] == pytest.approx(rough[kind], rel=tolerance)
+def test_the_exercise_has_the_same_but_for_the_ends(subtests: pytest.Subtests):
+    for mesh, zero, sequence in product(((4, 8, 2, 64), (8, 8, 1, 32), (4, 2, 8, 16)), range(4), (False, True)):
+        with subtests.test(mesh=mesh, zero=zero, sequence=sequence):
+            held = Price(BIG, Plan(*mesh, zero, sequence)).stages[0]
+            rough = stage_memory(80, 8192, 256 * 8192, *mesh, zero, sequence)
+            layer = 2 * BIG.model.layer / mesh[1] if zero == 3 else 0
+            tolerance = 0.2 if mesh[2] == 8 else 0.08  # the embedding of a vocabulary of 128,256
+            assert held["weights"] - layer == pytest.approx(rough["weights"], rel=tolerance)
+            for kind in ("gradients", "optimizer", "activations"):
+                assert held[kind] == pytest.approx(rough[kind], rel=tolerance)
 
 
 def test_all_ranks_together_hold_the_model_once_a_copy_but_for_what_is_not_cut():
@@ -113,16 +112,17 @@ def test_with_micro_batches_zero_2_and_3_send_again_and_0_and_1_do_not():
     assert [after / before for before, after in sent] == pytest.approx([1, 1, 4.5, 8])
 
 
-@each_mesh
-def test_tensor_and_pipe_send_what_the_capstones_plan_says(mesh: tuple[int, int, int]):
-    job, its = SMALL.but(gpus=8), Plan(*mesh, micro=2)
-    price = Price(job, its)
-    for stage in range(its.pipe):
-        told = plan.sent(job.model, plan.Mesh(*mesh), job.rows * job.tokens / its.data, stage)
-        rank = int(np.argmax(price.where.at["pipe"] == stage))
-        assert price.sent["tensor"][rank] == pytest.approx(told["tensor"])
-        assert price.sent["next"][rank] + price.sent["before"][rank] == pytest.approx(told["pipe"])
-        assert price.sent["data"][rank] == pytest.approx(told["data"])
+def test_tensor_and_pipe_send_what_the_capstones_plan_says(subtests: pytest.Subtests):
+    for mesh in MESHES:
+        with subtests.test(mesh=mesh):
+            job, its = SMALL.but(gpus=8), Plan(*mesh, micro=2)
+            price = Price(job, its)
+            for stage in range(its.pipe):
+                told = plan.sent(job.model, plan.Mesh(*mesh), job.rows * job.tokens / its.data, stage)
+                rank = int(np.argmax(price.where.at["pipe"] == stage))
+                assert price.sent["tensor"][rank] == pytest.approx(told["tensor"])
+                assert price.sent["next"][rank] + price.sent["before"][rank] == pytest.approx(told["pipe"])
+                assert price.sent["data"][rank] == pytest.approx(told["data"])
 
 
 def test_sequence_parallelism_sends_a_quarter_more_along_tensor_and_less_along_pipe():
@@ -132,45 +132,47 @@ def test_sequence_parallelism_sends_a_quarter_more_along_tensor_and_less_along_p
     assert flows[1]["pipe"].sent == pytest.approx(flows[0]["pipe"].sent / 8)
 
 
-@each_mesh
-@pytest.mark.parametrize("order", ORDERS)
-def test_from_rank_to_rank_is_as_much_as_the_dimensions_send(mesh: tuple[int, int, int], order: str):
-    job = SMALL.but(gpus=8, cluster=SMALL.cluster.but(gpus_per_node=4))
-    price = Price(job, Plan(*mesh, micro=2, order=order))
-    total = sum(float(price.sent[name].sum()) for name in ("data", "tensor", "next", "before"))
-    assert price.pairs.sum() == pytest.approx(total)
-    assert not np.diag(price.pairs).any()
-    out = [price.pairs[:4, 4:].sum(), price.pairs[4:, :4].sum()]
-    assert price.across == pytest.approx(max(out))
-    usual = Price(job, Plan(*mesh, micro=2))
-    assert price.pairs.sum() == pytest.approx(usual.pairs.sum()), "an order moves bytes, and makes none"
+def test_from_rank_to_rank_is_as_much_as_the_dimensions_send(subtests: pytest.Subtests):
+    for mesh, order in product(MESHES, ORDERS):
+        with subtests.test(order, mesh=mesh):
+            job = SMALL.but(gpus=8, cluster=SMALL.cluster.but(gpus_per_node=4))
+            price = Price(job, Plan(*mesh, micro=2, order=order))
+            total = sum(float(price.sent[name].sum()) for name in ("data", "tensor", "next", "before"))
+            assert price.pairs.sum() == pytest.approx(total)
+            assert not np.diag(price.pairs).any()
+            out = [price.pairs[:4, 4:].sum(), price.pairs[4:, :4].sum()]
+            assert price.across == pytest.approx(max(out))
+            usual = Price(job, Plan(*mesh, micro=2))
+            assert price.pairs.sum() == pytest.approx(usual.pairs.sum()), "an order moves bytes, and makes none"
 
 
-@each_mesh
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("along", ["data", "tensor", "pipe"])
-def test_groups_are_disjoint_and_those_of_the_exercise(mesh: tuple[int, int, int], order: str, along: str):
-    its = Plan(*mesh, order=order)
-    sizes = {"data": its.data, "tensor": its.tensor, "pipe": its.pipe}
-    groups = [group(its, r, along) for r in range(8)]
-    assert groups == [mates(order.split(), sizes, r, along) for r in range(8)]
-    assert sorted(r for ranks in {tuple(ranks) for ranks in groups} for r in ranks) == list(range(8))
-    assert {len(ranks) for ranks in groups} == {sizes[along]}
+def test_groups_are_disjoint_and_those_of_the_exercise(subtests: pytest.Subtests):
+    for mesh, order, along in product(MESHES, ORDERS, ("data", "tensor", "pipe")):
+        with subtests.test(order, mesh=mesh, along=along):
+            its = Plan(*mesh, order=order)
+            sizes = {"data": its.data, "tensor": its.tensor, "pipe": its.pipe}
+            groups = [group(its, r, along) for r in range(8)]
+            assert groups == [mates(order.split(), sizes, r, along) for r in range(8)]
+            assert sorted(r for ranks in {tuple(ranks) for ranks in groups} for r in ranks) == list(range(8))
+            assert {len(ranks) for ranks in groups} == {sizes[along]}
 
 
-@each_mesh
-@pytest.mark.parametrize("order", ORDERS)
-def test_what_leaves_a_host_is_what_the_exercise_counts(mesh: tuple[int, int, int], order: str):
-    job = SMALL.but(gpus=8, cluster=SMALL.cluster.but(gpus_per_node=4))
-    its = Plan(*mesh, micro=2, order=order)
-    price = Price(job, its)
-    groups = {along: [list(g) for g in {tuple(group(its, r, along)) for r in range(8)}] for along in ("tensor", "data")}
-    one = job.rows * job.tokens / its.data * 128 * 4  # bytes of the activations of a copy's share
-    layers = 4 / its.pipe
-    assert price.flows["tensor"].across == pytest.approx(leaves_host(groups["tensor"], 4 * layers * one, 4))
-    if its.pipe == 1:  # else the stages' gradients are not equally many
-        gradients = 4 * weights(job, its, 0)
-        assert price.flows["data"].across == pytest.approx(leaves_host(groups["data"], gradients, 4))
+def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtests):
+    for mesh, order in product(MESHES, ORDERS):
+        with subtests.test(order, mesh=mesh):
+            job = SMALL.but(gpus=8, cluster=SMALL.cluster.but(gpus_per_node=4))
+            its = Plan(*mesh, micro=2, order=order)
+            price = Price(job, its)
+            groups = {
+                along: [list(g) for g in {tuple(group(its, r, along)) for r in range(8)}]
+                for along in ("tensor", "data")
+            }
+            one = job.rows * job.tokens / its.data * 128 * 4  # bytes of the activations of a copy's share
+            layers = 4 / its.pipe
+            assert price.flows["tensor"].across == pytest.approx(leaves_host(groups["tensor"], 4 * layers * one, 4))
+            if its.pipe == 1:  # else the stages' gradients are not equally many
+                gradients = 4 * weights(job, its, 0)
+                assert price.flows["data"].across == pytest.approx(leaves_host(groups["data"], gradients, 4))
 
 
 # -- seconds ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -13,17 +15,26 @@ from labkit.theory.published.judge import chosen
 from labkit.theory.published.learn import GUESS, errors, learn, modelled
 from labkit.theory.timing import algbw, busbw
 
-ALL = compare()
 GIB = 2**30
 FIRST = TABLES[:7]
 FIRM = [t for t in FIRST if t.n < 1440]
 MODELLED = [t for t in TABLES if t.cluster and t.op in nccl.OPS]
 
 
+@cache
+def compared():
+    return compare()
+
+
+@cache
+def judged():
+    return judge(again=False)
+
+
 def test_every_table_names_its_source_and_every_row_is_in_the_comparison():
     assert all("/" in t.source for t in TABLES)
     assert len({t.name for t in TABLES}) == len(TABLES)
-    assert len(ALL.rows) == sum(len(t.rows) for t in MODELLED)
+    assert len(compared().rows) == sum(len(t.rows) for t in MODELLED)
 
 
 def test_rows_grow_in_size_and_times_are_above_zero():
@@ -55,21 +66,21 @@ def test_a_table_is_found_by_its_name_or_by_a_part_that_no_other_has():
     ],
 )
 def test_the_rows_bandwidths_are_those_that_were_published(table, nbytes, alg, bus):
-    (row,) = (r for r in ALL.rows if r.table == table and r.nbytes == nbytes)
+    (row,) = (r for r in compared().rows if r.table == table and r.nbytes == nbytes)
     assert algbw(nbytes, row.published * 1e-6) == pytest.approx(alg, rel=2e-3)
     assert busbw("all_reduce", row.n, nbytes, row.published * 1e-6) == pytest.approx(bus, rel=2e-3)
 
 
 @pytest.mark.parametrize("table", [t.name for t in FIRM])
 def test_as_it_is_the_model_is_within_25_percent_from_8_gib_on(table):
-    rows = ALL.of(table, 8 * GIB) or ALL.of(table, GIB)
+    rows = compared().of(table, 8 * GIB) or compared().of(table, GIB)
     assert rows
     assert all(0.75 <= r.ratio <= 1.25 for r in rows), [(r.nbytes, r.ratio) for r in rows]
 
 
 @pytest.mark.parametrize("table", [t.name for t in FIRST])
 def test_corrected_by_two_numbers_it_is_within_25_percent_for_large_and_a_factor_of_two_for_all_others(table):
-    rows = [r for r in ALL.of(table) if not r.used]
+    rows = [r for r in compared().of(table) if not r.used]
     assert len(rows) >= 2
     for r in rows:
         least, most = (0.75, 1.25) if r.nbytes >= LARGE else (0.5, 2.0)
@@ -101,19 +112,16 @@ def test_the_misses_are_known():
 
 
 def test_the_summary_shows_every_table_as_it_is_and_corrected():
-    said = repr(ALL)
+    said = repr(compared())
     assert all(t.name in said for t in MODELLED)
     assert "as it is" in said
     assert "corrected" in said
-    assert len(ALL.listing.splitlines()) == len(ALL.rows) + 1
+    assert len(compared().listing.splitlines()) == len(compared().rows) + 1
 
 
 def test_small_and_large_are_told_apart():
     assert SMALL < LARGE
-    assert ALL.of("8 × A100", 0, SMALL)[-1].nbytes < SMALL <= ALL.of("8 × A100", SMALL)[0].nbytes
-
-
-JUDGED = judge(again=False)
+    assert compared().of("8 × A100", 0, SMALL)[-1].nbytes < SMALL <= compared().of("8 × A100", SMALL)[0].nbytes
 
 
 def test_the_constants_are_what_the_procedure_makes_of_the_tables():
@@ -138,12 +146,12 @@ def test_a_publisher_left_out_is_met_as_well_as_the_others(publisher):
 
 
 def test_large_messages_are_met_within_8_percent_and_a_few_rows_help():
-    as_it_comes, three, six = (JUDGED.off(given)[0] for given in (0, 3, 6))
+    as_it_comes, three, six = (judged().off(given)[0] for given in (0, 3, 6))
     assert as_it_comes <= 0.1
     assert three <= 0.08
     assert six <= 0.05
-    assert JUDGED.off(0, lambda e: e.nbytes >= LARGE)[0] <= 0.08
-    assert "90th percentile" in repr(JUDGED)
+    assert judged().off(0, lambda e: e.nbytes >= LARGE)[0] <= 0.08
+    assert "90th percentile" in repr(judged())
 
 
 def test_errors_are_of_rows_that_were_not_given():
@@ -151,7 +159,7 @@ def test_errors_are_of_rows_that_were_not_given():
     given = {table.rows[i][0] for i in chosen(table, 6)}
     assert len(given) == 6
     assert {table.rows[0][0], table.rows[-1][0]} <= given
-    rows = [e for e in JUDGED.errors if e.table is table and e.given == 6]
+    rows = [e for e in judged().errors if e.table is table and e.given == 6]
     assert {e.nbytes for e in rows} == {size for size, _ in table.rows} - given
 
 
@@ -159,7 +167,7 @@ def test_odd_machines_and_others_libraries_are_in_the_atlas_and_not_in_the_claim
     assert not find("8 × MI300X").claimed
     assert not find("2048 × GH200, Alps").claimed
     assert all(t.claimed for t in modelled())
-    assert {e.table for e in JUDGED.errors} == set(modelled())
+    assert {e.table for e in judged().errors} == set(modelled())
 
 
 def test_machines_of_one_kind_differ_and_so_no_model_is_right_for_all():
@@ -168,7 +176,7 @@ def test_machines_of_one_kind_differ_and_so_no_model_is_right_for_all():
 
 
 def test_the_largest_run_is_a_miss_that_is_known():
-    off = [e.off for e in JUDGED.errors if e.table.n == 1440 and e.given == 0]
+    off = [e.off for e in judged().errors if e.table.n == 1440 and e.given == 0]
     assert min(off) > 0.3, "twenty racks: too fast by a factor of two to three"
 
 

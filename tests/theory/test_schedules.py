@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -50,23 +51,24 @@ def every(n: int):
         yield schedules.double_tree("all_reduce", n, pieces)
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_each_schedule_does_what_its_collective_means_and_counts_nobody_twice(n):
-    for schedule in every(n):
-        for k in (0, 3):
-            xs = tokens(schedule, k)
-            assert schedule.run(xs) == meaning(schedule, xs), (schedule.name, schedule.op, schedule.root)
+def test_each_schedule_does_what_its_collective_means_and_counts_nobody_twice(subtests):
+    for n in RANKS:
+        with subtests.test(n=n):
+            for schedule in every(n):
+                for k in (0, 3):
+                    xs = tokens(schedule, k)
+                    assert schedule.run(xs) == meaning(schedule, xs), (schedule.name, schedule.op, schedule.root)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), WORLDS)
-@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_a_hierarchy_does_what_its_collective_means_and_takes_what_its_formula_says(op, nodes, gpus):
-    schedule = schedules.hierarchical(op, nodes, gpus)
-    xs = tokens(schedule, 3)
-    assert schedule.run(xs) == meaning(schedule, xs)
-    figures, out = formulas.hierarchical(op, nodes, gpus)
-    assert_figures(schedule, figures)
-    assert np.allclose(schedule.crossing(gpus), out * gpus)
+def test_a_hierarchy_does_what_its_collective_means_and_takes_what_its_formula_says(subtests):
+    for (nodes, gpus), op in product(WORLDS, ("all_reduce", "all_gather", "reduce_scatter")):
+        with subtests.test(op, nodes=nodes, gpus=gpus):
+            schedule = schedules.hierarchical(op, nodes, gpus)
+            xs = tokens(schedule, 3)
+            assert schedule.run(xs) == meaning(schedule, xs)
+            figures, out = formulas.hierarchical(op, nodes, gpus)
+            assert_figures(schedule, figures)
+            assert np.allclose(schedule.crossing(gpus), out * gpus)
 
 
 @given(st.integers(1, 17), st.integers(0, 40), st.sampled_from(["SUM", "MAX", "PRODUCT"]), st.randoms())
@@ -91,25 +93,27 @@ def assert_figures(schedule: Schedule, figures: formulas.Figures) -> None:
         assert schedule.busiest() <= figures.serial + 1e-9, name
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_steps_and_bytes_are_those_of_the_closed_formulas(n):
-    for schedule in every(n):
-        pieces = {"ring": schedule.chunks, "double tree": schedule.chunks // 2}.get(schedule.name)
-        if schedule.name != "PAT":
-            assert_figures(schedule, formulas.figures(schedule.op, schedule.name, n, pieces))
-    for aggregate in (None, 1, 2, 4, 8):
-        for op in ("all_gather", "reduce_scatter", "all_reduce"):
-            assert_figures(schedules.pat(op, n, aggregate), formulas.figures(op, "PAT", n, aggregate=aggregate))
+def test_steps_and_bytes_are_those_of_the_closed_formulas(subtests):
+    for n in RANKS:
+        with subtests.test(n=n):
+            for schedule in every(n):
+                pieces = {"ring": schedule.chunks, "double tree": schedule.chunks // 2}.get(schedule.name)
+                if schedule.name != "PAT":
+                    assert_figures(schedule, formulas.figures(schedule.op, schedule.name, n, pieces))
+            for aggregate in (None, 1, 2, 4, 8):
+                for op in ("all_gather", "reduce_scatter", "all_reduce"):
+                    assert_figures(schedules.pat(op, n, aggregate), formulas.figures(op, "PAT", n, aggregate=aggregate))
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_no_step_makes_a_rank_send_one_chunk_twice_or_send_to_itself(n):
-    for schedule in every(n):
-        for step in schedule.steps:
-            assert step, f"{schedule.name}: an empty step"
-            assert all(s.src != s.dst and s.chunks for s in step)
-            pairs = [(s.src, s.dst, c) for s in step for c in s.chunks]
-            assert len(pairs) == len(set(pairs))
+def test_no_step_makes_a_rank_send_one_chunk_twice_or_send_to_itself(subtests):
+    for n in RANKS:
+        with subtests.test(n=n):
+            for schedule in every(n):
+                for step in schedule.steps:
+                    assert step, f"{schedule.name}: an empty step"
+                    assert all(s.src != s.dst and s.chunks for s in step)
+                    pairs = [(s.src, s.dst, c) for s in step for c in s.chunks]
+                    assert len(pairs) == len(set(pairs))
 
 
 def test_a_contribution_that_is_counted_twice_is_seen():
@@ -129,20 +133,21 @@ def test_the_ring_is_that_of_nccl():
     assert all((s.dst - s.src) % n == 1 for step in schedules.ring("all_reduce", n).steps for s in step)
 
 
-@pytest.mark.parametrize("n", range(2, 200))
-def test_the_two_trees_share_their_inner_ranks_as_nccl_has_it(n):
-    inner = []
-    for parent in schedules.parents(n):
-        assert parent.count(-1) == 1
-        assert all(parent.count(r) <= 2 for r in range(n))
-        inner.append({p for p in parent if p >= 0})
-        for r in range(n):  # every rank hangs on the root
-            seen = 0
-            while parent[r] >= 0 and seen <= n:
-                r, seen = parent[r], seen + 1
-            assert parent[r] == -1
-            assert seen <= math.ceil(math.log2(n))
-    assert len(inner[0] & inner[1]) <= n % 2
+def test_the_two_trees_share_their_inner_ranks_as_nccl_has_it(subtests):
+    for n in range(2, 200):
+        with subtests.test(n=n):
+            inner = []
+            for parent in schedules.parents(n):
+                assert parent.count(-1) == 1
+                assert all(parent.count(r) <= 2 for r in range(n))
+                inner.append({p for p in parent if p >= 0})
+                for r in range(n):  # every rank hangs on the root
+                    seen = 0
+                    while parent[r] >= 0 and seen <= n:
+                        r, seen = parent[r], seen + 1
+                    assert parent[r] == -1
+                    assert seen <= math.ceil(math.log2(n))
+            assert len(inner[0] & inner[1]) <= n % 2
 
 
 def test_the_first_tree_is_that_of_nccl():
@@ -165,28 +170,30 @@ def test_n_cancels_out_of_the_rings_bytes():
     assert formulas.figures("all_reduce", "naive", 100_000).sent == 99_999
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_the_textbooks_traffic_is_that_of_a_schedule(n):
+def test_the_textbooks_traffic_is_that_of_a_schedule(subtests):
     """Gloo sends all-reduce and reduce-scatter the other way round the ring."""
-    for root in {0, n - 1}:
-        pairs = {
-            "broadcast": schedules.tree("broadcast", n, root),
-            "gather": schedules.linear("gather", n, root),
-            "scatter": schedules.linear("scatter", n, root),
-            "all_gather": schedules.ring("all_gather", n),
-            "all_to_all": schedules.pairwise("all_to_all", n),
-        }
-        for op, schedule in pairs.items():
-            assert np.allclose(PRIMITIVES[op].traffic(n, 12.0, root), schedule.traffic(12.0)), op
-    for op in ("all_reduce", "reduce_scatter"):
-        assert np.allclose(PRIMITIVES[op].traffic(n, 12.0), schedules.ring(op, n).traffic(12.0).T), op
+    for n in RANKS:
+        with subtests.test(n=n):
+            for root in {0, n - 1}:
+                pairs = {
+                    "broadcast": schedules.tree("broadcast", n, root),
+                    "gather": schedules.linear("gather", n, root),
+                    "scatter": schedules.linear("scatter", n, root),
+                    "all_gather": schedules.ring("all_gather", n),
+                    "all_to_all": schedules.pairwise("all_to_all", n),
+                }
+                for op, schedule in pairs.items():
+                    assert np.allclose(PRIMITIVES[op].traffic(n, 12.0, root), schedule.traffic(12.0)), op
+            for op in ("all_reduce", "reduce_scatter"):
+                assert np.allclose(PRIMITIVES[op].traffic(n, 12.0), schedules.ring(op, n).traffic(12.0).T), op
 
 
-@pytest.mark.parametrize("n", range(2, 10))
-def test_a_reduce_on_gloo_brings_everyones_share_of_the_buffer_to_the_root(n):
-    matrix = PRIMITIVES["reduce"].traffic(n, float(n), root=1)
-    assert matrix.sum(axis=1).tolist() == [n - 1.0 if r == 1 else float(n) for r in range(n)]
-    assert np.trace(matrix) == 0
+def test_a_reduce_on_gloo_brings_everyones_share_of_the_buffer_to_the_root(subtests):
+    for n in range(2, 10):
+        with subtests.test(n=n):
+            matrix = PRIMITIVES["reduce"].traffic(n, float(n), root=1)
+            assert matrix.sum(axis=1).tolist() == [n - 1.0 if r == 1 else float(n) for r in range(n)]
+            assert np.trace(matrix) == 0
 
 
 def test_formulas_for_100_000_ranks_need_no_schedule():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -40,59 +42,61 @@ def assert_switches_hold_nothing_at_first(schedule: Schedule) -> None:
                 held[send.dst] |= set(send.chunks)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_nvls_does_what_its_collective_means_in_steps_that_do_not_depend_on_n(op, n):
-    schedule = schedules.nvls(op, n)
-    assert_means(schedule)
-    assert_switches_hold_nothing_at_first(schedule)
-    up, down = op != "all_gather", op != "reduce_scatter"
-    assert len(schedule.steps) == 2 * up + 2 * down
-    assert schedule.sent() == pytest.approx([up + down / n] * n)
-    assert schedule.received() == pytest.approx([up / n + down] * n)
+def test_nvls_does_what_its_collective_means_in_steps_that_do_not_depend_on_n(subtests):
+    for op, n in product(("all_reduce", "all_gather", "reduce_scatter"), SIZES):
+        with subtests.test(op, n=n):
+            schedule = schedules.nvls(op, n)
+            assert_means(schedule)
+            assert_switches_hold_nothing_at_first(schedule)
+            up, down = op != "all_gather", op != "reduce_scatter"
+            assert len(schedule.steps) == 2 * up + 2 * down
+            assert schedule.sent() == pytest.approx([up + down / n] * n)
+            assert schedule.received() == pytest.approx([up / n + down] * n)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), WORLDS)
-def test_collnet_means_all_reduce_and_a_node_sends_s_and_receives_s(nodes, gpus):
-    for make, steps in (
-        (schedules.collnet_direct, 2 + 2 * (gpus > 1)),
-        (schedules.collnet_chain, 2 + 2 * (gpus - 1)),
-    ):
-        schedule = make("all_reduce", nodes, gpus)
-        assert_means(schedule)
-        assert_switches_hold_nothing_at_first(schedule)
-        assert len(schedule.steps) == steps
-        assert schedule.crossing(gpus) == pytest.approx([1.0] * nodes)
-        switch = schedule.n
-        into = schedule.traffic()[switch, : schedule.n].reshape(nodes, gpus).sum(axis=1)
-        assert into == pytest.approx([1.0] * nodes)
-        assert schedule.sent() == pytest.approx([2 * (gpus - 1) / gpus + 1 / gpus] * schedule.n)
+def test_collnet_means_all_reduce_and_a_node_sends_s_and_receives_s(subtests):
+    for nodes, gpus in WORLDS:
+        with subtests.test(nodes=nodes, gpus=gpus):
+            for make, steps in (
+                (schedules.collnet_direct, 2 + 2 * (gpus > 1)),
+                (schedules.collnet_chain, 2 + 2 * (gpus - 1)),
+            ):
+                schedule = make("all_reduce", nodes, gpus)
+                assert_means(schedule)
+                assert_switches_hold_nothing_at_first(schedule)
+                assert len(schedule.steps) == steps
+                assert schedule.crossing(gpus) == pytest.approx([1.0] * nodes)
+                switch = schedule.n
+                into = schedule.traffic()[switch, : schedule.n].reshape(nodes, gpus).sum(axis=1)
+                assert into == pytest.approx([1.0] * nodes)
+                assert schedule.sent() == pytest.approx([2 * (gpus - 1) / gpus + 1 / gpus] * schedule.n)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), WORLDS)
-def test_nvls_tree_means_all_reduce_and_takes_the_double_trees_steps_between_the_nodes(nodes, gpus):
-    schedule = schedules.nvls_tree("all_reduce", nodes, gpus)
-    assert_means(schedule)
-    assert_switches_hold_nothing_at_first(schedule)
-    between = schedules.double_tree("all_reduce", nodes)
-    assert len(schedule.steps) == 4 + len(between.steps)
-    assert schedule.crossing(gpus) == pytest.approx(between.sent())  # each head a gpus-th of it
-    own = np.array(schedule.traffic()[: schedule.n, schedule.n :].sum(axis=1))
-    assert own == pytest.approx([1 + 1 / gpus] * schedule.n)
+def test_nvls_tree_means_all_reduce_and_takes_the_double_trees_steps_between_the_nodes(subtests):
+    for nodes, gpus in WORLDS:
+        with subtests.test(nodes=nodes, gpus=gpus):
+            schedule = schedules.nvls_tree("all_reduce", nodes, gpus)
+            assert_means(schedule)
+            assert_switches_hold_nothing_at_first(schedule)
+            between = schedules.double_tree("all_reduce", nodes)
+            assert len(schedule.steps) == 4 + len(between.steps)
+            assert schedule.crossing(gpus) == pytest.approx(between.sent())  # each head a gpus-th of it
+            own = np.array(schedule.traffic()[: schedule.n, schedule.n :].sum(axis=1))
+            assert own == pytest.approx([1 + 1 / gpus] * schedule.n)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), WORLDS)
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_a_double_tree_with_chains_means_all_reduce_and_only_heads_leave_a_node(nodes, gpus, pieces):
-    n = nodes * gpus
-    schedule = schedules.double_tree("all_reduce", n, pieces, gpus)
-    assert_means(schedule)
-    between = schedules.double_tree("all_reduce", nodes)
-    assert len(schedule.steps) == (len(between.steps) + 2 * (gpus - 1) + pieces - 1 if n > 1 else 0)
-    assert schedule.crossing(gpus) == pytest.approx(between.sent())
-    for step in schedule.steps:
-        for send in step:
-            assert send.src // gpus == send.dst // gpus or send.src % gpus == send.dst % gpus == 0
+def test_a_double_tree_with_chains_means_all_reduce_and_only_heads_leave_a_node(subtests):
+    for (nodes, gpus), pieces in product(WORLDS, (1, 3)):
+        with subtests.test(nodes=nodes, gpus=gpus, pieces=pieces):
+            n = nodes * gpus
+            schedule = schedules.double_tree("all_reduce", n, pieces, gpus)
+            assert_means(schedule)
+            between = schedules.double_tree("all_reduce", nodes)
+            assert len(schedule.steps) == (len(between.steps) + 2 * (gpus - 1) + pieces - 1 if n > 1 else 0)
+            assert schedule.crossing(gpus) == pytest.approx(between.sent())
+            for step in schedule.steps:
+                for send in step:
+                    assert send.src // gpus == send.dst // gpus or send.src % gpus == send.dst % gpus == 0
 
 
 def test_two_nodes_send_s_by_the_double_tree_and_more_nodes_up_to_two():
@@ -102,19 +106,20 @@ def test_two_nodes_send_s_by_the_double_tree_and_more_nodes_up_to_two():
     assert all(1.5 <= leaving[nodes] <= 2.5 for nodes in range(3, 65))
 
 
-@pytest.mark.parametrize("n", range(2, 65))
-def test_the_rings_the_trees_and_pats_results_hold_up_to_64_ranks(n):
-    for schedule in (
-        schedules.double_tree("all_reduce", n),
-        schedules.pat("all_gather", n),
-        schedules.nvls("all_reduce", n),
-    ):
-        xs = [np.arange(3) + 7 * r for r in range(n)]
-        wanted = getattr(collectives, schedule.op)(xs)
-        for got, want in zip(schedule.run(xs), wanted, strict=True):
-            assert np.array_equal(np.ravel(got), np.ravel(want)), schedule.name
-    assert len(schedules.pat("all_gather", n).steps) == (n - 1).bit_length()
-    assert schedules.pat("all_gather", n).received() == pytest.approx([(n - 1) / n] * n)
+def test_the_rings_the_trees_and_pats_results_hold_up_to_64_ranks(subtests):
+    for n in range(2, 65):
+        with subtests.test(n=n):
+            for schedule in (
+                schedules.double_tree("all_reduce", n),
+                schedules.pat("all_gather", n),
+                schedules.nvls("all_reduce", n),
+            ):
+                xs = [np.arange(3) + 7 * r for r in range(n)]
+                wanted = getattr(collectives, schedule.op)(xs)
+                for got, want in zip(schedule.run(xs), wanted, strict=True):
+                    assert np.array_equal(np.ravel(got), np.ravel(want)), schedule.name
+            assert len(schedules.pat("all_gather", n).steps) == (n - 1).bit_length()
+            assert schedules.pat("all_gather", n).received() == pytest.approx([(n - 1) / n] * n)
 
 
 def test_only_a_switch_may_be_sent_what_it_has_not_to_add_up():
