@@ -1,6 +1,7 @@
 """What holds on two hosts under every launcher: test_ssh.py, test_slurm.py and test_mpi.py run these tests.
 
-`Everywhere` shares one lab among its tests, `Ends` starts one for each and looks for what is left of it.
+`Everywhere` shares one lab among its tests, `Ends` starts one for each and looks for what is left of it. What the
+processes on the hosts do by themselves is the same under every launcher, and tested in test_ssh.py alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 
-from tests.hosts.hosts import NAMES, Hosts, Process
+from tests.hosts.files import NODES
+from tests.hosts.hosts import CHECKOUT, HOME, NAMES, Hosts, Process
 from tests.hosts.notebook import HostNotebook
 from tests.live.notebook import Cell
 from tests.live.processes import eventually
@@ -30,14 +33,6 @@ print(rank, world_size, int(y), globals().get('keep'))"""
 REJOINED = "the process group is joined again; all variables are kept"
 
 
-LOOPS = {
-    "waiting and computing": "if rank == 0:\n    while True: pass\ndist.barrier()",
-    "all computing": "while True: pass",
-    "sleeping in C": "import ctypes\nctypes.PyDLL(None).sleep(1000)",
-    "standing still": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-}
-
-
 def begin(hosts: Hosts, notebook: HostNotebook, code: str) -> str:
     """Send a cell to the ranks and wait until all have begun with it."""
     pending = notebook.send(f"%%px\nimport pathlib\npathlib.Path(f'/tmp/begun{{rank}}').touch()\n{code}")
@@ -49,9 +44,10 @@ def begin(hosts: Hosts, notebook: HostNotebook, code: str) -> str:
 
 
 class Launcher:
-    """How a test class starts its labs: `arguments` of start() for two ranks on na and two on nb."""
+    """How a test class starts its labs: `arguments` of start(), or a `profile`, for two ranks on na and two on nb."""
 
     arguments = ""
+    profile = ""
     by = ""  # "over ssh"
 
     def environment(self, hosts: Hosts) -> dict[str, str]:
@@ -283,19 +279,9 @@ class Ends(Launcher):
         lab.kill()
         self.nothing_is_left(hosts)
 
-    @pytest.mark.parametrize("code", LOOPS.values(), ids=LOOPS)
-    def test_a_kernel_killed_during_a_cell_leaves_nothing(self, hosts, lab, code):
-        begin(hosts, lab, code)
+    def test_a_kernel_killed_while_its_ranks_stand_still_leaves_nothing(self, hosts, lab):
+        begin(hosts, lab, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
         lab.kill()
-        self.nothing_is_left(hosts)
-
-    def test_a_restart_leaves_nothing_and_a_new_lab_starts(self, hosts, lab):
-        lab.restart()
-        self.nothing_is_left(hosts)
-        assert self.start(lab).status == "ok"
-
-    def test_a_kernel_that_shuts_down_leaves_nothing(self, hosts, lab):
-        lab.close(now=False)
         self.nothing_is_left(hosts)
 
     def test_a_kernel_killed_behind_a_cut_link_leaves_nothing(self, hosts, lab):
@@ -311,8 +297,11 @@ class Ends(Launcher):
         """What labkit has to answer for, where a host or a link was lost."""
         return left(hosts)
 
-    @pytest.mark.parametrize("moment", ["Starting a process on each host", "Importing torch on", "Starting 4 ranks"])
-    def test_stop_during_the_start_leaves_nothing(self, hosts, notebook, moment):
+    def test_stop_as_the_hosts_start_their_processes_leaves_nothing(self, hosts, notebook):
+        self.stopped_while(hosts, notebook, "Starting a process on each host")
+
+    def stopped_while(self, hosts: Hosts, notebook: HostNotebook, moment: str) -> None:
+        """Press Stop at this moment of a start: nothing is left, and the next start is well."""
         pending = notebook.send(f"from labkit import start\nlab = start({self.arguments})")
         notebook.until_shown(pending, moment)
         assert eventually(lambda: hosts.processes("nb"))
@@ -370,3 +359,27 @@ class Ends(Launcher):
         hosts.mend("nb")
         assert eventually(lambda: not self.mine(hosts), GONE), self.mine(hosts)
         assert self.start(notebook).status == "ok"
+
+
+def write_profile(hosts: Hosts, node: str, name: str, settings: str) -> None:
+    profile = hosts.path(node, f"{HOME}/.ipython/profile_{name}")
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipcluster_config.py").write_text(f"c = get_config()\n{settings}\n")
+
+
+@contextmanager
+def ranks_on_both(hosts: Hosts) -> Iterator[None]:
+    """Assert that each host has sent what a lesson's ranks send, and that nothing is left on any."""
+    before = [hosts.bytes(node).sent for node in NODES]
+    yield
+    for node, first in zip(NODES, before, strict=True):
+        assert hosts.bytes(node).sent > first + 1_000_000, f"no rank of this lesson was on {node}"
+    assert eventually(lambda: not left(hosts)), left(hosts)
+
+
+def lesson_passes(hosts: Hosts, launcher: Launcher, lesson: str, **more: str) -> None:
+    """Run a lesson that knows nothing of several hosts: a profile alone says where its ranks are."""
+    write_profile(hosts, "head", "far", launcher.profile)
+    with ranks_on_both(hosts):
+        done = hosts.nbval(CHECKOUT / f"notebooks/{lesson}.ipynb", LABKIT_PROFILE="far", **more)
+        assert done.returncode == 0, done.stdout + done.stderr
