@@ -30,6 +30,7 @@ ALIVE = """%%px
 y = torch.ones(1)
 dist.all_reduce(y)
 print(rank, world_size, int(y), globals().get('keep'))"""
+ABANDONED = "%px import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)"
 REJOINED = "the process group is joined again; all variables are kept"
 
 
@@ -44,10 +45,9 @@ def begin(hosts: Hosts, notebook: HostNotebook, code: str) -> str:
 
 
 class Launcher:
-    """How a test class starts its labs: `arguments` of start(), or a `profile`, for two ranks on na and two on nb."""
+    """How a test class starts its labs: `arguments` of start() for two ranks on na and two on nb."""
 
     arguments = ""
-    profile = ""
     by = ""  # "over ssh"
 
     def environment(self, hosts: Hosts) -> dict[str, str]:
@@ -96,6 +96,10 @@ def left(hosts: Hosts) -> list[str]:
     """What is left on the hosts, the notebook, MPI's empty folders and torch's cache of compiled code excepted."""
     others = re.compile(r"kernel|: /tmp/ompi\.\w+\.0$|: /tmp/torchinductor_")
     return [what for what in hosts.left() if not others.search(what)]
+
+
+def nothing_is_left(hosts: Hosts) -> None:
+    assert eventually(lambda: not left(hosts), GONE), "\n".join(left(hosts))
 
 
 class Everywhere(Launcher):
@@ -251,6 +255,12 @@ class Everywhere(Launcher):
         assert notebook.wait(pending).status == "ok"
         alive(notebook)
 
+    def test_stop_leaves_nothing(self, three, notebook):
+        """The last test here: it stops the lab that they share."""
+        notebook.value(ABANDONED)
+        notebook.value("lab.stop()")
+        nothing_is_left(three)
+
 
 class Ends(Launcher):
     """How a lab ends: nothing of it is left on any host, neither process nor file nor job."""
@@ -262,27 +272,16 @@ class Ends(Launcher):
 
     @pytest.fixture
     def lab(self, notebook: HostNotebook) -> HostNotebook:
-        """The notebook, with a lab whose ranks have children that nobody waits for."""
+        """The notebook, with a lab whose ranks have children that they do not wait for."""
         cell = self.start(notebook)
         assert cell.status == "ok", cell
-        notebook.value("%px import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+        notebook.value(ABANDONED)
         return notebook
-
-    def nothing_is_left(self, hosts: Hosts) -> None:
-        assert eventually(lambda: not left(hosts), GONE), "\n".join(left(hosts))
-
-    def test_stop_leaves_nothing(self, hosts, lab):
-        lab.value("lab.stop()")
-        self.nothing_is_left(hosts)
-
-    def test_a_kernel_that_is_killed_leaves_nothing(self, hosts, lab):
-        lab.kill()
-        self.nothing_is_left(hosts)
 
     def test_a_kernel_killed_while_its_ranks_stand_still_leaves_nothing(self, hosts, lab):
         begin(hosts, lab, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
         lab.kill()
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
 
     def test_a_kernel_killed_behind_a_cut_link_leaves_nothing(self, hosts, lab):
         """A host that is cut off waits for a while before it ends its part; sshd, orted and slurmd hear of it later."""
@@ -308,7 +307,7 @@ class Ends(Launcher):
         notebook.interrupt()
         cell = notebook.wait(pending)
         assert cell.status == "error", cell
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
         assert self.start(notebook).status == "ok"
 
     def test_a_kernel_killed_during_the_start_leaves_nothing(self, hosts, notebook):
@@ -316,15 +315,7 @@ class Ends(Launcher):
         notebook.until_begun(pending)
         assert eventually(lambda: hosts.processes("nb"))
         notebook.kill()
-        self.nothing_is_left(hosts)
-
-    def test_a_host_that_is_lost_is_named_and_the_rest_ends(self, hosts, lab):
-        lab.value("%px keep = 100 + rank")
-        hosts.kill("nb")
-        cell = lab.run(ALIVE)
-        assert "nb" in cell.error + cell.stdout, cell
-        lab.value("lab.stop()")
-        assert eventually(lambda: not self.mine(hosts), GONE), self.mine(hosts)
+        nothing_is_left(hosts)
 
     def test_a_host_lost_during_a_cell_is_named_and_the_rest_ends(self, hosts, lab):
         # Who computes is on the lost host: the others may wait, or be told by Gloo that a connection is closed.
@@ -349,7 +340,7 @@ class Ends(Launcher):
             cell = lab.run(ALIVE)
         assert cell.status == "ok", cell
         lab.value("lab.stop()")
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
 
     def test_a_host_that_is_out_of_reach_fails_the_start_and_leaves_nothing(self, hosts, notebook):
         hosts.cut("nb")
@@ -377,9 +368,9 @@ def ranks_on_both(hosts: Hosts) -> Iterator[None]:
     assert eventually(lambda: not left(hosts)), left(hosts)
 
 
-def lesson_passes(hosts: Hosts, launcher: Launcher, lesson: str, **more: str) -> None:
-    """Run a lesson that knows nothing of several hosts: a profile alone says where its ranks are."""
-    write_profile(hosts, "head", "far", launcher.profile)
+def lesson_passes(hosts: Hosts, lesson: str, settings: str, **more: str) -> None:
+    """Run a lesson that knows nothing of several hosts: a profile's settings alone say where its ranks are."""
+    write_profile(hosts, "head", "far", settings)
     with ranks_on_both(hosts):
         done = hosts.nbval(CHECKOUT / f"notebooks/{lesson}.ipynb", LABKIT_PROFILE="far", **more)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,6 @@ from tests.hosts.everywhere import (
     alive,
     begin,
     left,
-    lesson_passes,
     ranks_on_both,
     table,
     write_profile,
@@ -28,7 +27,6 @@ from tests.live.processes import eventually
 
 class Slurm(Launcher):
     arguments = "engines='slurm', nodes=2, per_node=2"
-    profile = 'c.Cluster.engine_launcher_class = "slurm"\nc.Lab.nodes = 2\nc.Lab.per_node = 2'
     by = "by Slurm"
 
 
@@ -167,10 +165,6 @@ def test_a_node_that_is_down_is_waited_for_and_stop_ends_that(hosts, notebook):
     notebook.interrupt()
     assert notebook.wait(pending).status == "error"
     assert eventually(lambda: not left(hosts), 10), left(hosts)
-
-
-def test_a_lesson_passes(hosts):
-    lesson_passes(hosts, Slurm(), "00-start-here")
 
 
 def test_the_readmes_batch_script_runs_a_lesson_on_its_jobs_nodes(hosts):
