@@ -334,7 +334,7 @@ found = {n: name_the_cause(*(torch.tensor(r[c], dtype=torch.float64) for c in co
 """
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [2, 4])
 def test_each_run_has_one_thing_wrong_on_one_rank_which_the_exercise_finds(n):
     with labkit.start(n) as lab:
         lab.use("name_the_cause")
