@@ -144,12 +144,10 @@ def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(training):
     """Four ranks, with time to import what they train with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4, timeout=30) as lab:
-            yield lab
+    with labkit.start(4, timeout=30) as lab:
+        yield lab
 
 
 @pytest.mark.parametrize(("name", "source"), [(name, way) for name, ways in OTHER_WAYS.items() for way in ways])

@@ -221,17 +221,15 @@ def cells() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(training):
     """Ranks that have run the lesson's cells; nobody waits, so that chance alone decides who comes first."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4) as lab:
-            lab.use(*NEEDED)
-            for source in cells():
-                lab.run(source)
-                if "def busy(rows)" in source:
-                    lab.run("def busy(rows):\n    pass")
-            yield lab
+    with labkit.start(4) as lab:
+        lab.use(*NEEDED)
+        for source in cells():
+            lab.run(source)
+            if "def busy(rows)" in source:
+                lab.run("def busy(rows):\n    pass")
+        yield lab
 
 
 WAYS = ("sync", "balanced", "local", "diloco")
