@@ -30,7 +30,8 @@ APPS = {
     "engine": ("ipyparallel.engine.app", "IPEngine"),
 }
 # What engines and the learner's first cells need, by name: this room must not depend on the rooms of the ranks.
-# debugpy is kept out: no debugger reaches a rank, and it would cost each of them 40 ms.
+# debugpy is kept out: no debugger reaches a rank, and it would cost each of them 40 ms. LABKIT_PRELOAD names more of
+# them: tests that train in many notebooks import torch._dynamo once instead of once a rank.
 PRELOAD = (
     "torch",
     "torch.distributed",
@@ -114,7 +115,7 @@ class ForkServer:
     def do_preload(self) -> dict[str, Any]:
         """Import what engines need; freeze it, so that the garbage collector of a child copies none of it."""
         sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]  # ipykernel then goes without a debugger
-        for name in PRELOAD:
+        for name in (*PRELOAD, *os.environ.get("LABKIT_PRELOAD", "").split()):
             importlib.import_module(name)
         gc.freeze()
         return {"torch": sys.modules["torch"].__version__}

@@ -14,6 +14,7 @@ from serve import Server, jupyterlab
 
 NO_TRACE = 20.0  # seconds after which no process may be left: what labkit promises, and room for a busy machine
 Open = Callable[[str], browse.Notebook]
+Shoot = Callable[[browse.Notebook, str], None]
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +62,13 @@ def opened(chromium: BrowserContext, lab_server: Server) -> Iterator[Open]:
 
 
 @pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    """Where screenshots go: $SCREENSHOTS, or a folder that pytest forgets."""
-    folder = Path(os.environ.get("SCREENSHOTS") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def shoot() -> Shoot:
+    """Keep pictures of a page in both themes in the folder $SCREENSHOTS, for people to look at: they test nothing."""
+    folder = os.environ.get("SCREENSHOTS")
+
+    def take(notebook: browse.Notebook, name: str) -> None:
+        for theme in (browse.DARK, browse.LIGHT) if folder else ():
+            notebook.theme(theme)
+            notebook.page.screenshot(path=Path(folder) / f"{name} in {theme}.png")
+
+    return take

@@ -18,7 +18,7 @@ LOG = """# nThread 1 nGpus 8 minBytes 1048576 maxBytes 536870912 step: 2(factor)
 """
 
 
-def test_a_log_is_pasted_and_its_keys_stay_in_the_box(opened, lab_server, shots):
+def test_a_log_is_pasted_and_its_keys_stay_in_the_box(opened, lab_server, shoot):
     nb: browse.Notebook = opened(lab_server.write("atlas.ipynb", [MADE, "a.log.n, a.op", "1 + 1"]))
     widget = nb.run_cell(0)
     expect(widget.locator("img[alt^='all_reduce on 16 GPUs']")).to_be_visible()
@@ -36,8 +36,6 @@ def test_a_log_is_pasted_and_its_keys_stay_in_the_box(opened, lab_server, shots)
     press.click()
     expect(widget.get_by_text("Resembles 8 × A100")).to_be_visible()
     expect(widget.locator("img[alt^='all_reduce on 8 GPUs']")).to_be_visible()
-    for theme in (browse.DARK, browse.LIGHT):
-        nb.theme(theme)
-        nb.page.screenshot(path=shots / f"atlas in {theme}.png")
+    shoot(nb, "atlas")
     expect(nb.run_cell(1)).to_contain_text("(8, 'all_reduce')")
     assert nb.errors() == []

@@ -16,7 +16,7 @@ WRONG = "%%px\ndef hello_sum(x):\n    return x"
 CHECK = 'lab.check("hello_sum")'
 
 
-def test_an_exercise_is_read_tried_solved_and_remembered(opened, lab_server, shots, tmp_path):
+def test_an_exercise_is_read_tried_solved_and_remembered(opened, lab_server, shoot, tmp_path):
     place = f"import os\n\nos.environ['LABKIT_PROGRESS'] = {str(tmp_path)!r}"
     cells = [
         place,
@@ -40,12 +40,12 @@ def test_an_exercise_is_read_tried_solved_and_remembered(opened, lab_server, sho
     verdict = nb.run_cell(6)
     expect(verdict.get_by_text("hello_sum: wrong")).to_be_visible()
     expect(verdict.locator("img[alt^='What hello_sum does with 2 ranks']")).to_be_visible()
-    nb.page.screenshot(path=shots / "exercise-wrong.png")
+    shoot(nb, "exercise, wrong")
     nb.run_cell(7)
     expect(nb.cells).to_have_count(len(cells) + 1)
     expect(nb.cells.nth(len(cells))).to_contain_text("def hello_sum(x):")
     nb.run_cell(len(cells))
     expect(nb.run_cell(6).get_by_text("hello_sum: right on")).to_be_visible()
     expect(nb.run_cell(2).get_by_text("● solved")).to_be_visible()
-    nb.page.screenshot(path=shots / "exercise-solved.png")
+    shoot(nb, "exercise, solved")
     assert nb.errors() == []

@@ -25,7 +25,7 @@ def picture(widget: Locator, says: str) -> Locator:
     return widget.locator(f"img[alt*='{says}']")
 
 
-def test_a_slider_runs_code_on_the_ranks_and_shows_another_picture(opened, lab_server, shots):
+def test_a_slider_runs_code_on_the_ranks_and_shows_another_picture(opened, lab_server, shoot):
     nb: browse.Notebook = opened(lab_server.write("knob.ipynb", [START, TRAIN, "knob.values", "1 + 1"]))
     nb.run_cell(0)
     widget = nb.run_cell(1).locator(".labkit-knob")
@@ -50,9 +50,7 @@ def test_a_slider_runs_code_on_the_ranks_and_shows_another_picture(opened, lab_s
         nb.page.keyboard.press(key)
     expect(nb.cells).to_have_count(4)
     expect(nb.run_cell(2)).to_contain_text("'rate': 0.9, 'way': 'apart'")
-    for theme in (browse.DARK, browse.LIGHT):
-        nb.theme(theme)
-        nb.page.screenshot(path=shots / f"knob in {theme}.png")
+    shoot(nb, "knob")
     nb.save()
     nb.reload()
     nb.saved_widget(1, lambda cell: picture(cell, "2 different curves"))
@@ -63,27 +61,8 @@ def test_a_slider_runs_code_on_the_ranks_and_shows_another_picture(opened, lab_s
     opened("knob.ipynb").saved_widget(1, lambda cell: picture(cell, "2 different curves"))
 
 
-def test_what_goes_wrong_is_said_in_the_knob_and_the_next_move_goes_well(opened, lab_server, shots):
-    nb: browse.Notebook = opened(lab_server.write("wrong.ipynb", ["from labkit import Knob", FAILS, "1 + 1"]))
-    nb.run_cell(0)
-    widget = nb.run_cell(1).locator(".labkit-knob")
-    expect(widget.get_by_text("0.5", exact=True)).to_be_visible()
-    widget.locator(".noUi-handle").focus()
-    nb.page.keyboard.press("ArrowRight")
-    nb.page.keyboard.press("ArrowRight")
-    expect(widget.get_by_role("alert")).to_have_text("ZeroDivisionError: division by zero")
-    for theme in (browse.DARK, browse.LIGHT):
-        nb.theme(theme)
-        nb.page.screenshot(path=shots / f"knob with a mistake in {theme}.png")
-    widget.locator(".noUi-handle").focus()
-    nb.page.keyboard.press("ArrowRight")
-    expect(widget.get_by_text("0.25", exact=True)).to_be_visible()
-    expect(widget.get_by_role("alert")).to_have_count(0)
-    assert nb.errors() == []
-
-
-def test_a_slider_moved_while_a_cell_runs_waits_for_it_and_disturbs_nobody(opened, lab_server):
-    nb: browse.Notebook = opened(lab_server.write("busy.ipynb", [START, TRAIN, ENDLESS, SUM]))
+def test_a_move_that_goes_wrong_says_so_and_one_while_a_cell_runs_waits_for_it(opened, lab_server, shoot):
+    nb: browse.Notebook = opened(lab_server.write("busy.ipynb", [START, TRAIN, ENDLESS, SUM, FAILS]))
     nb.run_cell(0)
     widget = nb.run_cell(1).locator(".labkit-knob")
     expect(picture(widget, "3.00 → 0.68")).to_be_visible()
@@ -102,3 +81,17 @@ def test_a_slider_moved_while_a_cell_runs_waits_for_it_and_disturbs_nobody(opene
     (error,) = nb.errors()
     assert "You stopped the cell" in error
     expect(nb.run_cell(3)).to_contain_text("2.")
+
+    failing = nb.run_cell(4).locator(".labkit-knob")
+    expect(failing.get_by_text("0.5", exact=True)).to_be_visible()
+    handle = failing.locator(".noUi-handle")
+    handle.focus()
+    nb.page.keyboard.press("ArrowRight")
+    nb.page.keyboard.press("ArrowRight")
+    expect(failing.get_by_role("alert")).to_have_text("ZeroDivisionError: division by zero")
+    shoot(nb, "knob with a mistake")
+    handle.focus()
+    nb.page.keyboard.press("ArrowRight")
+    expect(failing.get_by_text("0.25", exact=True)).to_be_visible()
+    expect(failing.get_by_role("alert")).to_have_count(0)
+    assert nb.errors() == [error]

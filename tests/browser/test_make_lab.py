@@ -10,13 +10,9 @@ import serve
 from playwright.sync_api import BrowserContext, expect
 from serve import Server
 
+from tests.browser.test_questions import ASKED, IMPORTS
+
 pytestmark = pytest.mark.browser
-
-ASKED = """from labkit import Predict
-from labkit.predictions import Option, Prediction
-
-p = Predict(Prediction('q', '99', 'Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
-p"""
 
 
 def test_it_opens_the_first_lesson_and_asks_nothing(chromium: BrowserContext, lab_server: Server):
@@ -28,16 +24,12 @@ def test_it_opens_the_first_lesson_and_asks_nothing(chromium: BrowserContext, la
     expect(page.locator(".jp-Notification-Status")).to_be_visible()
     expect(page.locator(".jp-Notification-Status")).to_have_text("0")
     expect(page.locator(".jp-Dialog, .Toastify__toast")).to_have_count(0)
+    expect(page.locator(".jp-Notebook .jp-Cell").nth(6)).to_be_attached()
+    expect(page.locator(".jp-OutputArea-output")).to_have_count(0)  # the lessons are copies without outputs
     page.close()
 
 
-def test_the_lessons_are_copies_without_outputs(opened):
-    nb = opened("00-start-here.ipynb")
-    expect(nb.cells.nth(6)).to_be_attached()
-    expect(nb.cells.locator(".jp-OutputArea-output")).to_have_count(0)
-
-
-def test_a_button_puts_a_notebook_back_and_keeps_what_was_typed(opened, lab_server: Server, shots):
+def test_a_button_puts_a_notebook_back_and_keeps_what_was_typed(opened, lab_server: Server, shoot):
     name, mine = "cheat-sheet.ipynb", lab_server.notebooks / "cheat-sheet.mine-1.ipynb"
     original = (lab_server.notebooks / name).read_bytes()
     nb = opened(name)
@@ -50,12 +42,12 @@ def test_a_button_puts_a_notebook_back_and_keeps_what_was_typed(opened, lab_serv
     put_it_back = cell.get_by_role("button", name="Put it back")
     put_it_back.click()
     expect(cell.get_by_text("Save this notebook first")).to_be_visible()
-    nb.page.screenshot(path=shots / "put back, asked.png")
+    shoot(nb, "put back, asked")
     nb.save()
     put_it_back.click()
     expect(cell.get_by_text(f"Yours is kept as {mine.name}")).to_be_visible()
     expect(put_it_back).to_be_hidden()
-    nb.page.screenshot(path=shots / "put back, done.png")
+    shoot(nb, "put back, done")
     assert (lab_server.notebooks / name).read_bytes() == original
     assert nbformat.read(mine, as_version=4).cells[1].source.endswith("put_back()")
     nb.menu("File", "Reload Notebook from Disk")
@@ -68,8 +60,10 @@ def test_a_button_puts_a_notebook_back_and_keeps_what_was_typed(opened, lab_serv
     assert nb.page.locator(".jp-Dialog").count() == 0
 
 
-def test_a_widget_is_alive_after_the_page_was_loaded_again(opened, lab_server: Server):
-    nb = opened(lab_server.write("alive.ipynb", [ASKED, "p.choice"]))
+def test_a_widget_is_alive_after_the_page_was_loaded_again_and_shows_its_state_with_another_kernel(
+    opened, lab_server: Server
+):
+    nb = opened(lab_server.write("saved.ipynb", [f"{IMPORTS}\n\n{ASKED}", "p.choice"]))
     nb.run_cell(0)
     nb.save()
     nb.reload()
@@ -78,12 +72,6 @@ def test_a_widget_is_alive_after_the_page_was_loaded_again(opened, lab_server: S
     widget.get_by_role("button", name="Lock it in").click()
     expect(widget.get_by_text("Locked in: b. two")).to_be_visible()
     expect(nb.run_cell(1)).to_contain_text("'two'")
-
-
-def test_a_widget_is_saved_with_its_state_and_shows_it_with_another_kernel(opened, lab_server: Server):
-    nb = opened(lab_server.write("saved.ipynb", [ASKED, "p.lock('one')"]))
-    nb.run_cell(0)
-    nb.run_cell(1)
     nb.save()
     saved = nbformat.read(lab_server.notebooks / "saved.ipynb", as_version=4)
     shown = saved.cells[0].outputs[0].data["application/vnd.jupyter.widget-view+json"]["model_id"]
@@ -91,8 +79,8 @@ def test_a_widget_is_saved_with_its_state_and_shows_it_with_another_kernel(opene
     lab_server.end_kernels()
     lab_server.begin_kernel("saved.ipynb")  # of one that still starts ipywidgets may ask too early, and give up
     nb.reload()
-    cell = nb.saved_widget(0, lambda cell: cell.get_by_text("Locked in: a. one"))
-    expect(cell.get_by_role("radio").nth(0)).to_be_checked()
+    cell = nb.saved_widget(0, lambda cell: cell.get_by_text("Locked in: b. two"))
+    expect(cell.get_by_role("radio").nth(1)).to_be_checked()
 
 
 def test_no_other_program_can_take_a_kernels_ports_before_the_kernel_does(lab_server: Server):

@@ -17,7 +17,7 @@ def picture(widget: Locator, says: str) -> Locator:
     return widget.locator(f"img[alt*='{says}']")
 
 
-def test_a_product_is_painted_and_run(opened, lab_server, shots):
+def test_a_product_is_painted_and_run(opened, lab_server, shoot):
     cells = [START, LINE, "painter.values", "painter.run(lab)", GRID, "1 + 1"]
     nb: browse.Notebook = opened(lab_server.write("painter.ipynb", cells))
     nb.run_cell(0)
@@ -44,11 +44,7 @@ def test_a_product_is_painted_and_run(opened, lab_server, shots):
     expect(nb.run_cell(2)).to_contain_text("{'x': 'columns', 'w': 'rows'}")
     expect(picture(nb.run_cell(3), "counted: no collective")).to_be_visible()
     expect(picture(nb.run_cell(4), "rank 3 rows 2–3 and columns 2–3")).to_be_visible()
-    for theme in (browse.DARK, browse.LIGHT):
-        nb.theme(theme)
-        for cell in (1, 3, 4):
-            nb.cells.nth(cell).scroll_into_view_if_needed()
-            nb.cells.nth(cell).screenshot(path=shots / f"painter {cell} in {theme}.png")
+    shoot(nb, "painter")
     nb.save()
     nb.reload()
     nb.saved_widget(1, lambda cell: picture(cell, "a partial sum"))

@@ -71,31 +71,31 @@ def test_a_picture_takes_the_theme_that_its_page_says_or_else_the_browsers(chrom
     page.close()
 
 
-def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server, shots):
+def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server):
     untrusted = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
     html = svg.img(pictures.drawn("flow 3 2 True"), "a picture that somebody else made")
     untrusted.outputs = [nbformat.v4.new_output("execute_result", {"text/html": html}, execution_count=1)]
     nb: browse.Notebook = opened(lab_server.write("pictures.ipynb", [untrusted, MADE, "WhatIf()"]))
     nb.theme(browse.DARK)
     # Alone at first: the style that a trusted picture brings along holds for the whole page.
-    assert_takes(nb, 0, browse.DARK, shots)
+    assert_takes(nb, 0, browse.DARK)
     nb.run_cell(1)
     nb.run_cell(2)
     for theme in (browse.DARK, browse.LIGHT):
         nb.theme(theme)
         for index in range(3):
-            assert_takes(nb, index, theme, shots)
+            assert_takes(nb, index, theme)
     assert not nb.cells.nth(0).locator("style").count(), "JupyterLab took it for untrusted"
     assert nb.errors() == []
 
 
-def assert_takes(nb: browse.Notebook, index: int, theme: str, shots: Path) -> None:
+def assert_takes(nb: browse.Notebook, index: int, theme: str) -> None:
     """The picture of a cell takes the page's ground in this theme, and its ink stands out from it."""
     ground = nb.page.locator(".jp-Notebook").first.evaluate("element => getComputedStyle(element).backgroundColor")
     page = tuple(map(int, re.findall(r"\d+", ground)))
     image = nb.cells.nth(index).locator("img.labkit-picture")
     expect(image).to_be_visible()
-    shot = image.screenshot(path=shots / f"picture {index} in {theme}.png")
+    shot = image.screenshot()
     pixels = (255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3]).round().astype(int)
     assert tuple(pixels[2, 2]) == page, "the picture's ground is the page's"
     assert (pixels == page).all(axis=2).mean() > 0.3

@@ -19,31 +19,26 @@ SHIFT = "%%flow x -> y --predict\ny = torch.empty(2)\nr = dist.isend(x, (rank + 
 SHIFT += "\nr.wait();"
 
 
-def test_a_page_that_nobody_trusts_has_the_blanks_and_folds_the_answer_away(opened, lab_server, shots):
+def test_a_page_that_nobody_trusts_folds_the_answer_away_and_tiles_are_filled_in_and_compared(
+    opened, lab_server, shoot
+):
     cell = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
     html = SealedFlow(Flow(SUMS))._repr_mimebundle_()["text/html"]
     cell.outputs = [nbformat.v4.new_output("execute_result", {"text/html": html}, execution_count=1)]
-    nb: browse.Notebook = opened(lab_server.write("static.ipynb", [cell]))
+    nb: browse.Notebook = opened(lab_server.write("sealed.ipynb", [cell, START, X, SHIFT, "1 + 1"]))
     blanks, answer = nb.cells.first.locator("img").all()
     expect(blanks).to_be_visible()
     expect(answer).to_be_hidden()
     nb.cells.first.get_by_text("What the ranks hold").click()
     expect(answer).to_be_visible()
-    nb.page.screenshot(path=shots / "static.png")
-
-
-def test_tiles_are_filled_in_and_compared_with_the_ranks(opened, lab_server, shots):
-    nb: browse.Notebook = opened(lab_server.write("sealed.ipynb", [START, X, SHIFT, "1 + 1"]))
-    nb.run_cell(0)
     nb.run_cell(1)
-    cell = nb.run_cell(2)
+    nb.run_cell(2)
+    cell = nb.run_cell(3)
     button = cell.get_by_role("button", name="Compare with the ranks")
     expect(button).to_be_visible()
     assert "The ranks" not in cell.locator(".jp-OutputArea").inner_text()
     expect(cell.locator("img")).to_have_count(0)
-    for theme in (browse.DARK, browse.LIGHT):
-        nb.theme(theme)
-        nb.page.screenshot(path=shots / f"sealed in {theme}.png")
+    shoot(nb, "sealed")
     cell.get_by_role("textbox", name="rank 0, place 0").click()
     for typed, key in (("dd", "Tab"), ("31", "Enter"), ("0", "Tab"), ("1", "Tab"), ("10", "Tab"), ("12", "Tab")):
         nb.page.keyboard.type(typed)
@@ -63,8 +58,6 @@ def test_tiles_are_filled_in_and_compared_with_the_ranks(opened, lab_server, sho
     expect(cell.get_by_text("✓")).to_have_count(5)
     expect(cell.get_by_text("✗ 11")).to_be_visible()
     expect(cell.locator("img[alt*='After, y: rank 0 holds [30, 31]']")).to_be_visible()
-    expect(nb.cells).to_have_count(4)
-    for theme in (browse.DARK, browse.LIGHT):
-        nb.theme(theme)
-        nb.page.screenshot(path=shots / f"held in {theme}.png")
+    expect(nb.cells).to_have_count(5)
+    shoot(nb, "held")
     assert nb.errors() == []

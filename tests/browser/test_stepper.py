@@ -19,26 +19,6 @@ for step in range(2):
     request.wait()"""
 
 
-def test_the_stepper_steps_by_button_and_arrow_and_keeps_its_keys(opened, lab_server, shots):
-    nb: browse.Notebook = opened(lab_server.write("steps.ipynb", [START, SHIFT, "lab.last.steps()", "1 + 1"]))
-    nb.run_cell(0)
-    nb.run_cell(1)
-    stepper = nb.run_cell(2).get_by_role("group", name="Step through the messages")
-    picture = stepper.locator("img[alt^='step']")
-    expect(picture).to_have_attribute("alt", "step 1: 0→1 [0, 1] · 1→2 [10, 11] · 2→3 [20, 21] · 3→0 [30, 31]")
-    stepper.get_by_role("button", name="one step on").click()
-    expect(stepper.get_by_text("step 2 of 2", exact=True)).to_be_visible()
-    nb.page.keyboard.press("ArrowRight")
-    expect(stepper.get_by_text("after step 2", exact=True)).to_be_visible()
-    nb.page.keyboard.press("ArrowLeft")
-    expect(stepper.get_by_text("step 2 of 2", exact=True)).to_be_visible()
-    nb.page.keyboard.press("d")
-    nb.page.keyboard.press("d")
-    expect(nb.cells).to_have_count(4)
-    nb.page.screenshot(path=shots / "stepper.png")
-    assert nb.errors() == []
-
-
 LATE = """%%px
 def ring_reduce_scatter(x):
     chunks = x.clone().tensor_split(world_size)
@@ -52,12 +32,26 @@ def ring_reduce_scatter(x):
     return chunks[rank]"""
 
 
-def test_the_learners_messages_play_beside_the_workbooks(opened, lab_server, shots):
-    cells = [START, LATE, 'lab.exercise("ring_reduce_scatter").steps()', "1 + 1"]
-    nb: browse.Notebook = opened(lab_server.write("beside.ipynb", cells))
+def test_it_steps_by_button_and_arrow_keeps_its_keys_and_plays_the_workbooks_messages_beside(opened, lab_server, shoot):
+    beside = 'lab.exercise("ring_reduce_scatter").steps()'
+    cells = [START, SHIFT, "lab.last.steps()", LATE, beside, "1 + 1"]
+    nb: browse.Notebook = opened(lab_server.write("steps.ipynb", cells))
     nb.run_cell(0)
     nb.run_cell(1)
     stepper = nb.run_cell(2).get_by_role("group", name="Step through the messages")
+    picture = stepper.locator("img[alt^='step']")
+    expect(picture).to_have_attribute("alt", "step 1: 0→1 [0, 1] · 1→2 [10, 11] · 2→3 [20, 21] · 3→0 [30, 31]")
+    stepper.get_by_role("button", name="one step on").click()
+    expect(stepper.get_by_text("step 2 of 2", exact=True)).to_be_visible()
+    nb.page.keyboard.press("ArrowRight")
+    expect(stepper.get_by_text("after step 2", exact=True)).to_be_visible()
+    nb.page.keyboard.press("ArrowLeft")
+    expect(stepper.get_by_text("step 2 of 2", exact=True)).to_be_visible()
+    nb.page.keyboard.press("d")
+    nb.page.keyboard.press("d")
+    expect(nb.cells).to_have_count(len(cells))
+    nb.run_cell(3)
+    stepper = nb.run_cell(4).get_by_role("group", name="Step through the messages")
     pictures = stepper.locator("img[alt^='step']")
     expect(pictures).to_have_count(2)
     stepper.get_by_role("button", name="one step on").click()
@@ -65,5 +59,5 @@ def test_the_learners_messages_play_beside_the_workbooks(opened, lab_server, sho
     expect(pictures.last).to_have_attribute("alt", re.compile(r"^step 2: 0→1 \[34\] ·"))
     nb.page.keyboard.press("ArrowRight")
     expect(stepper.get_by_text("step 3 of 3", exact=True).first).to_be_visible()
-    nb.page.screenshot(path=shots / "beside.png")
+    shoot(nb, "steps")
     assert nb.errors() == []

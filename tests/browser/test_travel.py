@@ -27,7 +27,7 @@ def cursor(traveller: Locator) -> float:
     return float(traveller.locator(".labkit-cursor i").evaluate("line => parseFloat(line.style.left)"))
 
 
-def test_arrow_keys_move_the_cursor_and_the_tensors_change_when_the_operation_ends(opened, lab_server, shots):
+def test_arrow_keys_move_the_cursor_and_the_tensors_change_when_the_operation_ends(opened, lab_server, shoot):
     cells = [START, SUM, "lab.last.travel()", HANG, "lab.last.travel()", "1 + 1"]
     nb: browse.Notebook = opened(lab_server.write("travel.ipynb", cells))
     nb.run_cell(0)
@@ -47,17 +47,14 @@ def test_arrow_keys_move_the_cursor_and_the_tensors_change_when_the_operation_en
     rank = int(re.search(r"rank (\d) leaves", caption.inner_text())[1])
     row = traveller.locator("tbody tr").nth(rank)
     expect(row).to_contain_text(re.compile(rf"x\s*1040 was \[{rank + 1}, 10\]"))
-    nb.page.screenshot(path=shots / "travel-light.png")
     nb.page.keyboard.press("d")
     nb.page.keyboard.press("d")
     expect(nb.cells).to_have_count(6)
-    nb.theme(browse.DARK)
-    nb.page.screenshot(path=shots / "travel-dark.png")
-    nb.theme(browse.LIGHT)
+    shoot(nb, "travel")
     nb.run_cell(3)
     traveller = nb.run_cell(4).get_by_role("group", name="Travel through the moments of the cell")
     for r in (0, 1, 3):
         words = re.compile(r"in all_reduce \(line 3\).*waiting for rank 2")
         expect(traveller.locator("tbody tr").nth(r)).to_contain_text(words)
     expect(traveller.locator("tbody tr").nth(2)).to_contain_text("finished the cell")
-    nb.page.screenshot(path=shots / "travel-hang.png")
+    shoot(nb, "travel, hang")

@@ -1,6 +1,7 @@
 """What holds on two hosts under every launcher: test_ssh.py, test_slurm.py and test_mpi.py run these tests.
 
-`Everywhere` shares one lab among its tests, `Ends` starts one for each and looks for what is left of it.
+`Everywhere` shares one lab among its tests, `Ends` starts one for each and looks for what is left of it. What the
+processes on the hosts do by themselves is the same under every launcher, and tested in test_ssh.py alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 
-from tests.hosts.hosts import NAMES, Hosts, Process
+from tests.hosts.files import NODES
+from tests.hosts.hosts import CHECKOUT, HOME, NAMES, Hosts, Process
 from tests.hosts.notebook import HostNotebook
 from tests.live.notebook import Cell
 from tests.live.processes import eventually
@@ -27,15 +30,8 @@ ALIVE = """%%px
 y = torch.ones(1)
 dist.all_reduce(y)
 print(rank, world_size, int(y), globals().get('keep'))"""
+ABANDONED = "%px import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)"
 REJOINED = "the process group is joined again; all variables are kept"
-
-
-LOOPS = {
-    "waiting and computing": "if rank == 0:\n    while True: pass\ndist.barrier()",
-    "all computing": "while True: pass",
-    "sleeping in C": "import ctypes\nctypes.PyDLL(None).sleep(1000)",
-    "standing still": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-}
 
 
 def begin(hosts: Hosts, notebook: HostNotebook, code: str) -> str:
@@ -100,6 +96,10 @@ def left(hosts: Hosts) -> list[str]:
     """What is left on the hosts, the notebook, MPI's empty folders and torch's cache of compiled code excepted."""
     others = re.compile(r"kernel|: /tmp/ompi\.\w+\.0$|: /tmp/torchinductor_")
     return [what for what in hosts.left() if not others.search(what)]
+
+
+def nothing_is_left(hosts: Hosts) -> None:
+    assert eventually(lambda: not left(hosts), GONE), "\n".join(left(hosts))
 
 
 class Everywhere(Launcher):
@@ -255,6 +255,12 @@ class Everywhere(Launcher):
         assert notebook.wait(pending).status == "ok"
         alive(notebook)
 
+    def test_stop_leaves_nothing(self, three, notebook):
+        """The last test here: it stops the lab that they share."""
+        notebook.value(ABANDONED)
+        notebook.value("lab.stop()")
+        nothing_is_left(three)
+
 
 class Ends(Launcher):
     """How a lab ends: nothing of it is left on any host, neither process nor file nor job."""
@@ -266,37 +272,16 @@ class Ends(Launcher):
 
     @pytest.fixture
     def lab(self, notebook: HostNotebook) -> HostNotebook:
-        """The notebook, with a lab whose ranks have children that nobody waits for."""
+        """The notebook, with a lab whose ranks have children that they do not wait for."""
         cell = self.start(notebook)
         assert cell.status == "ok", cell
-        notebook.value("%px import subprocess; child = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+        notebook.value(ABANDONED)
         return notebook
 
-    def nothing_is_left(self, hosts: Hosts) -> None:
-        assert eventually(lambda: not left(hosts), GONE), "\n".join(left(hosts))
-
-    def test_stop_leaves_nothing(self, hosts, lab):
-        lab.value("lab.stop()")
-        self.nothing_is_left(hosts)
-
-    def test_a_kernel_that_is_killed_leaves_nothing(self, hosts, lab):
+    def test_a_kernel_killed_while_its_ranks_stand_still_leaves_nothing(self, hosts, lab):
+        begin(hosts, lab, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")
         lab.kill()
-        self.nothing_is_left(hosts)
-
-    @pytest.mark.parametrize("code", LOOPS.values(), ids=LOOPS)
-    def test_a_kernel_killed_during_a_cell_leaves_nothing(self, hosts, lab, code):
-        begin(hosts, lab, code)
-        lab.kill()
-        self.nothing_is_left(hosts)
-
-    def test_a_restart_leaves_nothing_and_a_new_lab_starts(self, hosts, lab):
-        lab.restart()
-        self.nothing_is_left(hosts)
-        assert self.start(lab).status == "ok"
-
-    def test_a_kernel_that_shuts_down_leaves_nothing(self, hosts, lab):
-        lab.close(now=False)
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
 
     def test_a_kernel_killed_behind_a_cut_link_leaves_nothing(self, hosts, lab):
         """A host that is cut off waits for a while before it ends its part; sshd, orted and slurmd hear of it later."""
@@ -311,15 +296,18 @@ class Ends(Launcher):
         """What labkit has to answer for, where a host or a link was lost."""
         return left(hosts)
 
-    @pytest.mark.parametrize("moment", ["Starting a process on each host", "Importing torch on", "Starting 4 ranks"])
-    def test_stop_during_the_start_leaves_nothing(self, hosts, notebook, moment):
+    def test_stop_as_the_hosts_start_their_processes_leaves_nothing(self, hosts, notebook):
+        self.stopped_while(hosts, notebook, "Starting a process on each host")
+
+    def stopped_while(self, hosts: Hosts, notebook: HostNotebook, moment: str) -> None:
+        """Press Stop at this moment of a start: nothing is left, and the next start is well."""
         pending = notebook.send(f"from labkit import start\nlab = start({self.arguments})")
         notebook.until_shown(pending, moment)
         assert eventually(lambda: hosts.processes("nb"))
         notebook.interrupt()
         cell = notebook.wait(pending)
         assert cell.status == "error", cell
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
         assert self.start(notebook).status == "ok"
 
     def test_a_kernel_killed_during_the_start_leaves_nothing(self, hosts, notebook):
@@ -327,15 +315,7 @@ class Ends(Launcher):
         notebook.until_begun(pending)
         assert eventually(lambda: hosts.processes("nb"))
         notebook.kill()
-        self.nothing_is_left(hosts)
-
-    def test_a_host_that_is_lost_is_named_and_the_rest_ends(self, hosts, lab):
-        lab.value("%px keep = 100 + rank")
-        hosts.kill("nb")
-        cell = lab.run(ALIVE)
-        assert "nb" in cell.error + cell.stdout, cell
-        lab.value("lab.stop()")
-        assert eventually(lambda: not self.mine(hosts), GONE), self.mine(hosts)
+        nothing_is_left(hosts)
 
     def test_a_host_lost_during_a_cell_is_named_and_the_rest_ends(self, hosts, lab):
         # Who computes is on the lost host: the others may wait, or be told by Gloo that a connection is closed.
@@ -360,7 +340,7 @@ class Ends(Launcher):
             cell = lab.run(ALIVE)
         assert cell.status == "ok", cell
         lab.value("lab.stop()")
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
 
     def test_a_host_that_is_out_of_reach_fails_the_start_and_leaves_nothing(self, hosts, notebook):
         hosts.cut("nb")
@@ -370,3 +350,27 @@ class Ends(Launcher):
         hosts.mend("nb")
         assert eventually(lambda: not self.mine(hosts), GONE), self.mine(hosts)
         assert self.start(notebook).status == "ok"
+
+
+def write_profile(hosts: Hosts, node: str, name: str, settings: str) -> None:
+    profile = hosts.path(node, f"{HOME}/.ipython/profile_{name}")
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipcluster_config.py").write_text(f"c = get_config()\n{settings}\n")
+
+
+@contextmanager
+def ranks_on_both(hosts: Hosts) -> Iterator[None]:
+    """Assert that each host has sent what a lesson's ranks send, and that nothing is left on any."""
+    before = [hosts.bytes(node).sent for node in NODES]
+    yield
+    for node, first in zip(NODES, before, strict=True):
+        assert hosts.bytes(node).sent > first + 1_000_000, f"no rank of this lesson was on {node}"
+    assert eventually(lambda: not left(hosts)), left(hosts)
+
+
+def lesson_passes(hosts: Hosts, lesson: str, settings: str, **more: str) -> None:
+    """Run a lesson that knows nothing of several hosts: a profile's settings alone say where its ranks are."""
+    write_profile(hosts, "head", "far", settings)
+    with ranks_on_both(hosts):
+        done = hosts.nbval(CHECKOUT / f"notebooks/{lesson}.ipynb", LABKIT_PROFILE="far", **more)
+        assert done.returncode == 0, done.stdout + done.stderr

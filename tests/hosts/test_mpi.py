@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from tests.hosts.everywhere import ALIVE, Ends, Everywhere, Launcher, alive, left, states, table
+from tests.hosts.everywhere import ALIVE, Ends, Everywhere, Launcher, alive, left, lesson_passes, states, table
+from tests.hosts.means import MPIEXEC
 from tests.live.processes import eventually
 
 
@@ -25,6 +26,14 @@ class TestEnds(Mpi, Ends):
     def mine(self, hosts):
         """An mpiexec that waits for a host it has lost is killed in the end, and its own folder stays."""
         return [what for what in left(hosts) if "/tmp/ompi." not in what]
+
+
+def test_a_lesson_passes(hosts):
+    settings = (
+        'c.Cluster.engine_launcher_class = "mpi"\nc.Lab.hosts = {"na": 2, "nb": 2}\n'
+        f'c.MPILauncher.mpi_cmd = ["{MPIEXEC}"]'
+    )
+    lesson_passes(hosts, "00-start-here", settings, **hosts.mpi)
 
 
 def test_a_name_that_no_host_has_is_said(hosts):

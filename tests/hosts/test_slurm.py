@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-import time
+import sys
 
 import pytest
 
-from tests.hosts.everywhere import ALIVE, Ends, Everywhere, Launcher, alive, begin, left, table
+from tests.hosts.everywhere import (
+    ALIVE,
+    Ends,
+    Everywhere,
+    Launcher,
+    alive,
+    begin,
+    left,
+    ranks_on_both,
+    table,
+    write_profile,
+)
+from tests.hosts.files import NODES
+from tests.hosts.hosts import CHECKOUT, HOME, SHARED
 from tests.live.processes import eventually
 
 
@@ -60,12 +74,10 @@ def nothing_but(hosts, job):
 
 def test_stop_takes_a_start_out_of_the_queue(hosts, notebook, full):
     pending = waiting(hosts, notebook)
-    time.sleep(2)  # for it to be said; nothing depends on this
+    notebook.until_shown(pending, "waits in the queue (PENDING, Resources). Stop ends it.")
     notebook.interrupt()
     cell = notebook.wait(pending)
     assert "KeyboardInterrupt" in cell.error or "Stop" in cell.error, cell
-    assert "queue" in cell.stdout, cell
-    assert "Resources" in cell.stdout, cell
     nothing_but(hosts, full)
 
 
@@ -153,3 +165,23 @@ def test_a_node_that_is_down_is_waited_for_and_stop_ends_that(hosts, notebook):
     notebook.interrupt()
     assert notebook.wait(pending).status == "error"
     assert eventually(lambda: not left(hosts), 10), left(hosts)
+
+
+def test_the_readmes_batch_script_runs_a_lesson_on_its_jobs_nodes(hosts):
+    """Word for word: `~/collectives-workbook` and its .venv lead to this checkout and this Python on both nodes."""
+    script = re.search(r"```bash\n(#!/bin/bash\n.*?)```", (CHECKOUT / "README.md").read_text(), re.DOTALL)[1]
+    name, settings = re.search(r"LABKIT_PROFILE=(\w+) +# (.*)", script).groups()
+    for node in NODES:
+        write_profile(hosts, node, name, settings)  # the hosts share no home, unlike a cluster's
+        hosts.run(node, ["ln", "-sfn", str(CHECKOUT), f"{HOME}/collectives-workbook"])
+        if not (CHECKOUT / ".venv").exists():
+            hosts.run(node, ["ln", "-sfn", sys.prefix, f"{CHECKOUT}/.venv"])
+    with ranks_on_both(hosts):
+        # What a job prints goes to a file in the folder that it was submitted from, as the first of its nodes sees it.
+        done = hosts.run("head", ["sbatch", "--wait"], cwd=SHARED, input=script, timeout=600, check=False)
+        (output,) = hosts.path("head", SHARED).glob("slurm-*.out")
+        said = output.read_text()
+        output.unlink()
+        assert done.returncode == 0, done.stdout + done.stderr + said
+        assert re.search(r"\n=+ \d+ passed[^\n]* =+\n$", said), said
+        assert "failed" not in said.splitlines()[-1]

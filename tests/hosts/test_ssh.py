@@ -6,8 +6,19 @@ import sys
 
 import pytest
 
-from tests.hosts.everywhere import Ends, Everywhere, Launcher, left, stop_agent
-from tests.hosts.hosts import CHECKOUT, HOME
+from tests.hosts.everywhere import (
+    ALIVE,
+    GONE,
+    Ends,
+    Everywhere,
+    Launcher,
+    begin,
+    left,
+    lesson_passes,
+    nothing_is_left,
+    stop_agent,
+)
+from tests.hosts.hosts import CHECKOUT, HOME, SHARED
 from tests.live.processes import eventually
 
 
@@ -20,11 +31,55 @@ class TestEverywhere(Ssh, Everywhere):
     pass
 
 
+COMPUTING = {
+    "waiting and computing": "if rank == 0:\n    while True: pass\ndist.barrier()",
+    "all computing": "while True: pass",
+    "sleeping in C": "import ctypes\nctypes.PyDLL(None).sleep(1000)",
+}
+
+
 class TestEnds(Ssh, Ends):
+    def test_a_kernel_that_is_killed_leaves_nothing(self, hosts, lab):
+        lab.kill()
+        nothing_is_left(hosts)
+
+    @pytest.mark.parametrize("code", COMPUTING.values(), ids=COMPUTING)
+    def test_a_kernel_killed_during_a_cell_leaves_nothing(self, hosts, lab, code):
+        begin(hosts, lab, code)
+        lab.kill()
+        nothing_is_left(hosts)
+
+    def test_a_restart_leaves_nothing_and_a_new_lab_starts(self, hosts, lab):
+        lab.restart()
+        nothing_is_left(hosts)
+        assert self.start(lab).status == "ok"
+
+    def test_a_kernel_that_shuts_down_leaves_nothing(self, hosts, lab):
+        lab.close(now=False)
+        nothing_is_left(hosts)
+
+    def test_a_host_that_is_lost_is_named_and_the_rest_ends(self, hosts, lab):
+        lab.value("%px keep = 100 + rank")
+        hosts.kill("nb")
+        cell = lab.run(ALIVE)
+        assert "nb" in cell.error + cell.stdout, cell
+        lab.value("lab.stop()")
+        assert eventually(lambda: not self.mine(hosts), GONE), self.mine(hosts)
+
+    @pytest.mark.parametrize("moment", ["Importing torch on", "Starting 4 ranks"])
+    def test_stop_as_ranks_come_up_leaves_nothing(self, hosts, notebook, moment):
+        self.stopped_while(hosts, notebook, moment)
+
     def test_a_kernel_killed_while_a_hosts_process_stands_still_leaves_nothing(self, hosts, lab):
         stop_agent(hosts, "nb")
         lab.kill()
-        self.nothing_is_left(hosts)
+        nothing_is_left(hosts)
+
+
+def test_a_lesson_passes(hosts):
+    """It saves a checkpoint that every rank reads: temporary files are told to lie where all hosts see them."""
+    settings = 'c.Cluster.engine_launcher_class = "ssh"\nc.SSHEngineSetLauncher.engines = {"na": 2, "nb": 2}'
+    lesson_passes(hosts, "09-ddp-by-hand", settings, TMPDIR=SHARED)
 
 
 @pytest.fixture

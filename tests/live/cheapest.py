@@ -1,8 +1,63 @@
-"""Solutions that take the least possible, and in what they do, where the workbook's own takes more."""
+"""Solutions that take the least possible, and in what they do, where the workbook's own takes more.
+
+`hold_to_the_least` is what the tests of solutions say of a right one's costs.
+"""
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from labkit import exercises
+from labkit.grading.attempt import Attempt
+from labkit.grading.exercise import Exercise
+from labkit.grading.finding import Finding, judged
+from labkit.grading.inputs import Case
+from labkit.grading.score import scored
+from labkit.show.score import LESS
+from labkit.show.verdict import Verdict
+
+
+def invited(verdict: Verdict) -> set[str]:
+    """In what the verdict says that it can be done with less."""
+    (said,) = re.findall(r"It can be done with (.*?)\.", repr(verdict)) or [""]
+    return {cost for cost, less in LESS.items() if less in said}
+
+
+def runs_of_checks(patch: pytest.MonkeyPatch) -> list[tuple[Case, Attempt]]:
+    """Return a list that grows by each undisturbed run that a check makes, and its input."""
+    runs: list[tuple[Case, Attempt]] = []
+
+    def kept(exercise: Exercise, case: Case, ran: Attempt, want: list, mode: str) -> Finding | None:
+        if not mode:
+            runs.append((case, ran))
+        return judged(exercise, case, ran, want, mode)
+
+    patch.setattr("labkit.cluster.check.judged", kept)
+    return runs
+
+
+def hold_to_the_least(exercise: Exercise, verdict: Verdict, runs: list[tuple[Case, Attempt]]) -> None:
+    """Assert that a right solution takes no less than the card's least, and that the verdict shows both figures.
+
+    The verdict is about the largest input on most ranks; on fewer ranks, bytes and steps are those of the check's runs.
+    """
+    for n in sorted(exercise.ranks):
+        score = scored(exercise, *max((run for run in runs if run[0].n == n), key=lambda run: run[0].size))
+        assert all(getattr(score, c) >= least - 1e-9 for c, least in score.least(exercise).items() if c != "memory"), n
+    shown, score = repr(verdict), verdict.score
+    assert (score.n, score.size) == (n, max(case.size for case in exercise.inputs(n)))
+    least = score.least(exercise)
+    assert least
+    for cost, value in least.items():
+        mine = getattr(score, cost)
+        assert mine >= value - 1e-9, (n, cost)
+        assert f": {round(mine):,} (least possible: {round(value):,})" in shown
+        assert f">{round(value):,}</td>" in verdict._repr_html_()
+    assert "less than the workbook" not in shown
+    assert invited(verdict) == {cost for name, cost, _ in CHEAPEST if name == exercise.name}
+
 
 CHEAPEST = [
     (

@@ -62,6 +62,15 @@ def lab():
 
 
 @pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """Let a module's labs import once, before they fork, what each rank's first optimizer imports: a second of CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
+        patch.setenv("LABKIT_PRELOAD", "torch._dynamo")
+        yield
+
+
+@pytest.fixture(scope="module")
 def notebook():
     """A notebook with three ranks, for a whole module."""
     with Notebook() as notebook:

@@ -1,4 +1,4 @@
-"""A lesson with its stubs replaced by the solutions, cell by cell in a real kernel: every check says right."""
+"""A lesson's exercise cells with the stubs replaced by the solutions, in a real kernel: every check says right."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from tests.live.notebook import Notebook
 
 
 def test_a_lesson_whose_exercises_are_solved_says_so(tmp_path: Path):
-    lesson = "02"
+    lesson = "00"
     answers = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
     names = [e.name for e in exercises.every().values() if e.lesson == lesson]
-    cells = code(lesson)
+    needed = ("lab = start(", "lab.progress(")  # the other cells, without an exercise, nbval runs
+    cells = [c for c in code(lesson) if "exercise" in c.metadata.get("tags", ()) or any(n in c.source for n in needed)]
     right = {}
     with Notebook(LABKIT_PROGRESS=str(tmp_path), LABKIT_QUIET="1") as notebook:
         for cell in cells:

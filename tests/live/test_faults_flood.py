@@ -40,8 +40,9 @@ def resident(lab):
     return psutil.Process(pid).memory_info().rss
 
 
-@pytest.mark.parametrize(("stream", "many"), [("stdout", 1_000_000), ("stderr", 200_000)])
-def test_a_million_lines_on_every_rank_are_shown_cut_and_a_file_of_each_has_all(lab, capsys, stream, many):
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_many_lines_on_every_rank_are_shown_cut_and_a_file_of_each_has_all(lab, capsys, stream):
+    many = 200_000
     before = resident(lab)
     tens = "print(*range(i, i + 10), sep='\\n', file=sys.{stream})"
     lab.run(f"for i in range(0, {many}, 10): {tens.format(stream=stream)}")

@@ -12,12 +12,24 @@ EACH = "rank 0 │ 2 100\nrank 1 │ 2 101\n"
 PIDS = "[row['pid'] for row in lab.status()]"
 
 
+STARTS = "from labkit import start\nlab = start(2, timeout=20)"
+KEEPS = "%%px\nfrom pathlib import Path\nkeep = 100 + rank"
+
+
+@pytest.fixture(scope="module")
+def one():
+    """The notebook that goes on, whatever befalls the other one."""
+    with Notebook() as notebook:
+        notebook.value(STARTS)
+        notebook.run(KEEPS)
+        yield notebook
+
+
 @pytest.mark.parametrize("how", ["kill", "restart", "stop"])
-def test_a_cell_of_one_notebook_goes_on_while_the_other_one_ends(tmp_path, how):
-    with Notebook() as one, Notebook() as other:
-        for notebook in (one, other):
-            notebook.value("from labkit import start\nlab = start(2, timeout=20)")
-            notebook.run("%%px\nfrom pathlib import Path\nkeep = 100 + rank")
+def test_a_cell_of_one_notebook_goes_on_while_the_other_one_ends(one, tmp_path, how):
+    with Notebook() as other:
+        other.value(STARTS)
+        other.run(KEEPS)
         ranks = one.value(PIDS)
         trace = Trace.of(eval(other.value("lab.address")))
         begun, on = f"Path('{tmp_path}', str(rank))", f"Path('{tmp_path}', 'on')"

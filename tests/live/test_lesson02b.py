@@ -260,8 +260,8 @@ def test_a_rank_that_dies_holds_no_lock():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_the_cells_run_on_two_three_and_four_ranks(n):
+@pytest.mark.parametrize("n", [2, 3])  # on four, nbval runs them
+def test_the_cells_run_on_fewer_ranks_than_four(n):
     with labkit.start(n) as lab:
         for source, _ in run_cells(lab, "02b"):
             if "window = open_window(3)" in source:

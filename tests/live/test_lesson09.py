@@ -152,16 +152,14 @@ def cells(*beginnings: str) -> list[str]:
     return chosen
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def ranks(request, tmp_path_factory):
-    """A lab of fewer ranks than the lesson was written for, with the workbook's functions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(request.param) as lab:
-            lab.use("data_parallel", "average_in_buckets", "overlapped", "save_whole", "distributed_mean")
-            for cell in cells("import warnings\n", "class Noisy", "import io\n", "def train(path", "def save_plainly"):
-                lab.run(cell)
-            yield lab
+@pytest.fixture(scope="module")
+def ranks(training):
+    """A lab of three ranks, among which a batch does not divide, with the workbook's functions."""
+    with labkit.start(3) as lab:
+        lab.use("data_parallel", "average_in_buckets", "overlapped", "save_whole", "distributed_mean")
+        for cell in cells("import warnings\n", "class Noisy", "import io\n", "def train(path", "def save_plainly"):
+            lab.run(cell)
+        yield lab
 
 
 def test_averaged_gradients_keep_different_copies_exactly_as_far_apart(ranks):

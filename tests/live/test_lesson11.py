@@ -345,9 +345,7 @@ errors.append(off(torch.nn.utils.parameters_to_vector(layers.parameters()).detac
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(training):
     """Three ranks, with time to import what they train with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(3, timeout=10) as lab:
-            yield lab
+    with labkit.start(3, timeout=10) as lab:
+        yield lab

@@ -153,12 +153,10 @@ EACH = [(name, source) for name, sources in OTHER_WAYS.items() for source in sou
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(training):
     """Three ranks, with time to import what they train with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(3, timeout=20) as lab:
-            yield lab
+    with labkit.start(3, timeout=20) as lab:
+        yield lab
 
 
 @pytest.mark.parametrize(("name", "source"), EACH)

@@ -371,9 +371,7 @@ def test_both_copies_of_a_tied_matrix_get_the_sum_of_their_gradients(second):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(training):
     """Three ranks, with time to import what they train with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(RANKS, timeout=10) as lab:
-            yield lab
+    with labkit.start(RANKS, timeout=10) as lab:
+        yield lab

@@ -211,9 +211,7 @@ def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, scr
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(training):
     """Three ranks, with time to import what they train with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(3, timeout=10) as lab:
-            yield lab
+    with labkit.start(3, timeout=10) as lab:
+        yield lab

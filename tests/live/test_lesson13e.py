@@ -301,9 +301,7 @@ def test_the_cells_of_13f_find_every_number_again_bit_by_bit(lab, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(training):
     """Three ranks, with time to import what they load with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(3, timeout=20) as lab:
-            yield lab
+    with labkit.start(3, timeout=20) as lab:
+        yield lab

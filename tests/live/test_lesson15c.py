@@ -14,21 +14,18 @@ MESHES = {4: [(2, 2, 1), (2, 1, 2), (1, 2, 2)], 8: [(2, 2, 2)]}
 
 
 @pytest.fixture(scope="module", params=MESHES, ids=lambda n: f"{n} ranks")
-def laid(request: pytest.FixtureRequest, tmp_path_factory):
+def laid(request: pytest.FixtureRequest, training):
     """A lab with the lesson's functions, and the bytes and losses of every plan in every order."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(request.param, timeout=30) as lab:
-            assert list(run_cells(lab, "15c"))
-            every = [planning.orders(Plan(*shape, 2)) for shape in MESHES[lab.n]]
-            yield lab, {its: counted(lab, its) for them in every for its in (them[0], them[-1])}
+    with labkit.start(request.param, timeout=30) as lab:
+        assert list(run_cells(lab, "15c"))
+        every = [planning.orders(Plan(*shape, 2)) for shape in MESHES[lab.n]]
+        yield lab, {its: counted(lab, its) for them in every for its in (them[0], them[-1])}
 
 
 def counted(lab: labkit.Lab, its: Plan) -> dict:
     lab.push(order=its.order.split(), sizes={"data": its.data, "tensor": its.tensor, "pipe": its.pipe})
     lab.run("groups, model, optimizer = lay_out(order, sizes)")
-    lab.run("loss, _ = training_step(groups, model, optimizer)")
-    wire = lab.wire("_, kept = training_step(groups, model, optimizer, step=1)")
+    wire = lab.wire("loss, kept = training_step(groups, model, optimizer)")
     lab.run("held, place = footprint(model, optimizer), dist.get_rank(groups['pipe'])")
     told = {name: lab.pull(name) for name in ("held", "place", "kept")}
     return told | {"matrix": wire.matrix, "loss": sum(lab.pull("float(loss)")) / its.data / its.tensor}
