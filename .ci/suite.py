@@ -139,21 +139,24 @@ class Progress:
         """Count the tests; every worker has the same."""
         self.all = len(ids)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Let pytest write nothing for a test; what is not in order gets a line of its own."""
-        category = {"passed": "passed" if report.when == "call" else "", "skipped": "skipped"}
-        bad = "failed" if report.when == "call" else "error"
-        return category.get(report.outcome, bad), "", ""
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Iterator[None]:
+        """Let pytest count a test, and write nothing."""
+        category, *_ = yield
+        return category, "", ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up what a test took, and tell how far the run is."""
-        self.files[report.nodeid.partition("::")[0]].add(report)
-        self.families[parts.family(report.nodeid).name].add(report)
-        self.ended += report.when == "teardown"
-        self.failed += report.failed
         if report.failed:
-            self._write(f"FAILED {report.nodeid}" + (f" (in its {report.when})" if report.when != "call" else ""))
+            self.failed += 1
+            within = (
+                f" [{report.context.msg}]" if isinstance(report, pytest.SubtestReport) else f" in its {report.when}"
+            )
+            self._write(f"FAILED {report.nodeid}" + within.removesuffix(" in its call"))
+        if not isinstance(report, pytest.SubtestReport):  # whose time is its test's
+            self.files[report.nodeid.partition("::")[0]].add(report)
+            self.families[parts.family(report.nodeid).name].add(report)
+            self.ended += report.when == "teardown"
         now = time.monotonic()
         if now > self.told + (0.2 if self.live else LINE_EVERY):
             self.told = now

@@ -148,14 +148,17 @@ def test_a_run_tells_its_part_its_failures_and_its_costs(tmp_path: Path, beside:
     (tmp_path / "tests/test_d.py").write_text(
         "import subprocess, sys\n"
         "def test_red():\n    assert 1 == 2\n"
+        "def test_within(subtests):\n"
+        "    for n in (1, 2):\n        with subtests.test(f'n = {n}'):\n            assert n == 1\n"
         "def test_busy():\n    subprocess.run([sys.executable, '-c', 'sum(range(10**8))'])\n"
     )
     command = [sys.executable, "-m", "pytest", "--turn=4", "-p", "no:cacheprovider", *beside, "tests"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "turn: TURN=0 of 4" in ran.stdout, ran.stdout + ran.stderr
     assert "FAILED tests/test_d.py::test_red\n" in ran.stdout
-    assert "1 failed, 2 passed" in ran.stdout
+    assert "FAILED tests/test_d.py::test_within [n = 2]\n" in ran.stdout
+    assert "3 failed, 2 passed" in ran.stdout
     ((tests, _, cpu),) = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)  tests/test_d.py$", ran.stdout, re.MULTILINE)
     ((whole,),) = [re.findall(r"([\d,]+) CPU seconds", ran.stdout)]
-    assert tests == "2"
+    assert tests == "3"
     assert float(whole) + 1 > float(cpu) > 0.5, "what a test's own programs spend counts"
