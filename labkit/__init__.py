@@ -21,7 +21,7 @@
       plot/        their pictures: matplotlib only, axes in, axes out
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
       rank/        what runs on an engine: the only room that imports torch
-      exercises/   the exercises with their solutions and planted mistakes, one module a lesson
+      exercises/   the exercises with their solutions, one module a lesson
       predictions/ the questions of the lessons with their answers and replies, one module a lesson
       grading/     a learner's function held against what it should do: pure, plain data in and out
       outcome/     what became of a cell, told in sentences, and why it is stuck: pure

@@ -1,20 +1,22 @@
-"""Lessons 15 and 15c say of a wrong result which planted mistake gives it. No ranks: the harness runs right here."""
+"""Lessons 15 and 15c say of a wrong result which mistake gives it. No ranks: the harness runs right here."""
 
 from typing import Any
 
 import pytest
 
 from labkit import exercises
-from labkit.grading.exercise import Exercise, Mutant
+from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
 from labkit.grading.slips import naming
+from tests import mistakes
+from tests.mistakes import Mistake
 
 NAMED = ("bytes_out_of_hosts", "stage_memory", "mates", "leaves_host", "fewest_micro", "what_is_wrong")
 MISTAKES = [
-    pytest.param(exercises.find(name), mutant, id=f"{name}-{mutant.why}")
+    pytest.param(mistake, id=f"{name}-{mistake.why}")
     for name in NAMED
-    for mutant in exercises.find(name).mutants
-    if mutant.verdict == "wrong"
+    for mistake in mistakes.every()[name]
+    if mistake.verdict == "wrong"
 ]
 
 
@@ -33,9 +35,9 @@ def told(exercise: Exercise, source: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize(("exercise", "mutant"), MISTAKES)
-def test_a_planted_mistake_is_named(exercise: Exercise, mutant: Mutant):
-    assert f" {mutant.why}" in told(exercise, mutant.of(exercise))
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_named(mistake: Mistake):
+    assert f" {mistake.why}" in told(mistake.exercise, mistake.source)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -53,13 +55,13 @@ def test_a_mistake_that_an_earlier_input_would_have_shown_is_not_named():
             means=lambda xs, **_: [2 * x[0] for x in xs],
             inputs=lambda n: [Case([(1,)] * n), Case([(2,)] * n), Case([(0,)] * n)],
             solution="def twice(x):\n    return 2 * x\n",
-            mutants=(
-                Mutant("adds 2", replace=("2 * x", "x + 2")),
-                Mutant("squares a number above 1", replace=("2 * x", "x * x + (x == 2) if x > 1 else 2 * x")),
-                Mutant("adds 3 to a number above 1", replace=("2 * x", "x + 3 if x > 1 else 2 * x")),
-                Mutant("adds 3", replace=("2 * x", "x + 3")),
-            ),
-        )
+        ),
+        {
+            "adds 2": ("2 * x", "x + 2"),
+            "squares a number above 1": ("2 * x", "x * x + (x == 2) if x > 1 else 2 * x"),
+            "adds 3 to a number above 1": ("2 * x", "x + 3 if x > 1 else 2 * x"),
+            "adds 3": ("2 * x", "x + 3"),
+        },
     )
     assert told(twice, "def twice(x):\n    return x + 2\n").endswith("if the function adds 2")
     said = told(twice, "def twice(x):\n    return 5 if x == 2 else 2 * x\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.theory.plan import CUT, REDUCED, WHOLE, all_reduced
 
 Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours
@@ -111,43 +111,6 @@ def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
         "pipe": min(pipe - 1, 2) * passed,
     }
 ''',
-    mutants=(
-        Mutant(
-            "cuts all activations by the tensor dimension", replace=("(4 + 13 / tensor)", "17 / tensor"), says="memory"
-        ),
-        Mutant(
-            "all-reduces the whole model's gradients",
-            replace=("all_reduced(4 * mine, data)", "all_reduced(4 * parameters, data)"),
-            says="['data']",
-        ),
-        Mutant(
-            "divides the gradients by the copies, too",
-            replace=("all_reduced(4 * mine, data)", "all_reduced(4 * mine / data, data)"),
-            says="['data']",
-        ),
-        Mutant(
-            "counts the forward pass alone",
-            replace=("my_layers * 4 * all_reduced", "my_layers * 2 * all_reduced"),
-            says="['tensor']",
-        ),
-        Mutant(
-            "forgets that the copies share the batch",
-            replace=("tokens / data, layers", "tokens, layers"),
-            says="memory",
-        ),
-        Mutant(
-            "lets a middle stage send in one direction",
-            replace=("min(pipe - 1, 2)", "min(pipe - 1, 1)"),
-            says="['pipe']",
-        ),
-        Mutant("lets the stages form a ring", replace=("min(pipe - 1, 2)", "2 * (pipe > 1)"), says="['pipe']"),
-        Mutant(
-            "brings the gradients together to count them",
-            replace=("    mine, share", "    dist.barrier()\n    mine, share"),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "First say what one rank has: parameters / tensor / pipe weights, layers / pipe layers, tokens / data tokens.",
         "The activations are tokens times layers times (4 + 13 / tensor) times width numbers, of 4 bytes each.",
@@ -277,73 +240,6 @@ def make_groups(shape):
                 groups[name] = group
     return groups
 ''',
-    mutants=(
-        Mutant(
-            "lets the first dimension be that of neighbours",
-            replace=(
-                "torch.arange(world_size).view(*shape.values())",
-                "torch.arange(world_size).view(*reversed(shape.values())).permute(*reversed(range(len(shape))))",
-            ),
-            says="['data']",
-        ),
-        Mutant(
-            "takes the dimensions for one another",
-            replace=(
-                "for ranks in table.movedim(i, -1).reshape(-1, shape[name]).tolist():",
-                "for ranks in table.movedim(len(shape) - 1 - i, -1).reshape(-1, shape[name]).tolist():",
-            ),
-        ),
-        Mutant(
-            "lets the members alone make a group",
-            replace=(
-                "            group = dist.new_group(ranks)\n"
-                "            if rank in ranks:\n"
-                "                groups[name] = group\n",
-                "            if rank in ranks:\n                groups[name] = dist.new_group(ranks)\n",
-            ),
-            says="Every rank has to make every group",
-        ),
-        Mutant(
-            "keeps the group that was made last",
-            replace=(
-                "            if rank in ranks:\n                groups[name] = group\n",
-                "            groups[name] = group\n",
-            ),
-            says="that it is not in",
-        ),
-        Mutant(
-            "makes every group of neighbours",
-            replace=("table.movedim(i, -1).reshape", "table.reshape"),
-            says="['data']",
-        ),
-        Mutant(
-            "makes the groups in an order of its own",
-            replace=(
-                "        for ranks in table.movedim(i, -1).reshape(-1, shape[name]).tolist():\n",
-                "        rows = table.movedim(i, -1).reshape(-1, shape[name]).tolist()\n"
-                "        for ranks in sorted(rows, key=lambda ranks: rank not in ranks):\n",
-            ),
-            says="in the same order",
-        ),
-        Mutant(
-            "lets the members alone make a group, and says so",
-            replace=(
-                "            group = dist.new_group(ranks)\n"
-                "            if rank in ranks:\n"
-                "                groups[name] = group\n",
-                "            if rank in ranks:\n"
-                "                groups[name] = dist.new_group(ranks, use_local_synchronization=True)\n",
-            ),
-            verdict="raises",
-            says="leave use_local_synchronization out",
-        ),
-        Mutant(
-            "counts ranks from 1",
-            replace=("torch.arange(world_size)", "torch.arange(1, world_size + 1)"),
-            verdict="raises",
-            says="world_size",
-        ),
-    ),
     hints=(
         "`torch.arange(world_size).view(*shape.values())` is a table with the ranks at their places. Each of its rows "
         "is a group along the last dimension. Where are the groups along the first one?",
@@ -494,73 +390,6 @@ def mesh_step(read, compute, params, optimizer, data, team):
     dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)
     return loss.item()
 ''',
-    mutants=(
-        Mutant(
-            "reads by its rank in the world",
-            replace=("read(dist.get_rank(data), dist.get_world_size(data))", "read(rank, world_size)"),
-            says="different rows",
-        ),
-        Mutant(
-            "reads by its rank in the team",
-            replace=(
-                "read(dist.get_rank(data), dist.get_world_size(data))",
-                "read(dist.get_rank(team), dist.get_world_size(team))",
-            ),
-            says="different rows",
-        ),
-        Mutant(
-            "averages the gradients over the world",
-            replace=("(gradients, op=dist.ReduceOp.AVG, group=data)", "(gradients, op=dist.ReduceOp.AVG)"),
-            says="my columns",
-        ),
-        Mutant(
-            "averages the gradients over the team",
-            replace=("(gradients, op=dist.ReduceOp.AVG, group=data)", "(gradients, op=dist.ReduceOp.AVG, group=team)"),
-            says="my columns",
-        ),
-        Mutant(
-            "forgets the other copies",
-            replace=("    dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)\n", ""),
-            says="losses",
-        ),
-        Mutant(
-            "adds the gradients up",
-            replace=("(gradients, op=dist.ReduceOp.AVG, group=data)", "(gradients, group=data)"),
-            says="losses",
-        ),
-        Mutant(
-            "averages the loss over the wrong group",
-            replace=("(loss, op=dist.ReduceOp.AVG, group=data)", "(loss, op=dist.ReduceOp.AVG, group=team)"),
-            says="losses",
-        ),
-        Mutant("keeps the gradients of the step before", replace=("    optimizer.zero_grad()\n", "")),
-        Mutant(
-            "steps before it averages",
-            replace=(
-                "    gradients = torch.cat",
-                "    optimizer.step()\n    optimizer.step = lambda: None\n    gradients = torch.cat",
-            ),
-            says="losses",
-        ),
-        Mutant(
-            "lets the first rank of each team average",
-            replace=(
-                "    dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)\n",
-                "    if dist.get_rank(team) == 0:\n"
-                "        dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)\n",
-            ),
-            says="my columns",
-        ),
-        Mutant(
-            "lets one copy report the loss",
-            replace=(
-                "    dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)\n",
-                "    if dist.get_rank(data) == 0:\n        dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)\n",
-            ),
-            verdict="raises",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Two ranks of a team work on the same rows: they read the same share. Which number do they have in common, and "
         "which one tells the copies apart?",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.capstone import pairs
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 
 # What a rank saves and loads in the harnesses of both exercises: things with a state, as torch's own have it.
 STATEFUL = """
@@ -181,77 +181,6 @@ def save_mesh(put, here, model, optimizer, reader, data, team):
     if rank == 0:
         put({}, f"{here}/complete")
 ''',
-    mutants=(
-        Mutant(
-            "marks it before the parts are written",
-            replace=("    dist.barrier()\n    if rank == 0:\n", "    if rank == 0:\n"),
-            says="is not written yet",
-        ),
-        Mutant(
-            "marks it first of all",
-            source="""
-def save_mesh(put, here, model, optimizer, reader, data, team):
-    if rank == 0:
-        put({}, f"{here}/complete")
-    dist.barrier()
-    if dist.get_rank(data) == 0:
-        part = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        put(part, f"{here}/part-{dist.get_rank(team)}.pt")
-    if dist.get_rank(team) == 0:
-        put(reader.state_dict(), f"{here}/reader-{dist.get_rank(data)}.pt")
-    dist.barrier()
-""",
-            says="is not written yet",
-        ),
-        Mutant(
-            "waits for its team alone",
-            replace=("dist.barrier()", "dist.barrier(group=team)"),
-            says="is not written yet",
-        ),
-        Mutant(
-            "lets every copy write the parts",
-            replace=("    if dist.get_rank(data) == 0:\n", "    if True:\n"),
-            says="is written by",
-        ),
-        Mutant(
-            "leaves the optimizer out",
-            replace=(', "optimizer": optimizer.state_dict()}', "}"),
-            says="lacks 'optimizer'",
-        ),
-        Mutant(
-            "saves rank 0's reader for everyone",
-            replace=("    if dist.get_rank(team) == 0:\n", "    if rank == 0:\n"),
-            says="there is no reader-1.pt",
-        ),
-        Mutant(
-            "leaves the readers out",
-            replace=(
-                "    if dist.get_rank(team) == 0:\n"
-                '        put(reader.state_dict(), f"{here}/reader-{dist.get_rank(data)}.pt")\n',
-                "",
-            ),
-            says="there is no reader-",
-        ),
-        Mutant(
-            "lets rank 0 write its part alone",
-            replace=("    if dist.get_rank(data) == 0:\n", "    if rank == 0:\n"),
-            says="there is no part-1.pt",
-        ),
-        Mutant(
-            "never marks it",
-            replace=('    if rank == 0:\n        put({}, f"{here}/complete")\n', ""),
-            says="it never counts",
-        ),
-        Mutant(
-            "lets those wait who have written",
-            replace=(
-                "    dist.barrier()\n    if rank == 0:\n",
-                "    if dist.get_rank(data) == 0:\n        dist.barrier()\n    if rank == 0:\n",
-            ),
-            verdict="deadlock",
-            says="barrier",
-        ),
-    ),
     hints=(
         "Sort the states by who has the same: which ranks have equal weights and moments, and which have equal "
         "readers? One rank of each set writes.",
@@ -364,51 +293,6 @@ def load_mesh(folder, model, optimizer, reader, data, team):
         reader.load_state_dict(torch.load(f"{here}/reader-{dist.get_rank(data)}.pt", weights_only=True))
     return step
 ''',
-    mutants=(
-        Mutant(
-            "takes the newest one, complete or not",
-            replace=('if os.path.exists(f"{folder}/{name}/complete")', 'if name.startswith("step-")'),
-            says="30",
-        ),
-        Mutant(
-            "compares names instead of numbers",
-            replace=(
-                'step = max((int(name.removeprefix("step-")) for name in names), default=0)',
-                'step = int(max(names, default="step-0").removeprefix("step-"))',
-            ),
-            says="step 100 is newer",
-        ),
-        Mutant(
-            "forgets the optimizer",
-            replace=('        optimizer.load_state_dict(part["optimizer"])\n', ""),
-            says="['optimizer']",
-        ),
-        Mutant(
-            "forgets where the reader was",
-            replace=(
-                "        reader.load_state_dict("
-                'torch.load(f"{here}/reader-{dist.get_rank(data)}.pt", weights_only=True))\n',
-                "",
-            ),
-            says="['reader']",
-        ),
-        Mutant(
-            "gives every copy the first copy's reader",
-            replace=("reader-{dist.get_rank(data)}.pt", "reader-0.pt"),
-            says="['reader']",
-        ),
-        Mutant(
-            "takes its part by its place among the copies",
-            replace=("part-{dist.get_rank(team)}.pt", "part-{dist.get_rank(data)}.pt"),
-        ),
-        Mutant(
-            "takes its part by its rank in the world",
-            replace=("part-{dist.get_rank(team)}.pt", "part-{rank}.pt"),
-            verdict="raises",
-            says="part-",
-        ),
-        Mutant("stumbles where there is none", replace=(", default=0)", ")"), verdict="raises", says="empty"),
-    ),
     hints=(
         "Keep the names whose folder has a `complete`, turn what follows `step-` into a number, and take the largest.",
         "`max(numbers, default=0)` is 0 where there are none.",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.capstone import mesh_price, normal, pairs
-from labkit.grading.exercise import NOTHING, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import NOTHING, Case, Exercise, Least
 from labkit.grading.promises import Calls
 from labkit.theory.plan import meshes
 
@@ -80,51 +80,6 @@ def mesh_norm(cut, whole, data, team):
         squares += (gradient**2).sum()
     return squares.sqrt().item()
 ''',
-    mutants=(
-        Mutant(
-            "counts what everybody has once for each rank",
-            source="""
-def mesh_norm(cut, whole, data, team):
-    squares = sum((gradient**2).sum() for gradient in [*cut, *whole])
-    dist.all_reduce(squares, group=team)
-    return squares.sqrt().item()
-""",
-        ),
-        Mutant(
-            "counts every copy",
-            replace=("dist.all_reduce(squares, group=team)", "dist.all_reduce(squares)"),
-        ),
-        Mutant(
-            "adds up over the copies instead of the team",
-            replace=("group=team", "group=data"),
-        ),
-        Mutant("takes its own part for everything", replace=("    dist.all_reduce(squares, group=team)\n", "")),
-        Mutant(
-            "adds up norms",
-            replace=(
-                "    dist.all_reduce(squares, group=team)\n",
-                "    squares = squares.sqrt()\n    dist.all_reduce(squares, group=team)\n    squares = squares**2\n",
-            ),
-        ),
-        Mutant(
-            "forgets what is not cut",
-            replace=("    for gradient in whole:\n        squares += (gradient**2).sum()\n", ""),
-        ),
-        Mutant(
-            "reduces each gradient by itself",
-            source="""
-def mesh_norm(cut, whole, data, team):
-    squares = torch.zeros((), device=device)
-    for gradient in [*cut, *whole]:
-        part = (gradient**2).sum()
-        dist.all_reduce(part, group=team)
-        squares += part / (1 if any(gradient is g for g in cut) else dist.get_world_size(team))
-    return squares.sqrt().item()
-""",
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-    ),
     hints=(
         "Squares add up; norms do not. Which squares are on one rank of the team alone, and which on all of them?",
         "Only the squares of `cut` have to be added up over the team. The copies have nothing to add.",
@@ -237,51 +192,6 @@ def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
                     best, least = [data, tensor, pipe], lost
     return best
 ''',
-    mutants=(
-        Mutant("does not look at the memory", replace=('cost["memory"] <= room and ', ""), says="less memory"),
-        Mutant(
-            "lets tensor parallelism cross nodes",
-            replace=("range(1, per_node + 1)", "range(1, gpus + 1)"),
-            says="nodes of two",
-        ),
-        Mutant(
-            "takes the mesh with the least bytes",
-            replace=(
-                'idle + cost["tensor"] / 370e9 + (cost["data"] + cost["pipe"]) / 50e9',
-                'cost["tensor"] + cost["data"] + cost["pipe"]',
-            ),
-        ),
-        Mutant("forgets the bubble", replace=("lost = idle + cost", "lost = cost")),
-        Mutant(
-            "gives every copy all rows",
-            replace=("(pipe - 1) / (rows / data)", "(pipe - 1) / rows"),
-        ),
-        Mutant("builds no pipeline", replace=("for pipe in range(1, layers + 1):", "for pipe in (1,):")),
-        Mutant(
-            "takes the mesh with the least memory",
-            replace=(
-                "                lost = idle",
-                '                idle = 1e9 * cost["memory"]\n                lost = idle',
-            ),
-        ),
-        Mutant(
-            "always names a mesh",
-            replace=("    return best\n", "    return best or [gpus, 1, 1]\n"),
-            says="no room at all",
-        ),
-        Mutant(
-            "leaves GPUs out",
-            replace=("gpus % (tensor * pipe) == 0 and ", "tensor * pipe <= gpus and "),
-            verdict="raises",
-            says="are not all",
-        ),
-        Mutant(
-            "asks the other ranks",
-            replace=("    best, least = None", "    dist.barrier()\n    best, least = None"),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "Go through all `tensor` up to `per_node` and all `pipe` up to `layers`, and skip what does not divide.",
         "`data` is what is left: `gpus // (tensor * pipe)`, where that has no remainder. A copy has `rows / data` "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Least, Mutant
+from labkit.grading.exercise import Exercise, Least
 from labkit.grading.inputs import Case, counting
 from labkit.theory import collectives
 
@@ -67,51 +67,6 @@ def average_gradients(model):
         p.grad /= world_size
         # end
 ''',
-    mutants=(
-        Mutant("forgets the division", replace=("        p.grad /= world_size\n", "")),
-        Mutant("divides twice", replace=("p.grad /= world_size", "p.grad /= world_size**2")),
-        Mutant("divides by four ranks, however many there are", replace=("world_size", "4")),
-        Mutant(
-            "sums the weights instead of their gradients",
-            replace=("dist.all_reduce(p.grad)", "dist.all_reduce(p.data)"),
-            says="changes the weights",
-        ),
-        Mutant("hands torch a parameter to sum", replace=("dist.all_reduce(p.grad)", "dist.all_reduce(p)")),
-        Mutant(
-            "averages a copy of the gradient",
-            replace=(
-                "        dist.all_reduce(p.grad)\n        p.grad /= world_size",
-                "        grad = p.grad.clone()\n        dist.all_reduce(grad)\n        grad /= world_size",
-            ),
-        ),
-        Mutant(
-            "averages one parameter only",
-            replace=("model.parameters()", "list(model.parameters())[:1]"),
-            says="two parameters",
-        ),
-        Mutant(
-            "divides on rank 0 only",
-            replace=("        p.grad /= world_size", "        if rank == 0:\n            p.grad /= world_size"),
-        ),
-        Mutant(
-            "leaves the mean on rank 0 alone",
-            replace=("dist.all_reduce(p.grad)", "dist.reduce(p.grad, dst=0)"),
-        ),
-        Mutant(
-            "lets rank 0 alone make the call",
-            replace=("        dist.all_reduce(p.grad)", "        if rank == 0:\n            dist.all_reduce(p.grad)"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "leaves out gradients that are zero",
-            replace=(
-                "        dist.all_reduce(p.grad)",
-                "        if p.grad.any():\n            dist.all_reduce(p.grad)",
-            ),
-            verdict="deadlock",
-            says="only rank 0's gradient",
-        ),
-    ),
     hints=(
         "Two lines. The first is the call that you have just seen, on the gradient instead of on `x`.",
         "After the call `p.grad` holds the sum of all ranks' gradients. A mean is the sum divided by how many there "
@@ -145,20 +100,6 @@ def hello_sum(x):
     dist.all_reduce(total)
     return total
 ''',
-    mutants=(
-        Mutant("hands back its own numbers", replace=("    dist.all_reduce(total)\n", "")),
-        Mutant(
-            "returns what all_reduce returns, which is None",
-            replace=("dist.all_reduce(total)\n    return total", "return dist.all_reduce(total)"),
-        ),
-        Mutant("leaves the sum on rank 0 alone", replace=("all_reduce(total)", "reduce(total, dst=0)")),
-        Mutant("counts rank 0 twice", replace=("    return total", "    return total + x if rank == 0 else total")),
-        Mutant(
-            "lets rank 0 alone make the call",
-            replace=("    dist.all_reduce(total)", "    if rank == 0:\n        dist.all_reduce(total)"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "One call of this lesson does the adding. What does it overwrite, and what does it return?",
         "`x.clone()` makes a tensor that you may overwrite.",

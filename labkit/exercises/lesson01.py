@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Least, Mutant
+from labkit.grading.exercise import Exercise, Least
 from labkit.grading.inputs import Case, counting, vectors
 
 # The ranks below `split` are one team, the others the other one; every rank makes both groups.
@@ -81,22 +81,6 @@ def average_in_team(model, team):
         p.grad /= dist.get_world_size(team)
         # end
 ''',
-    mutants=(
-        Mutant("forgets the team in the sum", replace=(", group=team", "")),
-        Mutant("hands the team over as the operation", replace=(", group=team", ", team"), verdict="raises"),
-        Mutant("divides by all ranks", replace=("dist.get_world_size(team)", "world_size"), says="one parameter"),
-        Mutant("takes the teams to be halves", replace=("dist.get_world_size(team)", "max(1, world_size // 2)")),
-        Mutant("divides by its rank in the team", replace=("get_world_size(team)", "get_rank(team)")),
-        Mutant("forgets the division", replace=("        p.grad /= dist.get_world_size(team)\n", "")),
-        Mutant(
-            "lets the team's first rank alone make the call",
-            replace=(
-                "        dist.all_reduce(p.grad, group=team)",
-                "        if dist.get_rank(team) == 0:\n            dist.all_reduce(p.grad, group=team)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "They are the two lines of lesson 00, each with one change.",
         "`dist.all_reduce` takes `group=`, by name: its second argument is the operation. How many gradients "
@@ -167,24 +151,6 @@ def from_member(x, team, member):
     dist.broadcast(got, group_src=member, group=team)
     return got
 ''',
-    mutants=(
-        Mutant(
-            "takes the member's number for a rank of the world", replace=("group_src=", "src="), says="the last member"
-        ),
-        Mutant(
-            "broadcasts to everybody", replace=(", group=team", ""), verdict="deadlock", says="the others name rank 2"
-        ),
-        Mutant(
-            "finds the first member in the world, and counts on from there",
-            replace=("group_src=member", "src=dist.get_global_rank(team, 0)"),
-            says="last member",
-        ),
-        Mutant(
-            "translates the wrong way",
-            replace=("group_src=member", "src=dist.get_group_rank(team, member)"),
-        ),
-        Mutant("overwrites x", replace=("x.clone()", "x")),
-    ),
     hints=(
         "Which rank's numbers did the team get, and which number was `member`?",
         "`src` is a rank of the **world**, also inside a group. `member` is a rank of the **group**.",
@@ -258,43 +224,6 @@ def two_sums(x):
     dist.all_reduce(of_all, group=everyone)
     return of_leaders, of_all
 ''',
-    mutants=(
-        Mutant(
-            "lets the leaders alone make their group",
-            replace=(
-                "    leaders = dist.new_group(range(0, world_size, 2))\n    if rank % 2 == 0:\n",
-                "    if rank % 2 == 0:\n        leaders = dist.new_group(range(0, world_size, 2))\n",
-            ),
-            verdict="raises",
-            says="ranks make different groups",
-        ),
-        Mutant(
-            "hides it: the second sum needs no group",
-            source="""
-def two_sums(x):
-    of_leaders, of_all = x.clone(), x.clone()
-    if rank % 2 == 0:
-        leaders = dist.new_group(range(0, world_size, 2))
-        dist.all_reduce(of_leaders, group=leaders)
-    dist.all_reduce(of_all)
-    return of_leaders, of_all
-""",
-            says="the next new_group would hang",
-        ),
-        Mutant(
-            "sums over everybody, from some of them",
-            replace=("group=leaders", "group=None"),
-            verdict="deadlock",
-        ),
-        Mutant("makes the group of the odd ranks", replace=("range(0, world_size, 2)", "range(1, world_size, 2)")),
-        Mutant(
-            "returns the sums the other way round", replace=("return of_leaders, of_all", "return of_all, of_leaders")
-        ),
-        Mutant(
-            "sums the leaders' sums",
-            replace=("    dist.barrier()", "    of_all = of_leaders.clone()\n    dist.barrier()"),
-        ),
-    ),
     hints=(
         "How many groups has each rank made when it comes to the second `new_group`?",
         "torch numbers the groups as they are made, and the ranks look for each other under that number.",
@@ -337,27 +266,6 @@ def who_is_left(alive):
     dist.all_reduce(flags)
     return [r for r in range(world_size) if flags[r].item() == 1]
 ''',
-    mutants=(
-        Mutant("lists those that have lost", replace=("== 1", "== 0")),
-        Mutant("counts from 1", replace=("[r for r", "[r + 1 for r")),
-        Mutant("hears nobody but itself", replace=("    dist.all_reduce(flags)\n", "")),
-        Mutant(
-            "says how many there are, not who",
-            replace=(
-                "[r for r in range(world_size) if flags[r].item() == 1]",
-                "flags.sum().item()",
-            ),
-        ),
-        Mutant("everybody writes into the first place", replace=("flags[rank] = alive", "flags[0] = alive")),
-        Mutant(
-            "leaves those that have lost out of the call",
-            replace=(
-                "    dist.all_reduce(flags)",
-                "    if alive.item() == 1:\n        dist.all_reduce(flags)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "How many ranks are left is a sum. **Who** is left needs a place for each rank.",
         "Let every rank make a tensor with `world_size` zeros and write its flag into place `rank`. What is their sum?",
@@ -415,22 +323,6 @@ def grid_sums(x, columns):
         sums.append(total)
     return sums[0], sums[1]
 ''',
-    mutants=(
-        Mutant("returns the column first", replace=("return sums[0], sums[1]", "return sums[1], sums[0]")),
-        Mutant("takes the row of the last group made", replace=("            if rank in ranks:\n    ", "")),
-        Mutant("sums the sums", replace=("total = x.clone()", "total = (sums[-1] if sums else x).clone()")),
-        Mutant("counts down the columns first", replace=("(rows, upright)", "(upright, rows)")),
-        Mutant("sums over the world", replace=(", group=mine", "")),
-        Mutant(
-            "lets the first row alone make the calls",
-            replace=(
-                "        dist.all_reduce(total, group=mine)",
-                "        if rank < columns:\n            dist.all_reduce(total, group=mine)",
-            ),
-            verdict="deadlock",
-            says="one column",
-        ),
-    ),
     hints=(
         "How many rows are there, how many columns, and which ranks are in each? Write the lists down for 4 ranks.",
         "Every rank makes **all** groups, in the same order, and keeps those that it is in.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least
 from labkit.grading.inputs import counting, draws, uneven
 from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory.origin import Origin
@@ -75,56 +75,6 @@ def gradient_back(hidden):
         dist.recv(gradient, src=1)
         hidden.backward(gradient)
 ''',
-    mutants=(
-        Mutant("receives the gradient and leaves it there", replace=("        hidden.backward(gradient)\n", "")),
-        Mutant("sends the activations back", replace=("dist.send(hidden.grad,", "dist.send(hidden.detach(),")),
-        Mutant(
-            "goes on backward without what rank 1 has sent",
-            replace=("hidden.backward(gradient)", "hidden.sum().backward()"),
-        ),
-        Mutant(
-            "lets every rank but rank 0 send",
-            replace=("if rank == 1:", "if rank != 0:"),
-            verdict="raises",
-            says="NoneType",
-        ),
-        Mutant(
-            "sends from rank 0 to rank 1, as in the forward pass",
-            source="""
-def gradient_back(hidden):
-    if rank == 0:
-        dist.send(hidden.detach(), dst=1)
-    if rank == 1:
-        dist.recv(hidden.grad, src=0)
-""",
-        ),
-        Mutant(
-            "has both of them wait for the other's message",
-            source="""
-def gradient_back(hidden):
-    gradient = torch.empty_like(hidden)
-    if rank < 2:
-        dist.recv(gradient, src=1 - rank)
-    if rank == 0:
-        hidden.backward(gradient)
-    if rank == 1:
-        dist.send(hidden.grad, dst=0)
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "sums the gradient over all ranks",
-            source="""
-def gradient_back(hidden):
-    gradient = hidden.grad if rank == 1 else torch.zeros_like(hidden)
-    dist.all_reduce(gradient)
-    if rank == 0:
-        hidden.backward(gradient)
-""",
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Which rank has the number that the other one needs? That rank sends; the other makes room and receives.",
         "The gradient has the shape of `hidden`, so `torch.empty_like(hidden)` is room for it.",
@@ -186,84 +136,6 @@ def ring_shift(x):
     got = torch.empty_like(x)
 {BLOCKING}    return got
 ''',
-    mutants=(
-        Mutant(
-            "lets everyone send first",
-            replace=(BLOCKING, "    dist.send(x, dst=right)\n    dist.recv(got, src=left)\n"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "lets everyone receive first",
-            replace=(BLOCKING, "    dist.recv(got, src=left)\n    dist.send(x, dst=right)\n"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "turns the ring the other way",
-            replace=(
-                "(rank + 1) % world_size, (rank - 1) % world_size",
-                "(rank - 1) % world_size, (rank + 1) % world_size",
-            ),
-        ),
-        Mutant(
-            "forgets that the ring closes",
-            replace=("(rank + 1) % world_size,", "rank + 1,"),
-            verdict="raises",
-            says="no rank",
-        ),
-        Mutant(
-            "opens the ring, so that nothing reaches rank 0",
-            replace=(
-                BLOCKING,
-                "    if rank < world_size - 1:\n"
-                "        dist.send(x, dst=right)\n"
-                "    if rank > 0:\n"
-                "        dist.recv(got, src=left)\n"
-                "    else:\n"
-                "        got.copy_(x)\n",
-            ),
-        ),
-        Mutant("returns its own numbers", replace=("return got", "return x")),
-        Mutant(
-            "goes round by the left, all but one step of the way",
-            source="""
-def ring_shift(x):
-    for _ in range(world_size - 1):
-        got = torch.empty_like(x)
-        works = [dist.isend(x, dst=(rank - 1) % world_size), dist.irecv(got, src=(rank + 1) % world_size)]
-        for work in works:
-            work.wait()
-        x = got
-    return x
-""",
-            verdict="not as asked",
-            says="may only send to the next rank",
-        ),
-        Mutant(
-            "sends its numbers in three pieces",
-            source="""
-def ring_shift(x):
-    got = torch.empty_like(x)
-    for mine, room in zip(x.tensor_split(3), got.tensor_split(3)):
-        works = [dist.isend(mine, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-        for work in works:
-            work.wait()
-    return got
-""",
-            verdict="not as asked",
-            says="sends 3 messages",
-        ),
-        Mutant(
-            "gathers everybody's numbers",
-            source="""
-def ring_shift(x):
-    everyone = [torch.empty_like(x) for _ in range(world_size)]
-    dist.all_gather(everyone, x)
-    return everyone[rank - 1]
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Every arrow of the wait-for graph is a rank that sends before it receives. Which arrow do you want to turn?",
         "If one rank receives first, its left-hand neighbour's send can end, then that rank receives, and so on round "
@@ -311,66 +183,6 @@ def send_uneven(x):
     length = shift(length, torch.empty_like(length))
     return shift(x, torch.empty(length.item(), dtype=x.dtype, device=device))
 ''',
-    mutants=(
-        Mutant(
-            "makes room for a hundred elements",
-            replace=("torch.empty(length.item(), ", "torch.zeros(100, "),
-        ),
-        Mutant(
-            "takes the neighbour's tensor to be as long as its own",
-            replace=("torch.empty(length.item(), dtype=x.dtype, device=device)", "torch.empty_like(x)"),
-            verdict="raises",
-        ),
-        Mutant("announces one element more than it sends", replace=("[len(x)]", "[len(x) + 1]")),
-        Mutant(
-            "sends first and receives afterwards",
-            replace=(
-                "        works = [dist.isend(mine, dst=right), dist.irecv(room, src=left)]\n"
-                "        for work in works:\n"
-                "            work.wait()\n",
-                "        dist.send(mine, dst=right)\n        dist.recv(room, src=left)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "sends its numbers one by one, after their count",
-            source="""
-def send_uneven(x):
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    length = torch.zeros(1, dtype=torch.int64, device=device)
-    works = [dist.isend(torch.tensor([len(x)], device=device), dst=right), dist.irecv(length, src=left)]
-    for work in works:
-        work.wait()
-    got = torch.empty(length.item(), dtype=x.dtype, device=device)
-    works = [dist.isend(x[i : i + 1], dst=right) for i in range(len(x))]
-    works += [dist.irecv(got[i : i + 1], src=left) for i in range(len(got))]
-    for work in works:
-        work.wait()
-    return got
-""",
-            verdict="not as asked",
-            says="and 2 is enough",
-        ),
-        Mutant(
-            "sends its numbers to everybody, who keep their neighbour's",
-            source="""
-def send_uneven(x):
-    everyone = []
-    for step in range(1, world_size):
-        to, source = (rank + step) % world_size, (rank - step) % world_size
-        length, room = torch.tensor([len(x)], device=device), torch.zeros(1, dtype=torch.int64, device=device)
-        for work in [dist.isend(length, dst=to), dist.irecv(room, src=source)]:
-            work.wait()
-        got = torch.empty(room.item(), dtype=x.dtype, device=device)
-        for work in [dist.isend(x, dst=to), dist.irecv(got, src=source)]:
-            work.wait()
-        everyone.append(got)
-    return everyone[0]
-""",
-            verdict="not as asked",
-            says="may only send to the next rank",
-        ),
-    ),
     hints=(
         "A message is bytes: neither shape nor length travels with it. What must the receiver know before it can make "
         "room?",
@@ -435,78 +247,6 @@ def halo(x):
         work.wait()
     return wide
 ''',
-    mutants=(
-        Mutant(
-            "closes the line to a ring",
-            source="""
-def halo(x):
-    left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
-    works = [dist.isend(x[:1], dst=left), dist.irecv(wide[-1:], src=right)]
-    works += [dist.isend(x[-1:], dst=right), dist.irecv(wide[:1], src=left)]
-    for work in works:
-        work.wait()
-    return wide
-""",
-        ),
-        Mutant(
-            "sends each neighbour the border that is farther away",
-            replace=(
-                "[dist.isend(x[:1], dst=rank - 1), dist.irecv(wide[:1]",
-                "[dist.isend(x[-1:], dst=rank - 1), dist.irecv(wide[:1]",
-            ),
-        ),
-        Mutant(
-            "forgets that the last rank has no right-hand neighbour",
-            replace=("    if rank < world_size - 1:\n", "    if True:\n"),
-            verdict="raises",
-            says="no rank",
-        ),
-        Mutant(
-            "receives from both sides before it sends",
-            source="""
-def halo(x):
-    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
-    if rank > 0:
-        dist.recv(wide[:1], src=rank - 1)
-    if rank < world_size - 1:
-        dist.recv(wide[-1:], src=rank + 1)
-    if rank > 0:
-        dist.send(x[:1], dst=rank - 1)
-    if rank < world_size - 1:
-        dist.send(x[-1:], dst=rank + 1)
-    return wide
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "lets one rank after the other exchange",
-            source="""
-def halo(x):
-    wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
-    if rank < world_size - 1:
-        dist.send(x[-1:], dst=rank + 1)
-    if rank > 0:
-        dist.recv(wide[:1], src=rank - 1)
-        dist.send(x[:1], dst=rank - 1)
-    if rank < world_size - 1:
-        dist.recv(wide[-1:], src=rank + 1)
-    return wide
-""",
-            verdict="costly",
-            says="and 4 are enough",
-        ),
-        Mutant(
-            "gathers all stretches",
-            source="""
-def halo(x):
-    everyone = [x.new_zeros(1), *comms.all_gather(x), x.new_zeros(1)]
-    return torch.cat([everyone[rank][-1:], x, everyone[rank + 2][:1]])
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Each rank sends `x[:1]` to the left and `x[-1:]` to the right. Which of its neighbours does the first rank "
         "not have, and the last?",
@@ -601,83 +341,6 @@ def pipeline(first, second, weight):
             dist.send(h.grad, dst=rank - 1)
     return weight.grad
 ''',
-    mutants=(
-        Mutant(
-            "goes back with the second micro-batch first on the last rank only",
-            replace=("for h, out in passed:", "for h, out in passed if rank < world_size - 1 else passed[::-1]:"),
-        ),
-        Mutant(
-            "sends the gradient of what it sent, not of what it received",
-            replace=("dist.send(h.grad,", "dist.send(gradient,"),
-        ),
-        Mutant(
-            "starts every stage's backward pass with ones",
-            replace=("dist.recv(gradient, src=rank + 1)", "dist.recv(torch.empty_like(gradient), src=rank + 1)"),
-        ),
-        Mutant(
-            "keeps the second micro-batch's gradient only",
-            replace=("    for h, out in passed:\n", "    for h, out in passed:\n        weight.grad = None\n"),
-        ),
-        Mutant(
-            "sends the first gradient back before it takes the second activation, on the last rank only",
-            source="""
-def pipeline(first, second, weight):
-    weight = weight.clone().requires_grad_()
-    last, passed = rank == world_size - 1, []
-
-    def back(h, out):
-        gradient = torch.ones_like(out)
-        if not last:
-            dist.recv(gradient, src=rank + 1)
-        out.backward(gradient)
-        if rank > 0:
-            dist.send(h.grad, dst=rank - 1)
-
-    for h in (first.clone(), second.clone()):
-        if rank > 0:
-            dist.recv(h, src=rank - 1)
-        out = torch.tanh(weight * h.requires_grad_())
-        if last:
-            back(h, out)
-        else:
-            dist.send(out.detach(), dst=rank + 1)
-            passed.append((h, out))
-    for h, out in passed:
-        back(h, out)
-    return weight.grad
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "waits for the first micro-batch's gradient before it sends the second one",
-            source="""
-def pipeline(first, second, weight):
-    weight = weight.clone().requires_grad_()
-    for h in (first.clone(), second.clone()):
-        if rank > 0:
-            dist.recv(h, src=rank - 1)
-        out = torch.tanh(weight * h.requires_grad_())
-        gradient = torch.ones_like(out)
-        if rank < world_size - 1:
-            dist.send(out.detach(), dst=rank + 1)
-            dist.recv(gradient, src=rank + 1)
-        out.backward(gradient)
-        if rank > 0:
-            dist.send(h.grad, dst=rank - 1)
-    return weight.grad
-""",
-            verdict="costly",
-            says="and 10 are enough",
-        ),
-        Mutant(
-            "sends a tensor that is still part of a graph, and receives into one",
-            replace=(
-                "for h in (first.clone(), second.clone()):",
-                "for h in (first + 0 * weight, second + 0 * weight):",
-            ),
-            verdict="raises",
-        ),
-    ),
     hints=(
         "Forward for both micro-batches, and keep what you will need; then backward for both, in the same order on "
         "every rank.",
@@ -733,70 +396,6 @@ def prefix_sum(x):
         distance *= 2
     return total
 ''',
-    mutants=(
-        Mutant(
-            "passes its own numbers on in every step, not the total so far",
-            replace=("dist.isend(total,", "dist.isend(x,"),
-        ),
-        Mutant("stops one step early", replace=("while distance < world_size:", "while 2 * distance < world_size:")),
-        Mutant(
-            "doubles the distance before the first step",
-            replace=("total, distance = x.clone(), 1", "total, distance = x.clone(), 2"),
-        ),
-        Mutant("leaves out what came in the last step", replace=("return total", "return total - before")),
-        Mutant(
-            "forgets that there is an end to the right",
-            replace=("if rank + distance < world_size:", "if True:"),
-            verdict="raises",
-            says="no rank",
-        ),
-        Mutant(
-            "waits for its own message before it sends",
-            source="""
-def prefix_sum(x):
-    total, distance = x.clone(), 1
-    while distance < world_size:
-        before = torch.zeros_like(total)
-        dist.recv(before, src=(rank - distance) % world_size)
-        dist.send(total, dst=(rank + distance) % world_size)
-        total = total + before if rank >= distance else total
-        distance *= 2
-    return total
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "goes down the line, one rank after the other",
-            source="""
-def prefix_sum(x):
-    total = x.clone()
-    if rank > 0:
-        dist.recv(total, src=rank - 1)
-        total += x
-    if rank < world_size - 1:
-        dist.send(total, dst=rank + 1)
-    return total
-""",
-            verdict="costly",
-            says="It takes 3 steps",
-        ),
-        Mutant(
-            "lets every rank tell all that come after it",
-            source="""
-def prefix_sum(x):
-    works = [dist.isend(x, dst=other) for other in range(rank + 1, world_size)]
-    total, before = x.clone(), torch.empty_like(x)
-    for other in range(rank):
-        dist.recv(before, src=other)
-        total += before
-    for work in works:
-        work.wait()
-    return total
-""",
-            verdict="costly",
-            says="and 2 are enough",
-        ),
-    ),
     hints=(
         "After the first step a rank may know the sum of two neighbouring ranks, itself and the one before. Whose sum "
         "of two would complete it to a sum of four?",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.inputs import counting, draws
 
 MESSAGES = ("send", "collectives")
@@ -170,34 +170,6 @@ def push_gradient(window, gradient, lr):
     window.accumulate(-lr * gradient, to=0)
     window.flush()
 ''',
-    mutants=(
-        Mutant(
-            "reads, subtracts and writes",
-            source="""
-def push_gradient(window, gradient, lr):
-    weights = window.get(0)
-    window.put(weights - lr * gradient, to=0)
-    window.flush()
-""",
-            says="was written over",
-        ),
-        Mutant(
-            "lets go of the lock between reading and writing",
-            source="""
-def push_gradient(window, gradient, lr):
-    with window.lock(0):
-        weights = window.get(0)
-    with window.lock(0):
-        window.put(weights - lr * gradient, to=0)
-""",
-            says="was written over",
-        ),
-        Mutant("adds to its own window", replace=("to=0)", "to=rank)"), says="its own window"),
-        Mutant("does not flush", replace=("    window.flush()\n", ""), says="nothing has flushed it"),
-        Mutant("puts the step in place of the weights", replace=("accumulate(", "put(")),
-        Mutant("climbs", replace=("(-lr *", "(lr *")),
-        Mutant("fences", replace=("window.flush()", "window.fence()"), verdict="forbidden", says="barrier"),
-    ),
     hints=(
         "Between the `get` and the `put` any rank may write. What is written over is gone.",
         "Say what to add, not what shall stand there: then it does not matter who came before.",
@@ -268,66 +240,6 @@ def take_ticket(window):
         window.put(ticket + 1, to=0)
     return ticket.item()
 ''',
-    mutants=(
-        Mutant(
-            "takes no lock",
-            source="""
-def take_ticket(window):
-    ticket = window.get(0)
-    window.put(ticket + 1, to=0)
-    window.flush()
-    return ticket.item()
-""",
-            says="handed out twice",
-        ),
-        Mutant("locks its own window", replace=("window.lock(0)", "window.lock(rank)"), says="handed out twice"),
-        Mutant(
-            "adds and then reads",
-            source="""
-def take_ticket(window):
-    window.accumulate(1, to=0)
-    window.flush()
-    return window.get(0).item() - 1
-""",
-            says="handed out",
-        ),
-        Mutant(
-            "unlocks before it writes",
-            source="""
-def take_ticket(window):
-    with window.lock(0):
-        ticket = window.get(0)
-    window.put(ticket + 1, to=0)
-    window.flush()
-    return ticket.item()
-""",
-            says="handed out twice",
-        ),
-        Mutant(
-            "never unlocks",
-            source="""
-def take_ticket(window):
-    window.lock(0)
-    ticket = window.get(0)
-    window.put(ticket + 1, to=0)
-    window.flush()
-    return ticket.item()
-""",
-            verdict="raises",
-            says="has not called unlock(0)",
-        ),
-        Mutant(
-            "counts in its own window",
-            source="""
-def take_ticket(window):
-    with window.lock(rank):
-        ticket = window.get(rank)
-        window.put(ticket + 1, to=rank)
-    return ticket.item()
-""",
-            says="its own window",
-        ),
-    ),
     hints=(
         "Reading and writing must be one thing to all others. An accumulate alone does not tell you what was there.",
         "Which lock? The one that the others ask for, too: that of rank 0's window.",
@@ -464,78 +376,6 @@ def read_whole(window, of):
         if before == after and before % 2 == 0:
             return numbers
 ''',
-    mutants=(
-        Mutant(
-            "does not look at the version",
-            source="""
-def read_whole(window, of):
-    return window.get(of, at=1)
-""",
-            says="numbers of versions",
-        ),
-        Mutant(
-            "takes what is being written slowly for written",
-            replace=(" and before % 2 == 0", ""),
-            says="numbers of versions",
-        ),
-        Mutant(
-            "looks before it reads, and not after",
-            source="""
-def read_whole(window, of):
-    while True:
-        whole = window.get(of)
-        if whole[0] % 2 == 0:
-            return whole[1:]
-""",
-            says="numbers of versions",
-        ),
-        Mutant(
-            "looks twice, both times before it reads the numbers",
-            source="""
-def read_whole(window, of):
-    while True:
-        before, whole = window.get(of, size=1), window.get(of)
-        if before == whole[0] and before % 2 == 0:
-            return whole[1:]
-""",
-            says="numbers of versions",
-        ),
-        Mutant(
-            "tries again once, and trusts that",
-            replace=("    while True:\n", "    for _ in range(2):\n"),
-            verdict="wrong",
-        ),
-        Mutant(
-            "compares with the version of its first try for ever",
-            source="""
-def read_whole(window, of):
-    before = window.get(of, size=1)
-    while True:
-        numbers = window.get(of, at=1)
-        after = window.get(of, size=1)
-        if before == after and before % 2 == 0:
-            return numbers
-""",
-            verdict="raises",
-            says="has called get 500 times",
-        ),
-        Mutant(
-            "takes a lock that the owner does not know of",
-            source="""
-def read_whole(window, of):
-    with window.lock(of):
-        return window.get(of, at=1)
-""",
-            says="takes a lock",
-        ),
-        Mutant("returns the version as well", replace=("(of, at=1)", "(of)")),
-        Mutant(
-            "waits for everyone",
-            replace=("    while True:\n", "    window.fence()\n    while True:\n"),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "A version tells you what was true when you read it. When do you have to read it, so that it says something "
         "about the numbers?",
@@ -662,43 +502,6 @@ def ring_by_puts(window, x, steps):
         window.fence()
     return x
 ''',
-    mutants=(
-        Mutant(
-            "lets a neighbour write before it has read",
-            replace=("        x = window.get(rank)\n        window.fence()\n", "        x = window.get(rank)\n"),
-            says="had read what was there",
-        ),
-        Mutant(
-            "reads before the fence",
-            replace=(
-                "        window.fence()\n        x = window.get(rank)\n        window.fence()\n",
-                "        x = window.get(rank)\n        window.fence()\n",
-            ),
-            says="before the fence",
-        ),
-        Mutant(
-            "flushes where it should meet the others",
-            replace=("        window.fence()\n        x = ", "        window.flush()\n        x = "),
-        ),
-        Mutant("puts into its own window", replace=("(rank + 1) % world_size", "rank"), says="its own window"),
-        Mutant("goes to the left", replace=("(rank + 1)", "(rank - 1)")),
-        Mutant("adds to what is there", replace=("window.put(", "window.accumulate(")),
-        Mutant("takes the window for a copy", replace=("window.get(rank)", "window.mine")),
-        Mutant(
-            "sends messages",
-            source="""
-def ring_by_puts(window, x, steps):
-    for _ in range(steps):
-        sending, got = dist.isend(x, dst=(rank + 1) % world_size), torch.empty_like(x)
-        dist.recv(got, src=(rank - 1) % world_size)
-        sending.wait()
-        x = got
-    return x
-""",
-            verdict="forbidden",
-            says="isend",
-        ),
-    ),
     hints=(
         "A fence says that all puts before it are there. It does not say that everybody has read them.",
         "What may a fast rank do right after its `get`, while its neighbour has not yet come to its own?",
@@ -790,53 +593,6 @@ def all_reduce_by_puts(window, x):
     window.fence()  # all sums are everywhere
     return window.get(rank)
 ''',
-    mutants=(
-        Mutant("does not clear its window", replace=("    window.mine.zero_()\n", "")),
-        Mutant(
-            "clears while others add",
-            replace=("    window.fence()  # nobody adds before all are zero\n", ""),
-        ),
-        Mutant(
-            "reads the sums before the fence",
-            replace=("    window.fence()  # the sums are complete\n", ""),
-            says="before the fence",
-        ),
-        Mutant(
-            "flushes, and takes a part of the sum for all of it",
-            replace=("    window.fence()  # the sums are complete\n", "    window.flush()\n"),
-        ),
-        Mutant(
-            "reads before the others have put",
-            replace=("    window.fence()  # all sums are everywhere\n", "    window.flush()\n"),
-        ),
-        Mutant(
-            "adds the sums to all windows, its own too",
-            replace=(
-                "        if r != rank:\n            window.put(mine,",
-                "        if True:\n            window.accumulate(mine,",
-            ),
-        ),
-        Mutant("keeps its sum to itself", replace=("window.put(mine, to=r,", "window.put(mine, to=rank,")),
-        Mutant(
-            "sends all of x to everyone",
-            replace=(
-                "        window.accumulate(chunks[r], to=r, at=starts[r])\n"
-                "    window.fence()  # the sums are complete\n"
-                "    mine = window.get(rank, at=starts[rank], size=len(chunks[rank]))\n"
-                "    for r in range(world_size):\n"
-                "        if r != rank:\n"
-                "            window.put(mine, to=r, at=starts[rank])\n",
-                "        window.accumulate(x, to=r)\n",
-            ),
-            says="is possible",
-        ),
-        Mutant(
-            "calls all_reduce",
-            replace=("    return window.get(rank)", "    dist.all_reduce(x)\n    return x"),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "It has two halves: everyone adds its chunk r to what stands at rank r; then rank r puts the sum into all "
         "other windows, where the same chunk belongs. What stands in the window before?",

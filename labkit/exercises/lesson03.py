@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Exercise, Least
 from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
 from labkit.theory import collectives
@@ -247,51 +247,6 @@ def broadcast_model(model):
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)
 ''',
-    mutants=(
-        Mutant(
-            "hands the state to broadcast, as the tutorial does",
-            source="""
-def broadcast_model(model):
-    state = model.state_dict() if rank == 0 else None
-    dist.broadcast(state, src=0)
-    model.load_state_dict(state)
-""",
-            verdict="raises",
-            says="TypeError",
-        ),
-        Mutant(
-            "forgets the buffers",
-            replace=("[*model.parameters(), *model.buffers()]", "model.parameters()"),
-            says="running_mean",
-        ),
-        Mutant(
-            "sends what the state dict has, which lacks the buffers that are not saved",
-            replace=("[*model.parameters(), *model.buffers()]", "model.state_dict().values()"),
-            says="mask",
-        ),
-        Mutant(
-            "forgets the integer buffer",
-            replace=("        dist.broadcast", "        if tensor.is_floating_point():\n            dist.broadcast"),
-            says="num_batches_tracked",
-        ),
-        Mutant("broadcasts the last rank's", replace=("src=0", "src=world_size - 1")),
-        Mutant("broadcasts copies, and leaves the model as it was", replace=("tensor.detach()", "tensor.clone()")),
-        Mutant(
-            "calls on rank 0 only",
-            replace=("        dist.broadcast", "        if rank == 0:\n            dist.broadcast"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "pickles the state",
-            source="""
-def broadcast_model(model):
-    box = [model.state_dict()]
-    dist.broadcast_object_list(box, src=0)
-    model.load_state_dict(box[0])
-""",
-            says="mask",
-        ),
-    ),
     hints=(
         "`dist.broadcast` moves one tensor. Call it once for each tensor, on every rank, in the same order.",
         "Parameters are not all that a model holds. What else does `model.named_buffers()` list?",
@@ -342,42 +297,6 @@ def train_until(step, good):
         steps += 1
     return steps
 ''',
-    mutants=(
-        Mutant(
-            "lets every rank look at its own loss",
-            source="""
-def train_until(step, good):
-    steps = 1
-    while step() >= good:
-        steps += 1
-    return steps
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "tells the others only when it is time to stop",
-            replace=(
-                "        dist.broadcast(stop, src=0)",
-                "        if stop.item():\n            dist.broadcast(stop, src=0)",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant("stops at a loss that equals good", replace=("step() < good", "step() <= good")),
-        Mutant("asks the last rank", replace=("src=0", "src=world_size - 1")),
-        Mutant(
-            "stops as soon as any rank is done",
-            replace=("dist.broadcast(stop, src=0)", "dist.all_reduce(stop, op=dist.ReduceOp.MAX)"),
-        ),
-        Mutant(
-            "leaves on rank 0 before it has told the others",
-            replace=(
-                "        dist.broadcast(stop, src=0)\n        steps += 1",
-                "        steps += 1\n        if rank == 0 and stop.item():\n            break\n"
-                "        dist.broadcast(stop, src=0)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Whose loss decides? How do the others learn of the decision?",
         "A decision that every rank must follow is one number from rank 0, in **every** step, also when the answer is "
@@ -422,50 +341,6 @@ def deal(items):
     dist.scatter_object_list(mine, chunks, src=0)
     return mine[0]
 ''',
-    mutants=(
-        Mutant(
-            "scatters Python lists as if they were tensors",
-            source="""
-def deal(items):
-    chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
-    mine = torch.zeros(3, dtype=torch.int64, device=device)
-    dist.scatter(mine, chunks, src=0)
-    return mine.tolist()
-""",
-            verdict="raises",
-            says="TypeError",
-        ),
-        Mutant("returns the box with the list in it", replace=("return mine[0]", "return mine")),
-        Mutant(
-            "cuts the list into blocks",
-            replace=(
-                "items[r::world_size]",
-                "items[r * len(items) // world_size : (r + 1) * len(items) // world_size]",
-            ),
-        ),
-        Mutant(
-            "cuts the list up on every rank",
-            replace=(" if rank == 0 else None", ""),
-            verdict="raises",
-            says="TypeError",
-        ),
-        Mutant(
-            "scatters on rank 0 only",
-            replace=("    dist.scatter_object_list", "    if rank == 0:\n        dist.scatter_object_list"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "sends everything to everyone",
-            source="""
-def deal(items):
-    box = [items]
-    dist.broadcast_object_list(box, src=0)
-    return box[0][rank::world_size]
-""",
-            verdict="forbidden",
-            says="broadcast_object_list",
-        ),
-    ),
     hints=(
         "`dist.scatter` moves tensors of equal shape. File names are neither tensors nor equally long.",
         "`dist.scatter_object_list(box, chunks, src=0)` pickles. `box` is a list of one, into which the object is put.",
@@ -512,40 +387,6 @@ def validate(model, batch):
     dist.broadcast(loss, src=0)
     return loss
 ''',
-    mutants=(
-        Mutant(
-            "runs the wrapped model on rank 0 while the others wait in a barrier",
-            source="""
-def validate(model, batch):
-    loss = None
-    if rank == 0:
-        loss = model(batch)
-    dist.barrier()
-    return loss
-""",
-            verdict="deadlock",
-        ),
-        Mutant(
-            "still runs the wrapped model on rank 0 only",
-            replace=("model.module(batch)", "model(batch)"),
-            verdict="deadlock",
-        ),
-        Mutant("keeps the loss to rank 0", replace=("dist.broadcast(loss, src=0)", "dist.barrier()")),
-        Mutant(
-            "lets every rank validate, and keep its own loss",
-            source="""
-def validate(model, batch):
-    loss = model(batch)
-    dist.barrier()
-    return loss
-""",
-        ),
-        Mutant(
-            "broadcasts under the if",
-            replace=("    dist.broadcast(loss, src=0)", "        dist.broadcast(loss, src=0)"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Which collective is rank 0 in, and which one are the others in?",
         "Off rank 0 nobody joins the broadcast inside `model(batch)`. Rank 0 can do without it.",
@@ -591,53 +432,6 @@ def repair_gather_losses(loss):
     if rank == 0:
         return torch.stack(losses).mean(dim=0)
 ''',
-    mutants=(
-        Mutant(
-            "fills a list that nobody keeps",
-            replace=(
-                "dist.gather(loss, losses, dst=0)",
-                "dist.gather(loss, [torch.zeros_like(t) for t in losses] if rank == 0 else None, dst=0)",
-            ),
-        ),
-        Mutant(
-            "brings a list on every rank",
-            replace=(" if rank == 0 else None", ""),
-            verdict="raises",
-            says="ValueError",
-        ),
-        Mutant(
-            "gathers on rank 0 alone",
-            replace=("    dist.gather(", "    if rank == 0:\n        dist.gather("),
-            verdict="deadlock",
-        ),
-        Mutant("adds the losses and does not divide", replace=(".mean(dim=0)", ".sum(dim=0)")),
-        Mutant(
-            "receives one loss after the other",
-            source="""
-def repair_gather_losses(loss):
-    if rank > 0:
-        return dist.send(loss, dst=0)
-    total, other = loss.clone(), torch.empty_like(loss)
-    for source in range(1, world_size):
-        dist.recv(other, src=source)
-        total += other
-    return total / world_size
-""",
-            verdict="not as asked",
-            says="gather does it",
-        ),
-        Mutant(
-            "reduces instead",
-            source="""
-def repair_gather_losses(loss):
-    total = loss.clone()
-    dist.reduce(total, dst=0)
-    return total / world_size
-""",
-            verdict="forbidden",
-            says="reduce",
-        ),
-    ),
     hints=(
         "The gather fills the tensors in the list that it is given. Who can read them after the call?",
         "Give that list a name before the call. It is needed on rank 0 only: off the root it must be `None`.",
@@ -680,31 +474,6 @@ def repair_reduce(loss):
     dist.reduce(total, dst=0)
     return total / world_size if rank == 0 else loss
 ''',
-    mutants=(
-        Mutant(
-            "reduces on rank 0 alone",
-            replace=("    dist.reduce(", "    if rank == 0:\n        dist.reduce("),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "reads what reduce returns, which is None",
-            replace=("    dist.reduce(", "    total = dist.reduce("),
-            verdict="raises",
-            says="TypeError",
-        ),
-        Mutant("reduces the loss itself, not a copy", replace=("loss.detach().clone()", "loss")),
-        Mutant(
-            "reduces twice, in halves",
-            replace=(
-                "    dist.reduce(total, dst=0)\n",
-                "    total /= 2\n    dist.reduce(total, dst=0)\n    again = loss.detach() / 2\n"
-                "    dist.reduce(again, dst=0)\n    total += again\n",
-            ),
-            verdict="not as asked",
-            says="2 times",
-        ),
-        Mutant("forgets to divide", replace=("total / world_size", "total")),
-    ),
     hints=(
         "How many ranks reach the line with `dist.reduce`, and how many must?",
         "`dist.reduce` returns `None`. Rank 0 finds the sum in the tensor that it passed.",
@@ -739,44 +508,6 @@ def accuracy(right):
     dist.reduce(counts, dst=0)
     return counts[0] / counts[1]
 ''',
-    mutants=(
-        Mutant(
-            "takes the mean of the ranks' accuracies",
-            source="""
-def accuracy(right):
-    mine = right.double().mean()
-    dist.reduce(mine, dst=0)
-    return mine / world_size
-""",
-        ),
-        Mutant(
-            "divides by the samples of rank 0",
-            replace=("counts[0] / counts[1]", "counts[0] / right.numel() / world_size"),
-        ),
-        Mutant(
-            "reduces twice",
-            source="""
-def accuracy(right):
-    correct, seen = right.sum().double(), torch.tensor(float(right.numel()), device=device)
-    dist.reduce(correct, dst=0)
-    dist.reduce(seen, dst=0)
-    return correct / seen
-""",
-            verdict="not as asked",
-            says="2 times",
-        ),
-        Mutant(
-            "reduces on rank 0 only",
-            replace=("    dist.reduce(", "    if rank == 0:\n        dist.reduce("),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "lets rank 1 have it",
-            replace=("dst=0", "dst=1"),
-            verdict="not as asked",
-            says="rank 1",
-        ),
-    ),
     hints=(
         "A mean of means weighs a rank with 3 samples as much as one with 300. Which two numbers add up?",
         "Put how many are right and how many there are into one tensor, and reduce that.",
@@ -817,52 +548,6 @@ def gather_predictions(mine):
     if rank == 0:
         return torch.stack(parts, dim=1).flatten()[: sum(sizes).item()]
 ''',
-    mutants=(
-        Mutant(
-            "gathers tensors of unequal length",
-            source="""
-def gather_predictions(mine):
-    parts = [torch.zeros_like(mine) for _ in range(world_size)] if rank == 0 else None
-    dist.gather(mine, parts, dst=0)
-    if rank == 0:
-        return torch.stack(parts, dim=1).flatten()
-""",
-            verdict="raises",
-            says="brings 3 elements",
-        ),
-        Mutant(
-            "puts one rank's after the other's", replace=("torch.stack(parts, dim=1).flatten()", "torch.cat(parts)")
-        ),
-        Mutant("returns the padding as well", replace=("[: sum(sizes).item()]", "")),
-        Mutant(
-            "makes room on every rank",
-            replace=(" if rank == 0 else None", ""),
-            verdict="raises",
-            says="ValueError",
-        ),
-        Mutant(
-            "gives everything to everyone",
-            replace=(
-                "    parts = [torch.zeros_like(padded) for _ in range(world_size)] if rank == 0 else None\n"
-                "    dist.gather(padded, parts, dst=0)",
-                "    parts = [torch.zeros_like(padded) for _ in range(world_size)]\n    dist.all_gather(parts, padded)",
-            ),
-            verdict="costly",
-            says="busiest rank sends",
-        ),
-        Mutant(
-            "pickles the predictions",
-            source="""
-def gather_predictions(mine):
-    parts = [None] * world_size if rank == 0 else None
-    dist.gather_object(mine.tolist(), parts, dst=0)
-    if rank == 0:
-        return torch.tensor([parts[i % world_size][i // world_size] for i in range(sum(map(len, parts)))])
-""",
-            verdict="forbidden",
-            says="gather_object",
-        ),
-    ),
     hints=(
         "`dist.gather` wants equal shapes. How long must the tensors be, and how does every rank learn it?",
         "Pad with zeros to the longest share. Its length is known after an all-gather of the sizes.",
@@ -909,47 +594,6 @@ def scatter_uneven(x):
     dist.scatter(mine, padded, src=0)
     return mine[: short + (rank < longer)]
 ''',
-    mutants=(
-        Mutant("returns the padding as well", replace=("mine[: short + (rank < longer)]", "mine")),
-        Mutant("drops the rest", replace=("mine[: short + (rank < longer)]", "mine[:short]")),
-        Mutant("gives the rest to the last ranks", replace=("rank < longer", "rank >= world_size - longer")),
-        Mutant(
-            "scatters tensors of unequal length",
-            replace=(
-                "            room[: len(part)] = part\n",
-                "            pass\n        padded = list(x.tensor_split(world_size))\n",
-            ),
-            verdict="raises",
-        ),
-        Mutant(
-            "lets only rank 0 announce the length",
-            replace=("    dist.broadcast(length, src=0)", "    if rank:\n        dist.broadcast(length, src=0)"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "broadcasts the whole, and everyone takes its part",
-            replace=(
-                "    short, longer = divmod(length.item(), world_size)",
-                "    whole = x.clone() if rank == 0 else x.new_empty(length.item())\n"
-                "    dist.broadcast(whole, src=0)\n"
-                "    return whole.tensor_split(world_size)[rank]\n"
-                "    short, longer = divmod(length.item(), world_size)",
-            ),
-            verdict="costly",
-            says="busiest rank sends",
-        ),
-        Mutant(
-            "pickles the parts",
-            source="""
-def scatter_uneven(x):
-    box = [None]
-    dist.scatter_object_list(box, list(x.tensor_split(world_size)) if rank == 0 else None, src=0)
-    return box[0]
-""",
-            verdict="forbidden",
-            says="scatter_object_list",
-        ),
-    ),
     hints=(
         "What must the others know before they can make room? One number does it.",
         "`dist.scatter` wants tensors of equal shape: pad the short parts, and cut the padding off after the call.",
@@ -999,52 +643,6 @@ def broadcast_from_scatter_all_gather(x):
     dist.all_gather(parts, mine)
     return torch.cat(parts)[: len(x)]
 ''',
-    mutants=(
-        Mutant("returns the padding as well", replace=("torch.cat(parts)[: len(x)]", "torch.cat(parts)")),
-        Mutant(
-            "drops the elements that do not divide",
-            replace=("-(-len(x) // world_size)", "len(x) // world_size"),
-            verdict="raises",
-        ),
-        Mutant(
-            "brings the list on every rank",
-            replace=(" if rank == 0 else None", ""),
-            verdict="raises",
-            says="ValueError",
-        ),
-        Mutant("joins the parts backwards", replace=("torch.cat(parts)", "torch.cat(parts[::-1])")),
-        Mutant(
-            "all-gathers off the root only",
-            replace=("    dist.all_gather(", "    if rank:\n        dist.all_gather("),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "scatters the same to everyone, and gathers nothing but that",
-            source="""
-def broadcast_from_scatter_all_gather(x):
-    half = len(x) // 2
-    got = []
-    for part in (x[:half], x[half:]):
-        mine = torch.empty_like(part)
-        dist.scatter(mine, [part.clone()] * world_size if rank == 0 else None, src=0)
-        got.append(mine)
-    return torch.cat(got)
-""",
-            verdict="not as asked",
-            says="2 times",
-        ),
-        Mutant(
-            "calls broadcast",
-            source="""
-def broadcast_from_scatter_all_gather(x):
-    x = x.clone()
-    dist.broadcast(x, src=0)
-    return x
-""",
-            verdict="forbidden",
-            says="broadcast",
-        ),
-    ),
     hints=(
         "A scatter wants equal parts. What can you put behind the last element?",
         "`-(-len(x) // world_size)` rounds up. `padded.view(world_size, size)` has one part a row.",
@@ -1088,50 +686,6 @@ def tree_broadcast(x, root):
         have *= 2
     return got
 ''',
-    mutants=(
-        Mutant(
-            "lets the root serve one after the other",
-            source="""
-def tree_broadcast(x, root):
-    got = x.clone()
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(got, dst=other)
-    else:
-        dist.recv(got, src=root)
-    return got
-""",
-            verdict="costly",
-        ),
-        Mutant(
-            "passes it along a chain",
-            source="""
-def tree_broadcast(x, root):
-    got = x.clone()
-    if rank != root:
-        dist.recv(got, src=(rank - 1) % world_size)
-    if (rank + 1) % world_size != root:
-        dist.send(got, dst=(rank + 1) % world_size)
-    return got
-""",
-            verdict="costly",
-        ),
-        Mutant("takes rank 0 for the root", replace=("(rank - root) % world_size", "rank")),
-        Mutant("stops before the last step", replace=("while have < world_size", "while 2 * have < world_size")),
-        Mutant(
-            "forgets that the last step may be incomplete",
-            replace=(" and place + have < world_size", ""),
-            verdict="deadlock",
-        ),
-        Mutant("passes its own x on", replace=("dist.send(got,", "dist.send(x,")),
-        Mutant(
-            "calls broadcast",
-            replace=("    have = 1", "    return dist.broadcast(got, src=root) or got\n    have = 1"),
-            verdict="forbidden",
-            says="broadcast",
-        ),
-    ),
     hints=(
         "Take root 0 first. After the first step two ranks have it. How many can have it after the second one, if "
         "both pass it on?",
@@ -1174,66 +728,6 @@ def tree_scatter(x):
         low, high = (low, middle) if rank < middle else (middle, high)
     return rows[rank]
 ''',
-    mutants=(
-        Mutant(
-            "lets rank 0 serve one after the other",
-            source="""
-def tree_scatter(x):
-    row = x[rank].clone()
-    if rank == 0:
-        for other in range(1, world_size):
-            dist.send(x[other], dst=other)
-    else:
-        dist.recv(row, src=0)
-    return row
-""",
-            verdict="costly",
-            says="steps",
-        ),
-        Mutant(
-            "broadcasts everything over a tree",
-            source="""
-def tree_scatter(x):
-    rows, have = x.clone(), 1
-    while have < world_size:
-        if rank < have and rank + have < world_size:
-            dist.send(rows, dst=rank + have)
-        elif have <= rank < 2 * have:
-            dist.recv(rows, src=rank - have)
-        have *= 2
-    return rows[rank]
-""",
-            verdict="costly",
-            says="busiest rank sends",
-        ),
-        Mutant(
-            "keeps the smaller half, and needs a step more",
-            replace=("(low + high + 1) // 2", "low + 1"),
-            verdict="costly",
-        ),
-        Mutant("returns its own row", replace=("return rows[rank]", "return x[rank]")),
-        Mutant(
-            "sends one row where a half is waited for",
-            replace=("dist.send(rows[middle:high]", "dist.send(rows[middle : middle + 1]"),
-            says="makes room for 4 elements",
-        ),
-        Mutant(
-            "lets the upper half go on as if it had everything",
-            replace=("(middle, high)\n", "(middle, world_size)\n"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "calls scatter",
-            source="""
-def tree_scatter(x):
-    row = x[rank].clone()
-    dist.scatter(row, list(x) if rank == 0 else None, src=0)
-    return row
-""",
-            verdict="forbidden",
-            says="scatter",
-        ),
-    ),
     hints=(
         "Rank 0 sends the rows of half of the ranks to one of them. Who deals those out, and what does rank 0 do "
         "meanwhile?",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import ANY, Budget, Case, Exercise, Least
 from labkit.grading.inputs import counting, divisible, draws, uneven
 from labkit.grading.promises import Calls, Once
 from labkit.theory import collectives
@@ -78,51 +78,6 @@ def sharded_step(weights, gradient, lr):
     # end
     return new
 ''',
-    mutants=(
-        Mutant("forgets the division", replace=("lr * mine / world_size", "lr * mine")),
-        Mutant(
-            "steps by its own gradient",
-            replace=(
-                "dist.reduce_scatter_single(mine, gradient)",
-                "mine.copy_(gradient[rank * size : (rank + 1) * size])",
-            ),
-        ),
-        Mutant(
-            "updates the first part on every rank",
-            replace=("weights[rank * size : (rank + 1) * size]", "weights[:size]"),
-        ),
-        Mutant("climbs", replace=("- lr *", "+ lr *")),
-        Mutant(
-            "keeps the other parts as they were",
-            replace=(
-                "    dist.all_gather_single(new, part)\n",
-                "    new.copy_(weights)\n    new[rank * size : (rank + 1) * size] = part\n",
-            ),
-        ),
-        Mutant(
-            "gives every rank the whole total",
-            source="""
-def sharded_step(weights, gradient, lr):
-    total = gradient.clone()
-    dist.all_reduce(total)
-    return weights - lr * total / world_size
-""",
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-        Mutant(
-            "sends the parts round by broadcasts",
-            replace=(
-                "    dist.all_gather_single(new, part)\n",
-                "    for root, room in enumerate(new.chunk(world_size)):\n"
-                "        if root == rank:\n"
-                "            room.copy_(part)\n"
-                "        dist.broadcast(room, src=root)\n",
-            ),
-            verdict="not as asked",
-            says="dist.broadcast",
-        ),
-    ),
     hints=(
         "Before you can update your part, whose gradients for it do you need, and what do you do with them? Which of "
         "the two calls above does that?",
@@ -176,60 +131,6 @@ def all_gather_uneven(x):
     dist.all_gather(rooms, padded)
     return [room[:size] for room, size in zip(rooms, lengths)]
 ''',
-    mutants=(
-        Mutant("returns the padding as well", replace=("room[:size]", "room")),
-        Mutant(
-            "makes floats of everything",
-            replace=("x.new_zeros(longest)", "torch.zeros(longest, device=device)"),
-            says="float",
-        ),
-        Mutant(
-            "makes floats of everything, and integers of these",
-            source="""
-def all_gather_uneven(x):
-    length = torch.tensor([len(x)], device=device)
-    lengths = [torch.zeros_like(length) for _ in range(world_size)]
-    dist.all_gather(lengths, length)
-    padded = torch.zeros(max(lengths).item(), device=device)
-    padded[: len(x)] = x
-    rooms = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(rooms, padded)
-    return [room[:size].to(x.dtype) for room, size in zip(rooms, lengths)]
-""",
-            says="16777",
-        ),
-        Mutant("cuts everything to its own length", replace=("room[:size]", "room[: len(x)]")),
-        Mutant(
-            "returns the parts in one tensor",
-            replace=(
-                "return [room[:size] for room, size in zip(rooms, lengths)]",
-                "return torch.cat([room[:size] for room, size in zip(rooms, lengths)])",
-            ),
-        ),
-        Mutant(
-            "begins the list with its own",
-            replace=("dist.all_gather(rooms, padded)", "dist.all_gather(rooms[rank:] + rooms[:rank], padded)"),
-        ),
-        Mutant(
-            "leaves ranks with nothing out of the call",
-            replace=(
-                "    dist.all_gather(rooms, padded)",
-                "    if len(x) > 0:\n        dist.all_gather(rooms, padded)",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "pickles",
-            source="""
-def all_gather_uneven(x):
-    everyone = [None] * world_size
-    dist.all_gather_object(everyone, x)
-    return everyone
-""",
-            verdict="forbidden",
-            says="all_gather_object",
-        ),
-    ),
     hints=(
         "All-gather wants equal shapes. What must all ranks know first, and which call tells them?",
         "All-gather the lengths, pad to the longest, all-gather the padded tensors. `x.new_zeros(longest)` has the "
@@ -271,37 +172,6 @@ def repair_mean(x):
     dist.all_reduce(stats)
     return stats[0] / stats[1]
 ''',
-    mutants=(
-        Mutant(
-            "averages the means",
-            source="""
-def repair_mean(x):
-    mean = x.mean()
-    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-    return mean
-""",
-        ),
-        Mutant("divides by its own count", replace=("stats[0] / stats[1]", "stats[0] / len(x)")),
-        Mutant("divides by the number of ranks", replace=("stats[0] / stats[1]", "stats[0] / world_size")),
-        Mutant("brings the mean and the count", replace=("x.sum()", "x.mean()")),
-        Mutant(
-            "leaves ranks with nothing out of the call",
-            replace=("    dist.all_reduce(stats)", "    if len(x) > 0:\n        dist.all_reduce(stats)"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "sums and counts in two calls",
-            source="""
-def repair_mean(x):
-    total, count = x.sum(), torch.tensor(len(x), device=device)
-    dist.all_reduce(total)
-    dist.all_reduce(count)
-    return total / count
-""",
-            verdict="not as asked",
-            says="2 calls",
-        ),
-    ),
     hints=(
         "With how much weight should a rank that has one number count, beside a rank that has three?",
         "A sum of sums is the sum of all numbers. What else do you have to add up to divide by?",
@@ -359,24 +229,6 @@ def average_ints(x):
     dist.all_reduce(total)
     return total / world_size
 ''',
-    mutants=(
-        Mutant(
-            "divides in place, which integers refuse",
-            replace=("    return total / world_size", "    total /= world_size\n    return total"),
-            verdict="raises",
-            says="RuntimeError",
-        ),
-        Mutant("drops the fraction", replace=("total / world_size", "total // world_size")),
-        Mutant(
-            "asks for AVG, which Gloo refuses",
-            replace=("dist.all_reduce(total)", "dist.all_reduce(total, op=dist.ReduceOp.AVG)"),
-            verdict="raises",
-            says="RuntimeError",
-        ),
-        Mutant("divides before it adds", replace=("x.clone()", "x // world_size")),
-        Mutant("forgets to divide", replace=("total / world_size", "total.float()")),
-        Mutant("makes floats before it adds", replace=("x.clone()", "x.float()"), says="too large"),
-    ),
     hints=(
         "Which line raises: the all-reduce or the division? What would it have to put where?",
         "`total /= world_size` writes its result into `total`, and a fraction does not fit into an integer. Which way "
@@ -430,43 +282,6 @@ def repair_all_gather(x):
     dist.all_gather(gathered, x)
     return gathered
 ''',
-    mutants=(
-        Mutant(
-            "makes room for floats", replace=("torch.zeros_like(x)", "torch.zeros(1)"), verdict="raises", says="dtype"
-        ),
-        Mutant(
-            "makes floats of everything",
-            source="""
-def repair_all_gather(x):
-    gathered = [torch.zeros(1) for _ in range(world_size)]
-    dist.all_gather(gathered, x.float())
-    return gathered
-""",
-            says="float",
-        ),
-        Mutant(
-            "makes floats of everything, and integers of these",
-            source="""
-def repair_all_gather(x):
-    gathered = [torch.zeros(1) for _ in range(world_size)]
-    dist.all_gather(gathered, x.float())
-    return [number.to(x.dtype) for number in gathered]
-""",
-            says="16777",
-        ),
-        Mutant(
-            "has one room for all",
-            replace=("[torch.zeros_like(x) for _ in range(world_size)]", "[torch.zeros_like(x)] * world_size"),
-        ),
-        Mutant(
-            "makes room for integers only", replace=("torch.zeros_like(x)", "torch.zeros(1).long()"), verdict="raises"
-        ),
-        Mutant(
-            "lets rank 0 alone gather",
-            replace=("    dist.all_gather(", "    if rank == 0:\n        dist.all_gather("),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Of which dtype is `torch.tensor([rank])`, and of which is `torch.zeros(1)`?",
         "You can change `x` or the room. If you make floats of large integers, are they still the same numbers?",
@@ -525,41 +340,6 @@ def repair_column(table):
     dist.all_reduce(column)
     table[:, 0] = column
 ''',
-    mutants=(
-        Mutant("copies, and forgets to write back", replace=("    table[:, 0] = column\n", "")),
-        Mutant(
-            "writes the sum into the first row",
-            replace=("table[:, 0] = column", "table[0, : len(column)] = column[: table.shape[1]]"),
-        ),
-        Mutant(
-            "adds the whole table up",
-            source="""
-def repair_column(table):
-    dist.all_reduce(table)
-""",
-        ),
-        Mutant(
-            "adds the first row up",
-            replace=("column = table[:, 0].contiguous()", "column = table[0]"),
-            verdict="raises",
-            says="size",
-        ),
-        Mutant(
-            "calls once a row",
-            source="""
-def repair_column(table):
-    for row in table:
-        dist.all_reduce(row[:1])
-""",
-            verdict="not as asked",
-            says="4 times",
-        ),
-        Mutant(
-            "lets rank 0 alone add",
-            replace=("    dist.all_reduce(", "    if rank == 0:\n        dist.all_reduce("),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "A table lies in memory row by row. Where does its first column lie, and where would a call look that takes as "
         "many numbers as the column has, beginning at its first one?",
@@ -643,40 +423,6 @@ def right_calls(gradient, shares, weight, tokens, loss, lr):
     # end
     return [gradient, my_share, layer, my_tokens, loss, lr]
 ''',
-    mutants=(
-        Mutant(
-            "gives every rank rank 1's learning rate",
-            replace=("dist.broadcast(lr, src=0)", "dist.broadcast(lr, src=1)"),
-        ),
-        Mutant("adds the learning rates up", replace=("dist.broadcast(lr, src=0)", "dist.all_reduce(lr)")),
-        Mutant("forgets the gradient", replace=("    dist.all_reduce(gradient)\n", "")),
-        Mutant("reduces the loss to rank 1", replace=("dist.reduce(loss, dst=0)", "dist.reduce(loss, dst=1)")),
-        Mutant(
-            "gives everyone all tokens' sum",
-            replace=("dist.all_to_all_single(my_tokens, tokens)", "my_tokens.copy_(comms.all_reduce(tokens))"),
-        ),
-        Mutant(
-            "all-reduces the loss",
-            replace=("dist.reduce(loss, dst=0)", "dist.all_reduce(loss)"),
-            verdict="not as asked",
-            says="dist.all_reduce 2 times",
-        ),
-        Mutant(
-            "gathers the layer and broadcasts it",
-            replace=(
-                "    dist.all_gather_single(layer, weight)\n",
-                "    dist.gather(weight, list(layer.chunk(world_size)) if rank == 0 else None, dst=0)\n"
-                "    dist.broadcast(layer, src=0)\n",
-            ),
-            verdict="not as asked",
-            says="dist.gather",
-        ),
-        Mutant(
-            "lets only rank 0 call for the loss",
-            replace=("    dist.reduce(loss, dst=0)\n", "    if rank == 0:\n        dist.reduce(loss, dst=0)\n"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Ask two questions of each: who needs the result, one rank or all? And is something added up?",
         "If something is added up: does everyone need all of the sum, or a part of it, or only rank 0? If nothing is: "
@@ -729,55 +475,6 @@ def lean_reduce_scatter(x):
     dist.all_to_all_single(swapped, x)
     return swapped.view(world_size, len(x) // world_size).sum(dim=0, dtype=x.dtype)
 ''',
-    mutants=(
-        Mutant(
-            "sums its own chunks: no numbers move", replace=("dist.all_to_all_single(swapped, x)", "swapped.copy_(x)")
-        ),
-        Mutant(
-            "adds up along the wrong dimension",
-            replace=("view(world_size, len(x) // world_size)", "view(len(x) // world_size, world_size)"),
-        ),
-        Mutant("returns one number, the sum of all", replace=("sum(dim=0, dtype=x.dtype)", "sum(dtype=x.dtype)")),
-        Mutant("leaves everyone's chunk r side by side", replace=(".sum(dim=0, dtype=x.dtype)", "[0]")),
-        Mutant(
-            "exchanges the halves of its chunks one after the other",
-            source="""
-def lean_reduce_scatter(x):
-    size = len(x) // world_size
-    sums = []
-    for columns in x.view(world_size, size).tensor_split(2, dim=1):
-        swapped = torch.empty(columns.shape, dtype=x.dtype, device=device)
-        dist.all_to_all_single(swapped, columns.contiguous())
-        sums.append(swapped.sum(dim=0, dtype=x.dtype))
-    return torch.cat(sums)
-""",
-            verdict="not as asked",
-            says="2 calls",
-        ),
-        Mutant(
-            "all-reduces and keeps a part",
-            source="""
-def lean_reduce_scatter(x):
-    total = x.clone()
-    dist.all_reduce(total)
-    return total.view(world_size, len(x) // world_size)[rank].clone()
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-        Mutant(
-            "gathers everything and adds up",
-            source="""
-def lean_reduce_scatter(x):
-    everyone = [torch.empty_like(x) for _ in range(world_size)]
-    dist.all_gather(everyone, x)
-    chunks = torch.stack(everyone).view(world_size, world_size, len(x) // world_size)[:, rank]
-    return chunks.sum(dim=0, dtype=x.dtype)
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-    ),
     hints=(
         "S (N - 1) / N bytes: a rank sends everything that it brings but its own chunk, once. Whose is each of the "
         "chunks that it sends?",
@@ -849,54 +546,6 @@ def split_embedding(part, first, text):
     dist.all_reduce(rows)
     return rows
 ''',
-    mutants=(
-        Mutant(
-            "looks up what it does not have",
-            source="""
-def split_embedding(part, first, text):
-    rows = part[text - first]
-    dist.all_reduce(rows)
-    return rows
-""",
-            verdict="raises",
-            says="IndexError",
-        ),
-        Mutant(
-            "takes the nearest row for what it does not have",
-            source="""
-def split_embedding(part, first, text):
-    rows = part[(text - first).clamp(0, len(part) - 1)]
-    dist.all_reduce(rows)
-    return rows
-""",
-        ),
-        Mutant("counts from the start of the table", replace=("text[here] - first", "text[here] % max(1, len(part))")),
-        Mutant("forgets the other ranks' rows", replace=("    dist.all_reduce(rows)\n", "")),
-        Mutant(
-            "takes the larger number of each place",
-            replace=("dist.all_reduce(rows)", "dist.all_reduce(rows, op=dist.ReduceOp.MAX)"),
-        ),
-        Mutant(
-            "takes one row too many for its own",
-            replace=("text < first + len(part)", "text <= first + len(part)"),
-            verdict="raises",
-            says="IndexError",
-        ),
-        Mutant(
-            "leaves ranks without a part out",
-            replace=("    dist.all_reduce(rows)", "    if len(part) > 0:\n        dist.all_reduce(rows)"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "gathers the table",
-            source="""
-def split_embedding(part, first, text):
-    return torch.cat(comms.all_gather(part))[text]
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "For each character exactly one rank has the row. What could the other ranks bring to a sum, so that it is "
         "that row?",
@@ -967,50 +616,6 @@ def centred(x):
 
     return x - Sum.apply(x) / world_size
 ''',
-    mutants=(
-        Mutant(
-            "lets backward pass the all-reduce by",
-            source="""
-def centred(x):
-    total = x.clone()
-    dist.all_reduce(total)
-    return x - total / world_size
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "detaches the mean",
-            source="""
-def centred(x):
-    total = x.detach().clone()
-    dist.all_reduce(total)
-    return x - total / world_size
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "hands its own gradient back",
-            replace=(
-                "            total = gradient.clone()\n            dist.all_reduce(total)\n            return total\n",
-                "            return gradient\n",
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "averages twice on the way back",
-            replace=("total = gradient.clone()", "total = gradient / world_size"),
-            says="gradient",
-        ),
-        Mutant("forgets to divide", replace=("Sum.apply(x) / world_size", "Sum.apply(x)")),
-        Mutant(
-            "lets rank 0 alone add up the gradients",
-            replace=(
-                "total = gradient.clone()\n            dist",
-                "total = gradient.clone()\n            if rank == 0:\n                dist",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Change rank 0's `x` a little. Whose losses change? Where are the gradients of those losses by the sum?",
         "The sum is the same number for all ranks, and each rank's loss has a gradient by it. The gradient of the sum "

@@ -6,7 +6,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Exercise, Least
 from labkit.grading.inputs import Case, counting, draws
 from labkit.grading.promises import Calls
 
@@ -256,36 +256,6 @@ def save_then_load(x, path):
         os.remove(path)
     return loaded
 ''',
-    mutants=(
-        Mutant(
-            "lets the readers go ahead of the writer",
-            replace=("    dist.barrier()  # it is written\n", ""),
-            verdict="raises",
-            says="FileNotFoundError",
-        ),
-        Mutant(
-            "removes the file while others still read",
-            replace=("    dist.barrier()  # everyone has read it\n", ""),
-            verdict="raises",
-            says="FileNotFoundError",
-        ),
-        Mutant(
-            "calls the barrier on rank 0 alone",
-            replace=("    dist.barrier()  # it is written\n", "        dist.barrier()\n"),
-            verdict="raises",
-            says="Rank 0 waited in barrier",
-        ),
-        Mutant("leaves the file behind", replace=("        os.remove(path)\n", "        pass\n"), says="still there"),
-        Mutant("returns its own x", replace=("return loaded", "return x")),
-        Mutant(
-            "sends x and leaves the file out",
-            source="""
-def save_then_load(x, path):
-    return comms.broadcast(x, src=0)
-""",
-            says="never calls torch.load",
-        ),
-    ),
     hints=(
         "Two things may happen too early here: a load, and the remove. Who has to wait for whom, each time?",
         "The readers wait for the writer; then the writer waits for the readers. A barrier does either.",
@@ -323,48 +293,6 @@ def tell_when_saved(x, path):
     dist.broadcast_object_list(box, src=0)
     return torch.load(box[0])
 ''',
-    mutants=(
-        Mutant(
-            "tells the path before the file is there",
-            source="""
-def tell_when_saved(x, path):
-    box = [path]
-    dist.broadcast_object_list(box, src=0)
-    if rank == 0:
-        torch.save(x, box[0])
-    return torch.load(box[0])
-""",
-            verdict="raises",
-            says="FileNotFoundError",
-        ),
-        Mutant(
-            "adds a barrier, to be sure",
-            replace=("    box = [path]\n", "    dist.barrier()\n    box = [path]\n"),
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-        Mutant(
-            "lets rank 0 alone call",
-            replace=(
-                "    dist.broadcast_object_list(box, src=0)",
-                "    if rank == 0:\n        dist.broadcast_object_list(box, src=0)",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "takes the last rank for the root",
-            replace=("src=0", "src=world_size - 1"),
-            verdict="raises",
-        ),
-        Mutant(
-            "sends x and leaves the file out",
-            source="""
-def tell_when_saved(x, path):
-    return comms.broadcast(x, src=0)
-""",
-            says="never calls torch.load",
-        ),
-    ),
     hints=(
         "Nobody can load before they know the path. Who tells them, and when?",
         "A receiver of a broadcast cannot go on before the root has sent. What must the root have done by then?",
@@ -402,48 +330,6 @@ def work_meanwhile(work):
     coming.wait()
     return result
 ''',
-    mutants=(
-        Mutant(
-            "waits first, then works",
-            source="""
-def work_meanwhile(work):
-    dist.barrier()
-    return work()
-""",
-            says="began its work only after",
-        ),
-        Mutant("never waits", replace=("    coming.wait()\n", ""), says="left before"),
-        Mutant(
-            "works and goes",
-            source="""
-def work_meanwhile(work):
-    return work()
-""",
-            says="left before",
-        ),
-        Mutant(
-            "works first and says only then that it has come",
-            source="""
-def work_meanwhile(work):
-    result = work()
-    dist.barrier()
-    return result
-""",
-            says="still waited for the work",
-        ),
-        Mutant("works twice", replace=("return result", "return work()"), says="2 times"),
-        Mutant(
-            "lets rank 0 alone call the barrier",
-            source="""
-def work_meanwhile(work):
-    result = work()
-    if rank == 0:
-        dist.barrier()
-    return result
-""",
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "A barrier has two halves: you say that you have come, and you wait until all have. What can happen between?",
         "`dist.barrier(async_op=True)` says that you have come and returns a handle at once.",
@@ -485,24 +371,6 @@ def late_or_slow(began, ended):
     last = begins.argmax(0).bincount(minlength=world_size).argmax()
     return [last.item(), (end - begins.amax(0)).quantile(0.5).item()]
 ''',
-    mutants=(
-        Mutant("counts from the first rank's beginning", replace=("begins.amax(0)", "begins.amin(0)")),
-        Mutant("takes its own end", replace=("    dist.all_reduce(end, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant(
-            "takes the rank that is latest on average",
-            replace=("begins.argmax(0).bincount(minlength=world_size).argmax()", "begins.mean(1).argmin()"),
-        ),
-        Mutant("names the first to come", replace=("begins.argmax(0)", "begins.argmin(0)")),
-        Mutant("takes the mean of the repetitions", replace=("quantile(0.5)", "mean()")),
-        Mutant(
-            "gathers on rank 0 alone",
-            replace=(
-                "    dist.all_gather(everyone, began)",
-                "    if rank == 0:\n        dist.all_gather(everyone, began)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "To say who, you need everybody's beginnings. To say how long, which two moments of a repetition do you need?",
         "All-gather `began` and stack it: a row a rank, a column a repetition. `argmax(0)` says who came last in each.",
@@ -546,77 +414,6 @@ def barrier_by_hand():
             work.wait()
         distance *= 2
 ''',
-    mutants=(
-        Mutant(
-            "stops a step too early",
-            replace=("while distance < world_size", "while 2 * distance <= world_size - 1"),
-            says="left before",
-        ),
-        Mutant(
-            "tells rank 0 and goes on",
-            source="""
-def barrier_by_hand():
-    box = torch.zeros(1, device=device)
-    if rank == 0:
-        for other in range(1, world_size):
-            dist.recv(box, src=other)
-    else:
-        dist.send(box, dst=0)
-""",
-            says="left before",
-        ),
-        Mutant(
-            "does nothing",
-            source="""
-def barrier_by_hand():
-    return None
-""",
-            says="left before",
-        ),
-        Mutant(
-            "asks torch for a barrier",
-            source="""
-def barrier_by_hand():
-    dist.barrier()
-""",
-            verdict="forbidden",
-            says="barrier",
-        ),
-        Mutant(
-            "sends first, all of them",
-            replace=(
-                """        works = [
-            dist.isend(sent, dst=(rank + distance) % world_size),
-            dist.irecv(heard, src=(rank - distance) % world_size),
-        ]
-        for work in works:
-            work.wait()
-""",
-                """        dist.send(sent, dst=(rank + distance) % world_size)
-        dist.recv(heard, src=(rank - distance) % world_size)
-""",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "collects at rank 0, which answers one after the other",
-            source="""
-def barrier_by_hand():
-    box = torch.zeros(1, device=device)
-    for other in range(1, world_size):
-        if rank == 0:
-            dist.recv(box, src=other)
-        elif rank == other:
-            dist.send(box, dst=0)
-    for other in range(1, world_size):
-        if rank == 0:
-            dist.send(box, dst=other)
-        elif rank == other:
-            dist.recv(box, src=0)
-""",
-            verdict="costly",
-        ),
-    ),
     hints=(
         "To leave, a rank must have heard from everybody, if not directly then through others. What does a message "
         "prove?",
@@ -661,38 +458,6 @@ def bench_by_hand(work, clock, repeat):
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return slowest.quantile(0.5).item()
 ''',
-    mutants=(
-        Mutant("does not warm up", replace=("    for _ in range(3):\n        work()\n", "")),
-        Mutant("lets the ranks start when they like", replace=("        dist.barrier()\n", "")),
-        Mutant("trusts each rank's own clock", replace=("    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant("takes the mean", replace=("quantile(0.5)", "mean()")),
-        Mutant("takes the fastest rank", replace=("ReduceOp.MAX", "ReduceOp.MIN")),
-        Mutant(
-            "takes each rank's median first, then the slowest of these",
-            replace=(
-                "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n    return slowest.quantile(0.5).item()",
-                "    middle = slowest.quantile(0.5)\n    dist.all_reduce(middle, op=dist.ReduceOp.MAX)\n    return "
-                "middle.item()",
-            ),
-        ),
-        Mutant("takes the lower one of the two in the middle", replace=("quantile(0.5)", "median()")),
-        Mutant(
-            "puts a second barrier after the work, within the time",
-            replace=("        work()\n        seconds", "        work()\n        dist.barrier()\n        seconds"),
-        ),
-        Mutant(
-            "calls the barrier after the work, within the time",
-            replace=(
-                "        dist.barrier()\n        began = clock()\n        work()",
-                "        began = clock()\n        work()\n        dist.barrier()",
-            ),
-        ),
-        Mutant(
-            "lets rank 0 alone reduce",
-            replace=("    dist.all_reduce(", "    if rank == 0:\n        dist.all_reduce("),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Which comes first: the slowest rank of each repeat, or the median of the repeats?",
         "Put a rank's times into one tensor of float64. An all-reduce with `ReduceOp.MAX` finds the slowest of each "

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Exercise, Least, Mutant, unmarked
+from labkit.grading.exercise import Budget, Exercise, Least
 from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory import collectives
@@ -39,30 +39,24 @@ def _joined(xs: Sequence[Any]) -> list[Any]:
     return [[xs[q][q] for q in range(len(xs))] for _ in xs]
 
 
-CALLS_ALL_REDUCE = """
-def {name}(x):
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
-"""
-
-ROTATES_THE_WHOLE = """
-def {name}(x):
-    total, travels = x.clone(), x.clone()
-    for _ in range(world_size - 1):
-        room = torch.empty_like(travels)
-        works = [
-            dist.isend(travels, dst=(rank + 1) % world_size),
-            dist.irecv(room, src=(rank - 1) % world_size),
-        ]
-        for work in works:
-            work.wait()
-        total += room
-        travels = room
-    return total
-"""
-
-NAIVE = '''
+NAIVE_ALL_REDUCE = Exercise(
+    name="naive_all_reduce",
+    lesson="06",
+    title="One rank does it all",
+    statement=(
+        "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, "
+        "on every rank, by send and receive only: each other rank sends its `x` to rank 0, which adds up and sends the "
+        "total back to each. Receive into a tensor of its own, such as `torch.empty_like(x)`. `x` stays as it is. The "
+        "cost does not count yet."
+    ),
+    minutes=4,
+    difficulty=1,
+    means=collectives.all_reduce,
+    forbids=("collectives",),
+    picture=lambda: counting(4, 2),
+    keeps_input=True,
+    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: min(2, n - 1) * S),
+    solution='''
 def naive_all_reduce(x):
     """Return the sum of all ranks' x on every rank: rank 0 adds up and sends back."""
     total = x.clone()
@@ -81,58 +75,7 @@ def naive_all_reduce(x):
         dist.recv(total, src=0)
         # end
     return total
-'''
-
-NAIVE_ALL_REDUCE = Exercise(
-    name="naive_all_reduce",
-    lesson="06",
-    title="One rank does it all",
-    statement=(
-        "Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, "
-        "on every rank, by send and receive only: each other rank sends its `x` to rank 0, which adds up and sends the "
-        "total back to each. Receive into a tensor of its own, such as `torch.empty_like(x)`. `x` stays as it is. The "
-        "cost does not count yet."
-    ),
-    minutes=4,
-    difficulty=1,
-    means=collectives.all_reduce,
-    forbids=("collectives",),
-    picture=lambda: counting(4, 2),
-    keeps_input=True,
-    least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: min(2, n - 1) * S),
-    solution=NAIVE,
-    mutants=(
-        Mutant(
-            "does not send the total back",
-            source="""
-def naive_all_reduce(x):
-    total, room = x.clone(), torch.empty_like(x)
-    if rank == 0:
-        for other in range(1, world_size):
-            dist.recv(room, src=other)
-            total += room
-    else:
-        dist.send(x, dst=0)
-    return total
-""",
-        ),
-        Mutant("forgets rank 0's own numbers", replace=("total = x.clone()", "total = torch.zeros_like(x)")),
-        Mutant("keeps only the last that came", replace=("total += room", "total = x + room")),
-        Mutant(
-            "waits for an answer before it has sent",
-            replace=(
-                "        dist.send(x, dst=0)\n        dist.recv(total, src=0)\n",
-                "        dist.recv(total, src=0)\n        dist.send(x, dst=0)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "calls all_reduce",
-            source=CALLS_ALL_REDUCE.format(name="naive_all_reduce"),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
+''',
     hints=(
         "Two loops on rank 0: one that receives and adds, one that sends.",
         "`dist.recv(room, src=other)` overwrites `room`; then add it. The others send first, then receive.",
@@ -180,55 +123,6 @@ def ring_reduce_scatter(x):
         # end
     return chunks[rank]
 ''',
-    mutants=(
-        Mutant("stops a step early", replace=("range(1, world_size)", "range(1, world_size - 1)")),
-        Mutant(
-            "returns the next rank's chunk", replace=("return chunks[rank]", "return chunks[(rank + 1) % world_size]")
-        ),
-        Mutant("overwrites instead of adding", replace=("into += room", "into.copy_(room)")),
-        Mutant(
-            "sends first, then receives",
-            replace=(
-                "        works = [dist.isend(out, dst=(rank + 1) % world_size), "
-                "dist.irecv(room, src=(rank - 1) % world_size)]\n        for work in works:\n            work.wait()\n",
-                "        dist.send(out, dst=(rank + 1) % world_size)\n"
-                "        dist.recv(room, src=(rank - 1) % world_size)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "turns the ring the other way",
-            source="""
-def ring_reduce_scatter(x):
-    chunks = x.clone().tensor_split(world_size)
-    for step in range(1, world_size):
-        out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
-        room = torch.empty_like(into)
-        works = [dist.isend(out, dst=(rank - 1) % world_size), dist.irecv(room, src=(rank + 1) % world_size)]
-        for work in works:
-            work.wait()
-        into += room
-    return chunks[rank]
-""",
-            verdict="not as asked",
-            says="may only send to the next rank",
-        ),
-        Mutant(
-            "rotates whole tensors and keeps a chunk",
-            source=ROTATES_THE_WHOLE.format(name="ring_reduce_scatter").replace(
-                "return total", "return total.tensor_split(world_size)[rank]"
-            ),
-            verdict="costly",
-        ),
-        Mutant(
-            "all-reduces and keeps a chunk",
-            source=CALLS_ALL_REDUCE.format(name="ring_reduce_scatter").replace(
-                "return total", "return total.tensor_split(world_size)[rank]"
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "A chunk's sum travels round the ring and grows: each rank adds its own and passes it on. Where must it end?",
         "The sum of chunk r ends on rank r, so it begins one rank further right: rank r first sends chunk r - 1.",
@@ -269,59 +163,6 @@ def ring_all_gather(parts):
             work.wait()
         # end
 ''',
-    mutants=(
-        Mutant("stops a step early", replace=("range(world_size - 1)", "range(world_size - 2)")),
-        Mutant(
-            "sends its own part in every step",
-            replace=("out, into = parts[(rank - step) % world_size]", "out, into = parts[rank]"),
-        ),
-        Mutant(
-            "puts what comes into the wrong place",
-            replace=("parts[(rank - step - 1) % world_size]", "parts[(rank + step + 1) % world_size]"),
-        ),
-        Mutant(
-            "sends first, then receives",
-            replace=(
-                "        works = [dist.isend(out, dst=(rank + 1) % world_size), "
-                "dist.irecv(into, src=(rank - 1) % world_size)]\n        for work in works:\n            work.wait()\n",
-                "        dist.send(out, dst=(rank + 1) % world_size)\n"
-                "        dist.recv(into, src=(rank - 1) % world_size)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "sends its own to each other rank itself",
-            source="""
-def ring_all_gather(parts):
-    for step in range(1, world_size):
-        source = (rank - step) % world_size
-        works = [dist.isend(parts[rank], dst=(rank + step) % world_size), dist.irecv(parts[source], src=source)]
-        for work in works:
-            work.wait()
-""",
-            verdict="not as asked",
-            says="may only send to the next rank",
-        ),
-        Mutant(
-            "passes the whole list on in every step",
-            source="""
-def ring_all_gather(parts):
-    for _ in range(world_size - 1):
-        whole = torch.cat(parts)
-        room = torch.empty_like(whole)
-        works = [
-            dist.isend(whole, dst=(rank + 1) % world_size),
-            dist.irecv(room, src=(rank - 1) % world_size),
-        ]
-        for work in works:
-            work.wait()
-        for i, came in enumerate(room.split([len(part) for part in parts])):
-            if i != rank:
-                parts[i].copy_(came)
-""",
-            verdict="costly",
-        ),
-    ),
     hints=(
         "In step 0 you send your own. What do you send in step 1? It has just come.",
         "In step s rank r sends part r - s and receives part r - s - 1, modulo N, straight into its place.",
@@ -376,33 +217,6 @@ TREE_ALL_REDUCE = Exercise(
         memory=lambda n, S: min(2, ceil(log2(n))) * S,
     ),
     solution=TREE,
-    mutants=(
-        Mutant("keeps only what came", replace=("            total += room", "            total = room.clone()")),
-        Mutant(
-            "goes up with the small distances first",
-            replace=("for distance in reversed(distances)", "for distance in list(distances)"),
-        ),
-        Mutant(
-            "does not come down again",
-            source=unmarked(TREE).partition("    for distance in distances:")[0] + "    return total\n",
-        ),
-        Mutant(
-            "takes N for a power of two",
-            source=unmarked(TREE).replace("min(world_size, 2 * distance)", "2 * distance"),
-            verdict="raises",
-        ),
-        Mutant(
-            "lets rank 0 talk to everybody itself",
-            source=unmarked(NAIVE).replace("naive_all_reduce", "tree_all_reduce"),
-            verdict="costly",
-        ),
-        Mutant(
-            "calls all_reduce",
-            source=CALLS_ALL_REDUCE.format(name="tree_all_reduce"),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "In a step a rank does one of three things: it sends, it receives, or it rests. Two conditions are enough.",
         "`distance <= rank < 2 * distance`: it sends to `rank - distance`. Who receives is that many ranks below, and "
@@ -463,48 +277,6 @@ HALVING_DOUBLING = Exercise(
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * log2(n), memory=lambda n, S: S),
     solution=HALVING,
-    mutants=(
-        Mutant("does not go back", replace=("reversed(path)", "[]")),
-        Mutant(
-            "keeps one half on both sides",
-            replace=("(low, high) if rank < partner else (high, low)", "(low, high)"),
-        ),
-        Mutant(
-            "goes back in the same order",
-            replace=("reversed(path)", "path"),
-        ),
-        Mutant("overwrites instead of adding", replace=("kept += room", "kept.copy_(room)")),
-        Mutant(
-            "sends first, then receives",
-            replace=(
-                "        works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]\n"
-                "        for work in works:\n            work.wait()\n",
-                "        dist.send(given, dst=partner)\n        dist.recv(room, src=partner)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "exchanges everything in every step",
-            source="""
-def halving_doubling(x):
-    total = x.clone()
-    distance = world_size // 2
-    while distance:
-        room = torch.empty_like(total)
-        for work in [dist.isend(total, dst=rank ^ distance), dist.irecv(room, src=rank ^ distance)]:
-            work.wait()
-        total = total + room
-        distance //= 2
-    return total
-""",
-            verdict="costly",
-        ),
-        Mutant(
-            "lets rank 0 do it all",
-            source=unmarked(NAIVE).replace("naive_all_reduce", "halving_doubling"),
-            verdict="costly",
-        ),
-    ),
     hints=(
         "Which half is yours? `rank < partner` decides. Then `room` needs the length of the half that you keep.",
         "There: `isend(given, …)` and `irecv(room, …)`, both to and from `partner`; wait for both; add `room` to "

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import log2
 from typing import Any
 
-from labkit.exercises.lesson06 import CALLS_ALL_REDUCE, NAIVE, ROTATES_THE_WHOLE
-from labkit.grading.exercise import NOTHING, Budget, Exercise, Least, Mutant, unmarked
+from labkit.grading.exercise import NOTHING, Budget, Exercise, Least
 from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.promises import InSteps, Messages, OnlyTo
 from labkit.theory import collectives
@@ -77,30 +76,6 @@ LEFTWARD_RING = Exercise(
     keeps_input=True,
     least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: n - 1, memory=lambda n, S: min(2, n - 1) * S / n),
     solution=LEFTWARD,
-    mutants=(
-        Mutant(
-            "turns the ring to the right",
-            source=LEFTWARD.replace("dst=left", "dst=right")
-            .replace("src=right", "src=left")
-            .replace("rank + step", "rank - step")
-            .replace("step + 1)", "step - 1)"),
-            verdict="not as asked",
-            says="may only send to the rank before it",
-        ),
-        Mutant(
-            "turns the messages round and leaves the chunks as they were",
-            source=LEFTWARD.replace("rank + step", "rank - step").replace("step + 1)", "step - 1)"),
-        ),
-        Mutant("stops a step early", replace=("range(1, world_size)", "range(1, world_size - 1)")),
-        Mutant(
-            "passes whole buffers to the left",
-            source=ROTATES_THE_WHOLE.format(name="leftward_ring")
-            .replace("dst=(rank + 1)", "dst=(rank - 1)")
-            .replace("src=(rank - 1)", "src=(rank + 1)")
-            .replace("return total", "return total.tensor_split(world_size)[rank]"),
-            verdict="costly",
-        ),
-    ),
     hints=(
         "The sum of chunk r ends on rank r, and it travels to the left. So on which rank does it begin?",
         "On rank r - 1: rank r first sends chunk r + 1, and one chunk further in each step.",
@@ -153,80 +128,6 @@ RING_ALL_REDUCE = Exercise(
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),
     solution=RING,
-    mutants=(
-        Mutant(
-            "sends whole tensors round the ring",
-            source=ROTATES_THE_WHOLE.format(name="ring_all_reduce"),
-            verdict="costly",
-        ),
-        Mutant(
-            "lets rank 0 do it all",
-            source=unmarked(NAIVE).replace("naive_all_reduce", "ring_all_reduce"),
-            verdict="costly",
-        ),
-        Mutant(
-            "turns the ring the other way",
-            source=RING.replace(
-                "(rank + 1) % world_size, (rank - 1) % world_size", "(rank - 1) % world_size, (rank + 1) % world_size"
-            )
-            .replace("rank - step - 1", "rank + step + 1")
-            .replace("pass_on(rank - step, room)", "pass_on(rank + step, room)")
-            .replace("pass_on(rank + 1 - step, chunks[(rank - step)", "pass_on(rank - 1 + step, chunks[(rank + step)"),
-            verdict="not as asked",
-            says="may only send to the next rank",
-        ),
-        Mutant(
-            "sends each chunk in two pieces",
-            source=RING.replace(
-                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n",
-                "        works = [dist.isend(half, dst=right) for half in chunks[out % world_size].tensor_split(2)]\n"
-                "        works += [dist.irecv(half, src=left) for half in room.tensor_split(2)]\n",
-            ),
-            verdict="costly",
-        ),
-        Mutant(
-            "adds in the second half, too",
-            replace=(
-                "        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])",
-                "        into = chunks[(rank - step) % world_size]\n        room = torch.empty_like(into)\n        "
-                "pass_on(rank + 1 - step, room)\n        into += room",
-            ),
-        ),
-        Mutant(
-            "leaves the second half out",
-            replace=("        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])", "        pass"),
-        ),
-        Mutant(
-            "begins the second half with the wrong chunk",
-            replace=(
-                "        pass_on(rank + 1 - step, chunks[(rank - step) % world_size])",
-                "        pass_on(rank - step, chunks[(rank - step - 1) % world_size])",
-            ),
-        ),
-        Mutant(
-            "cuts N equal chunks and forgets the rest",
-            replace=(
-                "chunks = total.tensor_split(world_size)",
-                "size = len(x) // world_size\n    chunks = [total[i * size : (i + 1) * size] for i in "
-                "range(world_size)]",
-            ),
-        ),
-        Mutant(
-            "sends first, then receives",
-            replace=(
-                "        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]\n"
-                "        for work in works:\n            work.wait()\n",
-                "        dist.send(chunks[out % world_size], dst=right)\n        dist.recv(room, src=left)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "calls all_reduce",
-            source=CALLS_ALL_REDUCE.format(name="ring_all_reduce"),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Two halves: a reduce-scatter, after which every rank has the total of one chunk, and an all-gather of these.",
         "In step s of the first half rank r sends chunk r - s and adds what comes to chunk r - s - 1, modulo N. "
@@ -274,45 +175,6 @@ CHAIN_REDUCE = Exercise(
     keeps_input=True,
     least=Least(sent=lambda n, S: S, rounds=lambda n: n - 2 + PIECES),
     solution=CHAIN,
-    mutants=(
-        Mutant(
-            "waits for each piece to be taken",
-            replace=("sending.append(dist.isend(piece, dst=rank + 1))", "dist.send(piece, dst=rank + 1)"),
-            verdict="costly",
-            says="steps",
-        ),
-        Mutant(
-            "sends the whole buffer at once",
-            replace=("total.tensor_split(4)", "[total]"),
-            verdict="not as asked",
-            says="4 are asked for",
-        ),
-        Mutant(
-            "sends its own numbers only", replace=("            piece += room\n", "            piece = piece + room\n")
-        ),
-        Mutant(
-            "returns the sum everywhere", replace=("return total if rank == world_size - 1 else None", "return total")
-        ),
-        Mutant(
-            "lets every rank send to the last one",
-            source="""
-def chain_reduce(x):
-    last = world_size - 1
-    if rank < last:
-        for piece in x.tensor_split(4):
-            dist.send(piece, dst=last)
-        return None
-    total = x.clone()
-    for other in range(last):
-        for piece in total.tensor_split(4):
-            room = torch.empty_like(piece)
-            dist.recv(room, src=other)
-            piece += room
-    return total
-""",
-            verdict="costly",
-        ),
-    ),
     hints=(
         "First write it with `send` and `recv` in a loop over the pieces. It is right, and takes too many steps. Why?",
         "While a rank waits in `send`, it cannot receive. `isend` returns at once.",
@@ -384,44 +246,6 @@ FOLD_IN = Exercise(
         memory=lambda n, S: S,
     ),
     solution=FOLD,
-    mutants=(
-        Mutant(
-            "leaves out those that are too many",
-            source=FOLD.replace(
-                "        dist.send(total, dst=rank - power)\n        dist.recv(total, src=rank - power)\n"
-                "        return total\n",
-                "        return total\n",
-            )
-            .replace("        dist.recv(room, src=rank + power)\n        total += room\n", "        room += 0\n")
-            .replace("        dist.send(total, dst=rank + power)\n", "        pass\n"),
-        ),
-        Mutant(
-            "forgets to give the total back",
-            source=FOLD.replace("        dist.recv(total, src=rank - power)\n", "").replace(
-                "        dist.send(total, dst=rank + power)\n", "        pass\n"
-            ),
-        ),
-        Mutant(
-            "gives back before the total is complete",
-            source=FOLD.replace(
-                "    kept = total\n",
-                "    if rank + power < world_size:\n        dist.send(total, dst=rank + power)\n    kept = total\n",
-            ).replace(
-                "    if rank + power < world_size:\n        dist.send(total, dst=rank + power)\n    return total",
-                "    return total",
-            ),
-        ),
-        Mutant(
-            "takes a partner that there is not",
-            source=FOLD.replace("2 ** (world_size.bit_length() - 1)", "2 ** (world_size - 1).bit_length()"),
-            verdict="raises",
-        ),
-        Mutant(
-            "lets rank 0 do it all",
-            source=unmarked(NAIVE).replace("naive_all_reduce", "fold_in"),
-            verdict="costly",
-        ),
-    ),
     hints=(
         "Rank P + i hands its `x` to rank i, waits for the total, and is done: nothing else concerns it.",
         "`power = 2 ** (world_size.bit_length() - 1)`. In the loop over the distances, `power` takes the place of "
@@ -475,64 +299,6 @@ TWO_HOSTS = Exercise(
     keeps_input=True,
     least=Least(sent=lambda n, S: 1.5 * S, rounds=lambda n: 3),
     solution=HOSTS,
-    mutants=(
-        Mutant(
-            "goes by the ranks' numbers and not by the hosts",
-            replace=(
-                "    here, there = hosts if rank in hosts[0] else hosts[::-1]\n",
-                "    hosts = [[0, 1], [2, 3]]\n    here, there = hosts if rank in hosts[0] else hosts[::-1]\n",
-            ),
-            verdict="costly",
-            says="from one host to the other",
-        ),
-        Mutant(
-            "exchanges whole buffers with the other host first",
-            source="""
-def two_hosts(x, hosts):
-    here, there = hosts if rank in hosts[0] else hosts[::-1]
-    place = here.index(rank)
-    total = x.clone()
-    for partner in (there[place], here[1 - place]):
-        room = torch.empty_like(total)
-        for work in [dist.isend(total, dst=partner), dist.irecv(room, src=partner)]:
-            work.wait()
-        total = total + room
-    return total
-""",
-            verdict="costly",
-        ),
-        Mutant(
-            "lets one rank of each host do it all",
-            source="""
-def two_hosts(x, hosts):
-    here, there = hosts if rank in hosts[0] else hosts[::-1]
-    total, room = x.clone(), torch.empty_like(x)
-    if rank == here[1]:
-        dist.send(x, dst=here[0])
-        dist.recv(total, src=here[0])
-        return total
-    dist.recv(room, src=here[1])
-    total += room
-    for work in [dist.isend(total.clone(), dst=there[0]), dist.irecv(room, src=there[0])]:
-        work.wait()
-    total += room
-    dist.send(total, dst=here[1])
-    return total
-""",
-            verdict="costly",
-            says="busiest rank",
-        ),
-        Mutant("adds in one host only", replace=("((other, mate), (mine, twin))", "((other, mate),)")),
-        Mutant(
-            "sends first, then receives",
-            replace=(
-                "        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:\n"
-                "            work.wait()\n",
-                "        dist.send(out, dst=partner)\n        dist.recv(room, src=partner)\n",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Three stages. In the first and the last one, ranks of the same host talk; in the second one, hosts.",
         "A reduce-scatter in each host: afterwards each of its two ranks has the host's sum of one half.",
@@ -588,36 +354,6 @@ TWO_WAY_RING = Exercise(
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: S),
     solution=TWO_WAY,
-    mutants=(
-        Mutant(
-            "sends everything to the right",
-            source=TWO_WAY.replace("(1, -1)", "(1, 1)"),
-            verdict="costly",
-            says="from rank",
-        ),
-        Mutant(
-            "begins the second half when the first has come round",
-            source=TWO_WAY.replace(
-                "    for step in range(2 * (world_size - 1)):\n",
-                "    for step, turn in [(s, t) for t in (0, 1) for s in range(2 * (world_size - 1))]:\n",
-            ).replace("in ways:", "in ways[turn : turn + 1]:"),
-            verdict="not as asked",
-            says="steps",
-        ),
-        Mutant(
-            "adds in the second round, too", replace=("into + room if step < world_size - 1 else room", "into + room")
-        ),
-        Mutant(
-            "turns both halves by the same chunks",
-            replace=("chunks[(rank - way * step) % world_size]", "chunks[(rank - step) % world_size]"),
-        ),
-        Mutant(
-            "calls all_reduce",
-            source=CALLS_ALL_REDUCE.format(name="two_way_ring"),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Two rings over the two halves of `x`. With `way` = 1 or -1 the same line serves both: `rank + way * step`.",
         "Start all four operations of a step, two `isend` and two `irecv`, and only then wait for them.",

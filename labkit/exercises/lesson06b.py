@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.inputs import counting, draws
 from labkit.theory import collectives
 
@@ -151,33 +151,6 @@ def meet(room):
     while min(room.flags) < room.count:
         os.sched_yield()
 ''',
-    mutants=(
-        Mutant(
-            "does not wait",
-            replace=("    while min(room.flags) < room.count:\n        os.sched_yield()\n", ""),
-            says="had come",
-        ),
-        Mutant(
-            "waits for rank 0 alone",
-            replace=("min(room.flags)", "room.flags[0]"),
-            says="had come",
-        ),
-        Mutant(
-            "raises its flag once and for all",
-            replace=("    while min(room.flags) < room.count:", "    while min(room.flags) < 1:"),
-            says="it left meeting 2",
-        ),
-        Mutant("waits for the first to come", replace=("min(room.flags)", "max(room.flags)"), says="had come"),
-        Mutant(
-            "calls dist.barrier",
-            source="""
-def meet(room):
-    dist.barrier()
-""",
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "A flag that is only up or down is still up at the next meeting. Let it count instead.",
         "First say that you have come, then wait for the others: for the smallest of all flags.",
@@ -216,31 +189,6 @@ def sum_slots(x, room):
         x += places[other]
     room.meet()
 ''',
-    mutants=(
-        Mutant("reads before the others have written", replace=("    room.meet()\n    x.copy_", "    x.copy_")),
-        Mutant(
-            "writes into its slot while others still read it",
-            replace=("        x += places[other]\n    room.meet()\n", "        x += places[other]\n"),
-        ),
-        Mutant(
-            "adds up in an order of its own",
-            replace=(
-                "    x.copy_(places[0])\n    for other in range(1, world_size):\n        x += places[other]\n",
-                "    for step in range(1, world_size):\n        x += places[(rank + step) % world_size]\n",
-            ),
-            says="last bits",
-        ),
-        Mutant("adds its own x twice", replace=("    x.copy_(places[0])\n", "    x += places[0]\n")),
-        Mutant(
-            "calls all_reduce",
-            source="""
-def sum_slots(x, room):
-    dist.all_reduce(x)
-""",
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Copy, meet, add. `x.copy_(…)` writes into x; `x = …` would only give its name to something else. Then think "
         "of the next call: who may still be reading your slot?",
@@ -287,43 +235,6 @@ def shared_all_reduce(x, room):
         for c in others:
             mine[c].copy_(slots[c][c])
 ''',
-    mutants=(
-        Mutant(
-            "adds before the others have written",
-            replace=("        room.meet()\n        for r in others:", "        for r in others:"),
-        ),
-        Mutant(
-            "fetches before the others have added",
-            replace=("        room.meet()\n        for c in others:", "        for c in others:"),
-        ),
-        Mutant("adds the chunks of its neighbours", replace=("slots[r][rank])", "slots[r][r])")),
-        Mutant(
-            "keeps its own chunk to itself",
-            replace=("        slots[rank][rank].copy_(mine[rank])\n", ""),
-        ),
-        Mutant(
-            "adds up every chunk itself",
-            replace=(
-                "        for r in others:\n            mine[rank].add_(slots[r][rank])\n"
-                "        slots[rank][rank].copy_(mine[rank])\n        room.meet()\n"
-                "        for c in others:\n            mine[c].copy_(slots[c][c])\n",
-                "        slots[rank][rank].copy_(mine[rank])\n        room.meet()\n"
-                "        for c in range(world_size):\n            mine[c].copy_(slots[0][c])\n"
-                "            for r in range(1, world_size):\n                mine[c].add_(slots[r][c])\n"
-                "        room.meet()\n",
-            ),
-            says="is possible",
-        ),
-        Mutant(
-            "calls all_reduce",
-            source="""
-def shared_all_reduce(x, room):
-    dist.all_reduce(x)
-""",
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "It is a reduce-scatter and an all-gather, each of one step: write, meet, add, write, meet, fetch.",
         "First copy to your own slot what **others** add up: every chunk but your own. Then meet.",
@@ -395,29 +306,6 @@ def meet_in_time(room, seconds):
             raise TimeoutError(f"rank {', '.join(map(str, missing))} has not come")
         os.sched_yield()
 ''',
-    mutants=(
-        Mutant("names nobody", replace=("f\"rank {', '.join(map(str, missing))} has not come\"", '"somebody is late"')),
-        Mutant("names those who have come", replace=("if flag < room.count]", "if flag >= room.count]")),
-        Mutant(
-            "goes on without them",
-            replace=(
-                "            missing = [r for r, flag in enumerate(room.flags) if flag < room.count]\n"
-                "            raise TimeoutError(f\"rank {', '.join(map(str, missing))} has not come\")\n",
-                "            return\n",
-            ),
-        ),
-        Mutant(
-            "calls a barrier the first time",
-            replace=("    room.count += 1\n", "    if room.count == 0:\n        dist.barrier()\n    room.count += 1\n"),
-            verdict="forbidden",
-            says="barrier",
-        ),
-        Mutant(
-            "loses its patience at once",
-            replace=("time.monotonic() + seconds", "time.monotonic()"),
-            says="at once",
-        ),
-    ),
     hints=(
         "`time.monotonic() + seconds` before the loop, and a look at the clock in every turn.",
         "The flags say who is missing: whose number is smaller than yours?",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Least, Mutant
+from labkit.grading.exercise import Exercise, Least
 from labkit.grading.inputs import Case
 from labkit.theory.fit import fit
 from labkit.theory.timing import busbw, size
@@ -66,20 +66,6 @@ def fit_alpha_beta(sizes, seconds):
     return solve(1 / seconds, sizes / seconds)
     # end
 ''',
-    mutants=(
-        Mutant(
-            "minimises the absolute error",
-            source="""
-def fit_alpha_beta(sizes, seconds):
-    columns = torch.stack([torch.ones_like(sizes), sizes / sizes.max()], 1)
-    alpha, beta = torch.linalg.lstsq(columns, seconds[:, None]).solution.flatten()
-    return torch.stack([alpha, beta / sizes.max()])
-""",
-        ),
-        Mutant("takes the sizes as they are", replace=("sizes / seconds", "sizes")),
-        Mutant("exchanges α and β", replace=("1 / seconds, sizes / seconds", "sizes / seconds, 1 / seconds")),
-        Mutant("fits one byte for every size", replace=("sizes / seconds", "1 / sizes")),
-    ),
     hints=(
         "Write the relative error of one size down: (α + β · size - t) / t. When is it zero?",
         "(α + β · size) / t should be 1. What stands beside α, and what beside β?",
@@ -124,13 +110,6 @@ def ring_time(nbytes, n, alpha, beta):
     """Return the seconds of a ring all-reduce of nbytes bytes a rank on n ranks."""
     return 2 * (n - 1) * (alpha + beta * nbytes / n)
 ''',
-    mutants=(
-        Mutant("sends the whole buffer in every step", replace=("nbytes / n", "nbytes")),
-        Mutant("goes round once", replace=("2 * (n - 1)", "(n - 1)")),
-        Mutant("has n steps a lap", replace=("2 * (n - 1)", "2 * n")),
-        Mutant("pays the latency once", replace=("(alpha + beta * nbytes / n)", "beta * nbytes / n + alpha")),
-        Mutant("asks for its own world", replace=("2 * (n - 1)", "2 * (world_size - 1)")),
-    ),
     hints=(
         "How many steps does the ring have, and how many bytes does a rank send in one of them?",
         "Two laps of n - 1 steps. In each step a rank sends one chunk, an n-th of the buffer.",
@@ -188,13 +167,6 @@ def best_buckets(nbytes, backward, price, per_byte):
         ends[k] = end
     return min(ends, key=ends.get)
 ''',
-    mutants=(
-        Mutant("starts when the whole pass has ended", replace=("backward * i / k", "backward")),
-        Mutant("forgets that a call has a price", replace=(" + price + ", " + ")),
-        Mutant("lets the all-reduces run at the same time", replace=("max(end, backward * i / k)", "backward * i / k")),
-        Mutant("has every bucket ready at the beginning", replace=("max(end, backward * i / k)", "end")),
-        Mutant("sends the whole gradient in every bucket", replace=("nbytes / k", "nbytes")),
-    ),
     hints=(
         "Follow one k by hand: when is bucket 1 ready, and when has its all-reduce ended? And bucket 2?",
         "An all-reduce starts at the later one of two times: its bucket is ready, and the one before has ended.",
@@ -243,17 +215,6 @@ def busbw_of_all_gather(part, seconds):
     size = part.numel() * part.element_size() * world_size
     return size / slowest.item() * (world_size - 1) / world_size / 1e9
 ''',
-    mutants=(
-        Mutant(
-            "takes one rank's part for S", replace=(" * part.element_size() * world_size", " * part.element_size()")
-        ),
-        Mutant("counts elements, not bytes", replace=(" * part.element_size()", "")),
-        Mutant("counts 4 bytes an element", replace=("part.element_size()", "4")),
-        Mutant("returns algbw", replace=(" * (world_size - 1) / world_size / 1e9", " / 1e9")),
-        Mutant("takes the factor of an all-reduce", replace=(" * (world_size - 1)", " * 2 * (world_size - 1)")),
-        Mutant("trusts its own clock", replace=("    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant("counts in GiB", replace=("/ 1e9", "/ 2**30")),
-    ),
     hints=(
         "Four things to settle: whose time counts, how many bytes S has, the factor, and what a GB is.",
         "S of an all-gather is what every rank holds in the end, all parts. A part has `part.numel() * "
@@ -327,34 +288,6 @@ def slow_servers(lines):
     may = {server for pair in bad for server in pair} - sound - must
     return [sorted(must), sorted(may)]
 ''',
-    mutants=(
-        Mutant(
-            "reads its own lines only",
-            replace=(
-                "    everyone = [None] * world_size\n    dist.all_gather_object(everyone, lines)\n",
-                "    everyone = [lines] if lines else [['x,y 1']]\n",
-            ),
-        ),
-        Mutant(
-            "takes every server of a slow run for slow",
-            replace=(
-                "{server for pair in bad if pair & sound for server in pair - sound}",
-                "{server for pair in bad for server in pair}",
-            ),
-        ),
-        Mutant("does not clear who was fast elsewhere", replace=("for server in pair - sound}", "for server in pair}")),
-        Mutant("leaves the doubtful ones out", replace=("sorted(may)]", "[]]")),
-        Mutant("takes whoever is not known to be sound for slow", replace=("if pair & sound for", "for")),
-        Mutant(
-            "has rank 0 alone gather",
-            replace=(
-                "    dist.all_gather_object(everyone, lines)\n",
-                "    if rank == 0:\n        dist.all_gather_object(everyone, lines)\n",
-            ),
-            verdict="raises",
-            says="NoneType",
-        ),
-    ),
     hints=(
         "Everybody needs all lines: gather them as objects. Which servers are surely sound?",
         "Both servers of a fast run are sound. If one server of a slow run is sound, what about the other?",

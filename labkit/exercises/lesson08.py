@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.grading.promises import Calls, Once, Returns, Travels
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
@@ -75,64 +75,6 @@ def distributed_mean(x):
     dist.all_reduce(stats)
     return stats[:-1] / stats[-1]
 ''',
-    mutants=(
-        Mutant(
-            "averages the ranks' means",
-            source="""
-def distributed_mean(x):
-    mean = x.double().mean(0)
-    dist.all_reduce(mean)
-    return mean / world_size
-""",
-        ),
-        Mutant("divides by its own count", replace=("/ stats[-1]", "/ len(x)"), says="disagree"),
-        Mutant("adds up in the table's own dtype", replace=("x.double().sum(0)", "x.sum(0).double()"), says="inf"),
-        Mutant(
-            "leaves a rank without rows out",
-            replace=(
-                "    count =",
-                "    if len(x) == 0:\n        return torch.zeros(x.shape[1]).double()\n    count =",
-            ),
-            verdict="deadlock",
-            says="rank 0 has no row",
-        ),
-        Mutant(
-            "sums and counts in two calls",
-            source="""
-def distributed_mean(x):
-    total, count = x.double().sum(0), torch.tensor(float(len(x)), dtype=torch.float64, device=x.device)
-    dist.all_reduce(total)
-    dist.all_reduce(count)
-    return total / count
-""",
-            verdict="not as asked",
-            says="makes 2 calls",
-        ),
-        Mutant(
-            "rounds to float32 before the call",
-            replace=(
-                "    dist.all_reduce(stats)\n",
-                "    stats = stats.float()\n    dist.all_reduce(stats)\n    stats = stats.double()\n",
-            ),
-            verdict="not as asked",
-            says="float32 to dist.all_reduce",
-        ),
-        Mutant(
-            "returns float32",
-            replace=("return stats[:-1] / stats[-1]", "return (stats[:-1] / stats[-1]).float()"),
-            verdict="not as asked",
-            says="returns float32",
-        ),
-        Mutant(
-            "gathers all rows",
-            source="""
-def distributed_mean(x):
-    return torch.cat(comms.all_gather(x)).double().mean(0)
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-    ),
     hints=(
         "Which numbers of a rank's rows add up over the ranks? The mean is not among them.",
         "`x.sum(0)` has one number a column, and the sum of no rows is 0. Put the count behind it: `torch.cat`.",
@@ -209,30 +151,6 @@ def in_sample_order(mine, rows):
     dist.all_gather(parts, mine)
     return torch.stack(parts, dim=1).flatten()[:rows]
 ''',
-    mutants=(
-        Mutant(
-            "puts one rank's after the other's", replace=("torch.stack(parts, dim=1).flatten()", "torch.cat(parts)")
-        ),
-        Mutant("keeps what was repeated", replace=("[:rows]", ""), says="ranks"),
-        Mutant("stacks the ranks along the wrong side", replace=("dim=1", "dim=0")),
-        Mutant(
-            "makes room for floats only",
-            replace=("torch.empty_like(mine)", "torch.empty(len(mine), device=device)"),
-            verdict="raises",
-            says="dtypes",
-        ),
-        Mutant(
-            "sends the predictions as objects",
-            source="""
-def in_sample_order(mine, rows):
-    parts = [None] * world_size
-    dist.all_gather_object(parts, mine)
-    return torch.stack(parts, dim=1).flatten()[:rows]
-""",
-            verdict="not as asked",
-            says="all_gather_object",
-        ),
-    ),
     hints=(
         "The first prediction of rank 0 is that of row 0. Whose is row 1's, and whose are the next ones?",
         "`torch.stack(parts, dim=1)` has the ranks' k-th predictions side by side, in one row of a table.",
@@ -317,46 +235,6 @@ def distributed_softmax(x):
     dist.all_reduce(total)
     return powers / total
 ''',
-    mutants=(
-        Mutant("takes no maximum off", replace=("(x - top)", "x"), says="nan"),
-        Mutant("takes its own maximum off", replace=("    dist.all_reduce(top, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant("divides by its own sum", replace=("    dist.all_reduce(total)\n", "")),
-        Mutant(
-            "asks nothing for its maximum",
-            replace=(" if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)", ""),
-            verdict="raises",
-            says="max()",
-        ),
-        Mutant(
-            "stays away with an empty shard",
-            replace=("    top =", "    if len(x) == 0:\n        return x\n    top ="),
-            verdict="deadlock",
-            says="all_reduce",
-        ),
-        Mutant(
-            "gathers the logits",
-            source="""
-def distributed_softmax(x):
-    parts = comms.all_gather(x)
-    return torch.cat(parts).softmax(0).split([len(part) for part in parts])[rank]
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-        Mutant(
-            "merges pairs without a guard for −inf",
-            source="""
-def distributed_softmax(x):
-    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype)
-    pair = torch.stack([top, (x - top).exp().sum()])
-    parts = [torch.empty_like(pair) for _ in range(world_size)]
-    dist.all_gather(parts, pair)
-    tops, sums = torch.stack(parts).T
-    return (x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()
-""",
-            says="−inf",
-        ),
-    ),
     hints=(
         "exp(x − c) / Σ exp(x − c) is the same for every c. Which c leaves nothing above 1, on any rank?",
         "Two all-reduces of one number: `MAX` of the maxima, then the sum of exp(x − the global maximum).",
@@ -437,44 +315,6 @@ def split_loss(logits, target, first):
     # end
     return (sums[0].log() - sums[1]).mean()
 ''',
-    mutants=(
-        Mutant("looks targets up in its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])")),
-        Mutant("adds up its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[1])")),
-        Mutant(
-            "adds a logit on every rank",
-            replace=(
-                "sums[1, here] = shifted[here, column[here]]",
-                "sums[1] = shifted[torch.arange(len(target)), column.clamp(0, logits.shape[1] - 1)]",
-            ),
-        ),
-        Mutant("takes the logit as it was", replace=("= shifted[here,", "= logits[here,")),
-        Mutant("takes no maximum off", replace=("shifted.exp()", "logits.exp()")),
-        Mutant(
-            "looks on ranks that have no such word",
-            replace=(
-                "sums[1, here] = shifted[here, column[here]]",
-                "sums[1] = shifted[torch.arange(len(target)), column]",
-            ),
-            verdict="raises",
-            says="out of bounds",
-        ),
-        Mutant(
-            "reduces the two in two calls",
-            replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])\n    dist.all_reduce(sums[1])"),
-            verdict="not as asked",
-            says="3 calls",
-        ),
-        Mutant(
-            "gathers the logits",
-            source="""
-def split_loss(logits, target, first):
-    whole = torch.cat(comms.all_gather(logits), dim=1)
-    return torch.nn.functional.cross_entropy(whole, target)
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-    ),
     hints=(
         "Both parts of a loss are sums over all words: of exp(logit), and of the logits where all but the target's "
         "count as 0.",
@@ -553,54 +393,6 @@ def sync_batch_norm(x, weight, bias):
     scale = (spread / count + 1e-5).rsqrt()
     return (x - mean) * scale * weight + bias
 ''',
-    mutants=(
-        Mutant(
-            "normalises its own rows",
-            source="""
-def sync_batch_norm(x, weight, bias):
-    return (x - x.mean(0)) * (x.var(0, correction=0) + 1e-5).rsqrt() * weight + bias
-""",
-        ),
-        Mutant(
-            "lets autograd take the statistics for constants",
-            source="""
-def sync_batch_norm(x, weight, bias):
-    with torch.no_grad():
-        total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
-        dist.all_reduce(total)
-        mean = total[:-1] / total[-1]
-        spread = ((x - mean) ** 2).sum(0)
-        dist.all_reduce(spread)
-    return (x - mean) * (spread / total[-1] + 1e-5).rsqrt() * weight + bias
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "takes the mean for a constant",
-            replace=(
-                "mean, count = stats[:-1] / stats[-1], stats[-1]",
-                "mean, count = stats[:-1].detach() / stats[-1], stats[-1]",
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "takes the deviation for a constant",
-            replace=("scale = (spread / count", "scale = (spread.detach() / count"),
-            says="gradient",
-        ),
-        Mutant(
-            "averages the ranks' means", replace=("x.sum(0), x.new_tensor([len(x)])", "x.mean(0), x.new_tensor([1])")
-        ),
-        Mutant("divides by the count minus one", replace=("spread / count", "spread / (count - 1)")),
-        Mutant(
-            "takes the mean of the squares minus the square of the mean",
-            replace=(
-                "comms.all_reduce(((x - mean) ** 2).sum(0))",
-                "comms.all_reduce((x**2).sum(0)) - count * mean**2",
-            ),
-            says="float32 near 1,000",
-        ),
-    ),
     hints=(
         "The values are right. For autograd `mean` and `scale` are constants; but they depend on the rows of all "
         "ranks. In which two calls does that get lost?",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson08 import A_FEW, everywhere, normal, softmax_cases, softmax_parts
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls, Returns
 
 # -- the variance, where squares fail -----------------------------------------------------------------------------
@@ -66,48 +66,6 @@ def distributed_variance(x):
     mean = (counts * means).sum() / counts.sum()
     return (spreads + counts * (means - mean) ** 2).sum() / counts.sum()
 ''',
-    mutants=(
-        Mutant(
-            "takes the mean of the squares minus the square of the mean",
-            source="""
-def distributed_variance(x):
-    x = x.double()
-    stats = torch.stack([x.sum(), (x**2).sum(), torch.tensor(float(len(x))).double()])
-    dist.all_reduce(stats)
-    return stats[1] / stats[2] - (stats[0] / stats[2]) ** 2
-""",
-            says="1,000,000,000",
-        ),
-        Mutant("forgets how far the means lie apart", replace=("spreads + counts * (means - mean) ** 2", "spreads")),
-        Mutant("weighs every rank's mean alike", replace=("(counts * means).sum() / counts.sum()", "means.mean()")),
-        Mutant(
-            "divides by the count minus one", replace=("** 2).sum() / counts.sum()", "** 2).sum() / (counts.sum() - 1)")
-        ),
-        Mutant(
-            "returns float32",
-            replace=("** 2).sum() / counts.sum()", "** 2).sum().float() / counts.sum().float()"),
-            verdict="not as asked",
-            says="returns float32",
-        ),
-        Mutant(
-            "gathers all numbers",
-            source="""
-def distributed_variance(x):
-    return torch.cat(comms.all_gather(x)).double().var(correction=0)
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-        Mutant(
-            "averages the variances",
-            source="""
-def distributed_variance(x):
-    variance = x.double().var(correction=0)
-    dist.all_reduce(variance)
-    return variance / world_size
-""",
-        ),
-    ),
     hints=(
         "In float64 the square of 10⁹ keeps steps of 128. Subtract a mean before you square.",
         "Two ways: all-reduce the mean first, then the squared distances from it. Or bring count, own mean and own "
@@ -182,39 +140,6 @@ def distributed_argmax(x):
     dist.all_reduce(first, op=dist.ReduceOp.MIN)
     return best.item(), first.item() >> 40, first.item() & (2**40 - 1)
 ''',
-    mutants=(
-        Mutant(
-            "every rank names itself",
-            replace=("    dist.all_reduce(first, op=dist.ReduceOp.MIN)\n", ""),
-            says="disagree",
-        ),
-        Mutant(
-            "lets the last one win a tie",
-            replace=(
-                "[offers, (rank << 40) + places]).min()\n    dist.all_reduce(first, op=dist.ReduceOp.MIN)",
-                "[0 * offers, (rank << 40) + places]).max()\n    dist.all_reduce(first, op=dist.ReduceOp.MAX)",
-            ),
-            says="ties",
-        ),
-        Mutant("takes 0 for the maximum of nothing", replace=("torch.tensor(smallest,", "torch.tensor(0,")),
-        Mutant(
-            "asks nothing for its maximum",
-            replace=(" if len(x) else torch.tensor(smallest, dtype=x.dtype, device=x.device)", ""),
-            verdict="raises",
-            says="max()",
-        ),
-        Mutant(
-            "stays away with an empty shard",
-            replace=("    smallest =", "    if len(x) == 0:\n        return 0.0, 0, 0\n    smallest ="),
-            verdict="deadlock",
-            says="all_reduce",
-        ),
-        Mutant(
-            "compares integers as floats",
-            replace=("    smallest =", "    x = x.double()\n    smallest ="),
-            says="integers that no float64",
-        ),
-    ),
     hints=(
         "Two all-reduces: `MAX` of the values, then `MIN` of an offer. What does a rank offer that has not got the "
         "maximum?",
@@ -263,41 +188,6 @@ def softmax_in_one_trip(x):
     tops, sums = torch.stack(pairs).T
     return (x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()
 ''',
-    mutants=(
-        Mutant("merges without a guard for −inf", replace=("(x - shift)", "(x - top)"), says="−inf"),
-        Mutant("adds up the sums as they are", replace=("(sums * (tops - tops.max()).exp()).sum()", "sums.sum()")),
-        Mutant("takes its own maximum off the shares", replace=("(x - tops.max()).exp() /", "(x - shift).exp() /")),
-        Mutant(
-            "asks nothing for its maximum",
-            replace=(" if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)", ""),
-            verdict="raises",
-            says="max()",
-        ),
-        Mutant(
-            "reduces twice",
-            source="""
-def softmax_in_one_trip(x):
-    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
-    dist.all_reduce(top, op=dist.ReduceOp.MAX)
-    powers = (x - top).exp()
-    total = powers.sum()
-    dist.all_reduce(total)
-    return powers / total
-""",
-            verdict="not as asked",
-            says="2 calls",
-        ),
-        Mutant(
-            "gathers the logits",
-            source="""
-def softmax_in_one_trip(x):
-    parts = comms.all_gather(x)
-    return torch.cat(parts).softmax(0).split([len(part) for part in parts])[rank]
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-    ),
     hints=(
         "A sum of exp(x − a) becomes one of exp(x − b) if you multiply it by exp(a − b).",
         "Send the pair (own maximum, sum of exp(x − own maximum)) in an all-gather. Scale each sum by exp(its maximum "

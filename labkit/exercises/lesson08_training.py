@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson08 import A_FEW, everywhere, normal
-from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.grading.inputs import counting
 from labkit.grading.promises import Calls
 
@@ -91,57 +91,6 @@ def vocab_cross_entropy(logits, target):
     """Return the mean loss of the tokens whose target is not -100, on every rank."""
     return CrossEntropy.apply(logits, target)
 ''',
-    mutants=(
-        Mutant(
-            "looks the target up in its own words only",
-            replace=("        dist.all_reduce(sums)\n", "        dist.all_reduce(sums[0])\n"),
-            says="disagree",
-        ),
-        Mutant(
-            "takes all shards to be as wide as its own",
-            replace=("sum(comms.all_gather(width)[:rank])", "rank * width"),
-            says="uneven shards",
-        ),
-        Mutant("takes its own maximum off", replace=("        dist.all_reduce(top, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant(
-            "counts the ignored tokens",
-            replace=("kept = target != -100", "kept = target > -101"),
-            says="two tokens ignored",
-        ),
-        Mutant("takes no maximum off", replace=("shifted = logits - top[:, None]", "shifted = logits"), says="inf"),
-        Mutant(
-            "sums the gradients of N equal losses",
-            source="""
-def vocab_cross_entropy(logits, target):
-    width = logits.shape[1]
-    place = target - sum(comms.all_gather(width)[:rank])
-    here = (place >= 0) & (place < width)
-    top = logits.detach().max(1).values
-    dist.all_reduce(top, op=dist.ReduceOp.MAX)
-    shifted = logits - top[:, None]
-    hit = torch.where(here, shifted.gather(1, place.clamp(0, width - 1)[:, None])[:, 0], 0)
-    sums = comms.all_reduce(torch.stack([shifted.exp().sum(1), hit]))
-    return (sums[0].log() - sums[1])[target != -100].mean()
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "gathers the logits",
-            source="""
-def vocab_cross_entropy(logits, target):
-    shards = comms.all_gather(logits.detach())
-    shards[rank] = logits
-    return torch.nn.functional.cross_entropy(torch.cat(shards, 1), target)
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-        Mutant(
-            "forgets the mean in the gradient",
-            replace=(" * kept[:, None] / kept.sum()", " * kept[:, None]"),
-            says="gradient",
-        ),
-    ),
     hints=(
         "Three numbers a token: the maximum, the sum of exp, and the target's logit from the one rank that has it.",
         "A target's place on this rank is `target` minus the number of words before: an all-gather of the widths. "
@@ -207,24 +156,6 @@ def batch_norm_backward(dy, y, scale, count):
     dist.all_reduce(means)
     return (dy - means[0] - y * means[1]) * scale
 ''',
-    mutants=(
-        Mutant("keeps its own means", replace=("    dist.all_reduce(means)\n", "")),
-        Mutant("divides by its own count", replace=("/ count", "/ len(dy)")),
-        Mutant("forgets that the deviation depends on the rows", replace=(" - y * means[1]", "")),
-        Mutant("forgets that the mean depends on the rows", replace=(" - means[0]", "")),
-        Mutant(
-            "reduces twice",
-            replace=("dist.all_reduce(means)", "dist.all_reduce(means[0])\n    dist.all_reduce(means[1])"),
-            verdict="not as asked",
-            says="2 calls",
-        ),
-        Mutant(
-            "stays away without rows",
-            replace=("    means = ", "    if len(dy) == 0:\n        return dy\n    means = "),
-            verdict="deadlock",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Two means for each feature, over the rows of all ranks. What does each rank bring, so that adding it up gives "
         "them?",
@@ -304,27 +235,6 @@ def grad_norm(sharded, replicated, p=2.0):
     dist.all_reduce(top, op=dist.ReduceOp.MAX)
     return torch.where(squares.isnan(), squares, top)
 ''',
-    mutants=(
-        Mutant("adds up norms", replace=("squares = (flat**2).sum()", "squares = flat.norm()")),
-        Mutant("counts what is replicated on every rank", replace=("(replicated if rank == 0 else [])", "replicated")),
-        Mutant(
-            "squares in float16",
-            replace=("(g.flatten().float() for g in mine)", "((g.flatten() ** 2).sqrt() for g in mine)"),
-            says="inf",
-        ),
-        Mutant(
-            "trusts MAX with a nan",
-            replace=("    return torch.where(squares.isnan(), squares, top)", "    return top"),
-            says="nan",
-        ),
-        Mutant(
-            "reduces only where there is a gradient",
-            replace=("    dist.all_reduce(squares)", "    if sharded:\n        dist.all_reduce(squares)"),
-            verdict="deadlock",
-            says="rank 0 has no shard",
-        ),
-        Mutant("forgets the replicated ones", replace=(" + (replicated if rank == 0 else [])", "")),
-    ),
     hints=(
         "Norms do not add up. What does, for p = 2? And for p = inf, which operation merges?",
         "Let rank 0 alone put the replicated ones in; the all-reduce stands outside of that `if`.",
@@ -396,49 +306,6 @@ def ordered_sum(x):
     dist.all_gather(totals, total)
     return torch.cat([t[:size] for t, size in zip(totals, sizes, strict=True)])
 ''',
-    mutants=(
-        Mutant(
-            "leaves the order to the library",
-            source="""
-def ordered_sum(x):
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
-""",
-            says="3 ranks",
-        ),
-        Mutant(
-            "begins with its own",
-            replace=(
-                "    total[:mine] = parts[0]\n    for part in parts[1:]:",
-                "    parts = parts.roll(-rank, 0)\n    total[:mine] = parts[0]\n    for part in parts[1:]:",
-            ),
-        ),
-        Mutant(
-            "adds in float64 and rounds once",
-            replace=(
-                "    total[:mine] = parts[0]\n    for part in parts[1:]:\n        total[:mine] += part\n",
-                "    total[:mine] = parts.double().sum(0)\n",
-            ),
-        ),
-        Mutant(
-            "gathers everything",
-            source="""
-def ordered_sum(x):
-    parts = [torch.empty_like(x) for _ in range(world_size)]
-    dist.all_gather(parts, x)
-    return sum(parts[1:], parts[0])
-""",
-            verdict="costly",
-            says="3.0 S",
-        ),
-        Mutant(
-            "takes the chunks to be equal",
-            replace=("[len(chunk) for chunk in x.tensor_split(world_size)]", "[len(x) // world_size] * world_size"),
-            verdict="raises",
-            says="does not divide",
-        ),
-    ),
     hints=(
         "Gathering all of everyone's `x` fixes the order and costs N times too much. Who has to add up which part?",
         "A reduce-scatter leaves the order to the library. Lesson 04 built one from an all-to-all and a local sum.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.inputs import counting
 
 
@@ -112,60 +112,6 @@ def data_parallel(model):
         if p.requires_grad:
             p.register_post_accumulate_grad_hook(average)
 ''',
-    mutants=(
-        Mutant("forgets to divide", replace=("        p.grad /= world_size\n", "")),
-        Mutant(
-            "averages twice",
-            replace=("dist.all_reduce(p.grad)", "dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)"),
-        ),
-        Mutant(
-            "does not broadcast the buffers",
-            replace=("(*model.parameters(), *model.buffers())", "model.parameters()"),
-            says="one buffer",
-        ),
-        Mutant(
-            "broadcasts what the state_dict has, and not every buffer is in it",
-            replace=("(*model.parameters(), *model.buffers())", "model.state_dict().values()"),
-            says="one buffer",
-        ),
-        Mutant(
-            "leaves the models as they began",
-            replace=(
-                "    for tensor in (*model.parameters(), *model.buffers()):\n"
-                "        dist.broadcast(tensor.detach(), src=0)\n",
-                "",
-            ),
-            says="one parameter",
-        ),
-        Mutant(
-            "averages the last parameter in every hook",
-            replace=(
-                "register_post_accumulate_grad_hook(average)",
-                "register_post_accumulate_grad_hook(lambda _: average(p))",
-            ),
-        ),
-        Mutant(
-            "asks a frozen parameter for a hook",
-            replace=("        if p.requires_grad:\n            p.", "        p."),
-            verdict="raises",
-            says="frozen",
-        ),
-        Mutant(
-            "lets rank 0 alone broadcast",
-            replace=(
-                "        dist.broadcast(tensor.detach(), src=0)",
-                "        if rank == 0:\n            dist.broadcast(tensor.detach(), src=0)",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "averages the copy that a hook on the tensor gets",
-            replace=(
-                "            p.register_post_accumulate_grad_hook(average)",
-                "            p.register_hook(lambda grad: dist.all_reduce(grad.clone()))",
-            ),
-        ),
-    ),
     hints=(
         "First all copies have to be equal. A model is its parameters **and** its buffers: which call gives every rank "
         "what one of them has?",
@@ -272,62 +218,6 @@ def average_in_buckets(grads, cap):
         # end
     return [sum(grad.nbytes for grad in bucket) for bucket in buckets]
 ''',
-    mutants=(
-        Mutant("forgets to divide", replace=("        flat /= world_size\n", "")),
-        Mutant(
-            "averages twice",
-            replace=("dist.all_reduce(flat)", "dist.all_reduce(flat, op=dist.ReduceOp.AVG)"),
-        ),
-        Mutant(
-            "fills the last rank's buckets from the other end",
-            replace=(
-                "    for bucket in buckets:",
-                "    for bucket in buckets if rank < world_size - 1 else buckets[::-1]:",
-            ),
-            says="two buckets of 12 bytes",
-        ),
-        Mutant(
-            "puts the parts back in another order",
-            replace=("in zip(bucket,", "in zip(bucket[::-1],"),
-            verdict="raises",
-            says="shape",
-        ),
-        Mutant(
-            "averages a copy",
-            replace=("            grad.copy_(part.view_as(grad))\n", "            grad = part.view_as(grad)\n"),
-        ),
-        Mutant(
-            "makes a call for each gradient",
-            replace=(
-                "        flat = torch.cat([grad.flatten() for grad in bucket])\n        dist.all_reduce(flat)\n",
-                "        for grad in bucket:\n            dist.all_reduce(grad)\n"
-                "        flat = torch.cat([grad.flatten() for grad in bucket])\n",
-            ),
-            says="communicates 3 times for 2 buckets",
-        ),
-        Mutant(
-            "closes a bucket before it is full",
-            replace=(
-                "if sum(g.nbytes for g in buckets[-1]) >= cap:",
-                "if buckets[-1] and sum(g.nbytes for g in buckets[-1]) + grad.nbytes > cap:",
-            ),
-            says="sizes",
-        ),
-        Mutant(
-            "leaves the last bucket, which is not full, where it is",
-            replace=("    for bucket in buckets:", "    for bucket in buckets[:-1]:"),
-        ),
-        Mutant(
-            "counts elements for bytes",
-            replace=("sum(g.nbytes for g in buckets[-1])", "sum(g.numel() for g in buckets[-1])"),
-            says="sizes",
-        ),
-        Mutant(
-            "lets rank 0 alone communicate",
-            replace=("        dist.all_reduce(flat)\n", "        if rank == 0:\n            dist.all_reduce(flat)\n"),
-            says="communicates 0 times",
-        ),
-    ),
     hints=(
         "The buckets are made for you. Several gradients in **one** call: what do you have to make of them first?",
         "`torch.cat` of the flattened gradients is one tensor. After the all-reduce it has to be taken apart again: "
@@ -469,86 +359,6 @@ def overlapped(buckets):
     # end
     return finish
 ''',
-    mutants=(
-        Mutant(
-            "lets a bucket leave when it is full, whatever its number",
-            source="""
-def overlapped(buckets):
-    bucket_of = {p: bucket for bucket in buckets for p in bucket}
-    missing, left = {id(bucket): len(bucket) for bucket in buckets}, []
-
-    def ready(p):
-        bucket = bucket_of[p]
-        missing[id(bucket)] -= 1
-        if missing[id(bucket)] == 0:
-            flat = torch.cat([q.grad.flatten() for q in bucket])
-            left.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-    def finish():
-        for bucket, flat, work in left:
-            work.wait()
-            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
-                p.grad.copy_(part.view_as(p) / world_size)
-            missing[id(bucket)] = len(bucket)
-        left.clear()
-
-    for p in bucket_of:
-        p.register_post_accumulate_grad_hook(ready)
-    return finish
-""",
-            says="different order on odd ranks",
-        ),
-        Mutant("forgets to divide", replace=("part.view_as(p) / world_size", "part.view_as(p)")),
-        Mutant(
-            "averages twice",
-            replace=("async_op=True", "op=dist.ReduceOp.AVG, async_op=True"),
-        ),
-        Mutant(
-            "waits for each bucket where it leaves",
-            replace=(
-                "dist.all_reduce(flat, async_op=True)))",
-                "dist.all_reduce(flat, async_op=True)))\n            left[-1][1].wait()",
-            ),
-            says="inside its backward pass",
-        ),
-        Mutant(
-            "lets all buckets leave in finish",
-            source="""
-def overlapped(buckets):
-    def finish():
-        left = []
-        for bucket in buckets:
-            flat = torch.cat([p.grad.flatten() for p in bucket])
-            left.append((flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, (flat, work) in zip(buckets, left):
-            work.wait()
-            for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
-                p.grad.copy_(part.view_as(p) / world_size)
-
-    return finish
-""",
-            says="1 bucket was full before the last gradient came, and 0 had left",
-        ),
-        Mutant(
-            "does not wait at the end",
-            replace=(
-                "        for bucket, (flat, work) in zip(buckets, left):\n            work.wait()\n",
-                "        for bucket, (flat, work) in zip(buckets, left):\n",
-            ),
-            says="never waited for it",
-        ),
-        Mutant(
-            "does not begin anew for the next pass",
-            replace=("        there.clear()\n        left.clear()\n", ""),
-        ),
-        Mutant("keeps the sums to itself", replace=("p.grad.copy_(", "torch.clone(")),
-        Mutant(
-            "takes the first gradient for the whole bucket",
-            replace=("there.issuperset(buckets[len(left)])", "there.intersection(buckets[len(left)])"),
-            verdict="raises",
-            says="NoneType",
-        ),
-    ),
     hints=(
         "Keep a set `there` of parameters whose gradients are there, and a list `left` of buckets that have left. In "
         "`ready`, look at the bucket whose turn it is, number `len(left)`: are all of its parameters there? And those "
@@ -638,75 +448,6 @@ def accumulate(ddp, batches, loss_of):
             (loss_of(ddp, batch) / len(batches)).backward()
     (loss_of(ddp, batches[-1]) / len(batches)).backward()
 ''',
-    mutants=(
-        Mutant(
-            "exchanges after every micro-batch",
-            source="""
-def accumulate(ddp, batches, loss_of):
-    for batch in batches:
-        (loss_of(ddp, batch) / len(batches)).backward()
-""",
-            says="once is enough",
-        ),
-        Mutant(
-            "never exchanges",
-            source="""
-def accumulate(ddp, batches, loss_of):
-    with ddp.no_sync():
-        for batch in batches:
-            (loss_of(ddp, batch) / len(batches)).backward()
-""",
-        ),
-        Mutant(
-            "adds the micro-batches up and does not divide",
-            source="""
-def accumulate(ddp, batches, loss_of):
-    with ddp.no_sync():
-        for batch in batches[:-1]:
-            loss_of(ddp, batch).backward()
-    loss_of(ddp, batches[-1]).backward()
-""",
-            says="two micro-batches",
-        ),
-        Mutant(
-            "runs the forward pass outside",
-            source="""
-def accumulate(ddp, batches, loss_of):
-    for i, batch in enumerate(batches):
-        loss = loss_of(ddp, batch) / len(batches)
-        if i < len(batches) - 1:
-            with ddp.no_sync():
-                loss.backward()
-        else:
-            loss.backward()
-""",
-            says="once is enough",
-        ),
-        Mutant(
-            "averages twice: what DDP has averaged is divided once more",
-            replace=(
-                "    (loss_of(ddp, batches[-1]) / len(batches)).backward()",
-                "    (loss_of(ddp, batches[-1]) / len(batches)).backward()\n"
-                "    for p in ddp.parameters():\n        p.grad /= world_size",
-            ),
-        ),
-        Mutant(
-            "keeps the last micro-batch only",
-            replace=("    (loss_of(ddp, batches[-1])", "    ddp.zero_grad()\n    (loss_of(ddp, batches[-1])"),
-        ),
-        Mutant(
-            "exchanges on rank 0 only",
-            source="""
-def accumulate(ddp, batches, loss_of):
-    with ddp.no_sync():
-        for batch in batches[:-1] if rank == 0 else batches:
-            (loss_of(ddp, batch) / len(batches)).backward()
-    if rank == 0:
-        (loss_of(ddp, batches[-1]) / len(batches)).backward()
-""",
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "`backward()` adds to what is in `p.grad` already. DDP averages whatever stands there when it communicates.",
         "All micro-batches but the last one go inside `with ddp.no_sync():`, forward and backward.",

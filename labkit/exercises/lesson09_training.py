@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson09 import numbers
-from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
 
@@ -139,94 +139,6 @@ def save_whole(state, path):
         os.replace(path + ".new", path)
     dist.barrier()
 ''',
-    mutants=(
-        Mutant(
-            "writes over the old checkpoint",
-            source="""
-def save_whole(state, path):
-    if rank == 0:
-        torch.save(state, path)
-    dist.barrier()
-""",
-            says="writes over the bytes",
-        ),
-        Mutant(
-            "writes over the old checkpoint, byte by byte",
-            source="""
-def save_whole(state, path):
-    import io
-
-    if rank == 0:
-        box = io.BytesIO()
-        torch.save(state, box)
-        with open(path, "wb") as file:
-            file.write(box.getvalue())
-    dist.barrier()
-""",
-            says="writes over the bytes",
-        ),
-        Mutant(
-            "removes the old one first",
-            replace=("        os.replace(", "        os.remove(path)\n        os.replace("),
-            says="gone before the new one",
-        ),
-        Mutant("does not wait for rank 0", replace=("    dist.barrier()\n", ""), says="loads the old one"),
-        Mutant(
-            "leaves the bytes to the operating system",
-            replace=("            os.fsync(file.fileno())\n", ""),
-            says="os.fsync first",
-        ),
-        Mutant(
-            "calls fsync while the bytes are still in Python's buffer",
-            source="""
-def save_whole(state, path):
-    import io
-
-    if rank == 0:
-        torch.save(state, box := io.BytesIO())
-        with open(path + ".new", "wb") as file:
-            file.write(box.getvalue())
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
-    dist.barrier()
-""",
-            says="call file.flush()",
-        ),
-        Mutant(
-            "calls fsync before it writes",
-            replace=(
-                "            torch.save(state, file)\n            file.flush()\n            os.fsync(file.fileno())\n",
-                "            os.fsync(file.fileno())\n            torch.save(state, file)\n",
-            ),
-            says="before all bytes of the file",
-        ),
-        Mutant(
-            "copies the new file over the old one",
-            replace=(
-                '        os.replace(path + ".new", path)\n',
-                '        import shutil\n\n        shutil.copy(path + ".new", path)\n        os.remove(path + ".new")\n',
-            ),
-            says="writes over the bytes",
-        ),
-        Mutant(
-            "lets every rank save",
-            source="""
-def save_whole(state, path):
-    with open(f"{path}.{rank}", "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.{rank}", path)
-    dist.barrier()
-""",
-            says="rank 0 alone",
-        ),
-        Mutant(
-            "lets all but rank 0 come to the barrier",
-            replace=("    dist.barrier()\n", "    else:\n        dist.barrier()\n"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "While the new checkpoint is written, it must not be called `path` yet. What is it called in the meantime?",
         'Open `path + ".new"`, save into the open file, `file.flush()`, `os.fsync(file.fileno())`, and close it.',
@@ -306,48 +218,6 @@ def average_by_rows(model, rows):
     for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
         p.grad = part.view_as(p)
 ''',
-    mutants=(
-        Mutant(
-            "averages the means",
-            replace=("flat[:-1] / flat[-1]", "flat[:-1] / world_size"),
-        ),
-        Mutant(
-            "forgets to weigh",
-            replace=("p.grad * rows", "p.grad"),
-        ),
-        Mutant("divides by its own rows", replace=("flat[:-1] / flat[-1]", "flat[:-1] / max(rows, 1)")),
-        Mutant(
-            "averages twice",
-            replace=("flat[:-1] / flat[-1]", "flat[:-1] / flat[-1] / world_size"),
-        ),
-        Mutant(
-            "stays away without rows",
-            replace=("    grads = ", "    if rows == 0:\n        return\n    grads = "),
-            verdict="deadlock",
-            says="rank 0 has no row",
-        ),
-        Mutant(
-            "takes it that everyone has a gradient",
-            replace=("torch.zeros_like(p) if p.grad is None else p.grad * rows", "p.grad * rows"),
-            verdict="raises",
-            says="NoneType",
-        ),
-        Mutant(
-            "counts the rows in a call of their own",
-            source="""
-def average_by_rows(model, rows):
-    total = torch.tensor([float(rows)])
-    dist.all_reduce(total)
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
-    flat = torch.cat([grad.flatten() for grad in grads])
-    dist.all_reduce(flat)
-    for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
-        p.grad = part.view_as(p) / total.item()
-""",
-            verdict="not as asked",
-            says="2 calls",
-        ),
-    ),
     hints=(
         "Means do not add up. What does, and what has to travel with it? Lesson 08 has met this.",
         "Each rank brings its gradient **times** its rows, and its rows. A rank without rows brings zeros and 0.",
@@ -432,55 +302,6 @@ def contrast(a, b):
     target = torch.arange(len(a), device=device) + rank * len(a)
     return torch.nn.functional.cross_entropy(a @ AllGather.apply(b).T, target)
 ''',
-    mutants=(
-        Mutant(
-            "keeps the gradient of its own rows only",
-            source="""
-def contrast(a, b):
-    everyone = [torch.empty_like(b) for _ in range(world_size)]
-    dist.all_gather(everyone, b.detach())
-    everyone[rank] = b
-    target = torch.arange(len(a), device=device) + rank * len(a)
-    return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "gathers without any gradient",
-            source="""
-def contrast(a, b):
-    everyone = [torch.empty_like(b) for _ in range(world_size)]
-    dist.all_gather(everyone, b.detach())
-    target = torch.arange(len(a), device=device) + rank * len(a)
-    return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "takes its own slope for everybody's",
-            replace=("        dist.all_reduce(slope)  # what all ranks' losses say about all rows\n", ""),
-            says="gradient",
-        ),
-        Mutant(
-            "averages where it should add up",
-            replace=("return slope.chunk(world_size)[rank]", "return slope.chunk(world_size)[rank] / world_size"),
-            says="gradient",
-        ),
-        Mutant("takes the first rank's part", replace=("slope.chunk(world_size)[rank]", "slope.chunk(world_size)[0]")),
-        Mutant("looks for its partners at the beginning", replace=(" + rank * len(a)", "")),
-        Mutant(
-            "looks among its own rows only",
-            replace=("a @ AllGather.apply(b).T, target)", "a @ b.T, target - rank * len(a))"),
-        ),
-        Mutant(
-            "lets rank 0 alone reduce on the way back",
-            replace=(
-                "        dist.all_reduce(slope)",
-                "        if rank == 0:\n            dist.all_reduce(slope)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "The gradients of `a` are right. Whose losses depend on a row of my `b`, and how do they tell me?",
         "On the way back every rank knows the slope of its own loss for **all** rows of `b`. The sum over the ranks is "
@@ -583,56 +404,6 @@ def compressed_average(grad, error):
     dist.all_gather_single(means, mine.bfloat16())
     return means[: len(grad)].float()
 ''',
-    mutants=(
-        Mutant(
-            "adds up in bfloat16",
-            source="""
-def compressed_average(grad, error):
-    wanted = grad + error
-    sent = wanted.bfloat16()
-    error.copy_(wanted - sent)
-    dist.all_reduce(sent)
-    return (sent.float() / world_size).bfloat16().float()
-""",
-            says="256 from one rank",
-        ),
-        Mutant(
-            "forgets what was left", replace=("wanted = grad + error", "wanted = grad.clone()"), says="errors of 0.5"
-        ),
-        Mutant("does not keep what is lost", replace=("    error.copy_(wanted - sent)\n", "    error.zero_()\n")),
-        Mutant(
-            "keeps the error in a tensor of its own",
-            replace=("error.copy_(wanted - sent)", "error = wanted - sent"),
-        ),
-        Mutant("keeps it with the wrong sign", replace=("wanted - sent)", "sent - wanted)")),
-        Mutant("forgets to divide", replace=(".sum(0) / world_size", ".sum(0)")),
-        Mutant("averages twice", replace=(".float().sum(0) / world_size", ".float().mean(0) / world_size")),
-        Mutant(
-            "takes float16 for bfloat16",
-            replace=("sent = wanted.bfloat16()", "sent = wanted.half()"),
-            verdict="raises",
-        ),
-        Mutant(
-            "forgets to pad",
-            replace=("torch.nn.functional.pad(sent, (0, -len(sent) % world_size))", "sent"),
-            verdict="raises",
-            says="which 2 does not divide",
-        ),
-        Mutant(
-            "sends float32",
-            source="""
-def compressed_average(grad, error):
-    wanted = grad + error
-    sent = wanted.bfloat16()
-    error.copy_(wanted - sent)
-    total = sent.float()
-    dist.all_reduce(total)
-    return (total / world_size).bfloat16().float()
-""",
-            verdict="costly",
-            says="is possible",
-        ),
-    ),
     hints=(
         "Three things: what to send, what to keep, and how to add up without a sum in bfloat16. For the last one, an "
         "all-reduce cut in two: who adds up which part?",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 # -- the slowest of n --------------------------------------------------------------------------------------------------
@@ -59,37 +59,6 @@ def expected_slowest(seconds, ranks):
     below = torch.linspace(0, 1, len(times) + 1, dtype=torch.float64) ** ranks
     return (times * below.diff()).sum().item()
 ''',
-    mutants=(
-        Mutant("knows its own times only", replace=("torch.cat(comms.all_gather(seconds))", "seconds")),
-        Mutant("takes the longest of all", replace=("(times * below.diff()).sum()", "times.max()")),
-        Mutant("takes the mean", replace=("(times * below.diff()).sum()", "times.mean()")),
-        Mutant("does not sort", replace=(".sort().values", ""), says="belongs there"),
-        Mutant("sorts the wrong way round", replace=(".sort()", ".sort(descending=True)")),
-        Mutant(
-            "multiplies with the chance that all stay below, not that this one is the longest",
-            replace=("below.diff()", "below[1:]"),
-        ),
-        Mutant(
-            "averages what each rank expects",
-            source="""
-def expected_slowest(seconds, ranks):
-    times = seconds.sort().values
-    below = torch.linspace(0, 1, len(times) + 1, dtype=torch.float64) ** ranks
-    total = (times * below.diff()).sum()
-    dist.all_reduce(total)
-    return total.item() / world_size
-""",
-        ),
-        Mutant(
-            "takes all lists to be as long as its own",
-            replace=(
-                "    times = torch.cat(comms.all_gather(seconds))",
-                "    everyone = [torch.empty_like(seconds) for _ in range(world_size)]\n"
-                "    dist.all_gather(everyone, seconds)\n    times = torch.cat(everyone)",
-            ),
-            verdict="raises",
-        ),
-    ),
     hints=(
         "Collect all times on every rank: `comms.all_gather` takes tensors of different lengths. Then sort them.",
         "The longest one drawn is the i-th shortest time exactly if all stay at or below it, but not all at or below "
@@ -202,53 +171,6 @@ def name_the_cause(rows, compute, send, rest):
     slower = (table[:, 1] / table[:, 0])[culprit] / (table[:, 1] / table[:, 0]).min()
     return [culprit, "throttling" if slower > more else "shards"]
 ''',
-    mutants=(
-        Mutant(
-            "takes the median of the steps, and misses what is rare",
-            replace=("rest]).mean(1)", "rest]).median(1).values"),
-            says="logging",
-        ),
-        Mutant(
-            "takes who is many times slower in whatever is small",
-            replace=("(table - table.median(0).values)", "(table / table.median(0).values)"),
-        ),
-        Mutant(
-            "calls a full shard a slow device",
-            replace=('"throttling" if slower > more else "shards"', '"throttling"'),
-            says="shards",
-        ),
-        Mutant(
-            "calls a slow device with one row more a full shard",
-            replace=("slower > more", "more == 1"),
-            says="throttling",
-        ),
-        Mutant("names the fastest", replace=("lost.argmax()", "lost.argmin()")),
-        Mutant(
-            "looks at its own times only",
-            replace=(
-                "    table = torch.stack(everyone)",
-                "    everyone = [mine] * world_size\n    table = torch.stack(everyone)",
-            ),
-        ),
-        Mutant(
-            "gathers column by column",
-            replace=(
-                "    everyone = [torch.empty_like(mine) for _ in range(world_size)]\n"
-                "    dist.all_gather(everyone, mine)\n    table = torch.stack(everyone)",
-                "    table = torch.stack([torch.cat(comms.all_gather(column.reshape(1))) for column in mine], 1)",
-            ),
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-        Mutant(
-            "gathers on rank 0 alone",
-            replace=(
-                "    dist.all_gather(everyone, mine)",
-                "    if rank == 0:\n        dist.all_gather(everyone, mine)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Three questions to the function: what does it make of a step in four that takes long? Of two hundredths of a "
         "second that become four? Of a rank that has twice the rows?",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 # -- a parameter server ------------------------------------------------------------------------------------------------
@@ -147,72 +147,6 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
             dist.recv(pulled, src=0)
             # end
 ''',
-    mutants=(
-        Mutant(
-            "serves the workers in rank order",
-            replace=(
-                "for _ in range(updates):\n            worker = dist.recv(push)",
-                "for i in range(updates):\n            worker = dist.recv(push, src=1 + i % (world_size - 1))",
-            ),
-            verdict="deadlock",
-            says="for rank 1 to send",
-        ),
-        Mutant(
-            "answers only once a gradient of every worker is there",
-            replace=(
-                "            dist.send(weights, dst=worker)\n",
-                "            waiting = [*waiting, worker] if _ else [worker]\n"
-                "            if len(waiting) % (world_size - 1) == 0:\n"
-                "                for one in waiting[1 - world_size :]:\n"
-                "                    dist.send(weights, dst=one)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant("applies a gradient twice", replace=("weights -= lr * push", "weights -= lr * (push + push)")),
-        Mutant(
-            "answers before the update",
-            replace=(
-                "            weights -= lr * push\n            note(worker)\n            "
-                "dist.send(weights, dst=worker)\n",
-                "            dist.send(weights, dst=worker)\n            weights -= lr * push\n"
-                "            note(worker)\n",
-            ),
-        ),
-        Mutant(
-            "has workers that never pull",
-            replace=(
-                "dist.recv(pulled, src=0)",
-                "answer = torch.empty_like(pulled)\n            dist.recv(answer, src=0)\n"
-                "            pulled = answer if answer.isnan().any() else pulled",
-            ),
-        ),
-        Mutant(
-            "has workers that do not even look whether to stop",
-            replace=("dist.recv(pulled, src=0)", "dist.recv(torch.empty_like(pulled), src=0)"),
-            verdict="raises",
-            says="told to stop",
-        ),
-        Mutant("climbs", replace=("weights -= lr", "weights += lr")),
-        Mutant("divides by the number of workers", replace=("lr * push", "lr * push / (world_size - 1)")),
-        Mutant("moves a copy", replace=("weights -= lr * push", "weights = weights - lr * push")),
-        Mutant("notes nobody", replace=("            note(worker)\n", "")),
-        Mutant("sends the gradient back", replace=("dist.send(weights, ", "dist.send(push, ")),
-        Mutant(
-            "never answers",
-            replace=("            dist.send(weights, dst=worker)\n", ""),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "all-reduces the gradients",
-            source="""
-def asynchronous_sgd(weights, gradient, updates, lr, note):
-    for _ in range(updates):
-        push = torch.zeros_like(weights) if rank == 0 else gradient(weights)
-        dist.all_reduce(push)
-        weights -= lr * push
-""",
-        ),
-    ),
     hints=(
         "Which call takes a message from whoever sends first, and how does it tell you who that was? Lesson 02 has it.",
         "`worker = dist.recv(push)`, without `src`, fills `push` and returns the sender's rank. A worker sends to rank "
@@ -299,31 +233,6 @@ def replay_arrivals(order, weights, gradient, lr):
         steps[worker] += 1
     return weights, staleness
 ''',
-    mutants=(
-        Mutant(
-            "lets workers compute with the newest weights",
-            replace=("gradient(pulled[worker], ", "gradient(weights, "),
-            says="two workers",
-        ),
-        Mutant(
-            "has workers that never pull",
-            replace=("        pulled[worker], version[worker] = weights, update + 1\n", ""),
-        ),
-        Mutant("counts a worker's own update", replace=("update - version[worker]", "update + 1 - version[worker]")),
-        Mutant("applies a gradient twice", replace=("- lr * gradient", "- 2 * lr * gradient")),
-        Mutant("takes the update for the worker's step", replace=("worker, steps[worker])", "worker, update)")),
-        Mutant("forgets to count the steps", replace=("        steps[worker] += 1\n", "")),
-        Mutant(
-            "moves everybody's copy in place",
-            replace=("weights = weights - lr * gradient", "weights -= lr * gradient"),
-        ),
-        Mutant(
-            "takes the first worker to be worker 0",
-            replace=("gradient(pulled[worker], ", "gradient(pulled[worker - 1], "),
-            verdict="raises",
-            says="KeyError",
-        ),
-    ),
     hints=(
         "What does a worker hold that the server does not? The weights of its last visit. Keep them for each worker.",
         "`pulled[worker]` are those weights, `version[worker]` is how many updates were in them. The staleness is the "
@@ -410,49 +319,6 @@ def local_sgd(weights, gradient, steps, every, lr):
         # end
     return weights
 ''',
-    mutants=(
-        Mutant(
-            "averages the gradients in place of the weights",
-            source="""
-def local_sgd(weights, gradient, steps, every, lr):
-    for step in range(steps):
-        push = gradient(weights, step)
-        if (step + 1) % every == 0 or step == steps - 1:
-            dist.all_reduce(push)
-            push /= world_size
-        weights -= lr * push
-    return weights
-""",
-        ),
-        Mutant("forgets the division", replace=("            weights /= world_size\n", "")),
-        Mutant(
-            "averages after every step",
-            replace=("(step + 1) % every == 0 or step == steps - 1", "step >= 0"),
-        ),
-        Mutant("averages after step 0 already", replace=("(step + 1) % every", "step % every")),
-        Mutant("leaves the last steps alone", replace=(" or step == steps - 1", ""), says="five steps"),
-        Mutant(
-            "takes rank 0's weights",
-            replace=("dist.all_reduce(weights)\n            weights /= world_size", "dist.broadcast(weights, src=0)"),
-        ),
-        Mutant(
-            "averages twice at the end",
-            replace=(
-                "    return weights",
-                "    dist.all_reduce(weights)\n    weights /= world_size\n    return weights",
-            ),
-            verdict="not as asked",
-            says="2 is enough",
-        ),
-        Mutant(
-            "lets rank 0 alone make the call",
-            replace=(
-                "            dist.all_reduce(weights)",
-                "            if rank == 0:\n                dist.all_reduce(weights)",
-            ),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "The two lines of lesson 00, on the weights, and only now and then.",
         "Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 
 # -- shares by speed ---------------------------------------------------------------------------------------------------
 
@@ -88,50 +88,6 @@ def balanced_gradient(gradient, rows, seconds):
     dist.all_reduce(total)
     return total / rows
 ''',
-    mutants=(
-        Mutant(
-            "gives all the same number of rows",
-            replace=("[1 / seconds]", "[1.0]"),
-            says="all could be done in",
-        ),
-        Mutant("gives the slow ranks more", replace=("[1 / seconds]", "[seconds]"), says="all could be done in"),
-        Mutant(
-            "averages the ranks' means",
-            replace=(
-                "total = gradient(first, last) * (last - first)\n    dist.all_reduce(total)\n    return total / rows",
-                "total = gradient(first, last)\n    dist.all_reduce(total)\n    return total / world_size",
-            ),
-        ),
-        Mutant(
-            "rounds each share by itself",
-            source="""
-def balanced_gradient(gradient, rows, seconds):
-    speeds = [1 / s for s in comms.all_gather(seconds)]
-    shares = [int(rows * speed / sum(speeds)) for speed in speeds]
-    first = sum(shares[:rank])
-    total = gradient(first, first + shares[rank]) * shares[rank]
-    dist.all_reduce(total)
-    return total / rows
-""",
-            says="is on no rank",
-        ),
-        Mutant(
-            "counts a border row on both sides",
-            replace=("gradient(first, last) *", "gradient(first, min(last + 1, rows)) *"),
-            says="more than one rank",
-        ),
-        Mutant(
-            "knows its own speed only",
-            replace=("    dist.all_gather(speeds, speed)\n", "    speeds = [speed] * world_size\n"),
-            says="all could be done in",
-        ),
-        Mutant("keeps the gradient of its own rows", replace=("    dist.all_reduce(total)\n", "")),
-        Mutant(
-            "lets rank 0 alone make the call",
-            replace=("    dist.all_reduce(total)", "    if rank == 0:\n        dist.all_reduce(total)"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "A rank's speed is `1 / seconds` rows a second. Everybody needs everybody's, to know where their share begins.",
         "If you round each share by itself, rows are lost or doubled. Round the **borders**: those are sums of speeds.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 
 # -- DiLoCo ------------------------------------------------------------------------------------------------------------
 
@@ -126,49 +126,6 @@ def diloco_round(model, inner, losses, anchor, velocity, lr=0.7, momentum=0.9):
         p.data.copy_(start)
     # end
 ''',
-    mutants=(
-        Mutant("turns the outer gradient round", replace=("start - p.detach()", "p.detach() - start")),
-        Mutant("sums the outer gradients", replace=("        outward /= world_size\n", "")),
-        Mutant(
-            "leaves Nesterov out",
-            replace=("lr * (outward + momentum * v)", "lr * v"),
-        ),
-        Mutant("leaves the momentum out", replace=("        v.mul_(momentum).add_(outward)\n", "")),
-        Mutant(
-            "looks ahead before the momentum has moved",
-            replace=(
-                "        v.mul_(momentum).add_(outward)\n        start -= lr * (outward + momentum * v)\n",
-                "        start -= lr * (outward + momentum * v)\n        v.mul_(momentum).add_(outward)\n",
-            ),
-        ),
-        Mutant(
-            "begins each round with a new inner optimizer",
-            replace=("    for loss in losses:\n", "    inner.state.clear()\n    for loss in losses:\n"),
-            says="two rounds",
-        ),
-        Mutant("leaves the models where they are", replace=("        p.data.copy_(start)\n", "")),
-        Mutant(
-            "moves the anchor only for itself",
-            replace=("        dist.all_reduce(outward)\n", "        outward *= world_size\n"),
-        ),
-        Mutant(
-            "averages the gradients of the inner steps",
-            replace=(
-                "        inner.step()\n",
-                "        for p in model.parameters():\n            dist.all_reduce(p.grad)\n"
-                "            p.grad /= world_size\n        inner.step()\n",
-            ),
-        ),
-        Mutant(
-            "makes the model anew, and leaves the anchor behind",
-            replace=("start -= lr * (outward + momentum * v)", "start = start - lr * (outward + momentum * v)"),
-        ),
-        Mutant(
-            "lets rank 0 alone make the call",
-            replace=("        dist.all_reduce(outward)", "        if rank == 0:\n            dist.all_reduce(outward)"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "Think of the whole round as one gradient: it points from where the ranks have gone back to where they began.",
         "For each parameter: `outward = start - p.detach()`, averaged over the ranks. Then the two formulas, in place: "

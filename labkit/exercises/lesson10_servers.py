@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson10_async import SERVED, scripted
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 
 # -- bounded staleness -------------------------------------------------------------------------------------------------
 
@@ -142,55 +142,6 @@ def bounded_sgd(weights, gradient, updates, lr, bound, note):
             dist.send(gradient(pulled), dst=0)
             dist.recv(pulled, src=0)
 ''',
-    mutants=(
-        Mutant(
-            "lets them go one step too far",
-            replace=("<= bound]", "<= bound + 1]"),
-            verdict="raises",
-            says="goes on, 2 ahead",
-        ),
-        Mutant(
-            "holds them one step too early", replace=("<= bound]", "< bound]"), verdict="raises", says="is kept waiting"
-        ),
-        Mutant(
-            "holds nobody",
-            replace=("if steps[w] - min(steps.values()) <= bound]", "]"),
-            verdict="raises",
-            says="goes on, 2 ahead",
-        ),
-        Mutant(
-            "looks only at the worker that has just come",
-            replace=("[w for w in held if steps[w]", "[w for w in held if w == worker and steps[w]"),
-            verdict="raises",
-            says="is kept waiting",
-        ),
-        Mutant(
-            "lets all go once one may",
-            replace=(
-                "            held = [w for w in held if w not in free]\n",
-                "            free = held if free else []\n            held = [w for w in held if w not in free]\n",
-            ),
-            verdict="raises",
-            says="goes on, 2 ahead",
-        ),
-        Mutant(
-            "holds whoever is ahead of the mean",
-            replace=("min(steps.values())", "sum(steps.values()) / len(steps)"),
-            verdict="raises",
-            says="goes on, 2 ahead",
-        ),
-        Mutant("applies a gradient twice", replace=("weights -= lr * push", "weights -= 2 * lr * push")),
-        Mutant(
-            "keeps those it has sent the weights on its list",
-            replace=("            held = [w for w in held if w not in free]\n", ""),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "waits for one gradient of each worker, in rank order",
-            replace=("worker = dist.recv(push)\n", "worker = dist.recv(push, src=1 + _ % (world_size - 1))\n"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "After each gradient one number has changed: this worker's steps. Who may go on now? Perhaps nobody, perhaps "
         "others than this one: the slowest may have caught up.",
@@ -316,40 +267,6 @@ def backup_sgd(weights, gradient, steps, need, lr, note):
             dist.send(torch.cat([told[:1], gradient(told[1:])]), dst=0)
             dist.recv(told, src=0)
 ''',
-    mutants=(
-        Mutant(
-            "waits for all",
-            replace=("while len(held) < need:", "while len(held) < world_size - 1:"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "lets late gradients count",
-            replace=("if push[0] == step:", "if True:"),
-        ),
-        Mutant("divides by all workers", replace=("lr * total / need", "lr * total / (world_size - 1)")),
-        Mutant("takes the sum", replace=("lr * total / need", "lr * total")),
-        Mutant("takes the last gradient for all", replace=("total += push[1:]", "total = push[1:] * need")),
-        Mutant(
-            "tells the old step",
-            replace=("new_tensor([step + 1])", "new_tensor([step])"),
-            verdict="raises",
-            says="told to stop",
-        ),
-        Mutant(
-            "tells the old weights",
-            replace=(
-                "            weights -= lr * total / need\n"
-                "            told = torch.cat([weights.new_tensor([step + 1]), weights])\n",
-                "            told = torch.cat([weights.new_tensor([step + 1]), weights])\n"
-                "            weights -= lr * total / need\n",
-            ),
-        ),
-        Mutant(
-            "leaves the late ones without an answer",
-            replace=("                    dist.send(told, dst=worker)\n", "                    pass\n"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "The first number of a message says for which step it was computed. What do you do with one of this step, and "
         "what with one of a step that is over?",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 Layers = Sequence[Sequence[tuple[int, ...]]]  # the shapes of each layer's parameters
@@ -157,79 +157,6 @@ def zero1_step(params, weights, shard, optimizer):
         p.grad = None
     # end
 ''',
-    mutants=(
-        Mutant("forgets the division", replace=("    shard.grad /= world_size\n", "")),
-        Mutant(
-            "takes its own gradient for everyone's",
-            replace=(
-                "    dist.reduce_scatter_single(shard.grad, gradient)\n    shard.grad /= world_size\n",
-                "    shard.grad.copy_(gradient.chunk(world_size)[rank])\n",
-            ),
-        ),
-        Mutant(
-            "forgets the model's gradients",
-            replace=("    for p in params:\n        p.grad = None\n", ""),
-        ),
-        Mutant(
-            "clears the gradients of the shards instead of the model's",
-            replace=("    for p in params:\n        p.grad = None\n", "    optimizer.zero_grad()\n"),
-        ),
-        Mutant(
-            "hands the shards out in another order",
-            replace=(
-                "dist.reduce_scatter_single(shard.grad, gradient)",
-                "dist.reduce_scatter_single(shard.grad, "
-                "torch.cat(gradient.chunk(world_size)[1:] + gradient.chunk(world_size)[:1]))",
-            ),
-        ),
-        Mutant(
-            "gathers before the optimizer steps",
-            replace=(
-                "    optimizer.step()\n    dist.all_gather_single(weights, shard.detach())\n",
-                "    dist.all_gather_single(weights, shard.detach())\n    optimizer.step()\n",
-            ),
-        ),
-        Mutant("lets no optimizer step", replace=("    optimizer.step()\n", ""), says="ran 0 times"),
-        Mutant(
-            "gives the optimizer a gradient that it does not know",
-            replace=(
-                "    shard.grad = torch.empty_like(shard)\n"
-                "    dist.reduce_scatter_single(shard.grad, gradient)\n"
-                "    shard.grad /= world_size\n",
-                "    mine = torch.empty_like(shard)\n"
-                "    dist.reduce_scatter_single(mine, gradient)\n"
-                "    mine /= world_size\n",
-            ),
-            says="`shard.grad` is None",
-        ),
-        Mutant(
-            "fills the gradient up with ones, and the shard's padding moves",
-            replace=(
-                "(0, len(weights) - len(gradient)))",
-                "(0, len(weights) - len(gradient)), value=1.0)",
-            ),
-            says="numbers in two parameters",
-        ),
-        Mutant(
-            "averages the whole gradient on every rank",
-            replace=(
-                "    dist.reduce_scatter_single(shard.grad, gradient)\n",
-                "    dist.all_reduce(gradient)\n    shard.grad.copy_(gradient.chunk(world_size)[rank])\n",
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-        Mutant(
-            "gathers the weights twice",
-            replace=(
-                "    dist.all_gather_single(weights, shard.detach())\n",
-                "    dist.all_gather_single(weights, shard.detach())\n"
-                "    dist.all_gather_single(weights, shard.detach())\n",
-            ),
-            verdict="not as asked",
-            says="6 is enough",
-        ),
-    ),
     hints=(
         "Two collectives that you know from lesson 04: one leaves this rank's part of the sum, the other one brings "
         "all parts together. The optimizer steps in between.",
@@ -350,77 +277,6 @@ def shed_gradients(params, shard):
     for p in params:
         p.register_post_accumulate_grad_hook(arrived)
 ''',
-    mutants=(
-        Mutant(
-            "forgets the division",
-            replace=(
-                "mine / world_size if shard.grad is None else shard.grad + mine / world_size",
-                "mine if shard.grad is None else shard.grad + mine",
-            ),
-        ),
-        Mutant(
-            "overwrites what an earlier micro-batch left",
-            replace=(
-                "mine / world_size if shard.grad is None else shard.grad + mine / world_size",
-                "mine / world_size",
-            ),
-        ),
-        Mutant(
-            "keeps the whole gradients",
-            replace=("        for p in params:\n            p.grad = None\n", ""),
-            says="still have a whole gradient",
-        ),
-        Mutant(
-            "sets them to zero, which frees nothing",
-            replace=("            p.grad = None\n", "            p.grad.zero_()\n"),
-            says="still have a whole gradient",
-        ),
-        Mutant(
-            "does not wait for the layer's other gradients",
-            replace=("        if any(p.grad is None for p in params):\n            return\n", ""),
-            verdict="raises",
-            says="flatten",
-        ),
-        Mutant(
-            "reduces each parameter by itself",
-            source="""
-def shed_gradients(params, shard):
-    def arrived(_):
-        if any(p.grad is None for p in params):
-            return
-        whole = torch.zeros(len(shard) * world_size, dtype=shard.dtype)
-        at = 0
-        for p in params:
-            alone = torch.zeros_like(whole)
-            alone[at : at + p.numel()] = p.grad.flatten()
-            at += p.numel()
-            mine = torch.empty_like(shard)
-            dist.reduce_scatter_single(mine, alone)
-            shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
-            p.grad = None
-    for p in params:
-        p.register_post_accumulate_grad_hook(arrived)
-""",
-            verdict="not as asked",
-            says="6 is enough",
-        ),
-        Mutant(
-            "keeps the part of the rank before it",
-            replace=(
-                "        mine = torch.empty_like(shard)\n",
-                "        mine = torch.empty_like(shard)\n        gradient = gradient.roll(len(shard))\n",
-            ),
-        ),
-        Mutant(
-            "leaves the sum to an all-reduce",
-            replace=(
-                "        dist.reduce_scatter_single(mine, gradient)\n",
-                "        dist.all_reduce(gradient)\n        mine.copy_(gradient.chunk(world_size)[rank])\n",
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "`arrived` runs once for each parameter, and the last time all of them have a gradient: "
         "`any(p.grad is None for p in params)` says whether some are missing.",
@@ -501,47 +357,6 @@ def my_shard(flat, group=None):
     mine = flat[start : start + length]
     return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
 ''',
-    mutants=(
-        Mutant(
-            "takes the part of its rank in the world",
-            replace=("length * dist.get_rank(group)", "length * dist.get_rank()"),
-            says="a group of",
-        ),
-        Mutant(
-            "cuts for all ranks of the world",
-            replace=("size = dist.get_world_size(group)", "size = dist.get_world_size()"),
-            says="a group of",
-        ),
-        Mutant("drops the rest", replace=("-(-len(flat) // size)", "len(flat) // size"), says="does not divide"),
-        Mutant(
-            "adds a whole row of zeros where nothing is missing",
-            replace=("-(-len(flat) // size)", "len(flat) // size + 1"),
-        ),
-        Mutant("fills up at the front", replace=("(0, length - len(mine))", "(length - len(mine), 0)")),
-        Mutant(
-            "fills up with what is no zero",
-            replace=("(0, length - len(mine)))", "(0, length - len(mine)), value=1)"),
-        ),
-        Mutant(
-            "returns a view of the whole where nothing is missing",
-            replace=("    return torch", "    if len(mine) == length:\n        return mine\n    return torch"),
-            says="Return a clone",
-        ),
-        Mutant(
-            "gives the first ranks more",
-            source="""
-def my_shard(flat, group=None):
-    return flat.tensor_split(dist.get_world_size(group))[dist.get_rank(group)].clone()
-""",
-            says="does not divide",
-        ),
-        Mutant(
-            "asks the other ranks for what it holds",
-            replace=("    size =", "    dist.broadcast(flat, src=0) if group is None else None\n    size ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "Seven numbers for four ranks: two each, and one zero for the last rank. Which formula gives 2?",
         "Division rounded up is `-(-a // b)`. `dist.get_rank(group)` is this rank's number within the group.",
@@ -694,103 +509,6 @@ def zero3_layer(compute, shard, x):
 
     return Sharded.apply(shard, x)
 ''',
-    mutants=(
-        Mutant("forgets the division", replace=("return mine / world_size, x.grad", "return mine, x.grad")),
-        Mutant(
-            "keeps the gathered weights for the backward pass",
-            source="""
-def zero3_layer(compute, shard, x):
-    class Sharded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, shard, x):
-            weights = shard.new_empty(world_size * len(shard))
-            dist.all_gather_single(weights, shard)
-            ctx.save_for_backward(weights, x)
-            return compute(weights, x)
-
-        @staticmethod
-        def backward(ctx, dy):
-            weights, x = (t.detach() for t in ctx.saved_tensors)
-            for t in (weights, x):
-                t.requires_grad_(t.is_floating_point())
-            with torch.enable_grad():
-                compute(weights, x).backward(dy)
-            mine = weights.new_empty(len(weights) // world_size)
-            dist.reduce_scatter_single(mine, weights.grad)
-            return mine / world_size, x.grad
-
-    return Sharded.apply(shard, x)
-""",
-            says="still in memory after the forward pass",
-        ),
-        Mutant(
-            "lets autograd save the weights",
-            source="""
-def zero3_layer(compute, shard, x):
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, shard):
-            weights = shard.new_empty(world_size * len(shard))
-            dist.all_gather_single(weights, shard)
-            return weights
-
-        @staticmethod
-        def backward(ctx, slope):
-            mine = slope.new_empty(len(slope) // world_size)
-            dist.reduce_scatter_single(mine, slope.contiguous())
-            return mine / world_size
-
-    return compute(Gather.apply(shard), x)
-""",
-            says="still in memory after the forward pass",
-        ),
-        Mutant(
-            "gathers weights that it still has",
-            replace=(
-                "            y.backward(dy)\n",
-                "            dist.all_gather_single(torch.empty_like(weights), shard)\n            y.backward(dy)\n",
-            ),
-            verdict="not as asked",
-            says="makes 4 calls",
-        ),
-        Mutant(
-            "takes its own gradient for everyone's",
-            replace=(
-                "            dist.reduce_scatter_single(mine, weights.grad)\n"
-                "            return mine / world_size, x.grad",
-                "            return weights.grad.chunk(world_size)[rank], x.grad",
-            ),
-        ),
-        Mutant(
-            "keeps another rank's part of the gradient",
-            replace=("(mine, weights.grad)", "(mine, weights.grad.roll(len(shard)))"),
-        ),
-        Mutant("returns no gradient of x", replace=("mine / world_size, x.grad", "mine / world_size, None")),
-        Mutant(
-            "adds up the gradients of everyone's x",
-            replace=(
-                "            return mine / world_size, x.grad",
-                "            dist.all_reduce(x.grad) if x.grad is not None else None\n"
-                "            return mine / world_size, x.grad",
-            ),
-        ),
-        Mutant(
-            "averages the whole gradient on every rank",
-            replace=(
-                "            dist.reduce_scatter_single(mine, weights.grad)\n",
-                "            dist.all_reduce(weights.grad)\n"
-                "            mine.copy_(weights.grad.chunk(world_size)[rank])\n",
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-        Mutant(
-            "lets integers have a gradient",
-            replace=("t.requires_grad_(t.is_floating_point())", "t.requires_grad_()"),
-            verdict="raises",
-            says="x are integers",
-        ),
-    ),
     hints=(
         "A class inside the function, with two static methods, `forward(ctx, shard, x)` and `backward(ctx, dy)`; its "
         "`apply(shard, x)` calls them. Inside a `Function` autograd records nothing: what `compute` "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson11 import LET_GO, normal, shard
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 from labkit.theory import sharding
 
@@ -134,73 +134,6 @@ def sharded_pass(layers, shards, x, dy):
         dist.reduce_scatter_single(gradients[i], d_weights)
     return [gradient / world_size for gradient in gradients]
 ''',
-    mutants=(
-        Mutant(
-            "gathers the last layer again, whose weights it still has",
-            replace=(
-                "        if i < len(layers) - 1:\n            weights = gathered(shards[i])\n",
-                "        weights = gathered(shards[i])\n",
-            ),
-            verdict="not as asked",
-            says="makes 9 calls",
-        ),
-        Mutant(
-            "keeps all weights for the backward pass",
-            source="""
-def sharded_pass(layers, shards, x, dy):
-    inputs, kept = [], []
-    for layer, shard in zip(layers, shards):
-        weights = shard.new_empty(world_size * len(shard))
-        dist.all_gather_single(weights, shard)
-        kept.append(weights)
-        inputs.append(x)
-        x = layer.forward(weights, x)
-    gradients = [torch.empty_like(shard) for shard in shards]
-    for i in reversed(range(len(layers))):
-        d_weights, dy = layers[i].backward(kept[i], inputs[i], dy)
-        dist.reduce_scatter_single(gradients[i], d_weights)
-    return [gradient / world_size for gradient in gradients]
-""",
-            says="the whole weights of layer 0 are in memory",
-        ),
-        Mutant(
-            "goes back with the last layer's weights only",
-            replace=("        if i < len(layers) - 1:\n            weights = gathered(shards[i])\n", ""),
-            says="Layer 1 computes with weights that are not its own",
-        ),
-        Mutant("forgets the division", replace=("[gradient / world_size for gradient in gradients]", "gradients")),
-        Mutant(
-            "takes its own gradient for everyone's",
-            replace=(
-                "        dist.reduce_scatter_single(gradients[i], d_weights)\n    return [gradient / world_size for",
-                "        gradients[i] = d_weights.chunk(world_size)[rank]\n    return [gradient for",
-            ),
-        ),
-        Mutant(
-            "gives each layer what came out of it, in place of what went in",
-            replace=(
-                "        inputs.append(x)\n        x = layer.forward(weights, x)\n",
-                "        x = layer.forward(weights, x)\n        inputs.append(x)\n",
-            ),
-        ),
-        Mutant(
-            "returns the gradients in the order in which they come",
-            replace=("for gradient in gradients]", "for gradient in gradients[::-1]]"),
-        ),
-        Mutant(
-            "keeps another rank's part of the gradient",
-            replace=("(gradients[i], d_weights)", "(gradients[i], d_weights.roll(len(shards[i])))"),
-        ),
-        Mutant(
-            "averages the whole gradient on every rank",
-            replace=(
-                "        dist.reduce_scatter_single(gradients[i], d_weights)\n",
-                "        dist.all_reduce(d_weights)\n        gradients[i].copy_(d_weights.chunk(world_size)[rank])\n",
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "Three all-gathers forward, and three reduce-scatters backward: that leaves two. Which layer comes first in "
         "the backward pass, and what do you still have of it?",
@@ -261,24 +194,6 @@ def stage_price(parameters, gpus, stage):
     passes = 3 if stage == 3 else 2
     return [states + gradients + weights, passes * 2 * parameters * (gpus - 1) / gpus]
 ''',
-    mutants=(
-        Mutant("shards the gradients in stage 1 already", replace=("stage >= 2", "stage >= 1"), says="stage 1"),
-        Mutant(
-            "forgets the float32 copy of the weights", replace=("12 * parameters", "8 * parameters"), says="stage 0"
-        ),
-        Mutant("gathers once in stage 3", replace=("3 if stage == 3 else 2", "2"), says="stage 3"),
-        Mutant("forgets that a rank keeps its own part", replace=(" * (gpus - 1) / gpus]", "]")),
-        Mutant(
-            "sends an N-th only, where only an N-th is kept",
-            replace=("passes * 2 * parameters * (gpus - 1) / gpus]", "passes * 2 * parameters / gpus]"),
-        ),
-        Mutant(
-            "asks the ranks what a formula says",
-            replace=("    states =", "    dist.barrier()\n    states ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "Three amounts of memory, each divided by the number of GPUs from one stage on.",
         "With S bytes in the whole buffer, a reduce-scatter and an all-gather send S (N − 1) / N from each rank, and "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson11 import normal, shard
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 from labkit.theory.record import Record
 
@@ -116,55 +116,6 @@ def forward_ahead(layers, gather, x):
         x = layer(weights, x)
     return x
 ''',
-    mutants=(
-        Mutant(
-            "gathers each layer when it is needed",
-            source="""
-def forward_ahead(layers, gather, x):
-    for i, layer in enumerate(layers):
-        work, weights = gather(i)
-        work.wait()
-        x = layer(weights, x)
-    return x
-""",
-            says="is not under way",
-        ),
-        Mutant(
-            "gathers all layers at the start",
-            source="""
-def forward_ahead(layers, gather, x):
-    coming = [gather(i) for i in range(len(layers))]
-    for layer, (work, weights) in zip(layers, coming):
-        work.wait()
-        x = layer(weights, x)
-    return x
-""",
-            says="has begun already",
-        ),
-        Mutant("does not wait for the weights", replace=("        work.wait()\n", ""), says="nobody has waited"),
-        Mutant(
-            "begins the next one after it has computed",
-            replace=(
-                "        ahead = gather(i + 1) if i + 1 < len(layers) else None\n        x = layer(weights, x)\n",
-                "        x = layer(weights, x)\n        ahead = gather(i + 1) if i + 1 < len(layers) else None\n",
-            ),
-            says="is not under way",
-        ),
-        Mutant(
-            "keeps what it has gathered",
-            replace=(
-                "        work, weights = ahead\n",
-                "        work, weights = ahead\n        work.weights = ahead\n",
-            ),
-            says="still in memory",
-        ),
-        Mutant(
-            "gathers one layer too many",
-            replace=(" if i + 1 < len(layers) else None", ""),
-            verdict="raises",
-            says="index",
-        ),
-    ),
     hints=(
         "Before the loop, begin with layer 0. In the loop: wait for what is coming, begin the next one, compute.",
         "Keep what `gather` returned in one variable that you overwrite: then nothing refers to old weights any more.",
@@ -267,50 +218,6 @@ def hsdp_gradient(gradient, inner, outer):
     dist.all_reduce(mine, group=outer)
     return mine / world_size
 ''',
-    mutants=(
-        Mutant("forgets the other copies", replace=("    dist.all_reduce(mine, group=outer)\n", "")),
-        Mutant("divides by the inner group only", replace=("mine / world_size", "mine / dist.get_world_size(inner)")),
-        Mutant("forgets the division", replace=("mine / world_size", "mine")),
-        Mutant(
-            "takes the part of its rank in the world",
-            source="""
-def hsdp_gradient(gradient, inner, outer):
-    parts = gradient.clone().chunk(dist.get_world_size(inner))
-    mine = torch.empty_like(parts[0])
-    dist.reduce_scatter_single(mine, gradient.roll(len(mine) * (dist.get_rank(inner) - rank)), group=inner)
-    dist.all_reduce(mine, group=outer)
-    return mine / world_size
-""",
-        ),
-        Mutant(
-            "takes the groups for one another",
-            replace=("def hsdp_gradient(gradient, inner, outer):", "def hsdp_gradient(gradient, outer, inner):"),
-        ),
-        Mutant(
-            "reduces the whole gradient across the copies first",
-            source="""
-def hsdp_gradient(gradient, inner, outer):
-    total = gradient.clone()
-    dist.all_reduce(total, group=outer)
-    mine = gradient.new_empty(len(gradient) // dist.get_world_size(inner))
-    dist.reduce_scatter_single(mine, total, group=inner)
-    return mine / world_size
-""",
-            verdict="not as asked",
-            says="the whole gradient",
-        ),
-        Mutant(
-            "reduces over the world, and cuts",
-            source="""
-def hsdp_gradient(gradient, inner, outer):
-    total = gradient.clone()
-    dist.all_reduce(total)
-    return total.chunk(dist.get_world_size(inner))[dist.get_rank(inner)] / world_size
-""",
-            verdict="not as asked",
-            says="the whole gradient",
-        ),
-    ),
     hints=(
         "A sum over all ranks can be taken in two steps: first within each inner group, then across. After the first "
         "step a rank needs its part only.",
@@ -404,41 +311,6 @@ def clip_shards(shards, most):
         shard.grad *= (most / norm).clamp(max=1)
     return norm
 ''',
-    mutants=(
-        Mutant("clips by the norm of its own shards", replace=("    dist.all_reduce(squares)\n", "")),
-        Mutant(
-            "adds up norms",
-            replace=(
-                "    dist.all_reduce(squares)\n    norm = squares.sqrt()\n",
-                "    norm = squares.sqrt()\n    dist.all_reduce(norm)\n",
-            ),
-        ),
-        Mutant("makes small gradients longer", replace=(".clamp(max=1)", ""), says="small gradients"),
-        Mutant(
-            "averages the squares",
-            replace=("    norm = squares.sqrt()\n", "    squares /= world_size\n    norm = squares.sqrt()\n"),
-        ),
-        Mutant(
-            "clips each shard by itself",
-            replace=("(most / norm).clamp(max=1)", "(most / shard.grad.norm()).clamp(max=1)"),
-        ),
-        Mutant(
-            "reduces only where there is a shard",
-            replace=("    dist.all_reduce(squares)\n", "    if shards:\n        dist.all_reduce(squares)\n"),
-            verdict="deadlock",
-            says="rank 0 has no shard",
-        ),
-        Mutant(
-            "reduces once for each shard",
-            replace=(
-                "        squares += (shard.grad.double() ** 2).sum()\n    dist.all_reduce(squares)\n",
-                "        part = (shard.grad.double() ** 2).sum()\n        dist.all_reduce(part)\n"
-                "        squares += part\n    dist.all_reduce(squares) if not shards else None\n",
-            ),
-            verdict="not as asked",
-            says="calls that communicate",
-        ),
-    ),
     hints=(
         "Each rank clips by the norm of its own shards, so each one scales by a different factor: the gradient does "
         "not only get shorter, it also turns. Which number has to be the same everywhere?",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls, Once
 
 
@@ -152,70 +152,6 @@ def cut_linear(linear, kind, group=None):
         return weight.tensor_split(size, dim=1)[place].clone(), bias.clone()
     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
 ''',
-    mutants=(
-        Mutant(
-            "cuts the weight along the other dimension, as if it were stored as [in, out]",
-            source="""
-def cut_linear(linear, kind, group=None):
-    size, place = dist.get_world_size(group), dist.get_rank(group)
-    weight, bias = linear.weight.detach(), linear.bias.detach()
-    if kind == "row":
-        return weight.tensor_split(size, dim=0)[place].clone(), bias.clone()
-    return weight.tensor_split(size, dim=1)[place].clone(), bias.tensor_split(size)[place].clone()
-""",
-            says="the shape in result[0]",
-        ),
-        Mutant(
-            "takes the part of its rank in the world",
-            replace=("dist.get_world_size(group), dist.get_rank(group)", "dist.get_world_size(group), dist.get_rank()"),
-            verdict="raises",
-            says="two groups of ranks",
-        ),
-        Mutant(
-            "takes the world's rank, modulo the size of the group",
-            replace=(
-                "dist.get_world_size(group), dist.get_rank(group)",
-                "dist.get_world_size(group), dist.get_rank() % dist.get_world_size(group)",
-            ),
-            says="two groups of ranks",
-        ),
-        Mutant(
-            "keeps the whole bias of a column-parallel layer",
-            replace=("bias.tensor_split(size)[place].clone()", "bias.clone()"),
-            says="the shape in result[1]",
-        ),
-        Mutant(
-            "cuts the bias of a row-parallel layer",
-            replace=("[place].clone(), bias.clone()", "[place].clone(), bias.tensor_split(size)[place].clone()"),
-            says="row-parallel",
-        ),
-        Mutant(
-            "drops the outputs that are left over",
-            replace=(
-                "weight.tensor_split(size, dim=0)[place].clone()",
-                "weight[: len(weight) // size * size].tensor_split(size, dim=0)[place].clone()",
-            ),
-            says="does not divide",
-        ),
-        Mutant(
-            "deals the outputs out in turn",
-            replace=(
-                "weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()",
-                "weight[place::size].clone(), bias[place::size].clone()",
-            ),
-        ),
-        Mutant(
-            "returns a view of the whole weight",
-            replace=("weight.tensor_split(size, dim=0)[place].clone()", "weight.tensor_split(size, dim=0)[place]"),
-            says="Return a clone",
-        ),
-        Mutant(
-            "asks the other ranks for what it holds",
-            replace=("    if kind", "    dist.broadcast(weight, src=0)\n    if kind"),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "`linear.weight` has the shape [out, in]: one row for each output, one column for each input.",
         "`tensor.tensor_split(size, dim=…)[place]` is the part at this place; where parts cannot be equal, it makes "
@@ -332,70 +268,6 @@ def column_backward(dy, x, weight):
     dist.all_reduce(dx)
     return dx, dy.T @ x, dy.sum(0)
 ''',
-    mutants=(
-        Mutant(
-            "gathers pieces of the gradient in the backward pass",
-            replace=(
-                "    dist.all_reduce(dx)\n",
-                "    piece = dx.chunk(world_size, dim=1)[rank].contiguous()\n"
-                "    pieces = [torch.empty_like(piece) for _ in range(world_size)]\n"
-                "    dist.all_gather(pieces, piece)\n    dx = torch.cat(pieces, dim=1)\n",
-            ),
-            says="The backward pass calls all_gather. The ranks' gradients of `x` are no pieces",
-        ),
-        Mutant(
-            "gathers everyone's gradients and puts them side by side",
-            replace=(
-                "    dist.all_reduce(dx)\n",
-                "    pieces = [torch.empty_like(dx) for _ in range(world_size)]\n"
-                "    dist.all_gather(pieces, dx)\n    dx = torch.cat(pieces, dim=1)\n",
-            ),
-            says="The backward pass calls all_gather. The ranks' gradients of `x` are no pieces",
-        ),
-        Mutant(
-            "leaves the gradient of x as this rank's columns have it",
-            replace=("    dist.all_reduce(dx)\n", ""),
-            says="The backward pass communicates nothing",
-        ),
-        Mutant(
-            "gathers everyone's gradients and adds them up itself",
-            replace=(
-                "    dist.all_reduce(dx)\n",
-                "    everyones = [torch.empty_like(dx) for _ in range(world_size)]\n"
-                "    dist.all_gather(everyones, dx)\n    dx = sum(everyones)\n",
-            ),
-            verdict="not as asked",
-            says="all_reduce does it",
-        ),
-        Mutant(
-            "takes the mean",
-            replace=("    dist.all_reduce(dx)\n", "    dist.all_reduce(dx)\n    dx /= world_size\n"),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "adds up the weights' gradients, which belong to different columns",
-            replace=(
-                "    dist.all_reduce(dx)\n    return dx, dy.T @ x, dy.sum(0)",
-                "    dist.all_reduce(dx)\n    slope = dy.T @ x\n    dist.all_reduce(slope)\n"
-                "    return dx, slope, dy.sum(0)",
-            ),
-            says="['gradient of the weight']",
-        ),
-        Mutant(
-            "returns no gradient of the bias",
-            replace=("dy.T @ x, dy.sum(0)", "dy.T @ x, None"),
-            says="['gradient of the bias']",
-        ),
-        Mutant(
-            "adds up in two calls",
-            replace=(
-                "    dist.all_reduce(dx)\n",
-                "    dist.all_reduce(dx[:1])\n    dist.all_reduce(dx[1:]) if len(dx) > 1 else None\n",
-            ),
-            verdict="not as asked",
-            says="all_reduce does it, called once",
-        ),
-    ),
     hints=(
         "Each output depends on the whole `x`. So how does the loss depend on one number of `x`: through one rank's "
         "outputs, or through those of all?",
@@ -522,65 +394,6 @@ def copy_in(x, group=None):
 
     return F.apply(x)
 ''',
-    mutants=(
-        Mutant(
-            "gathers in the backward pass",
-            replace=(
-                "            dist.all_reduce(dx, group=group)\n            return dx\n",
-                "            pieces = [torch.empty_like(dx) for _ in range(dist.get_world_size(group))]\n"
-                "            dist.all_gather(pieces, dx, group=group)\n"
-                "            return torch.cat(pieces)[: len(dx)]\n",
-            ),
-            says="The backward pass calls all_gather",
-        ),
-        Mutant(
-            "leaves the gradient as this rank has it",
-            replace=("            dist.all_reduce(dx, group=group)\n", ""),
-            says="The backward pass communicates nothing",
-        ),
-        Mutant(
-            "gathers in the backward pass, and puts all gradients side by side",
-            replace=(
-                "            dist.all_reduce(dx, group=group)\n            return dx\n",
-                "            pieces = [torch.empty_like(dx) for _ in range(dist.get_world_size(group))]\n"
-                "            dist.all_gather(pieces, dx, group=group)\n"
-                "            return torch.cat(pieces)\n",
-            ),
-            says="The backward pass calls all_gather",
-        ),
-        Mutant(
-            "adds up in place, in a tensor that belongs to others as well",
-            replace=("dy.clone(memory_format=torch.contiguous_format)", "dy"),
-            says="['gradient of what was added']",
-        ),
-        Mutant(
-            "adds up in the forward pass, where all have the same",
-            replace=(
-                "            return x.view_as(x)\n",
-                "            x = x.clone()\n            dist.all_reduce(x, group=group)\n            return x\n",
-            ),
-            says="The forward pass calls all_reduce",
-        ),
-        Mutant(
-            "takes the mean",
-            replace=("            return dx\n", "            return dx / dist.get_world_size(group)\n"),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "adds up over all ranks of the world",
-            replace=("dist.all_reduce(dx, group=group)", "dist.all_reduce(dx)"),
-            says="two groups of ranks",
-        ),
-        Mutant(
-            "waits for the others first",
-            replace=(
-                "            dist.all_reduce(dx, group=group)\n",
-                "            dist.barrier(group)\n            dist.all_reduce(dx, group=group)\n",
-            ),
-            verdict="not as asked",
-            says="all_reduce does it, called once",
-        ),
-    ),
     hints=(
         "You have written it before, in `column_backward`: which part of that was not the layer's own?",
         "Backward, each rank gets the gradient that its own columns give `x`. The whole one is the sum of them.",
@@ -647,69 +460,6 @@ def sum_out(partial, group=None):
 
     return G.apply(partial)
 ''',
-    mutants=(
-        Mutant(
-            "adds up in the backward pass, too",
-            replace=(
-                "            return dy\n",
-                "            dy = dy.clone()\n            dist.all_reduce(dy, group=group)\n            return dy\n",
-            ),
-            says="The backward pass calls all_reduce. All ranks go on with the same numbers",
-        ),
-        Mutant(
-            "takes the differentiable all-reduce, which adds up both ways",
-            source="""
-def sum_out(partial, group=None):
-    return comms.all_reduce(partial, group=group)
-""",
-            says="too large by the number of ranks",
-        ),
-        Mutant(
-            "forgets to add up",
-            replace=("            dist.all_reduce(total, group=group)\n", ""),
-            says="['y']",
-        ),
-        Mutant(
-            "adds up in place",
-            replace=("partial.clone(memory_format=torch.contiguous_format)", "partial"),
-            says="Add up in a copy",
-        ),
-        Mutant(
-            "calls dist.all_reduce without a Function of its own",
-            source="""
-def sum_out(partial, group=None):
-    total = partial.detach().clone()
-    dist.all_reduce(total, group=group)
-    return total
-""",
-            says="No gradient flows back",
-        ),
-        Mutant(
-            "takes the mean",
-            replace=("            return total\n", "            return total / dist.get_world_size(group)\n"),
-            says="['y']",
-        ),
-        Mutant(
-            "divides the gradient by the number of ranks",
-            replace=("return dy\n", "return dy / dist.get_world_size(group)\n"),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "adds up over all ranks of the world",
-            replace=("dist.all_reduce(total, group=group)", "dist.all_reduce(total)"),
-            says="two groups of ranks",
-        ),
-        Mutant(
-            "gathers all parts on every rank and adds them up there",
-            replace=(
-                "            dist.all_reduce(total, group=group)\n            return total\n",
-                "            parts = [torch.empty_like(total) for _ in range(dist.get_world_size(group))]\n"
-                "            dist.all_gather(parts, total, group=group)\n            return sum(parts)\n",
-            ),
-            verdict="not as asked",
-            says="all_reduce does it",
-        ),
-    ),
     hints=(
         "The sum is a + b + c + d. If this rank's part grows by a little, by how much does the sum grow?",
         "The loss is the same one on every rank, not four different ones that would have to be added up.",
@@ -845,68 +595,6 @@ def parallel_mlp(x, widen, narrow, f, g):
     weight, bias = narrow
     return g(torch.nn.functional.linear(hidden, weight)) + bias
 ''',
-    mutants=(
-        Mutant("forgets f", replace=("f(x)", "x"), says="['gradient of x']"),
-        Mutant(
-            "forgets g",
-            replace=("g(torch.nn.functional.linear(hidden, weight))", "torch.nn.functional.linear(hidden, weight)"),
-            says="['y']",
-        ),
-        Mutant(
-            "adds the bias on every rank before the sum: N times",
-            replace=("linear(hidden, weight)) + bias", "linear(hidden, weight, bias))"),
-            says="narrow's bias is in the result",
-        ),
-        Mutant(
-            "adds an N-th of the bias on each rank, whose gradient is too small then",
-            replace=("linear(hidden, weight)) + bias", "linear(hidden, weight, bias / world_size))"),
-            says="gradient of narrow's bias\"]",
-        ),
-        Mutant(
-            "puts f and g in each other's place",
-            source="""
-def parallel_mlp(x, widen, narrow, f, g):
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(g(x), *widen))
-    return f(torch.nn.functional.linear(hidden, narrow[0])) + narrow[1]
-""",
-            says="['y']",
-        ),
-        Mutant(
-            "puts f behind the first layer",
-            replace=("torch.nn.functional.linear(f(x), *widen)", "f(torch.nn.functional.linear(x, *widen))"),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "puts f at the end, so that the gradients are added up on their way in",
-            replace=(
-                "    return g(torch.nn.functional.linear(hidden, weight)) + bias",
-                "    return f(g(torch.nn.functional.linear(hidden, weight))) + bias",
-            ),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "sums before the gelu, whose columns belong to different outputs",
-            source="""
-def parallel_mlp(x, widen, narrow, f, g):
-    hidden = torch.nn.functional.gelu(g(torch.nn.functional.linear(f(x), *widen)))
-    return torch.nn.functional.linear(hidden, *narrow)
-""",
-        ),
-        Mutant(
-            "takes the mean",
-            replace=(
-                "g(torch.nn.functional.linear(hidden, weight)) + bias",
-                "g(torch.nn.functional.linear(hidden, weight)) / world_size + bias",
-            ),
-            says="['y']",
-        ),
-        Mutant(
-            "lets the hidden numbers wait for each other",
-            replace=("    weight, bias = narrow\n", "    dist.barrier()\n    weight, bias = narrow\n"),
-            verdict="not as asked",
-            says="makes 3 calls",
-        ),
-    ),
     hints=(
         "Where do all ranks have the same, and begin to compute different things? That is where f goes. Where do they "
         "have parts of a sum that all of them need? That is where g goes.",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson12 import NAMED, ONE_BIAS, TEAMS, gelu, normal, teams_of
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 # -- the whole output -------------------------------------------------------------------------------------------------
@@ -87,58 +87,6 @@ def whole_output(part, dim):
 
     return Whole.apply(part)
 ''',
-    mutants=(
-        Mutant(
-            "reduce-scatters the gradient",
-            replace=(
-                "            return dy.chunk(world_size, dim)[rank]\n",
-                "            slopes = [t.contiguous() for t in dy.chunk(world_size, dim)]\n"
-                "            mine = torch.empty_like(slopes[rank])\n"
-                "            dist.reduce_scatter(mine, slopes)\n            return mine\n",
-            ),
-            says="The backward pass calls reduce_scatter. All ranks go on with the same numbers",
-        ),
-        Mutant(
-            "takes the differentiable all-gather, whose transpose is a reduce-scatter",
-            source="""
-def whole_output(part, dim):
-    return torch.cat(comms.all_gather(part), dim)
-""",
-            says="too large by the number of ranks",
-        ),
-        Mutant(
-            "passes the gradient of the whole to its part",
-            replace=("return dy.chunk(world_size, dim)[rank]", "return dy"),
-            verdict="raises",
-            says="invalid gradient",
-        ),
-        Mutant(
-            "passes the gradient of the first part to all ranks",
-            replace=("dy.chunk(world_size, dim)[rank]", "dy.chunk(world_size, dim)[0]"),
-            says="['gradient of part']",
-        ),
-        Mutant(
-            "puts the parts together along the first dimension",
-            replace=("torch.cat(parts, dim)", "torch.cat(parts)"),
-            says="The result has the shape",
-        ),
-        Mutant(
-            "returns what `dist.all_gather` has filled, without a gradient",
-            source="""
-def whole_output(part, dim):
-    part = part.detach().contiguous()
-    parts = [torch.empty_like(part) for _ in range(world_size)]
-    dist.all_gather(parts, part)
-    return torch.cat(parts, dim)
-""",
-            says="No gradient flows back",
-        ),
-        Mutant(
-            "divides the gradient by the number of ranks",
-            replace=("dy.chunk(world_size, dim)[rank]", "dy.chunk(world_size, dim)[rank] / world_size"),
-            says="['gradient of part']",
-        ),
-    ),
     hints=(
         "Forward it is an all-gather and a `torch.cat` along `dim`. `part.contiguous()` first.",
         "The loss is one and the same on all ranks, and `dy` is whole and equal everywhere. Which of its numbers "
@@ -255,76 +203,6 @@ def my_heads(qkv, project, heads, group=None):
     rows = torch.cat([mine, mine + width, mine + 2 * width])
     return qkv.weight.detach()[rows], qkv.bias.detach()[rows], project.weight.detach()[:, mine]
 ''',
-    mutants=(
-        Mutant(
-            "cuts the 3 * width outputs into equal runs, so that one rank has queries and another values",
-            replace=(
-                "    rows = torch.cat([mine, mine + width, mine + 2 * width])\n",
-                "    rows = torch.arange(3 * width).view(3 * heads, -1).tensor_split(size)[place].flatten()\n"
-                "    rows = rows if len(rows) == 3 * len(mine) else torch.arange(3 * len(mine))\n",
-            ),
-            says="['attention']",
-        ),
-        Mutant(
-            "deals the heads out in turn, but not the columns of the projection",
-            replace=(
-                "    rows = torch.cat([mine, mine + width, mine + 2 * width])\n",
-                "    turn = torch.arange(width).view(heads, -1)[place::size].flatten()\n"
-                "    rows = torch.cat([turn, turn + width, turn + 2 * width])\n",
-            ),
-            says="['attention']",
-        ),
-        Mutant(
-            "cuts the projection by its outputs",
-            replace=("project.weight.detach()[:, mine]", "project.weight.detach()[mine]"),
-            says="The weight of `project` has the shape",
-        ),
-        Mutant(
-            "takes the heads of its rank in the world, modulo the group",
-            replace=("dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)"),
-            says="two groups of ranks",
-        ),
-        Mutant(
-            "cuts through a head where the heads cannot be dealt out evenly",
-            replace=(
-                "torch.arange(width).view(heads, -1).tensor_split(size)",
-                "torch.arange(width).tensor_split(size)",
-            ),
-            says="does not divide",
-        ),
-        Mutant(
-            "drops the heads that are left over",
-            replace=(
-                ".view(heads, -1).tensor_split(size)",
-                ".view(heads, -1)[: heads // size * size].tensor_split(size)",
-            ),
-            says="does not divide",
-        ),
-        Mutant(
-            "puts keys before queries",
-            replace=("[mine, mine + width, mine + 2 * width]", "[mine + width, mine, mine + 2 * width]"),
-            says="['attention']",
-        ),
-        Mutant(
-            "puts queries, keys and values of a head behind each other",
-            replace=(
-                "    return qkv",
-                "    rows = rows.view(3, -1, width // heads).transpose(0, 1).flatten()\n    return qkv",
-            ),
-            says="['attention']",
-        ),
-        Mutant(
-            "keeps the bias of all heads",
-            replace=("qkv.bias.detach()[rows]", "qkv.bias.detach()"),
-            says="times the number of heads",
-        ),
-        Mutant(
-            "asks the other ranks for what it holds",
-            replace=("    width =", "    dist.broadcast(qkv.bias.detach(), src=0)\n    width ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "First the numbers of this rank's heads among the `width` queries: `torch.arange(width).view(heads, -1)` has a "
         "row for each head, and `tensor_split(size)[place]` deals rows out.",
@@ -426,64 +304,6 @@ def gather_sequence(x):
 
     return Gather.apply(x)
 ''',
-    mutants=(
-        Mutant(
-            "takes its own slice of the gradient and adds nothing up",
-            replace=(
-                "            dist.reduce_scatter(dx, parts)\n            return dx\n",
-                "            return parts[rank]\n",
-            ),
-            says="The backward pass communicates nothing",
-        ),
-        Mutant(
-            "adds everything up on every rank, and takes a slice",
-            replace=(
-                "            dist.reduce_scatter(dx, parts)\n            return dx\n",
-                "            dy = dy.contiguous()\n            dist.all_reduce(dy)\n"
-                "            return dy.chunk(world_size, dim=1)[rank]\n",
-            ),
-            says="The backward pass calls all_reduce",
-        ),
-        Mutant(
-            "gathers everyone's gradients and adds them up itself",
-            replace=(
-                "            dist.reduce_scatter(dx, parts)\n            return dx\n",
-                "            everyones = [torch.empty_like(dy) for _ in range(world_size)]\n"
-                "            dist.all_gather(everyones, dy)\n"
-                "            return sum(everyones).chunk(world_size, dim=1)[rank]\n",
-            ),
-            says="The backward pass calls all_gather",
-        ),
-        Mutant(
-            "puts the positions behind each other in rows",
-            replace=("torch.cat(parts, dim=1)", "torch.cat(parts)"),
-            says="The result has the shape",
-        ),
-        Mutant(
-            "cuts the gradient in memory's order, which is by rows",
-            replace=(
-                "            parts = [part.contiguous() for part in dy.chunk(world_size, dim=1)]\n",
-                "            parts = list(dy.contiguous().view(world_size, len(dy), -1, dy.shape[-1]))\n",
-            ),
-            says="three rows",
-        ),
-        Mutant(
-            "hands the whole gradient over in place of a list of its parts",
-            replace=("dist.reduce_scatter(dx, parts)", "dist.reduce_scatter(dx, dy)"),
-            verdict="raises",
-            says="list",
-        ),
-        Mutant(
-            "keeps another rank's positions",
-            replace=("dist.reduce_scatter(dx, parts)", "dist.reduce_scatter(dx, parts[1:] + parts[:1])"),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "takes the mean",
-            replace=("            return dx\n", "            return dx / world_size\n"),
-            says="['gradient of x']",
-        ),
-    ),
     hints=(
         "Forward, as in `whole_output`: an all-gather, and `torch.cat` along the positions.",
         "Backward: each rank has a `dy` for all positions, from its own columns. This rank's positions need the sum "
@@ -615,71 +435,6 @@ def lean_column(x, weight, bias):
 
     return Column.apply(x, weight, bias)
 ''',
-    mutants=(
-        Mutant(
-            "keeps the gathered sequence for the backward pass",
-            replace=(
-                "            ctx.save_for_backward(x, weight)\n"
-                "            return torch.nn.functional.linear(gathered(x), weight, bias)\n",
-                "            whole = gathered(x)\n            ctx.save_for_backward(whole, weight)\n"
-                "            return torch.nn.functional.linear(whole, weight, bias)\n",
-            ),
-            says="bytes of activations are kept",
-        ),
-        Mutant(
-            "hides the gathered sequence in an attribute",
-            replace=(
-                "            return torch.nn.functional.linear(gathered(x), weight, bias)\n",
-                "            ctx.whole = gathered(x)\n"
-                "            return torch.nn.functional.linear(ctx.whole, weight, bias)\n",
-            ),
-            says="bytes of activations are kept",
-        ),
-        Mutant(
-            "computes the weight's gradient from its own positions",
-            replace=(
-                "dy.flatten(0, 1).T @ gathered(x).flatten(0, 1)",
-                "dy.chunk(world_size, dim=1)[rank].flatten(0, 1).T @ x.flatten(0, 1)",
-            ),
-            says="['gradient of the weight']",
-        ),
-        Mutant(
-            "leaves the gradient of x as its own columns have it",
-            replace=(
-                "            dx = torch.empty_like(parts[rank])\n            dist.reduce_scatter(dx, parts)\n",
-                "            dx = parts[rank]\n",
-            ),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "adds up on every rank",
-            replace=(
-                "            dist.reduce_scatter(dx, parts)\n",
-                "            for part in parts:\n                dist.all_reduce(part)\n            dx = parts[rank]\n",
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-        Mutant(
-            "gathers once more than needed",
-            replace=(
-                "            x, weight = ctx.saved_tensors\n",
-                "            x, weight = ctx.saved_tensors\n            gathered(x)\n",
-            ),
-            verdict="not as asked",
-            says="makes 4 calls",
-        ),
-        Mutant(
-            "sums the bias's gradient over its own positions only",
-            replace=("dy.sum((0, 1))", "dy.chunk(world_size, dim=1)[rank].sum((0, 1))"),
-            says="['gradient of the bias']",
-        ),
-        Mutant(
-            "divides by the number of ranks",
-            replace=("return dx, d_weight", "return dx / world_size, d_weight"),
-            says="['gradient of x']",
-        ),
-    ),
     hints=(
         "Write the layer as you repaired it, with `save_for_backward(x, weight)`, where `x` is this rank's part; the "
         "gathered sequence is a local variable of `forward`, and goes when it returns.",
@@ -843,65 +598,6 @@ def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):
     weight, bias = narrow
     return x + scatter(torch.nn.functional.linear(hidden, weight)) + f(bias)
 ''',
-    mutants=(
-        Mutant(
-            "does not add up the gradients of the norm",
-            replace=("(f(t) for t in norm)", "norm"),
-            says="gradient of norm's weight\"]",
-        ),
-        Mutant(
-            "does not add up the gradient of narrow's bias",
-            replace=("+ f(bias)", "+ bias"),
-            says="gradient of narrow's bias\"]",
-        ),
-        Mutant(
-            "adds the bias on every rank before the sum: N times",
-            replace=("linear(hidden, weight)) + f(bias)", "linear(hidden, weight, f(bias)))"),
-            says="narrow's bias is in the result",
-        ),
-        Mutant(
-            "puts f before the columns, as without sequence parallelism: the gather adds up already",
-            replace=("linear(gather(y), *widen)", "linear(f(gather(y)), *widen)"),
-            says="['gradient of x']",
-        ),
-        Mutant(
-            "adds up the gradients of weights that differ from rank to rank",
-            replace=(
-                "linear(gather(y), *widen)",
-                "linear(gather(y), *(f(t) if len(x) == 1 else t for t in widen))",
-            ),
-            says="gradient of widen's weight\"]",
-        ),
-        Mutant(
-            "norms the whole sequence",
-            replace=(
-                "    y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)\n"
-                "    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(gather(y), *widen))\n",
-                "    y = torch.nn.functional.layer_norm(gather(x), x.shape[-1:], weight, bias)\n"
-                "    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(y, *widen))\n",
-            ),
-            says="the norm comes before the gather",
-        ),
-        Mutant(
-            "adds the residual on every rank before the sum",
-            replace=(
-                "return x + scatter(torch.nn.functional.linear(hidden, weight)) + f(bias)",
-                "return scatter(gather(x) + torch.nn.functional.linear(hidden, weight)) + f(bias)",
-            ),
-            says="['y']",
-        ),
-        Mutant(
-            "computes from its own positions alone, and adds up what belongs to different ones",
-            replace=("linear(gather(y), *widen)", "linear(torch.cat([y] * world_size, 1), *widen)"),
-            says="['y']",
-        ),
-        Mutant(
-            "gathers once more than needed",
-            replace=("    hidden = ", "    gather(y.detach())\n    hidden = "),
-            verdict="not as asked",
-            says="makes 8 calls",
-        ),
-    ),
     hints=(
         "Forward: the norm on this rank's positions, `gather`, the columns and gelu, the rows, `scatter`, then bias "
         "and residual on this rank's positions.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls, Once
 
 
@@ -92,50 +92,6 @@ def vocab_embedding(part, ids):
     # end
     return AddUp.apply(rows)
 ''',
-    mutants=(
-        Mutant("adds row 0 where it has nothing", replace=(" * here.unsqueeze(-1)", "")),
-        Mutant(
-            "zeroes the numbers and leaves their gradients",
-            replace=(
-                "    rows = part[torch.where(here, place, 0)] * here.unsqueeze(-1)\n",
-                "    rows = part[torch.where(here, place, 0)]\n"
-                "    rows = rows - rows.detach() * ~here.unsqueeze(-1)\n",
-            ),
-            says="gradient",
-        ),
-        Mutant("takes the nearest row that it has", replace=("torch.where(here, place, 0)] * here.unsqueeze(-1)",
-               "place.clamp(0, len(part) - 1)]")),
-        Mutant("takes the last id of the rank before for its own", replace=("(place >= 0)", "(place >= -1)")),
-        Mutant(
-            "looks up what it does not have",
-            replace=("part[torch.where(here, place, 0)]", "part[place]"),
-            verdict="raises",
-            says="out of bounds",
-        ),
-        Mutant("takes the ids as they are", replace=("ids - rank * len(part)", "ids"), says="three ids"),
-        Mutant(
-            "adds up the gradients of N equal losses",
-            replace=("return AddUp.apply(rows)", "return comms.all_reduce(rows)"),
-            says="gradient",
-        ),
-        Mutant(
-            "cuts the gradient off",
-            replace=("part[torch.where", "part.detach()[torch.where"),
-            verdict="raises",
-            says="no gradient",
-        ),
-        Mutant(
-            "gathers the table",
-            source="""
-def vocab_embedding(part, ids):
-    parts = comms.all_gather(part.detach())
-    parts[rank] = part
-    return torch.cat(parts)[ids]
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Subtract the number of the first row that is here. Which of the results are rows of `part`?",
         "`here = (place >= 0) & (place < len(part))`, and `torch.where(here, place, 0)` is a row that exists.",
@@ -261,87 +217,6 @@ def vocab_head(x, part, target, words):
 
     return Head.apply(x, part)
 ''',
-    mutants=(
-        Mutant(
-            "counts the padding as words",
-            replace=("            logits[:, max(0, words - first) :] = -torch.inf\n", ""),
-            says="padding",
-        ),
-        Mutant(
-            "hides the padding by words of its own",
-            replace=("max(0, words - first)", "min(words, len(part))"),
-            says="padding",
-        ),
-        Mutant("takes its own maximum off", replace=("            dist.all_reduce(top, op=dist.ReduceOp.MAX)\n", "")),
-        Mutant("adds up its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[1])")),
-        Mutant("looks targets up in its own words only", replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])")),
-        Mutant(
-            "takes its own part of the gradient of x for the whole",
-            replace=("            dist.all_reduce(d_x)\n", ""),
-            says="gradient of x",
-        ),
-        Mutant("forgets the mean in the gradient", replace=(" / len(x)", ""), says="gradient"),
-        Mutant(
-            "forgets the targets in the gradient",
-            replace=("            d_logits[here, column[here]] -= 1\n", ""),
-            says="gradient",
-        ),
-        Mutant(
-            "averages the gradient of x",
-            replace=("dist.all_reduce(d_x)", "dist.all_reduce(d_x)\n            d_x /= world_size"),
-            says="gradient of x",
-        ),
-        Mutant(
-            "adds up the gradients of different words",
-            replace=(
-                "            dist.all_reduce(d_x)\n            return d_x, d_logits.T @ x",
-                "            d_part = d_logits.T @ x\n            dist.all_reduce(d_x)\n"
-                "            dist.all_reduce(d_part)\n            return d_x, d_part",
-            ),
-            says="gradient of my rows",
-        ),
-        Mutant(
-            "adds up all gradients of logits",
-            replace=(
-                "            d_x = d_logits @ part\n",
-                "            dist.all_reduce(d_logits)\n            d_x = d_logits @ part\n",
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "reduces the two sums in two calls",
-            replace=("dist.all_reduce(sums)", "dist.all_reduce(sums[0])\n            dist.all_reduce(sums[1])"),
-            verdict="not as asked",
-            says="3 is enough",
-        ),
-        Mutant(
-            "gathers the logits",
-            source="""
-def vocab_head(x, part, target, words):
-    class Head(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, part):
-            logits = torch.cat(comms.all_gather(x @ part.T), dim=1)[:, :words]
-            ctx.save_for_backward(x, part, logits.softmax(dim=1))
-            return torch.nn.functional.cross_entropy(logits, target)
-
-        @staticmethod
-        def backward(ctx, d_loss):
-            x, part, shares = ctx.saved_tensors
-            d_logits = torch.zeros(len(x), world_size * len(part), dtype=x.dtype)
-            d_logits[:, :words] = shares
-            d_logits[torch.arange(len(x)), target] -= 1
-            d_logits = d_logits.chunk(world_size, dim=1)[rank] * d_loss / len(x)
-            d_x = d_logits @ part
-            dist.all_reduce(d_x)
-            return d_x, d_logits.T @ x
-
-    return Head.apply(x, part)
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Forward is `split_loss` of lesson 08, once the columns that are no words have the logit `-torch.inf`. They "
         "begin at column `words - first` of this rank, or at 0 where that is negative.",
@@ -415,53 +290,6 @@ def rows_to_columns(x, rows):
     dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
     return received.view(rows, mine)
 ''',
-    mutants=(
-        Mutant("sends the block row by row, not block by block",
-               replace=("torch.cat([block.flatten() for block in x.split(widths, dim=1)])", "x.flatten()")),
-        Mutant("turns every block on its side", replace=("block.flatten()", "block.T.flatten()")),
-        Mutant(
-            "takes the receive sizes for the send sizes",
-            replace=(
-                "[h * mine for h in heights], [len(x) * w for w in widths]",
-                "[len(x) * w for w in widths], [h * mine for h in heights]",
-            ),
-            verdict="raises",
-            says="Split sizes",
-        ),
-        Mutant(
-            "takes all blocks to be equally long",
-            replace=(
-                "[h * mine for h in heights], [len(x) * w for w in widths]",
-                "None, None",
-            ),
-            verdict="raises",
-            says="not divide",
-        ),
-        Mutant(
-            "puts the blocks in another order",
-            replace=("x.split(widths, dim=1)])", "x.split(widths, dim=1)[::-1]])"),
-        ),
-        Mutant(
-            "gathers the matrix and cuts it",
-            source="""
-def rows_to_columns(x, rows):
-    whole = torch.cat(comms.all_gather(x))
-    wide = -(-whole.shape[1] // world_size)
-    return whole[:, rank * wide : (rank + 1) * wide]
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-        Mutant(
-            "reads the columns of what it has",
-            source="""
-def rows_to_columns(x, rows):
-    dist.barrier()
-    wide = -(-x.shape[1] // world_size)
-    return x[:, rank * wide : (rank + 1) * wide].clone()
-""",
-        ),
-    ),
     hints=(
         "Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then? Begin with "
         "two lists: how many rows and how many columns the block of each rank has.",

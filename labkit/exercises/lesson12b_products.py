@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson12b import normal, part_of
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 # -- a partial sum, and what may not be done to it --------------------------------------------------------------------
@@ -71,35 +71,6 @@ def product_on_k(x, w, bias):
     dist.reduce_scatter_single(mine, y)
     return torch.relu(mine + bias)
 ''',
-    mutants=(
-        Mutant(
-            "adds the bias on every rank",
-            source="""
-def product_on_k(x, w, bias):
-    y = x @ w + bias
-    mine = y.new_empty(len(y) // world_size, y.shape[1])
-    dist.reduce_scatter_single(mine, y)
-    return torch.relu(mine)
-""",
-            says="with a bias",
-        ),
-        Mutant("activates what is not added up", replace=("y = x @ w", "y = torch.relu(x @ w)")),
-        Mutant("forgets to activate", replace=("torch.relu(mine + bias)", "mine + bias")),
-        Mutant("averages the parts of a sum", replace=("(mine + bias)", "(mine / world_size + bias)")),
-        Mutant(
-            "takes its part for the sum",
-            replace=("    dist.reduce_scatter_single(mine, y)\n", "    mine = y.chunk(world_size)[rank]\n"),
-        ),
-        Mutant(
-            "adds up everything on every rank",
-            replace=(
-                "    dist.reduce_scatter_single(mine, y)\n",
-                "    dist.all_reduce(y)\n    mine = y.chunk(world_size)[rank]\n",
-            ),
-            verdict="forbidden",
-            says="all_reduce",
-        ),
-    ),
     hints=(
         "relu(a + b) is not relu(a) + relu(b). When may a rank apply it?",
         "The bias belongs into the sum once, and the specimen adds it on every rank.",
@@ -202,65 +173,6 @@ def summa(x, w, row, column, panels):
         # end
     return y
 ''',
-    mutants=(
-        Mutant(
-            "takes places in the group for ranks of the world",
-            source="""
-def panel(p, panels, group):
-    return divmod(p, panels // dist.get_world_size(group))
-
-
-def summa(x, w, row, column, panels):
-    y = x.new_zeros(len(x), w.shape[1])
-    for p in range(panels):
-        owner, piece = panel(p, panels, row)
-        left = x.chunk(panels // dist.get_world_size(row), dim=1)[piece].clone()
-        dist.broadcast(left, src=owner, group=row)
-        owner, piece = panel(p, panels, column)
-        right = w.chunk(panels // dist.get_world_size(column), dim=0)[piece].clone()
-        dist.broadcast(right, src=owner, group=column)
-        y += left @ right
-    return y
-""",
-            verdict="raises",
-            says="group",
-        ),
-        Mutant(
-            "multiplies its own tiles only",
-            source="""
-def summa(x, w, row, column, panels):
-    y = x.new_zeros(len(x), w.shape[1])
-    k = min(x.shape[1], len(w))
-    return y + x[:, :k] @ w[:k]
-""",
-        ),
-        Mutant("broadcasts X alone", replace=("        dist.broadcast(right, group=column, group_src=owner)\n", "")),
-        Mutant("broadcasts W alone", replace=("        dist.broadcast(left, group=row, group_src=owner)\n", "")),
-        Mutant("keeps the last piece only", replace=("y += left @ right", "y = left @ right")),
-        Mutant(
-            "writes into its own tile",
-            replace=("dim=1)[piece].clone()", "dim=1)[piece]"),
-        ),
-        Mutant(
-            "sends X along the columns and W along the rows",
-            replace=("def summa(x, w, row, column, panels):", "def summa(x, w, column, row, panels):"),
-            verdict="raises",
-        ),
-        Mutant(
-            "gathers whole strips",
-            source="""
-def summa(x, w, row, column, panels):
-    def gathered(t, group, dim):
-        rooms = [torch.empty_like(t) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(rooms, t, group=group)
-        return torch.cat(rooms, dim)
-
-    return gathered(x, row, 1) @ gathered(w, column, 0)
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Your tile of the result needs the whole strip of X of your grid row, and the whole strip of W of your grid "
         "column: but never at once. For each piece, who has it?",
@@ -350,42 +262,6 @@ def cheapest_chain(widths, tokens, ranks):
         whole, cut = by_rows, by_columns
     return min(whole, cut + share * widths[-1])
 ''',
-    mutants=(
-        Mutant("leaves the last result in columns", replace=(" + share * widths[-1])", ")")),
-        Mutant("feeds columns to a matrix that is cut into columns", replace=("cut + share * widths[layer])", "cut)")),
-        Mutant("takes an all-reduce for one half of it", replace=("2 * share * widths", "share * widths")),
-        Mutant(
-            "cuts by columns and rows in turn, whatever the widths",
-            source="""
-def cheapest_chain(widths, tokens, ranks):
-    share = (ranks - 1) / ranks * tokens
-    layers = len(widths) - 1
-    sent = sum(2 * share * widths[i + 1] for i in range(layers) if i % 2)
-    return sent + (share * widths[-1] if layers % 2 else 0.0)
-""",
-        ),
-        Mutant(
-            "takes what is cheapest for each layer alone",
-            source="""
-def cheapest_chain(widths, tokens, ranks):
-    share = (ranks - 1) / ranks * tokens
-    sent, whole = 0.0, True
-    for before, after in zip(widths, widths[1:]):
-        columns = 0.0 if whole else share * before
-        rows = 2 * share * after
-        whole = rows < columns
-        sent += min(rows, columns)
-    return sent if whole else sent + share * widths[-1]
-""",
-        ),
-        Mutant("sends to all ranks but none", replace=("(ranks - 1) / ranks * tokens", "tokens")),
-        Mutant(
-            "asks the ranks what a formula says",
-            replace=("    share =", "    dist.barrier()\n    share ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "With a handful of layers you may try all choices: `itertools.product(('columns', 'rows'), repeat=layers)`. "
         "Only one thing has to be carried from layer to layer.",

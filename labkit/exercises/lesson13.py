@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import ANY, Case, Exercise, Mutant
+from labkit.grading.exercise import ANY, Case, Exercise
 from labkit.grading.promises import Calls
 
 
@@ -58,47 +58,6 @@ def cut_layers(layers):
     first = rank * each + min(rank, more)
     return list(range(first, first + each + (rank < more)))
 ''',
-    mutants=(
-        Mutant(
-            "loses the layers that are left over",
-            source="""
-def cut_layers(layers):
-    each = layers // world_size
-    return list(range(rank * each, (rank + 1) * each))
-""",
-            says="layers",
-        ),
-        Mutant(
-            "rounds up, so that the last ranks go short",
-            source="""
-def cut_layers(layers):
-    each = -(-layers // world_size)
-    return list(range(layers))[rank * each : (rank + 1) * each]
-""",
-        ),
-        Mutant(
-            "gives everything that is left over to the last rank",
-            source="""
-def cut_layers(layers):
-    each = layers // world_size
-    return list(range(rank * each, layers if rank == world_size - 1 else (rank + 1) * each))
-""",
-        ),
-        Mutant("forgets that the ranks before it have more", replace=(" + min(rank, more)", "")),
-        Mutant(
-            "deals the layers out like cards",
-            source="""
-def cut_layers(layers):
-    return list(range(rank, layers, world_size))
-""",
-        ),
-        Mutant(
-            "asks the ranks what a formula says",
-            replace=("    each, more =", "    dist.barrier()\n    each, more ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "`divmod(layers, world_size)` says how many each rank gets at least, and how many are left over.",
         "My first layer comes after those of all ranks before me. How many of these ranks have one more?",
@@ -261,38 +220,6 @@ def stage_forward(stage, batch, parts, send):
     # end
     return x, y
 ''',
-    mutants=(
-        Mutant("does not divide the loss", replace=(" / parts", ""), says="parts of the loss"),
-        Mutant("divides the loss by the ranks", replace=(" / parts", " / world_size"), says="parts of the loss"),
-        Mutant(
-            "does not ask for the gradient of what it received",
-            replace=("        x.requires_grad_()\n", ""),
-            says="requires no gradient",
-        ),
-        Mutant(
-            "cuts the graph off, and not the message",
-            replace=(
-                "        send(y.detach(), stage.after)\n",
-                "        y = y.detach()\n        send(y, stage.after)\n",
-            ),
-            says="has no graph",
-        ),
-        Mutant("sends on what it received", replace=("send(y.detach(),", "send(x.detach(),")),
-        Mutant(
-            "asks for the gradient before anything is received, and receives into another tensor",
-            replace=("dist.recv(x, src=stage.before)", "dist.recv(torch.empty_like(x), src=stage.before)"),
-        ),
-        Mutant(
-            "keeps what it should send",
-            replace=("        send(y.detach(), stage.after)\n", "        pass\n"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "receives from the stage that comes after",
-            replace=("src=stage.before)", "src=(rank + 1) % world_size)"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "What comes in is a message: numbers without a graph. It becomes a leaf of this rank's own graph.",
         "`dist.recv(x, src=stage.before)`, then `x.requires_grad_()`. What you send is `y.detach()`; what you return "
@@ -354,56 +281,6 @@ def stage_backward(stage, x, y, send):
         send(x.grad, stage.before, tag=1)
     # end
 ''',
-    mutants=(
-        Mutant(
-            "keeps the gradient to itself",
-            replace=("        send(x.grad, stage.before, tag=1)\n", "        pass\n"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "clears the gradients before each micro-batch",
-            replace=("    y.backward(dy)\n", "    stage.zero_grad()\n    y.backward(dy)\n"),
-        ),
-        Mutant(
-            "begins with ones instead of what came back",
-            replace=(
-                "dist.recv(dy, src=stage.after, tag=1)",
-                "dist.recv(dy, src=stage.after, tag=1)\n        dy.fill_(1)",
-            ),
-        ),
-        Mutant(
-            "sends the activation back, not its gradient",
-            replace=("send(x.grad, stage.before", "send(x.detach(), stage.before"),
-        ),
-        Mutant(
-            "goes back twice",
-            replace=("    y.backward(dy)\n", "    y.backward(dy, retain_graph=True)\n    y.backward(dy)\n"),
-        ),
-        Mutant(
-            "receives without the tag",
-            replace=("src=stage.after, tag=1)", "src=stage.after)"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "sends and receives without the tag",
-            source="""
-def stage_backward(stage, x, y, send):
-    dy = None
-    if stage.after is not None:
-        dy = torch.empty_like(y)
-        dist.recv(dy, src=stage.after)
-    y.backward(dy)
-    if stage.before is not None:
-        send(x.grad, stage.before)
-""",
-            verdict="raises",
-            says="without tag=1",
-        ),
-        Mutant(
-            "sends the gradient of the weight",
-            replace=("send(x.grad, stage.before", "send(stage.weight.grad.expand_as(x).clone(), stage.before"),
-        ),
-    ),
     hints=(
         "It is lesson 02's `gradient_back`, for a stage that may have a neighbour on both sides.",
         "`dy` has the shape of `y`: `torch.empty_like(y)`. `y.backward(dy)` takes it; with `None` it begins at a loss.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.exercises.lesson13 import SMALL, batches, trained
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.theory import pipeline
 from labkit.theory.record import Record
 
@@ -136,48 +136,6 @@ def gpipe_order(stage, stages, parts):
     """Return the operations of this stage, ("F", m) and ("B", m), in GPipe's order."""
     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
 ''',
-    mutants=(
-        Mutant(
-            "goes back in the opposite order on the last stage only",
-            replace=(
-                '[("B", m) for m in range(parts)]',
-                '[("B", m) for m in (range(parts) if stage < stages - 1 else reversed(range(parts)))]',
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "takes each micro-batch back before the next one comes",
-            replace=(
-                'return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]',
-                'return [(kind, m) for m in range(parts) for kind in "FB"]',
-            ),
-            says="time",
-        ),
-        Mutant(
-            "leaves the last micro-batch where it is",
-            replace=('[("B", m) for m in range(parts)]', '[("B", m) for m in range(parts - 1)]'),
-            says="leaves out B",
-        ),
-        Mutant(
-            "numbers the micro-batches from 1",
-            replace=('[("F", m) for m in range(parts)]', '[("F", m + 1) for m in range(parts)]'),
-            says="is no operation",
-        ),
-        Mutant(
-            "goes back first on the last stage",
-            replace=(
-                "    return",
-                '    if stage == stages - 1 and parts == 1:\n        return [("B", 0), ("F", 0)]\n    return',
-            ),
-            says="waits with B0 for F0",
-        ),
-        Mutant(
-            "asks for an operation that there is not",
-            replace=('[("B", m) for', '[("backward", m) for'),
-            verdict="raises",
-            says="is no operation",
-        ),
-    ),
     hints=(
         "The list is the same for every stage.",
         '`[("F", m) for m in range(parts)]` is its first half.',
@@ -221,79 +179,6 @@ def one_f_one_b(stage, stages, parts):
         order.append(("B", m))
     return order
 ''',
-    mutants=(
-        Mutant(
-            "begins with one forward pass too many",
-            replace=("min(stages - stage - 1, parts)", "min(stages - stage, parts)"),
-            says="kept at once",
-        ),
-        Mutant(
-            "begins with one forward pass too few",
-            replace=("min(stages - stage - 1, parts)", "max(0, min(stages - stage - 2, parts))"),
-            says="time",
-        ),
-        Mutant(
-            "begins with as many forward passes as there are stages before it",
-            replace=("min(stages - stage - 1, parts)", "min(stage, parts)"),
-            says="never end",
-        ),
-        Mutant(
-            "begins with the same number of forward passes on every stage",
-            replace=("min(stages - stage - 1, parts)", "min(stages - 1, parts)"),
-            says="kept at once",
-        ),
-        Mutant("is GPipe", replace=("min(stages - stage - 1, parts)", "parts"), says="kept at once"),
-        Mutant(
-            "forgets that there may be few micro-batches",
-            replace=("min(stages - stage - 1, parts)", "stages - stage - 1"),
-            says="is no operation",
-        ),
-        Mutant(
-            "forgets the micro-batches that are still under way",
-            replace=("    for m in range(parts):\n", "    for m in range(parts - ahead):\n"),
-            says="leaves out B",
-        ),
-        Mutant(
-            "takes the last ones back in the opposite order",
-            replace=(
-                "    return order\n",
-                "    return order[: len(order) - ahead] + order[len(order) - ahead :][::-1]\n",
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "goes back before it goes forward",
-            source="""
-def one_f_one_b(stage, stages, parts):
-    ahead = min(stages - stage - 1, parts)
-    order = [("F", m) for m in range(ahead)]
-    for m in range(parts):
-        order.append(("B", m))
-        if ahead + m < parts:
-            order.append(("F", ahead + m))
-    return order
-""",
-            says="never end",
-        ),
-        Mutant(
-            "looks at its own rank where it should look at the stage",
-            replace=("min(stages - stage - 1, parts)", "min(stages - rank - 1, parts)"),
-            says="kept at once",
-        ),
-        Mutant(
-            "takes the next one from a list that may be empty",
-            source="""
-def one_f_one_b(stage, stages, parts):
-    left = [("F", m) for m in range(parts)]
-    order = [left.pop(0) for _ in range(stages - stage - 1)]
-    for m in range(parts):
-        order += [left.pop(0), ("B", m)]
-    return order
-""",
-            verdict="raises",
-            says="pop from empty list",
-        ),
-    ),
     hints=(
         "Take four stages. The last one goes back with micro-batch 0 at once: F0 B0 F1 B1 … Which forward passes does "
         "stage 2 do, before B0 can come to it?",
@@ -392,60 +277,6 @@ def run_ops(ops, run):
     for work in works:
         work.wait()
 ''',
-    mutants=(
-        Mutant(
-            "waits as soon as it has started",
-            replace=("works.append(dist.isend(tensor, dst, tag=tag))", "dist.isend(tensor, dst, tag=tag).wait()"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "waits after each operation",
-            replace=(
-                "        run(op, send)\n    for work in works:\n        work.wait()\n",
-                "        run(op, send)\n        while works:\n            works.pop().wait()\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "keeps the handles and never waits",
-            replace=("    for work in works:\n        work.wait()\n", "    globals()['messages_under_way'] = works\n"),
-            verdict="not as asked",
-            says="never waits",
-        ),
-        Mutant(
-            "throws the handles away",
-            source="""
-def run_ops(ops, run):
-    for op in ops:
-        run(op, dist.isend)
-""",
-            verdict="not as asked",
-            says="never waits",
-        ),
-        Mutant("loses the tag", replace=(", tag=tag))", "))"), verdict="deadlock"),
-        Mutant(
-            "puts all forward passes first",
-            replace=("    for op in ops:\n", "    for op in sorted(ops, reverse=True):\n"),
-            says="gradient",
-        ),
-        Mutant(
-            "goes forward with everything, and only then back",
-            replace=("    for op in ops:\n", '    for op in sorted(ops, key=lambda op: op[0] == "B"):\n'),
-            says="kept at once",
-        ),
-        Mutant(
-            "sends everything only at the end",
-            source="""
-def run_ops(ops, run):
-    messages = []
-    for op in ops:
-        run(op, lambda tensor, dst, tag=0: messages.append((tensor, dst, tag)))
-    for tensor, dst, tag in messages:
-        dist.send(tensor, dst, tag=tag)
-""",
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "In the wait-for graph two neighbours wait for each other, both in `send`. One of them at least has to go on "
         "without waiting until its message is taken.",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13 import normal
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 
 
 def slowest(costs: Sequence[float], ranks: int) -> float:
@@ -106,67 +106,6 @@ def balanced_parts(seconds):
     begins = [*best[len(costs)][1], len(costs)]
     return list(range(begins[rank], begins[rank + 1]))
 ''',
-    mutants=(
-        Mutant(
-            "cuts by its own clock",
-            replace=("    dist.all_reduce(costs)  # the same numbers on all ranks\n", ""),
-            says="All ranks have to cut by the same numbers.",
-        ),
-        Mutant(
-            "cuts by rank 0's clock",
-            replace=("dist.all_reduce(costs)", "dist.broadcast(costs, src=0)"),
-            says="slowest rank",
-        ),
-        Mutant(
-            "counts parts, and not seconds",
-            source="""
-def balanced_parts(seconds):
-    return torch.arange(len(seconds)).tensor_split(world_size)[rank].tolist()
-""",
-            says="slowest rank",
-        ),
-        Mutant(
-            "fills each rank up to the mean, and leaves the rest to the last one",
-            source="""
-def balanced_parts(seconds):
-    costs = seconds.clone()
-    dist.all_reduce(costs)
-    share, begins, held = costs.sum().item() / world_size, [0], 0.0
-    for i, cost in enumerate(costs.tolist()):
-        if held + cost > share and len(begins) < world_size and i > begins[-1]:
-            begins.append(i)
-            held = 0.0
-        held += cost
-    begins += [len(costs)] * (world_size + 1 - len(begins))
-    return list(range(begins[rank], begins[rank + 1]))
-""",
-        ),
-        Mutant(
-            "leaves the last part out",
-            replace=("begins = [*best[len(costs)][1], len(costs)]", "begins = [*best[len(costs)][1], len(costs) - 1]"),
-            says="Nobody has part 5",
-        ),
-        Mutant(
-            "deals the parts out by their cost, the longest first",
-            source="""
-def balanced_parts(seconds):
-    costs = seconds.clone()
-    dist.all_reduce(costs)
-    held, mine = [0.0] * world_size, []
-    for i in costs.argsort(descending=True).tolist():
-        who = held.index(min(held))
-        held[who] += costs[i].item()
-        if who == rank:
-            mine.append(i)
-    return sorted(mine)
-""",
-        ),
-        Mutant(
-            "asks for the mean on the first rank only",
-            replace=("    dist.all_reduce(costs)", "    if rank == 0:\n        dist.all_reduce(costs)"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "If two ranks cut by different numbers, a part may be on both of them, or on none. What has to come first?",
         "After an all-reduce all ranks have the same numbers, to the last bit, and each can compute the cut alone.",

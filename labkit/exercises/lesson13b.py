@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.lesson13 import batches, normal, trained
 from labkit.exercises.lesson13_orders import RUN
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.promises import Calls
 from labkit.theory import pipeline
 
@@ -89,49 +89,6 @@ def tie_ends(weight):
 
     return tied
 ''',
-    mutants=(
-        Mutant(
-            "leaves each copy its own gradient",
-            replace=("            dist.all_reduce(weight.grad, group=ends)\n", "            pass\n"),
-            says="gradient",
-        ),
-        Mutant(
-            "averages the two gradients",
-            replace=(
-                "dist.all_reduce(weight.grad, group=ends)",
-                "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG, group=ends)",
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "lets the copies begin as they are",
-            replace=("        dist.broadcast(weight.detach(), src=0, group=ends)\n", "        pass\n"),
-            says="weight",
-        ),
-        Mutant(
-            "gives the last rank the first one's gradient",
-            replace=("dist.all_reduce(weight.grad, group=ends)", "dist.broadcast(weight.grad, src=0, group=ends)"),
-            says="gradient",
-        ),
-        Mutant(
-            "averages the weights instead",
-            replace=("dist.all_reduce(weight.grad, group=ends)", "dist.all_reduce(weight.detach(), group=ends)"),
-        ),
-        Mutant(
-            "lets only the two ends make the group",
-            replace=(
-                "    ends = dist.new_group([0, world_size - 1])\n    if weight is not None:\n",
-                "    if weight is not None:\n        ends = dist.new_group([0, world_size - 1])\n",
-            ),
-            says="the next new_group would hang",
-        ),
-        Mutant(
-            "asks all ranks of the world",
-            replace=("dist.all_reduce(weight.grad, group=ends)", "dist.all_reduce(weight.grad)"),
-            verdict="deadlock",
-            says="3 ranks",
-        ),
-    ),
     hints=(
         "The loss depends on the matrix in two places. By the chain rule its gradient is the **sum** of both.",
         "A group of the two ranks: `dist.new_group([0, world_size - 1])`. Who has to call it? (Lesson 01.)",
@@ -275,67 +232,6 @@ def later_linear(x, weight, bias, later):
 
     return Linear.apply(x, weight, bias)
 ''',
-    mutants=(
-        Mutant(
-            "leaves it to autograd, which does everything at once",
-            source="""
-def later_linear(x, weight, bias, later):
-    return x @ weight.T + bias
-""",
-            says="a weight has its gradient",
-        ),
-        Mutant(
-            "computes at once, and only adds later",
-            replace=(
-                "            @torch.no_grad()  # outside of the backward pass autograd would note it\n"
-                "            def weights():\n"
-                "                rows = dy.reshape(-1, dy.shape[-1])\n"
-                "                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), "
-                "(bias, rows.sum(0))):\n",
-                "            rows = dy.reshape(-1, dy.shape[-1])\n"
-                "            slopes = rows.T @ x.reshape(-1, x.shape[-1]), rows.sum(0)\n\n"
-                "            def weights():\n                for p, slope in zip((weight, bias), slopes):\n",
-            ),
-            says="makes 4 products",
-        ),
-        Mutant(
-            "lets autograd note what it does later",
-            replace=(
-                "            @torch.no_grad()  # outside of the backward pass autograd would note it\n",
-                "",
-            ),
-            says="carries a graph",
-        ),
-        Mutant(
-            "keeps the last micro-batch's gradient only",
-            replace=("p.grad = slope if p.grad is None else p.grad + slope", "p.grad = slope"),
-            says="two micro-batches",
-        ),
-        Mutant("forgets the bias", replace=(", (bias, rows.sum(0))):", ",):"), says="a gradient is missing"),
-        Mutant(
-            "multiplies the wrong way round",
-            replace=("rows.T @ x.reshape(-1, x.shape[-1])", "(x.reshape(-1, x.shape[-1]).T @ rows).view_as(weight)"),
-        ),
-        Mutant(
-            "sends nothing back",
-            replace=("return dy @ weight, None, None", "return torch.zeros_like(x), None, None"),
-            says="gradients of x",
-        ),
-        Mutant(
-            "does the work before the backward pass",
-            replace=(
-                "            ctx.save_for_backward(x)\n",
-                "            later.append(lambda: None)\n            ctx.save_for_backward(x)\n",
-            ),
-            says="before the backward pass has begun",
-        ),
-        Mutant(
-            "knows two dimensions only",
-            replace=("rows = dy.reshape(-1, dy.shape[-1])", "rows = dy.view(len(dy), dy.shape[1])"),
-            verdict="raises",
-            says="rows and positions",
-        ),
-    ),
     hints=(
         "A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias` "
         "leaves their gradients alone.",
@@ -419,61 +315,6 @@ def split_order(order, place):
                 found.append(waiting.pop(0))
     return found + waiting
 ''',
-    mutants=(
-        Mutant(
-            "does each second half at once, as 1F1B does",
-            replace=("if len(waiting) > place:", "if waiting:"),
-            says="time",
-        ),
-        Mutant(
-            "puts all second halves at the end",
-            replace=("if len(waiting) > place:", "if False:"),
-            says="kept at once",
-        ),
-        Mutant(
-            "puts off as many on every rank",
-            replace=("len(waiting) > place:", "len(waiting) >= world_size:"),
-            says="kept at once",
-        ),
-        Mutant(
-            "puts off the most on the first rank",
-            replace=("len(waiting) > place:", "len(waiting) >= world_size - place:"),
-            says="time",
-        ),
-        Mutant(
-            "puts off by one on each rank but the first",
-            replace=("len(waiting) > place:", "len(waiting) > min(1, place):"),
-            says="time",
-        ),
-        Mutant("forgets those that are left at the end", replace=("found + waiting", "found"), says="leaves out W"),
-        Mutant(
-            "does the second half first",
-            replace=(
-                '        found.append(op)\n        if op[0] == "B":\n',
-                '        if op[0] == "B":\n            found += [("W", op[1]), op]\n            continue\n'
-                "        found.append(op)\n        if False:\n",
-            ),
-            says="waits with W0 for B0",
-        ),
-        Mutant(
-            "puts one off, and does the forward pass after it first",
-            replace=(
-                "    return found + waiting\n",
-                '    return sorted(found, key=lambda op: op[0] != "F") + waiting\n',
-            ),
-            says="no longer the one that was given",
-        ),
-        Mutant(
-            "expects that there are as many left as it puts off",
-            replace=("found + waiting", "found + [waiting.pop(0) for _ in range(place)]"),
-            verdict="raises",
-            says="pop from empty list",
-        ),
-        Mutant(
-            "puts off by its own rank where it should look at the place",
-            replace=("len(waiting) > place:", "len(waiting) > rank:"),
-        ),
-    ),
     hints=(
         "Rank 0 has nobody before it, so nobody waits for what it does. Can it do each second half at once?",
         "Before the last rank's first backward pass, it has waited for P − 1 forward passes. To lose no more than "

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.lesson13 import batches, normal, trained
 from labkit.exercises.lesson13_orders import RUN
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.promises import Calls
 from labkit.theory import pipeline
 
@@ -80,51 +80,6 @@ def interleaved_order(place, ranks, parts, chunks):
         order += [*forward[ahead + i : ahead + i + 1], op]
     return order
 ''',
-    mutants=(
-        Mutant(
-            "begins as 1F1B does",
-            replace=("ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))", "ahead = min(ahead, len(forward))"),
-            says="never end",
-        ),
-        Mutant(
-            "begins with the passes through the earlier chunks only",
-            replace=("min(2 * ahead + (chunks", "min((chunks"),
-            says="time",
-        ),
-        Mutant(
-            "takes the chunks back in the order in which they went forward",
-            replace=("reversed(range(chunks))", "range(chunks)"),
-            says="never end",
-        ),
-        Mutant(
-            "takes everything forward first",
-            replace=("ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))", "ahead = len(forward)"),
-            says="kept at once",
-        ),
-        Mutant(
-            "takes each micro-batch through its chunks before the next one comes",
-            replace=(
-                "for first in groups for c in range(chunks) for i in range(ranks)]\n    back",
-                "for first in groups for i in range(ranks) for c in range(chunks)]\n    back",
-            ),
-        ),
-        Mutant(
-            "forgets the second chunk",
-            replace=("for c in range(chunks) for", "for c in range(1) for"),
-            says="leaves out",
-        ),
-        Mutant(
-            "takes the next one from a list that may be empty",
-            replace=("order += [*forward[ahead + i : ahead + i + 1], op]", "order += [forward[ahead + i], op]"),
-            verdict="raises",
-            says="out of range",
-        ),
-        Mutant(
-            "leaves the last micro-batches where they are",
-            replace=("enumerate(back):", "enumerate(back[: len(forward) - ahead]):"),
-            says="leaves out",
-        ),
-    ),
     hints=(
         "Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has "
         "`parts` · `chunks` entries.",
@@ -203,54 +158,6 @@ def pipeline_norm(gradients, tied):
     dist.all_reduce(squares)
     return squares.sqrt()
 ''',
-    mutants=(
-        Mutant("counts the tied matrix twice", replace=("if i != tied or rank == 0:", "if True:")),
-        Mutant("leaves the tied matrix out on both ranks", replace=(" or rank == 0", "")),
-        Mutant(
-            "takes number 0 for no number",
-            replace=("if i != tied or rank == 0:", "if not tied or i != tied or rank == 0:"),
-            says="only the tied matrix",
-        ),
-        Mutant(
-            "knows the norm of its own stage only",
-            replace=("    dist.all_reduce(squares)\n", ""),
-        ),
-        Mutant(
-            "adds up norms instead of squares",
-            replace=(
-                "    dist.all_reduce(squares)\n    return squares.sqrt()\n",
-                "    norm = squares.sqrt()\n    dist.all_reduce(norm)\n    return norm\n",
-            ),
-        ),
-        Mutant(
-            "averages the squares, as if these were copies",
-            replace=("dist.all_reduce(squares)", "dist.all_reduce(squares, op=dist.ReduceOp.AVG)"),
-        ),
-        Mutant(
-            "takes the largest stage for the whole",
-            replace=("dist.all_reduce(squares)", "dist.all_reduce(squares, op=dist.ReduceOp.MAX)"),
-        ),
-        Mutant("forgets the root", replace=("squares.sqrt()", "squares")),
-        Mutant(
-            "expects each rank to have something of its own",
-            replace=(
-                "    squares = torch.zeros((), dtype=torch.float64, device=device)\n",
-                "    mine = [g for i, g in enumerate(gradients) if i != tied or rank == 0]\n"
-                "    squares = 0 * torch.stack([g.double().sum() for g in mine]).sum()\n",
-            ),
-            verdict="raises",
-            says="non-empty",
-        ),
-        Mutant(
-            "asks for the squares and for the tied matrix one after the other",
-            replace=(
-                "    dist.all_reduce(squares)\n",
-                "    dist.all_reduce(squares)\n    dist.all_reduce(torch.zeros_like(squares))\n",
-            ),
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-    ),
     hints=(
         "Squares add up, norms do not. Which ranks have squares that another rank has, too?",
         "One of the two ends leaves the tied matrix out of its sum. Begin with `torch.zeros(())`, which is also the "

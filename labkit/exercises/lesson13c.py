@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 WIDE = 3  # numbers a token, in the checks
@@ -73,52 +73,6 @@ def plan_dispatch(chosen):
     # end
     return order, give.tolist(), take.tolist()
 ''',
-    mutants=(
-        Mutant("takes as many as it gives", replace=("    dist.all_to_all_single(take, give)\n", "    take = give\n")),
-        Mutant(
-            "assumes that all ranks give equally many",
-            replace=(
-                "    dist.all_to_all_single(take, give)\n",
-                "    take.fill_(len(chosen) // world_size)\n",
-            ),
-        ),
-        Mutant(
-            "takes what the next expert gets, from everyone",
-            source="""
-def plan_dispatch(chosen):
-    order = chosen.argsort(stable=True)
-    give = chosen.bincount(minlength=world_size)
-    everyone = torch.stack(comms.all_gather(give))
-    return order, give.tolist(), everyone[rank].tolist()
-""",
-        ),
-        Mutant(
-            "forgets experts that no token has chosen",
-            replace=("chosen.bincount(minlength=world_size)", "chosen.bincount()"),
-            says="chosen by no token",
-        ),
-        Mutant(
-            "returns each token's place instead of the order",
-            replace=("chosen.argsort(stable=True)", "chosen.argsort(stable=True).argsort()"),
-        ),
-        Mutant("returns the experts, sorted", replace=("chosen.argsort(stable=True)", "chosen.sort().values")),
-        Mutant(
-            "puts the last expert's tokens first",
-            replace=("chosen.argsort(stable=True)", "chosen.argsort(stable=True, descending=True)"),
-        ),
-        Mutant(
-            "asks one rank after the other",
-            replace=(
-                "    dist.all_to_all_single(take, give)\n",
-                "    for r in range(world_size):\n"
-                "        into = torch.empty_like(give)\n"
-                "        dist.all_to_all_single(into, give)\n"
-                "        take[r] = into[r]\n",
-            ),
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-    ),
     hints=(
         "`argsort(stable=True)` gives an order in which equal ones keep theirs, and `bincount` counts.",
         "An expert that no token chose has to be counted, too: `bincount(minlength=world_size)`.",
@@ -209,57 +163,6 @@ def exchange_tokens(x, give, take):
 
     return Exchange.apply(x)
 ''',
-    mutants=(
-        Mutant(
-            "has no backward pass",
-            source="""
-def exchange_tokens(x, give, take):
-    got = x.new_empty(sum(take), *x.shape[1:])
-    dist.all_to_all_single(got, x.detach(), take, give)
-    return got
-""",
-            verdict="raises",
-            says="no gradient",
-        ),
-        Mutant(
-            "makes the result require a gradient, which leads nowhere",
-            source="""
-def exchange_tokens(x, give, take):
-    got = x.new_empty(sum(take), *x.shape[1:])
-    dist.all_to_all_single(got, x.detach(), take, give)
-    return got.requires_grad_()
-""",
-            says="gradient",
-        ),
-        Mutant(
-            "does not swap the splits on the way back",
-            replace=("slope.contiguous(), give, take)", "slope.contiguous(), take, give)"),
-            verdict="raises",
-        ),
-        Mutant(
-            "sends nothing back, and keeps the gradients of what it got",
-            replace=(
-                "            dist.all_to_all_single(back, slope.contiguous(), give, take)\n",
-                "            back[: len(slope)] = slope[: len(back)]\n",
-            ),
-            says="gradient",
-        ),
-        Mutant(
-            "brings back the mean",
-            replace=("            return back\n", "            return back / world_size\n"),
-            says="gradient",
-        ),
-        Mutant(
-            "adds up the gradients of all ranks",
-            replace=("            return back\n", "            dist.all_reduce(back)\n            return back\n"),
-            says="gradient",
-        ),
-        Mutant(
-            "sends equally many rows to each rank",
-            replace=("dist.all_to_all_single(got, x.contiguous(), take, give)", "dist.all_to_all_single(got, x)"),
-            verdict="raises",
-        ),
-    ),
     hints=(
         "torch's collectives are no part of autograd's graph: what comes out of them begins a new one. A "
         "`torch.autograd.Function` has `forward(ctx, x)` and `backward(ctx, slope)`, and `apply(x)` calls them.",
@@ -448,76 +351,6 @@ def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
     weighted = back * gate.flatten()[order, None]
     return torch.zeros_like(x).index_add(0, token, weighted)
 ''',
-    mutants=(
-        Mutant(
-            "forgets the gates",
-            replace=("back * gate.flatten()[order, None]", "back"),
-            says="nothing has multiplied them by the gates",
-        ),
-        Mutant(
-            "weighs with the gates of other tokens: they are not in the order of the buffer",
-            replace=("gate.flatten()[order, None]", "gate.flatten()[:, None]"),
-        ),
-        Mutant(
-            "does not restore the order",
-            replace=(
-                "torch.zeros_like(x).index_add(0, token, weighted)",
-                "weighted.view(len(x), -1, x.shape[1]).sum(1)",
-            ),
-            says="in the order of the buffer",
-        ),
-        Mutant(
-            "does not swap the splits on the way back",
-            replace=("exchange(compute(came), take, give)", "exchange(compute(came), give, take)"),
-            verdict="raises",
-            says="belongs to another buffer",
-        ),
-        Mutant(
-            "sends the tokens unsorted",
-            replace=(
-                "exchange(x[token], give, take)",
-                "exchange(x[(token * 0).cumsum(0) + token.sort().values], give, take)",
-            ),
-        ),
-        Mutant(
-            "keeps one expert's answer instead of adding them up",
-            replace=("index_add(0, token, weighted)", "index_copy(0, token, weighted)"),
-            says="two experts a token",
-        ),
-        Mutant(
-            "takes the places in the flat choices for tokens",
-            replace=("    token = order // chosen.shape[1]\n", "    token = order % len(x) if len(x) else order\n"),
-            says="two experts a token",
-        ),
-        Mutant(
-            "assumes that every rank gets as many as it gives",
-            replace=("    token =", "    take = give\n    token ="),
-            verdict="raises",
-        ),
-        Mutant(
-            "sends nothing where it has no token, and leaves the others waiting",
-            replace=("    order, give", "    if len(x) == 0:\n        return x\n    order, give"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "leaves the gates out of the gradient",
-            replace=("gate.flatten()[order, None]", "gate.detach().flatten()[order, None]"),
-            says="of the gates",
-        ),
-        Mutant(
-            "brings the results back without a gradient",
-            replace=("exchange(compute(came), take, give)", "exchange(compute(came).detach(), take, give)"),
-        ),
-        Mutant(
-            "asks for the sizes twice",
-            replace=(
-                "    back = exchange(compute(came), take, give)\n",
-                "    order, give, take = plan(chosen.flatten())\n    back = exchange(compute(came), take, give)\n",
-            ),
-            verdict="not as asked",
-            says="5 is enough",
-        ),
-    ),
     hints=(
         "Five steps: plan, send the tokens in their order, compute, send back, weigh and put in place. On the way "
         "back, what was taken is given.",
@@ -619,62 +452,6 @@ def mixture_gradients(shared, experts):
         if p.grad is not None:
             p.grad /= world_size
 ''',
-    mutants=(
-        Mutant(
-            "averages the experts over the ranks, as if they were copies",
-            replace=(
-                "    for p in experts:\n        if p.grad is not None:\n            p.grad /= world_size\n",
-                "    for p in experts:\n"
-                "        grad = p.grad if p.grad is not None else torch.zeros_like(p)\n"
-                "        dist.all_reduce(grad)\n"
-                "        p.grad = grad / world_size\n",
-            ),
-            says="where each rank holds a different expert",
-        ),
-        Mutant(
-            "leaves the experts' gradients as they are",
-            replace=(
-                "    for p in experts:\n        if p.grad is not None:\n            p.grad /= world_size\n",
-                "",
-            ),
-            says="still the sum over all ranks",
-        ),
-        Mutant(
-            "adds the shared ones up and does not divide",
-            replace=(
-                "        dist.all_reduce(p.grad)\n        p.grad /= world_size\n",
-                "        dist.all_reduce(p.grad)\n",
-            ),
-            says="shared",
-        ),
-        Mutant(
-            "divides the shared ones and does not add them up",
-            replace=("        dist.all_reduce(p.grad)\n", ""),
-            says="shared",
-        ),
-        Mutant(
-            "divides an expert's gradient twice",
-            replace=("            p.grad /= world_size\n", "            p.grad /= world_size**2\n"),
-            says="experts",
-        ),
-        Mutant(
-            "takes for granted that every expert had a token",
-            replace=(
-                "        if p.grad is not None:\n            p.grad /= world_size\n",
-                "        p.grad /= world_size\n",
-            ),
-            verdict="raises",
-            says="no token came",
-        ),
-        Mutant(
-            "gives an expert without tokens a gradient of zeros",
-            replace=(
-                "        if p.grad is not None:\n            p.grad /= world_size\n",
-                "        p.grad = torch.zeros_like(p) if p.grad is None else p.grad / world_size\n",
-            ),
-            says="no token came",
-        ),
-    ),
     hints=(
         "For copies it is lesson 09: all-reduce, and divide by the number of ranks.",
         "The backward all-to-all has brought the gradients of all ranks' tokens to their expert. So its gradient is a "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13c import EXPERTS, WIDE, mixed, normal, slope_of, weight_of
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
 # -- the loss that balances -------------------------------------------------------------------------------------------
@@ -100,65 +100,6 @@ def balance_loss(probabilities, chosen):
     part = counts / (tokens * world_size)
     return experts * (part * probabilities.mean(0)).sum()
 ''',
-    mutants=(
-        Mutant(
-            "counts its own tokens only",
-            replace=(
-                "    dist.all_reduce(counts)\n    part = counts / (tokens * world_size)\n",
-                "    part = counts / tokens\n",
-            ),
-            says="this rank's own tokens",
-        ),
-        Mutant(
-            "forgets the number of experts",
-            replace=("return experts * (", "return ("),
-        ),
-        Mutant(
-            "divides by its own number of tokens",
-            replace=("counts / (tokens * world_size)", "counts / tokens"),
-        ),
-        Mutant(
-            "adds up probabilities instead of averaging them",
-            replace=("probabilities.mean(0)", "probabilities.sum(0)"),
-        ),
-        Mutant(
-            "takes the probabilities for constants",
-            replace=("probabilities.mean(0)", "probabilities.detach().mean(0)"),
-            says="carries no gradient",
-        ),
-        Mutant(
-            "sums the squares of the parts, which have no gradient",
-            source="""
-def balance_loss(probabilities, chosen):
-    experts = probabilities.shape[1]
-    counts = chosen.bincount(minlength=experts)
-    dist.all_reduce(counts)
-    part = counts / counts.sum()
-    return experts * (part * part).sum() + 0 * probabilities.sum()
-""",
-        ),
-        Mutant(
-            "reduces the probabilities with a call that autograd does not see",
-            source="""
-def balance_loss(probabilities, chosen):
-    experts = probabilities.shape[1]
-    sums = torch.cat([chosen.bincount(minlength=experts).double(), probabilities.detach().sum(0)])
-    dist.all_reduce(sums)
-    part, mean = (sums / (len(chosen) * world_size)).chunk(2)
-    return experts * (part * mean).sum() + 0 * probabilities.sum()
-""",
-            says="gradient of the scores",
-        ),
-        Mutant(
-            "waits for everyone once more",
-            replace=(
-                "    dist.all_reduce(counts)\n",
-                "    dist.all_reduce(counts)\n    dist.barrier()\n",
-            ),
-            verdict="not as asked",
-            says="1 is enough",
-        ),
-    ),
     hints=(
         "The ranks' means of P have a mean, which is P of all tokens, because every rank has equally many. For which f "
         "is the mean of Σ f · P over the ranks the Σ f · P of all?",
@@ -279,85 +220,6 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     back = exchange(compute(exchange(room, equal, equal)), equal, equal)
     return x.index_add(0, token, back[row] * gate[token, None])
 ''',
-    mutants=(
-        Mutant(
-            "counts the capacity over all tokens, not for each expert",
-            replace=("place < capacity)", "torch.arange(len(chosen)) < capacity)"),
-            says="room for `capacity` at each",
-        ),
-        Mutant(
-            "counts the capacity over the world",
-            source="""
-def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
-    everyone = [torch.empty_like(chosen) for _ in range(world_size)]
-    dist.all_gather(everyone, chosen)
-    sames = torch.nn.functional.one_hot(torch.cat(everyone), world_size).cumsum(0)
-    mine = sames[rank * len(chosen) : (rank + 1) * len(chosen)]
-    place = mine[torch.arange(len(chosen)), chosen] - 1
-    (token,) = (place < capacity).nonzero(as_tuple=True)
-    row = (chosen * capacity + place)[token]
-    room = h.new_zeros(world_size * capacity, h.shape[1]).index_copy(0, row, h[token])
-    equal = [capacity] * world_size
-    back = exchange(compute(exchange(room, equal, equal)), equal, equal)
-    return x.index_add(0, token, back[row] * gate[token, None])
-""",
-        ),
-        Mutant(
-            "gives zeros for dropped tokens",
-            replace=(
-                "x.index_add(0, token, back[row] * gate[token, None])",
-                "torch.zeros_like(x).index_copy(0, token, x[token] + back[row] * gate[token, None])",
-            ),
-            says="comes out as zeros",
-        ),
-        Mutant("forgets the gates", replace=("back[row] * gate[token, None]", "back[row]"), says="multiplied them by"),
-        Mutant(
-            "forgets the tokens themselves",
-            replace=("x.index_add", "torch.zeros_like(x).index_add"),
-            says="themselves, `x`, are missing",
-        ),
-        Mutant(
-            "keeps one place of each expert empty",
-            replace=("[:, 0] - 1", "[:, 0]"),
-            says="capacity 2",
-        ),
-        Mutant(
-            "drops those that come first",
-            replace=("(place < capacity)", "(sames[-1, chosen] - place <= capacity)"),
-            verdict="raises",
-        ),
-        Mutant(
-            "crowds what is too much into the last place",
-            replace=(
-                "    (token,) = (place < capacity).nonzero(as_tuple=True)\n",
-                "    place = place.clamp(max=capacity - 1)\n    token = torch.arange(len(chosen))\n",
-            ),
-            says="capacity 2",
-        ),
-        Mutant(
-            "sends what it has, however much that is",
-            source="""
-def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
-    order = chosen.argsort(stable=True)
-    give = chosen.bincount(minlength=world_size)
-    take = torch.empty_like(give)
-    dist.all_to_all_single(take, give)
-    back = exchange(compute(exchange(h[order], give.tolist(), take.tolist())), take.tolist(), give.tolist())
-    return x.index_add(0, order, back * gate[order, None])
-""",
-            says="some of them empty",
-        ),
-        Mutant(
-            "asks for sizes that it knows",
-            replace=(
-                "    equal = [capacity] * world_size\n",
-                "    equal = [capacity] * world_size\n"
-                "    dist.all_to_all_single(torch.empty(world_size), torch.tensor(equal, dtype=torch.float32))\n",
-            ),
-            verdict="not as asked",
-            says="4 is enough",
-        ),
-    ),
     hints=(
         "For every token you need its place: how many tokens before it, on this rank, have the same expert? It is "
         "kept where its place is below the capacity.",
@@ -470,60 +332,6 @@ def many_experts(x, chosen, gate, experts, exchange):
     back = exchange(made[by_expert.argsort()], take, give)
     return (back * gate[order, None])[order.argsort()]
 ''',
-    mutants=(
-        Mutant(
-            "takes what came for sorted by expert",
-            replace=(".repeat_interleave(come.flatten()).argsort(stable=True)", "[:0].new_tensor(range(len(came)))"),
-        ),
-        Mutant(
-            "sends back what it has regrouped as it is",
-            replace=("exchange(made[by_expert.argsort()], take, give)", "exchange(made, take, give)"),
-        ),
-        Mutant(
-            "regroups a second time instead of undoing it",
-            replace=("made[by_expert.argsort()]", "made[by_expert]"),
-        ),
-        Mutant("does not restore the tokens' order", replace=(")[order.argsort()]", ")")),
-        Mutant("forgets the gates", replace=("(back * gate[order, None])", "back")),
-        Mutant(
-            "knows only how many come from each rank, and shares them out evenly",
-            replace=(
-                "    dist.all_to_all_single(come, counts)\n",
-                "    dist.all_to_all_single(come, counts)\n"
-                "    come = torch.stack([row.sum() // len(experts) + torch.arange(len(experts)).lt(row.sum() % "
-                "len(experts)) for row in come])\n",
-            ),
-        ),
-        Mutant(
-            "calls an expert for each rank's rows",
-            source="""
-def many_experts(x, chosen, gate, experts, exchange):
-    order = chosen.argsort(stable=True)
-    counts = chosen.bincount(minlength=world_size * len(experts)).view(world_size, -1)
-    come = torch.empty_like(counts)
-    dist.all_to_all_single(come, counts)
-    give, take = counts.sum(1).tolist(), come.sum(1).tolist()
-    parts = exchange(x[order], give, take).split(come.flatten().tolist())
-    made = torch.cat([experts[i % len(experts)](part) for i, part in enumerate(parts)])
-    return (exchange(made, take, give) * gate[order, None])[order.argsort()]
-""",
-            says="each is called once",
-        ),
-        Mutant(
-            "leaves the others waiting where it has no token",
-            replace=("    order = chosen", "    if not len(x):\n        return x\n    order = chosen"),
-            says="rank 0 has no token",
-        ),
-        Mutant(
-            "asks for the counts of ranks and then for those of experts",
-            replace=(
-                "    give, take =",
-                "    dist.all_to_all_single(torch.empty_like(counts[:, 0]), counts.sum(1))\n    give, take =",
-            ),
-            verdict="not as asked",
-            says="5 is enough",
-        ),
-    ),
     hints=(
         "Exchange the counts of every expert, not only of every rank: `counts.view(world_size, -1)` has a row for each "
         "rank, and after an all-to-all row r says how many come from rank r for each of this rank's experts.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls, Messages, OnlyTo
 from labkit.theory.record import Op, Record
 
@@ -88,54 +88,6 @@ def attend_gathered(q, k, v):
     there = torch.arange(k.shape[1], device=q.device)
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=there <= here[:, None])
 ''',
-    mutants=(
-        Mutant("counts its positions from 0", replace=("here = rank * length + ", "here = ")),
-        Mutant("lets everyone see the future", replace=(", attn_mask=there <= here[:, None]", "")),
-        Mutant("does not see itself", replace=("there <= here", "there < here")),
-        Mutant(
-            "masks whole parts, and not within its own",
-            replace=("there <= here[:, None]", "(there // length <= rank).expand(length, -1)"),
-        ),
-        Mutant(
-            "masks every part as if it were its own",
-            replace=("there <= here[:, None]", "there % length <= here[:, None] % length"),
-        ),
-        Mutant(
-            "sees the ranks before it alone",
-            replace=("there <= here[:, None]", "(there // length < max(rank, 1)).expand(length, -1)"),
-        ),
-        Mutant(
-            "joins the parts as heads",
-            replace=("comms.all_gather(t), dim=1)", "comms.all_gather(t), dim=0)"),
-            says="shape",
-        ),
-        Mutant(
-            "stays away on rank 0, which needs nothing of the others",
-            replace=(
-                "    k, v = (torch.cat",
-                "    if rank == 0:\n"
-                "        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
-                "    k, v = (torch.cat",
-            ),
-            verdict="deadlock",
-            says="all_gather",
-        ),
-        Mutant(
-            "gathers where autograd does not see it",
-            source="""
-def attend_gathered(q, k, v):
-    parts = [[torch.empty_like(t) for _ in range(world_size)] for t in (k, v)]
-    for rooms, t in zip(parts, (k, v)):
-        dist.all_gather(rooms, t.detach())
-    k, v = (torch.cat(rooms, dim=1) for rooms in parts)
-    length = q.shape[1]
-    here = rank * length + torch.arange(length)
-    mask = torch.arange(k.shape[1]) <= here[:, None]
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-""",
-            says="gradient",
-        ),
-    ),
     hints=(
         "`is_causal=True` compares the number of a query with the number of a key. Which number has this rank's first "
         "query, and which one should it have?",
@@ -252,68 +204,6 @@ def merge_pieces(out, top, total, scores, v):
     powers = (scores - shift[..., None]).exp()
     return out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)
 ''',
-    mutants=(
-        Mutant(
-            "adds the pieces without rescaling what was there",
-            replace=("out * old[..., None] + powers @ v, new, total * old", "out + powers @ v, new, total"),
-            says="still relative to the old",
-        ),
-        Mutant("rescales the sum only", replace=("out * old[..., None]", "out"), says="`out` has the new piece"),
-        Mutant("rescales the values only", replace=("total * old", "total"), says="`total` has the new piece"),
-        Mutant(
-            "takes the new piece's maximum for everyone's",
-            replace=("torch.maximum(top, scores.amax(-1))", "scores.amax(-1)"),
-            says="not the largest so far",
-        ),
-        Mutant(
-            "takes −inf off −inf",
-            replace=("new.masked_fill(new == -torch.inf, 0)", "new"),
-            says="nan",
-        ),
-        Mutant(
-            "takes no maximum off",
-            source="""
-def merge_pieces(out, top, total, scores, v):
-    new = torch.maximum(top, scores.amax(-1))
-    scale = torch.where(new > -torch.inf, (-new).exp(), torch.ones_like(new))
-    shown = torch.where(top > -torch.inf, top.exp(), torch.ones_like(top))
-    powers = scores.exp()
-    return (out * shown[..., None] + powers @ v) * scale[..., None], new, (total * shown + powers.sum(-1)) * scale
-""",
-            says="800",
-        ),
-        Mutant(
-            "divides by the sum, piece by piece",
-            source="""
-def merge_pieces(out, top, total, scores, v):
-    new = torch.maximum(top, scores.amax(-1))
-    shift = new.masked_fill(new == -torch.inf, 0)
-    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
-    total = total * old + powers.sum(-1)
-    return (out * old[..., None] + powers @ v) / total[..., None], new, total
-""",
-            says="divided by `total` already",
-        ),
-        Mutant(
-            "rescales the wrong way round",
-            replace=("(top - shift).exp()", "(shift - top).exp()"),
-        ),
-        Mutant(
-            "averages the softmaxes of the pieces",
-            source="""
-def merge_pieces(out, top, total, scores, v):
-    new = torch.maximum(top, scores.amax(-1))
-    piece = scores.softmax(-1) @ v
-    return (out + piece) / 2, new, total + 1
-""",
-        ),
-        Mutant(
-            "asks the other ranks for their maximum",
-            replace=("    shift =", "    dist.all_reduce(new.clone(), op=dist.ReduceOp.MAX)\n    shift ="),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "It is the softmax of lesson 08, with what came before in place of another rank. Both sums are relative to a "
         "maximum. What do you multiply them by when the maximum grows?",
@@ -468,112 +358,6 @@ def ring_attention(q, kv, fold):
     # end
     return state
 ''',
-    mutants=(
-        Mutant(
-            "counts the blocks in the wrong direction",
-            replace=("(rank - step) % world_size)\n", "(rank + step) % world_size)\n"),
-            verdict="raises",
-            says="was told that the block is rank",
-        ),
-        Mutant(
-            "sends in the wrong direction",
-            replace=(
-                "[dist.isend(kv, dst=after), dist.irecv(room, src=before)]",
-                "[dist.isend(kv, dst=before), dist.irecv(room, src=after)]",
-            ),
-            verdict="raises",
-            says="was told that the block is rank",
-        ),
-        Mutant(
-            "runs round the ring the other way",
-            source="""
-def ring_attention(q, kv, fold):
-    state, after, before = None, (rank + 1) % world_size, (rank - 1) % world_size
-    for step in range(world_size):
-        works = []
-        if step < world_size - 1:
-            room = torch.empty_like(kv)
-            works = [dist.isend(kv, dst=before), dist.irecv(room, src=after)]
-        state = fold(state, q, kv, (rank + step) % world_size)
-        for work in works:
-            work.wait()
-        kv = room
-    return state
-""",
-            verdict="not as asked",
-            says="the next rank",
-        ),
-        Mutant(
-            "sends the last block home",
-            source="""
-def ring_attention(q, kv, fold):
-    state = None
-    for step in range(world_size):
-        room = torch.empty_like(kv)
-        works = [dist.isend(kv, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-        state = fold(state, q, kv, (rank - step) % world_size)
-        for work in works:
-            work.wait()
-        kv = room
-    return state
-""",
-            verdict="not as asked",
-            says="is enough",
-        ),
-        Mutant(
-            "sends first, on every rank, and waits for it",
-            replace=(
-                "            works = [dist.isend(kv, dst=after), dist.irecv(room, src=before)]\n",
-                "            dist.send(kv, dst=after)\n            dist.recv(room, src=before)\n",
-            ),
-            verdict="deadlock",
-            says="send",
-        ),
-        Mutant(
-            "waits for the next block before it folds this one",
-            source="""
-def ring_attention(q, kv, fold):
-    state = fold(None, q, kv, rank)
-    for step in range(1, world_size):
-        room = torch.empty_like(kv)
-        works = [dist.isend(kv, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-        for work in works:
-            work.wait()
-        kv = room
-        state = fold(state, q, kv, (rank - step) % world_size)
-    return state
-""",
-            verdict="not as asked",
-            says="first begin, then fold",
-        ),
-        Mutant(
-            "folds its own block again and again",
-            replace=("        kv = room\n", ""),
-            verdict="raises",
-            says="was told that the block is rank",
-        ),
-        Mutant(
-            "leaves out the block that comes last",
-            replace=("for step in range(world_size):", "for step in range(world_size - 1):"),
-            says="has not been folded in",
-        ),
-        Mutant(
-            "starts anew with each block",
-            replace=("fold(state, q, kv,", "fold(None, q, kv,"),
-        ),
-        Mutant(
-            "gathers all blocks",
-            source="""
-def ring_attention(q, kv, fold):
-    state = None
-    for theirs, block in enumerate(comms.all_gather(kv)):
-        state = fold(state, q, block, theirs)
-    return state
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Blocks move to the next rank. So after one step a rank has the block of the rank before it, and after two "
         "that of the rank before that one.",
@@ -640,43 +424,6 @@ def zigzag_positions(length):
     pieces = torch.arange(length).chunk(2 * world_size)
     return torch.cat([pieces[rank], pieces[-1 - rank]])
 ''',
-    mutants=(
-        Mutant(
-            "takes two pieces that follow one another",
-            source="""
-def zigzag_positions(length):
-    return torch.arange(length).chunk(world_size)[rank]
-""",
-            says="an even share",
-        ),
-        Mutant(
-            "takes the piece that lies world_size further on",
-            replace=("pieces[-1 - rank]", "pieces[world_size + rank]"),
-            says="an even share",
-        ),
-        Mutant(
-            "takes the last piece but one too early",
-            replace=("pieces[-1 - rank]", "pieces[-rank]"),
-        ),
-        Mutant(
-            "takes every world_size-th position",
-            source="""
-def zigzag_positions(length):
-    return torch.arange(rank, length, world_size)
-""",
-            says="an even share",
-        ),
-        Mutant(
-            "puts the later piece first",
-            replace=("[pieces[rank], pieces[-1 - rank]]", "[pieces[-1 - rank], pieces[rank]]"),
-        ),
-        Mutant(
-            "asks rank 0 for its positions",
-            replace=("    return", "    dist.broadcast(torch.arange(length), src=0)\n    return"),
-            verdict="not as asked",
-            says="0 is enough",
-        ),
-    ),
     hints=(
         "Piece 0 is the cheapest, and rank 0 has it. Which piece should it get besides?",
         "The dearest one. What the first of two pieces has less, the second has more.",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13d import FOLDING, attended, block, normal, thirds
-from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.grading.promises import Calls, OnlyTo
 
 # -- heads for positions ----------------------------------------------------------------------------------------------
@@ -70,71 +70,6 @@ def swap_heads(q, k, v, attend):
     dist.all_to_all_single(out, give)
     return out.view(heads, length, size)
 ''',
-    mutants=(
-        Mutant(
-            "takes the positions of all ranks in turns",
-            replace=("got.permute(1, 2, 0, 3, 4)", "got.permute(1, 2, 3, 0, 4)"),
-        ),
-        Mutant(
-            "reads what came as if the ranks' parts were heads",
-            replace=("got.permute(1, 2, 0, 3, 4)", "got.transpose(0, 1)"),
-        ),
-        Mutant(
-            "does not exchange back",
-            replace=("    dist.all_to_all_single(out, give)\n    return out", "    return give"),
-        ),
-        Mutant(
-            "sends back by heads instead of positions",
-            replace=(
-                "mine.view(-1, world_size, length, size).transpose(0, 1).contiguous()",
-                "mine.reshape(world_size, -1, length, size)",
-            ),
-        ),
-        Mutant(
-            "attends to its own positions only",
-            source="""
-def swap_heads(q, k, v, attend):
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-""",
-            says="called 0 times",
-        ),
-        Mutant(
-            "gives the last heads to rank 0",
-            replace=("transpose(0, 1).contiguous()\n    got", "transpose(0, 1).flip(0).contiguous()\n    got"),
-        ),
-        Mutant(
-            "exchanges q, k and v one by one",
-            source="""
-def swap_heads(q, k, v, attend):
-    heads, length, size = q.shape
-
-    def exchanged(t):
-        give = t.view(world_size, -1, length, size)
-        got = torch.empty_like(give)
-        dist.all_to_all_single(got, give.contiguous())
-        return got.transpose(0, 1).reshape(-1, world_size * length, size)
-
-    mine = attend(*(exchanged(t) for t in (q, k, v)))
-    give = mine.view(-1, world_size, length, size).transpose(0, 1).contiguous()
-    out = torch.empty_like(give)
-    dist.all_to_all_single(out, give)
-    return out.view(heads, length, size)
-""",
-            verdict="not as asked",
-            says="2 is enough",
-        ),
-        Mutant(
-            "gathers everything, and computes all heads on every rank",
-            source="""
-def swap_heads(q, k, v, attend):
-    heads, length, size = q.shape
-    each = heads // world_size
-    q, k, v = torch.cat(comms.all_gather(torch.stack([q, k, v])), 2)
-    return attend(q[:each], k[:each], v[:each])
-""",
-            says="shape",
-        ),
-    ),
     hints=(
         "For the all-to-all the first dimension must be the rank that gets it: heads 0 to heads / world_size − 1 go to "
         "rank 0. `view(3, world_size, -1, length, size)` names that dimension, `transpose` brings it to the front.",
@@ -248,96 +183,6 @@ def ring_backward(q, kv, fold_back):
         carried, kv = room[0], room[-1]
     return dq, carried
 ''',
-    mutants=(
-        Mutant(
-            "keeps each block's gradient where it was computed",
-            source="""
-def ring_backward(q, kv, fold_back):
-    dq, own = torch.zeros_like(q), torch.zeros_like(kv)
-    for step in range(world_size):
-        mine, more = fold_back(q, kv, (rank - step) % world_size)
-        dq, own = dq + mine, own + more
-        room = torch.empty_like(kv)
-        works = [dist.isend(kv, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-        for work in works:
-            work.wait()
-        kv = room
-    return dq, own
-""",
-            says="result['dkv']",
-        ),
-        Mutant(
-            "stops a step too early: the gradient is not home yet",
-            replace=(
-                "        parcel = torch.stack",
-                "        if step == world_size - 1:\n            break\n        parcel = torch.stack",
-            ),
-            says="result['dkv']",
-        ),
-        Mutant(
-            "returns its own queries' part alone",
-            replace=("    return dq, carried\n", "    return dq, more\n"),
-            says="result['dkv']",
-        ),
-        Mutant(
-            "forgets what it contributes to its own block",
-            replace=("carried + more", "carried + more * (step > 0)"),
-            says="result['dkv']",
-        ),
-        Mutant(
-            "keeps the last block's part of dq",
-            replace=("dq, carried = dq + mine, carried + more", "dq, carried = mine, carried + more"),
-            says="result['dq']",
-        ),
-        Mutant(
-            "counts the blocks in the wrong direction",
-            replace=("(rank - step) % world_size)", "(rank + step) % world_size)"),
-            verdict="raises",
-            says="was told that the block is rank",
-        ),
-        Mutant(
-            "sends the gradient the other way, to meet another block",
-            source="""
-def ring_backward(q, kv, fold_back):
-    after, before = (rank + 1) % world_size, (rank - 1) % world_size
-    dq, carried = torch.zeros_like(q), torch.zeros_like(kv)
-    for step in range(world_size):
-        mine, more = fold_back(q, kv, (rank - step) % world_size)
-        dq, carried = dq + mine, carried + more
-        room, new = torch.empty_like(kv), torch.empty_like(carried)
-        works = [dist.isend(kv, dst=after), dist.irecv(room, src=before)]
-        works += [dist.isend(carried, dst=before), dist.irecv(new, src=after)]
-        for work in works:
-            work.wait()
-        kv, carried = room, new
-    return dq, carried
-""",
-            says="result['dkv']",
-        ),
-        Mutant(
-            "sends the blocks home, too",
-            replace=(
-                "torch.stack([carried, kv]) if step < world_size - 1 else carried[None]",
-                "torch.stack([carried, kv])",
-            ),
-            verdict="costly",
-            says="is possible",
-        ),
-        Mutant(
-            "adds the gradients up in an all-reduce of the whole sequence",
-            source="""
-def ring_backward(q, kv, fold_back):
-    dq, grads = torch.zeros_like(q), []
-    for theirs, block in enumerate(comms.all_gather(kv)):
-        mine, more = fold_back(q, block, theirs)
-        dq = dq + mine
-        grads.append(more)
-    return dq, comms.all_reduce(torch.stack(grads))[rank]
-""",
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Two tensors travel together: a block, and the gradient that has been collected for it. Add this rank's part "
         "first, then pass both on.",

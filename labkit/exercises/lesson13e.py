@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Case, Exercise, Least
 
 
 def numbers(n: int, seed: int) -> np.random.Generator:
@@ -138,48 +138,6 @@ def load_for_all(model, path):
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)
 ''',
-    mutants=(
-        Mutant(
-            "forgets the buffers",
-            replace=("[*model.parameters(), *model.buffers()]", "model.parameters()"),
-            says="buffers",
-        ),
-        Mutant(
-            "forgets the buffers that are integers",
-            replace=("        dist.broadcast", "        if tensor.is_floating_point():\n            dist.broadcast"),
-            says="buffers",
-        ),
-        Mutant(
-            "leaves the tensors where they were saved",
-            replace=(", map_location=device", ""),
-            verdict="raises",
-            says="CUDA",
-        ),
-        Mutant(
-            "lets every rank read the whole file",
-            source="""
-def load_for_all(model, path):
-    model.load_state_dict(torch.load(path, map_location=device))
-""",
-            says="rank 0 alone may",
-        ),
-        Mutant("trusts whoever made the file", replace=("weights_only=True", "weights_only=False"), says="code"),
-        Mutant(
-            "broadcasts before it has read",
-            source="""
-def load_for_all(model, path):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-    if rank == 0:
-        model.load_state_dict(torch.load(path, map_location=device))
-""",
-        ),
-        Mutant(
-            "lets rank 0 alone call broadcast",
-            replace=("        dist.broadcast", "        if rank == 0:\n            dist.broadcast"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "A state dict has more than parameters. What does the model have that is no parameter, and is never trained?",
         "Every tensor in the file remembers the device that it was saved from. `torch.load` puts it there again, "
@@ -234,56 +192,6 @@ def part_of(count, n, place):
     start = place * short + min(place, longer)
     return start, start + short + (place < longer)
 ''',
-    mutants=(
-        Mutant(
-            "loses the remainder",
-            source="""
-def part_of(count, n, place):
-    return place * (count // n), (place + 1) * (count // n)
-""",
-        ),
-        Mutant(
-            "gives the whole remainder to the last",
-            source="""
-def part_of(count, n, place):
-    return place * (count // n), count if place == n - 1 else (place + 1) * (count // n)
-""",
-        ),
-        Mutant(
-            "rounds up, as chunk does, and the last ones get nothing",
-            source="""
-def part_of(count, n, place):
-    size = -(-count // n)
-    return min(place * size, count), min((place + 1) * size, count)
-""",
-            says="6 layers",
-        ),
-        Mutant("counts the end in", replace=("(place < longer)", "(place < longer) - 1")),
-        Mutant(
-            "makes the last parts the longer ones",
-            source="""
-def part_of(count, n, place):
-    short, longer = divmod(count, n)
-    start = place * short + max(0, place - (n - longer))
-    return start, start + short + (place >= n - longer)
-""",
-        ),
-        Mutant(
-            "takes the size of the world",
-            replace=("divmod(count, n)", "divmod(count, world_size)"),
-            says="6 layers",
-        ),
-        Mutant(
-            "asks chunk, which makes fewer parts than it was told",
-            source="""
-def part_of(count, n, place):
-    mine = torch.arange(count).chunk(n)[place]
-    return int(mine[0]), int(mine[-1]) + 1
-""",
-            verdict="raises",
-            says="fewer rows",
-        ),
-    ),
     hints=(
         "`divmod(count, n)` tells how long the short parts are, and how many parts are longer by one.",
         "Before part `place` there are `place` parts. How many of them are longer?",
@@ -406,57 +314,6 @@ def load_slices(read, shapes, plan, part_of, group):
         mine[name] = torch.cat(parts, dim)
     return mine
 ''',
-    mutants=(
-        Mutant(
-            "takes the rank in the world, and the world's size",
-            replace=("dist.get_world_size(group), dist.get_rank(group)", "world_size, rank"),
-            says="groups",
-        ),
-        Mutant(
-            "takes the rank in the world",
-            replace=(
-                "dist.get_rank(group)",
-                "rank % dist.get_world_size(group)",
-            ),
-            says="groups",
-        ),
-        Mutant(
-            "cuts along the wrong dimension", replace=("dim, stacked = plan[name]", "dim, stacked = 0, plan[name][1]")
-        ),
-        Mutant(
-            "loses the remainder",
-            replace=("part_of(size, n, place)", "place * (size // n), (place + 1) * (size // n)"),
-            says="a remainder",
-        ),
-        Mutant(
-            "cuts stacked matrices as if they were one",
-            replace=("dim, stacked = plan[name]", "dim, stacked = plan[name][0], 1"),
-            says="stacked",
-        ),
-        Mutant(
-            "takes the first of the stacked matrices only",
-            replace=("torch.cat(parts, dim)", "parts[0]"),
-            says="stacked",
-        ),
-        Mutant("forgets what nobody cuts", replace=("            mine[name] = read(name)\n", ""), says="lacks"),
-        Mutant(
-            "reads everything, and keeps its part",
-            replace=(
-                "read(name, dim, i * size + start, i * size + end) for",
-                "read(name).narrow(dim, i * size + start, end - start) for",
-            ),
-            says="reads",
-        ),
-        Mutant(
-            "lets the first rank read for its group",
-            replace=(
-                "            mine[name] = read(name)\n",
-                "            mine[name] = comms.all_gather(read(name), group=group)[0]\n",
-            ),
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Who am I in `group`, and how many are we? `dist.get_rank(group)` and `dist.get_world_size(group)`.",
         "One matrix of the stack has `shape[dim] // stacked` rows or columns. `part_of` says which of them are yours, "

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.exercises.lesson11 import LET_GO
 from labkit.exercises.lesson13e import PART_OF, bounds, numbers
-from labkit.grading.exercise import Budget, Case, Exercise, Least, Mutant
+from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.theory.primitives import OBJECTS
 
 # -- a stage of a pipeline --------------------------------------------------------------------------------------------
@@ -132,55 +132,6 @@ def load_stage(stage, whole, layers, part_of):
         mine[name] = whole[there]
     stage.load_state_dict(mine, assign=True)
 ''',
-    mutants=(
-        Mutant(
-            "loses the remainder, and all later stages begin too early",
-            replace=("start, _ = part_of(layers, world_size, rank)", "start = rank * (layers // world_size)"),
-            says="layers",
-        ),
-        Mutant(
-            "keeps the numbers of the whole model",
-            replace=("str(start + int(number))", "number"),
-        ),
-        Mutant(
-            "keeps the names of the whole model, and is not strict about it",
-            replace=(
-                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
-                "        mine[there] = whole[there]\n    stage.load_state_dict(mine, strict=False)\n",
-            ),
-            says="-1",
-        ),
-        Mutant(
-            "keeps the names of the whole model",
-            replace=("mine[name] = whole[there]", "mine[there] = whole[there]"),
-            verdict="raises",
-            says="state_dict",
-        ),
-        Mutant("begins one layer late", replace=("start + int(number)", "min(start + 1, layers - 1) + int(number)")),
-        Mutant(
-            "forgets the buffers",
-            replace=(
-                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
-                "        if name in dict(stage.named_parameters()):\n            mine[name] = whole[there]\n"
-                "    stage.load_state_dict(mine, strict=False)\n",
-            ),
-            says="count",
-        ),
-        Mutant(
-            "reads the whole model, and keeps its stage",
-            replace=("    mine = {}\n", "    mine, whole = {}, dict(whole)\n"),
-            says="reads",
-        ),
-        Mutant(
-            "forgets the embedding and the head",
-            replace=(
-                "        mine[name] = whole[there]\n    stage.load_state_dict(mine, assign=True)\n",
-                "        if there != name or start == 0:\n            mine[name] = whole[there]\n"
-                "    stage.load_state_dict(mine, strict=False)\n",
-            ),
-            says="head",
-        ),
-    ),
     hints=(
         "`strict=False` hides what goes wrong: names that the stage does not have are left out without a word. Take it "
         "away and read the error.",
@@ -285,62 +236,6 @@ def hand_out(pieces, shapes, part_of):
             dist.recv(mine[name], src=0)
     return mine
 ''',
-    mutants=(
-        Mutant(
-            "keeps a view of the whole tensor",
-            replace=("mine[name].copy_(whole[start:end])", "mine[name] = whole[start:end]"),
-            says="still in memory",
-        ),
-        Mutant(
-            "reads all tensors before it sends the first",
-            replace=("    mine = {}\n", "    mine = {}\n    pieces = iter(list(pieces)) if rank == 0 else None\n"),
-            says="still in memory",
-        ),
-        Mutant(
-            "keeps the last tensor until the next one is there",
-            replace=("            del whole\n", ""),
-            says="still in memory",
-        ),
-        Mutant(
-            "broadcasts every tensor, and each rank cuts",
-            source="""
-def hand_out(pieces, shapes, part_of):
-    mine = {}
-    for name, shape in shapes.items():
-        whole = next(pieces)[1] if rank == 0 else torch.empty(shape, device=device)
-        dist.broadcast(whole, src=0)
-        mine[name] = whole[slice(*part_of(shape[0], world_size, rank))].clone()
-        del whole
-    return mine
-""",
-            verdict="costly",
-        ),
-        Mutant(
-            "loses the remainder",
-            replace=(
-                "        parts = [",
-                "        shape = (shape[0] // world_size * world_size, *shape[1:])\n        parts = [",
-            ),
-            says="do not divide",
-        ),
-        Mutant(
-            "hands the parts to the wrong ranks",
-            replace=(
-                "dist.send(whole[slice(*parts[r])], dst=r)",
-                "dist.send(whole[slice(*parts[r])], dst=world_size - r)",
-            ),
-        ),
-        Mutant(
-            "sends nothing to a rank that waits for it",
-            replace=("        elif start < end:\n", "        else:\n"),
-            verdict="deadlock",
-            says="fewer rows",
-        ),
-        Mutant(
-            "forgets rank 0's own rows",
-            replace=("            mine[name].copy_(whole[start:end])\n", ""),
-        ),
-    ),
     hints=(
         "Send and receive tensor by tensor: read one, send each rank its rows, keep your own, let go of it, read the "
         "next one.",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13e import PART_OF, bounds, numbers
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
 
@@ -108,53 +108,6 @@ def read_part(file, dtype, shape, offset, dim, start, end):
     # end
     return part.to(device)
 ''',
-    mutants=(
-        Mutant(
-            "reads the whole tensor, and cuts",
-            source="""
-def read_part(file, dtype, shape, offset, dim, start, end):
-    file.seek(offset)
-    whole = torch.empty(shape, dtype=dtype)
-    file.readinto(whole.view(torch.uint8).numpy())
-    return whole.narrow(dim, start, end - start).clone().to(device)
-""",
-            says="reads",
-        ),
-        Mutant(
-            "reads whole rows for a few columns",
-            source="""
-def read_part(file, dtype, shape, offset, dim, start, end):
-    size = list(shape)
-    size[0] = end - start if dim == 0 else size[0]
-    part = torch.empty(size, dtype=dtype)
-    file.seek(offset + (start * torch.Size(shape[1:]).numel() * dtype.itemsize if dim == 0 else 0))
-    file.readinto(part.view(torch.uint8).numpy())
-    return (part if dim == 0 else part[:, start:end].clone()).to(device)
-""",
-            says="columns",
-        ),
-        Mutant("forgets where the tensor begins", replace=("file.seek(offset + start *", "file.seek(start *")),
-        Mutant(
-            "counts rows in numbers, not in bytes",
-            replace=("torch.Size(shape[1:]).numel() * dtype.itemsize", "torch.Size(shape[1:]).numel()"),
-        ),
-        Mutant(
-            "takes every number for four bytes",
-            replace=("(i * shape[1] + start) * dtype.itemsize", "(i * shape[1] + start) * 4"),
-            says="float16",
-        ),
-        Mutant(
-            "reads the columns as if they lay one after the other",
-            replace=("(i * shape[1] + start)", "(start * shape[0] + i * (end - start))"),
-            says="columns",
-        ),
-        Mutant(
-            "takes every tensor for a matrix",
-            replace=("torch.Size(shape[1:]).numel()", "shape[1]"),
-            verdict="raises",
-            says="a vector",
-        ),
-    ),
     hints=(
         "Rows follow one another in the file, so the rows of a part are one run of bytes. Where does it begin?",
         "A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector), each of `dtype.itemsize` bytes. Make an "
@@ -271,66 +224,6 @@ def pieces_for_me(mine, chunks):
         # end
     return pieces
 ''',
-    mutants=(
-        Mutant(
-            "counts from where the whole tensor begins, not the chunk",
-            replace=("there = [a - b for a, b in zip(first, offsets)]", "there = first"),
-            says="reaches out of chunk",
-        ),
-        Mutant(
-            "puts the pieces where the whole tensor has them",
-            replace=("here = [a - b for a, b in zip(first, mine[0])]", "here = first"),
-            says="what the rank needs",
-        ),
-        Mutant(
-            "brings empty pieces, too",
-            replace=("a < b for a, b in zip(first, after)", "a <= b for a, b in zip(first, after)"),
-            says="is empty",
-        ),
-        Mutant(
-            "takes any dimension for enough",
-            replace=("if all(a < b", "if any(a < b"),
-        ),
-        Mutant(
-            "stops at the first chunk that fits",
-            replace=("(first, after)]))\n", "(first, after)]))\n            break\n"),
-        ),
-        Mutant(
-            "thinks that its own box was saved",
-            source="""
-def pieces_for_me(mine, chunks):
-    nowhere = [0] * len(mine[1])
-    return [(chunks.index(mine), nowhere, nowhere, mine[1])]
-""",
-            verdict="raises",
-            says="ValueError",
-        ),
-        Mutant(
-            "takes the old part of its own number",
-            source="""
-def pieces_for_me(mine, chunks):
-    nowhere = [0] * len(mine[1])
-    return [(rank, nowhere, nowhere, chunks[rank % len(chunks)][1])]
-""",
-        ),
-        Mutant(
-            "thinks that there were as many ranks as there are now",
-            replace=("enumerate(chunks):", "enumerate(chunks[:world_size]):"),
-            says="nan",
-        ),
-        Mutant(
-            "looks at the first dimension only",
-            replace=(
-                "for a, s, b, t in zip(*mine, offsets, sizes)]",
-                "for a, s, b, t in list(zip(*mine, offsets, sizes))[:1]] + mine[1][1:]",
-            ),
-            says="columns",
-        ),
-        Mutant(
-            "loses the last row of each piece",
-            replace=("[b - a for a, b in zip(first, after)]))", "[max(1, b - a - 1) for a, b in zip(first, after)]))"),
-        ),
-    ),
     hints=(
         "In one dimension: where do two intervals begin and end together? At the larger of the two beginnings, and at "
         "the smaller of the two ends.",
@@ -412,60 +305,6 @@ def mine_to_write(held):
             mine.append(piece)
     return mine
 ''',
-    mutants=(
-        Mutant(
-            "writes all that it holds",
-            source="""
-def mine_to_write(held):
-    return sorted(tuple(piece) for piece in held[rank])
-""",
-        ),
-        Mutant("lets the lowest rank write everything", replace=("min(holders, key=lambda r: todo[r])", "holders[0]")),
-        Mutant("counts pieces, not bytes", replace=("+= piece[2]", "+= 1")),
-        Mutant(
-            "plans for the ranks of the check, not for those of the lists",
-            replace=("enumerate(held) if", "enumerate(held[:world_size]) if"),
-            says="you see the first",
-        ),
-        Mutant(
-            "takes shards of one tensor for the same",
-            source="""
-def mine_to_write(held):
-    todo, seen, mine = [0] * len(held), set(), []
-    for piece in sorted({tuple(piece) for pieces in held for piece in pieces}):
-        if piece[0] in seen:
-            continue
-        seen.add(piece[0])
-        holders = [r for r, pieces in enumerate(held) if piece in [tuple(p) for p in pieces]]
-        writer = min(holders, key=lambda r: todo[r])
-        todo[writer] += piece[2]
-        if writer == rank:
-            mine.append(piece)
-    return mine
-""",
-        ),
-        Mutant(
-            "takes turns, whoever holds it",
-            source="""
-def mine_to_write(held):
-    pieces = sorted({tuple(piece) for pieces in held for piece in pieces})
-    return pieces[rank :: len(held)]
-""",
-        ),
-        Mutant(
-            "remembers only what it writes itself",
-            replace=(
-                "        todo[writer] += piece[2]\n        if writer == rank:\n",
-                "        if writer == rank:\n            todo[rank] += piece[2]\n",
-            ),
-        ),
-        Mutant(
-            "asks the others for their lists",
-            replace=("    todo = [0] * len(held)\n", "    todo = [0] * len(comms.all_gather(held) and held)\n"),
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Make the set of all different pieces, sort it, and keep one total for each rank, whoever you are.",
         "The holders of a piece are the ranks in whose list it is. `min(holders, key=...)` returns the first of the "

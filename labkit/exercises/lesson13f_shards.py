@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13e import PART_OF, bounds, numbers
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 
 # -- is everything there? ---------------------------------------------------------------------------------------------
 
@@ -96,59 +96,6 @@ def what_is_missing(rows, found):
     # end
     return missing
 ''',
-    mutants=(
-        Mutant(
-            "looks at its own files only",
-            replace=("[piece for pieces in comms.all_gather(found) for piece in pieces]", "found"),
-        ),
-        Mutant(
-            "has nothing to say, and does not take part",
-            replace=("    everyones = [", "    if not found:\n        return missing\n    everyones = ["),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "tells rank 0 alone",
-            replace=("comms.all_gather(found)", "comms.gather(found) or []"),
-        ),
-        Mutant(
-            "counts rows, and copies hide what is missing",
-            source="""
-def what_is_missing(rows, found):
-    everyones = [piece for pieces in comms.all_gather(found) for piece in pieces]
-    total = {name: sum(b - a for other, a, b in everyones if other == name) for name in rows}
-    return [(name, total[name], rows[name]) for name in rows if total[name] < rows[name]]
-""",
-        ),
-        Mutant(
-            "takes the pieces in the order in which they come",
-            replace=(
-                "in sorted((a, b) for other, a, b in everyones if other == name)",
-                "in [(a, b) for other, a, b in everyones if other == name]",
-            ),
-            says="two files",
-        ),
-        Mutant(
-            "goes back to the end of a piece that lies within another",
-            replace=("reached = max(reached, end)", "reached = end"),
-            says="within others",
-        ),
-        Mutant("does not look behind the last piece", replace=("if reached < count:", "if False:")),
-        Mutant("reports gaps without rows", replace=("if start > reached:", "if start >= reached:")),
-        Mutant(
-            "knows only the tensors that somebody has found",
-            replace=("in rows.items():", "in [(k, v) for k, v in rows.items() if k in {p[0] for p in everyones}]:"),
-            says="in no file",
-        ),
-        Mutant(
-            "says in pieces what is one run",
-            source="""
-def what_is_missing(rows, found):
-    everyones = [piece for pieces in comms.all_gather(found) for piece in pieces]
-    there = {(name, i) for name, a, b in everyones for i in range(a, b)}
-    return [(name, i, i + 1) for name in rows for i in range(rows[name]) if (name, i) not in there]
-""",
-        ),
-    ),
     hints=(
         "Every rank has to know what all have found. `comms.all_gather(found)` takes any object, and every rank has "
         "to call it, also one that has found nothing.",
@@ -258,72 +205,6 @@ def restack(read, rows, stacked, old, new, place, part_of):
     # end
     return torch.cat(parts)
 ''',
-    mutants=(
-        Mutant(
-            "takes the old shards for parts of one matrix",
-            replace=("    size = rows // stacked\n", "    size, stacked = rows, 1\n"),
-            says="two stacked matrices",
-        ),
-        Mutant(
-            "puts the old shards together, and cuts",
-            source="""
-def restack(read, rows, stacked, old, new, place, part_of):
-    lengths = [part_of(rows // stacked, old, r) for r in range(old)]
-    whole = torch.cat([read(r, 0, stacked * (b - a)) for r, (a, b) in enumerate(lengths)])
-    return whole[slice(*part_of(rows, new, place))].clone()
-""",
-            says="reads",
-        ),
-        Mutant(
-            "goes through the old shards first, and through the matrices inside",
-            replace=(
-                "    for i in range(stacked):\n        for r in range(old):\n",
-                "    for r in range(old):\n        for i in range(stacked):\n",
-            ),
-        ),
-        Mutant(
-            "counts rows as the whole matrix does",
-            replace=("read(r, begin + a - first, begin + b - first)", "read(r, begin + a, begin + b)"),
-            verdict="raises",
-            says="of old shard",
-        ),
-        Mutant(
-            "takes all old shards for equally long",
-            replace=("begin = i * (after - first)", "begin = i * (size // old)"),
-        ),
-        Mutant(
-            "takes rows of the first matrix only",
-            replace=("begin = i * (after - first)", "begin = 0"),
-        ),
-        Mutant(
-            "loses the remainder",
-            replace=(
-                "start, end = part_of(size, new, place)",
-                "start, end = place * (size // new), (place + 1) * (size // new)",
-            ),
-            says="do not divide",
-        ),
-        Mutant(
-            "thinks that there were as many ranks as there are now",
-            replace=(
-                "            first, after = part_of(size, old, r)\n",
-                "            first, after = part_of(size, new, r)\n",
-            ),
-            verdict="raises",
-            says="of old shard",
-        ),
-        Mutant(
-            "takes the size of the world for the number of parts",
-            replace=("part_of(size, new, place)", "part_of(size, world_size, place)"),
-            says="you see the first",
-        ),
-        Mutant(
-            "asks the other ranks for what they have read",
-            replace=("return torch.cat(parts)", "return comms.all_gather(torch.cat(parts))[rank]"),
-            verdict="forbidden",
-            says="all_gather",
-        ),
-    ),
     hints=(
         "Which rows of each matrix does the new shard have? `part_of(size, new, place)`. Which ones does old shard r "
         "have? `part_of(size, old, r)`. What they have in common is what you read there.",

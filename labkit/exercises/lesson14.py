@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.promises import Calls
 
 # -- rank 0 validates ---------------------------------------------------------------------------------------------
@@ -70,20 +70,6 @@ def train_and_validate(gradients, held_out):
         scores.append(score)
     return torch.stack(sums), torch.stack(scores)
 ''',
-    mutants=(
-        Mutant("keeps the score to rank 0", replace=("        dist.broadcast(score, src=0)\n", "")),
-        Mutant("takes the last rank's score", replace=("src=0", "src=world_size - 1")),
-        Mutant("adds up what all ranks make of it, twice", replace=("score = (total", "score = 2 * (total")),
-        Mutant(
-            "has no room for the score on the others",
-            replace=(
-                "        score = (total * held_out).sum()  # it counts on rank 0 only\n",
-                "        score = (total * held_out).sum() if rank == 0 else None\n",
-            ),
-            verdict="raises",
-        ),
-        Mutant("validates its own gradient", replace=("(total * held_out)", "(gradient * held_out)")),
-    ),
     hints=(
         "Which calls does rank 0 make in a step, in their order? Which ones does rank 1 make?",
         "A collective belongs to all ranks of its group. What only rank 0 does may stand in an `if`, but not the call.",
@@ -159,24 +145,6 @@ def train_until_worse(losses):
         before = mean
     return torch.stack(history)
 ''',
-    mutants=(
-        Mutant(
-            "keeps the worse one as well",
-            replace=(
-                "            break\n        history",
-                "            history.append(mean)\n            break\n        history",
-            ),
-        ),
-        Mutant("returns sums", replace=("        mean /= world_size\n", "")),
-        Mutant("never stops", replace=("            break\n", "            pass\n")),
-        Mutant(
-            "compares with a step that is not there",
-            replace=("if mean > before", "if mean > history[-1]"),
-            verdict="raises",
-            says="IndexError",
-        ),
-        Mutant("stops where it gets better", replace=("mean > before", "mean < before"), verdict="raises"),
-    ),
     hints=(
         "Which number decides whether a rank goes on? Is it the same one on all ranks?",
         "After an all-reduce all ranks hold the same number. Decide on that one.",
@@ -238,28 +206,6 @@ def mean_loss(losses):
     dist.all_reduce(both)
     return both[0] / both[1]
 ''',
-    mutants=(
-        Mutant(
-            "takes the mean of the ranks' means",
-            source="""
-def mean_loss(losses):
-    mean = losses.mean()
-    dist.all_reduce(mean)
-    return mean / world_size
-""",
-        ),
-        Mutant(
-            "divides by its own rows, times the ranks",
-            replace=("both[0] / both[1]", "both[0] / len(losses) / world_size"),
-            verdict="wrong",
-        ),
-        Mutant("returns its own mean", replace=("    dist.all_reduce(both)\n", "")),
-        Mutant(
-            "sums in two calls",
-            replace=("    dist.all_reduce(both)\n", "    dist.all_reduce(both[0])\n    dist.all_reduce(both[1])\n"),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "All ranks have to bring tensors of the same length. Which few numbers must a rank bring for a mean?",
         "The sum of its losses and how many they are: two numbers, in one tensor.",
@@ -313,22 +259,6 @@ def sum_in_float32(x):
     dist.all_reduce(total)
     return total
 ''',
-    mutants=(
-        Mutant("takes the largest", replace=("dist.all_reduce(total)", "dist.all_reduce(total, op=dist.ReduceOp.MAX)")),
-        Mutant("changes x where it is float32 already", replace=(", copy=True", "")),
-        Mutant(
-            "cuts the numbers to integers of 8 bits", replace=("x.to(torch.float32, copy=True)", "x.to(torch.int8)")
-        ),
-        Mutant(
-            "reads the bits as float32",
-            replace=("x.to(torch.float32, copy=True)", "x.view(torch.float32)[: len(x)].clone()"),
-        ),
-        Mutant(
-            "calls a dtype by a name that torch does not know",
-            replace=("torch.float32", "torch.single"),
-            verdict="raises",
-        ),
-    ),
     hints=(
         "What do the ranks have to agree on before a collective, besides the call and the length?",
         "`x.to(torch.float32)` converts. Does it copy, too, where there is nothing to convert?",
@@ -390,20 +320,6 @@ def log_sums(loss, rows):
     dist.all_reduce(loss)
     return loss, rows
 ''',
-    mutants=(
-        Mutant("returns them the other way round", replace=("return loss, rows", "return rows, loss")),
-        Mutant("sums the losses twice", replace=("dist.all_reduce(rows)", "dist.all_reduce(loss)")),
-        Mutant("leaves the rows alone", replace=("    dist.all_reduce(rows)\n", "")),
-        Mutant(
-            "sums into what it was given",
-            replace=("    loss, rows = loss.clone(), rows.clone()\n", ""),
-        ),
-        Mutant(
-            "sums the loss of each element by itself, after the rows",
-            replace=("    dist.all_reduce(loss)\n", "    for part in loss:\n        dist.all_reduce(part)\n"),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "The first call of one rank meets the first call of the others, whatever the variable is called there.",
         "All ranks can sum the rows first. Nothing is lost by that.",
@@ -471,23 +387,6 @@ def reduce_as_set(x, maximum):
         dist.all_reduce(total, op=dist.ReduceOp.SUM)
     return total
 ''',
-    mutants=(
-        Mutant("takes the last rank's setting", replace=("src=0", "src=world_size - 1")),
-        Mutant("always sums", replace=("if setting.item()", "if setting.item() > 1")),
-        Mutant(
-            "takes the maximum where any rank says so",
-            replace=("dist.broadcast(setting, src=0)", "dist.all_reduce(setting)"),
-        ),
-        Mutant("sums into x", replace=("x.clone()", "x")),
-        Mutant(
-            "broadcasts the setting twice",
-            replace=(
-                "    dist.broadcast(setting, src=0)\n",
-                "    dist.broadcast(setting, src=0)\n    dist.broadcast(setting, src=0)\n",
-            ),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "The settings differ, so the ranks have to agree on one before they use it.",
         "`dist.broadcast(setting, src=0)` gives all of them rank 0's. Broadcast a copy, if you want to keep your own.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.inputs import counting
 from labkit.grading.promises import Calls, SameGroups
 
@@ -69,21 +69,6 @@ def step_or_skip(gradient):
     dist.all_reduce(total)
     return total
 ''',
-    mutants=(
-        Mutant(
-            "looks at the last rank's numbers only",
-            replace=("dist.all_reduce(bad)", "dist.broadcast(bad, src=world_size - 1)"),
-        ),
-        Mutant("skips every step", replace=("bad > 0", "bad >= 0")),
-        Mutant("never skips", replace=("bad > 0", "bad < 0")),
-        Mutant("leaves out the infinities", replace=("(~gradient.isfinite())", "gradient.isnan()")),
-        Mutant(
-            "raises on all ranks",
-            replace=("return torch.zeros_like(gradient)", 'raise ValueError("a bad batch somewhere")'),
-            verdict="raises",
-            says="a bad batch",
-        ),
-    ),
     hints=(
         "A rank that raises is gone, and the others wait for it. What must all of them know before they decide?",
         "All-reduce a count of bad numbers first. Then all ranks take the same branch.",
@@ -133,31 +118,6 @@ def from_the_second(x):
         dist.broadcast(got, group_src=1, group=team)
     return got
 ''',
-    mutants=(
-        Mutant("counts the members from 1", replace=("group_src=1", "group_src=0")),
-        Mutant(
-            "tells rank 0 as well",
-            replace=(
-                "if rank > 0:\n        dist.broadcast(got, group_src=1, group=team)",
-                "if team:\n        dist.broadcast(got, src=2)",
-            ),
-        ),
-        Mutant("receives into x", replace=("got = x.clone()", "got = x")),
-        Mutant(
-            "lets only the members make the team",
-            replace=(
-                "team = dist.new_group(range(1, world_size))",
-                "team = dist.new_group(range(1, world_size)) if rank > 0 else None",
-            ),
-            verdict="not as asked",
-        ),
-        Mutant(
-            "names a rank that is not in the team",
-            replace=("group_src=1", "src=0"),
-            verdict="raises",
-            says="not part of group",
-        ),
-    ),
     hints=(
         "Which rank is the team's second member, counted in the whole job?",
         "`src` always is a rank of the whole job. For a place in the group there is `group_src`.",
@@ -218,25 +178,6 @@ def count_hits(hits):
     dist.all_reduce(count)
     return count
 ''',
-    mutants=(
-        Mutant("returns its own count", replace=("    dist.all_reduce(count)\n", "")),
-        Mutant("counts rows, not hits", replace=("hits.sum(dtype=torch.int32)", "torch.tensor(len(hits)).int()")),
-        Mutant("returns a float", replace=("return count", "return count.float()")),
-        Mutant("counts misses", replace=("hits.sum", "(~hits).sum")),
-        Mutant(
-            "asks for the mean of no rows",
-            replace=("return count", "return count // len(hits) * len(hits)"),
-            verdict="raises",
-        ),
-        Mutant(
-            "counts twice",
-            replace=(
-                "    dist.all_reduce(count)\n",
-                "    dist.all_reduce(count.clone())\n    dist.all_reduce(count)\n",
-            ),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "Print `count.dtype` on every rank before the call.",
         "The sum of no numbers is 0, and it can be an int32 as well.",
@@ -295,25 +236,6 @@ def gather_features(x):
     everyone[rank] = x  # with its graph
     return torch.cat(everyone)
 ''',
-    mutants=(
-        Mutant(
-            "lets the gradient stop at the gather",
-            replace=("    everyone[rank] = x  # with its graph\n", ""),
-            verdict="raises",
-            says="no gradient",
-        ),
-        Mutant("puts the graph in the first place", replace=("everyone[rank] = x", "everyone[0] = x")),
-        Mutant("counts its own features twice", replace=("everyone[rank] = x ", "everyone[rank] = 2 * x ")),
-        Mutant(
-            "gathers a second time",
-            replace=(
-                "    everyone[rank] = x  # with its graph\n",
-                "    everyone[rank] = x  # with its graph\n    dist.all_gather([y.detach().clone() for y in "
-                "everyone], x.detach())\n",
-            ),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "What does autograd know of a tensor that a collective has filled?",
         "One of the gathered parts is this rank's own `x`, and that one has a graph.",
@@ -370,19 +292,6 @@ def mean_in_background(x):
     work.wait()
     return total / world_size
 ''',
-    mutants=(
-        Mutant("returns the sum", replace=("total / world_size", "total")),
-        Mutant(
-            "divides twice", replace=("return total / world_size", "total /= world_size\n    return total / world_size")
-        ),
-        Mutant("sums into x", replace=("x.clone()", "x")),
-        Mutant("takes the others' mean", replace=("total / world_size", "(total - x) / world_size")),
-        Mutant(
-            "sums twice",
-            replace=("    work.wait()\n", "    work.wait()\n    total.copy_(x)\n    dist.all_reduce(total)\n"),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "What does `async_op=True` return, and what does it promise?",
         "Until `work.wait()` has returned, neither read nor write the tensor.",
@@ -444,21 +353,6 @@ def sums_in_two_groups(gradient, activation):
     dist.all_reduce(second, group=model)
     return first, second
 ''',
-    mutants=(
-        Mutant("returns them the other way round", replace=("return first, second", "return second, first")),
-        Mutant("forgets the activation", replace=("    dist.all_reduce(second, group=model)\n", "")),
-        Mutant(
-            "sums the gradient twice",
-            replace=("    dist.all_reduce(second, group=model)\n", "    dist.all_reduce(first, group=model)\n"),
-        ),
-        Mutant("sums into the arguments", replace=("gradient.clone(), activation.clone()", "gradient, activation")),
-        Mutant(
-            "keeps one group only, and uses two",
-            replace=("data, model = dist.new_group(), dist.new_group()", "data = dist.new_group()"),
-            verdict="raises",
-            says="NameError",
-        ),
-    ),
     hints=(
         "Rank 0 waits for the others in one group. Where do they wait for rank 0?",
         "One order for all ranks, or start both calls with `async_op=True` before anyone waits.",

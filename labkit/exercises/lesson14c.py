@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls, Messages
 
@@ -64,20 +64,6 @@ def exam_clip(gradient, limit):
     mean /= world_size
     return mean * torch.clamp(limit / mean.norm(), max=1.0)
 ''',
-    mutants=(
-        Mutant(
-            "clips every rank's own gradient, then takes the mean",
-            replace=("mean = gradient.clone()", "mean = gradient * torch.clamp(limit / gradient.norm(), max=1.0)"),
-        ),
-        Mutant("clips the sum", replace=("    mean /= world_size\n", "")),
-        Mutant("never clips", replace=(" * torch.clamp(limit / mean.norm(), max=1.0)", "")),
-        Mutant("scales small gradients up", replace=("max=1.0", "min=0.0")),
-        Mutant(
-            "averages the norms as well",
-            replace=("    mean /= world_size\n", "    mean /= world_size\n    dist.all_reduce(gradient.norm())\n"),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "Is `scale` the same number on all ranks? What becomes of weights that get different updates?",
         "Which gradient's norm has to be held against the limit, and when is that gradient known?",
@@ -153,25 +139,6 @@ def exam_edges(x):
         work.wait()
     return torch.cat([before, x, after])
 ''',
-    mutants=(
-        Mutant("puts the edges at the wrong ends", replace=("[before, x, after]", "[after, x, before]")),
-        Mutant("adds its own edges", replace=("[before, x, after]", "[x[:1], x, x[-1:]]")),
-        Mutant(
-            "uses no tags, and swaps the edges of two ranks",
-            source="""
-def exam_edges(x):
-    left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
-    sent = [dist.isend(x[:1], dst=left), dist.isend(x[-1:], dst=right)]
-    dist.recv(before, src=left)
-    dist.recv(after, src=right)
-    for work in sent:
-        work.wait()
-    return torch.cat([before, x, after])
-""",
-        ),
-        Mutant("tags a message with its sender", replace=("tag=1),", "tag=rank),"), verdict="deadlock"),
-    ),
     hints=(
         "Write down the two messages that rank 1 sends: to whom, and with which tag. Then the two that rank 2 expects.",
         "What comes from the left has travelled to the right. Which tag did its sender give it?",
@@ -237,20 +204,6 @@ def exam_load(stored):
     dist.broadcast(weight, src=0)
     return weight
 ''',
-    mutants=(
-        Mutant("clones after it has transposed", replace=("stored.t().contiguous()", "stored.t().clone()")),
-        Mutant("does not transpose", replace=("stored.t().contiguous()", "stored.clone().reshape(stored.shape[::-1])")),
-        Mutant("takes the last rank's", replace=("src=0", "src=world_size - 1")),
-        Mutant("keeps its own", replace=("    dist.broadcast(weight, src=0)\n", "")),
-        Mutant(
-            "broadcasts the shape as well",
-            replace=(
-                "    dist.broadcast(weight, src=0)\n",
-                "    dist.broadcast(torch.tensor(weight.shape), src=0)\n    dist.broadcast(weight, src=0)\n",
-            ),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "Which rank is right? Compare what rank 1 holds with rank 0's `stored`, number by number, in their order.",
         "`print(weight.shape, weight.stride())` on each rank. Which of the two does a message carry?",
@@ -314,25 +267,6 @@ def exam_accuracy(hits, rows):
     dist.all_reduce(right)
     return right / rows
 ''',
-    mutants=(
-        Mutant("counts repeated rows and divides by the real ones", replace=("hits[:mine]", "hits")),
-        Mutant("leaves out one row too many", replace=("hits[:mine]", "hits[: mine - 1]")),
-        Mutant(
-            "deals out in blocks",
-            replace=("len(range(rank, rows, world_size))", "min(len(hits), max(0, rows - rank * len(hits)))"),
-        ),
-        Mutant(
-            "averages the ranks' accuracies", replace=("hits[:mine].sum()", "hits[:mine].mean() * rows / world_size")
-        ),
-        Mutant(
-            "sums the rows as well",
-            replace=(
-                "    dist.all_reduce(right)\n",
-                "    dist.all_reduce(right)\n    dist.all_reduce(torch.tensor(mine, device=device))\n",
-            ),
-            verdict="not as asked",
-        ),
-    ),
     hints=(
         "Count the rows that all ranks have together. Is it `rows`?",
         "Row i is on rank i % world_size at place i // world_size. Which places of this rank are real rows?",
@@ -398,25 +332,6 @@ def exam_deal(x):
     dist.scatter(mine, parts, src=0)
     return mine
 ''',
-    mutants=(
-        Mutant(
-            "splits into unequal parts",
-            replace=("full.chunk(world_size)", "x.tensor_split(world_size)"),
-            verdict="raises",
-        ),
-        Mutant("puts the zeros in front", replace=("full[: len(x)]", "full[len(full) - len(x) :]")),
-        Mutant(
-            "takes its own rows",
-            replace=(
-                "    dist.scatter(mine, parts, src=0)\n    return mine",
-                "    return full[rank * each : (rank + 1) * each]",
-            ),
-        ),
-        Mutant(
-            "deals out in turn",
-            replace=("list(full.chunk(world_size))", "[full[r::world_size].clone() for r in range(world_size)]"),
-        ),
-    ),
     hints=(
         "What is `len(parts)` for 9 rows and 4 ranks? Try `[len(part) for part in torch.arange(9).chunk(4)]`.",
         "Fill `x` up with zeros first: then every part has the same length, and there are enough of them.",

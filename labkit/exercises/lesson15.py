@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.exercises.lesson15_places import BY_HOSTS, OUT, PLACE
-from labkit.grading.exercise import Budget, Case, Exercise, Mutant
+from labkit.exercises.lesson15_places import BY_HOSTS, OUT, OUT_SLIPS, PLACE
+from labkit.grading.exercise import Budget, Case, Exercise
 from labkit.grading.inputs import counting, draws, vectors
 from labkit.grading.slips import naming
 from labkit.theory import collectives
@@ -121,58 +121,6 @@ def leaders_all_reduce(x, inside, leaders):
     # end
     return total
 ''',
-    mutants=(
-        Mutant(
-            "adds up over all ranks at once",
-            source="""
-def leaders_all_reduce(x, inside, leaders):
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
-""",
-            says="to other hosts",
-        ),
-        Mutant(
-            "hands the result out over all ranks",
-            replace=("dist.broadcast(total, group_src=0, group=inside)", "dist.broadcast(total, src=0)"),
-            says="to other hosts",
-        ),
-        Mutant(
-            "lets every rank add up with the leaders",
-            replace=(
-                "    if leaders is not None:\n        dist.all_reduce(total, group=leaders)\n",
-                "    dist.all_reduce(total, group=leaders)\n",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "does not hand the result out",
-            replace=("    dist.broadcast(total, group_src=0, group=inside)\n", ""),
-        ),
-        Mutant(
-            "adds up between the hosts first",
-            source="""
-def leaders_all_reduce(x, inside, leaders):
-    total = x.clone()
-    if leaders is not None:
-        dist.all_reduce(total, group=leaders)
-    dist.reduce(total, group_dst=0, group=inside)
-    dist.broadcast(total, group_src=0, group=inside)
-    return total
-""",
-        ),
-        Mutant(
-            "takes rank 0 of the world for every host's leader",
-            replace=("dist.reduce(total, group_dst=0, group=inside)", "dist.reduce(total, dst=0, group=inside)"),
-            verdict="raises",
-            says="ValueError",
-        ),
-        Mutant(
-            "forgets the sum within the host",
-            replace=("    dist.reduce(total, group_dst=0, group=inside)\n", ""),
-        ),
-        Mutant("adds into its own x", replace=("total = x.clone()", "total = x"), says="x"),
-    ),
     hints=(
         "A reduce in `inside` to its group rank 0, an all-reduce in `leaders`, a broadcast in `inside`.",
         "`group_dst=0` and `group_src=0` count ranks within the group; `dst` and `src` count them in the world, where "
@@ -222,69 +170,6 @@ def rails_all_reduce(x, inside, rail):
     # end
     return total
 ''',
-    mutants=(
-        Mutant(
-            "adds up over all ranks at once",
-            source="""
-def rails_all_reduce(x, inside, rail):
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
-""",
-            says="to other hosts",
-        ),
-        Mutant(
-            "takes whole buffers across",
-            source="""
-def rails_all_reduce(x, inside, rail):
-    total = x.clone()
-    dist.all_reduce(total, group=inside)
-    dist.all_reduce(total, group=rail)
-    return total
-""",
-            says="to other hosts",
-        ),
-        Mutant(
-            "lets one rank of each host take it all across",
-            source="""
-def rails_all_reduce(x, inside, rail):
-    total = x.clone()
-    dist.all_reduce(total, group=inside)
-    if inside.rank() == 0:
-        dist.all_reduce(total, group=rail)
-    dist.broadcast(total, group_src=0, group=inside)
-    return total
-""",
-            says="to other hosts",
-        ),
-        Mutant("adds up in each host only", replace=("    dist.all_reduce(share, group=rail)\n", "")),
-        Mutant(
-            "takes its share of its own x instead of the host's sum",
-            replace=(
-                "    dist.reduce_scatter(share, list(x.chunk(g)), group=inside)\n",
-                "    share = x.chunk(g)[inside.rank()].clone()\n",
-            ),
-        ),
-        Mutant(
-            "counts its share by its rank in the world",
-            replace=(
-                "    dist.reduce_scatter(share, list(x.chunk(g)), group=inside)\n",
-                "    dist.all_reduce(total.copy_(x), group=inside)\n    share = total.chunk(g)[rank].clone()\n",
-            ),
-            verdict="raises",
-            says="IndexError",
-        ),
-        Mutant(
-            "gathers along the rail",
-            replace=(
-                "dist.all_gather(list(total.chunk(g)), share, group=inside)",
-                "dist.all_gather(list(total.chunk(rail.size())), share, group=rail)",
-            ),
-            verdict="raises",
-            says="RuntimeError",
-        ),
-        Mutant("returns its share", replace=("return total", "return share")),
-    ),
     hints=(
         "After the reduce-scatter in `inside`, each rank has the host's sum of one share. The rank with the same "
         "group rank on every other host has that host's sum of the same share.",
@@ -329,17 +214,6 @@ def broadcast_once(x, hosts, root):
         dist.recv(got, src=entry)
     return got
 '''
-TO_ALL = """
-def broadcast_once(x, hosts, root):
-    got = x.clone()
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(got, dst=other)
-    else:
-        dist.recv(got, src=root)
-    return got
-"""
 CHAIN = """
 def broadcast_once(x, hosts, root):
     got = x.clone()
@@ -369,32 +243,6 @@ BROADCAST = Exercise(
     picture=lambda: counting(4, 2),
     keeps_input=True,
     solution=ONCE,
-    mutants=(
-        Mutant("lets the root send to everybody", source=TO_ALL, verdict="costly", says="from one host to the other"),
-        Mutant("passes it on by the ranks' numbers", source=CHAIN, verdict="costly", says="from one host to the other"),
-        Mutant(
-            "forgets the ranks beside the root",
-            replace=(
-                "    if rank == entry:\n        for other",
-                "    if rank == entry and rank != root:\n        for other",
-            ),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "takes the first rank of every host for the one that has it first",
-            replace=("entry = root if root in here else here[0]", "entry = here[0]"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "takes rank 0 for the root",
-            replace=("    got = x.clone()\n", "    root, got = 0, x.clone()\n"),
-        ),
-        Mutant(
-            "passes its own x on",
-            replace=("                dist.send(got, dst=other)", "                dist.send(x, dst=other)"),
-        ),
-        Mutant("writes into its own x", replace=("got = x.clone()", "got = x"), says="x"),
-    ),
     hints=(
         "In each host one rank has it first: the root in its own host, any one you like in the others.",
         "The root sends to that rank of every other host. After that, each of these ranks sends to the others on its "
@@ -407,4 +255,4 @@ BROADCAST = Exercise(
     ),
 )
 
-EXERCISES = (naming(OUT), LEADERS, RAILS, PLACE, BY_HOSTS, BROADCAST)  # as the lesson asks them
+EXERCISES = (naming(OUT, OUT_SLIPS), LEADERS, RAILS, PLACE, BY_HOSTS, BROADCAST)  # as the lesson asks them

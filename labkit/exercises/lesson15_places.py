@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 
 # -- where am I? ------------------------------------------------------------------------------------------------------
 
@@ -53,25 +53,6 @@ def my_place(host):
     hosts = comms.all_gather(host)
     return hosts[:rank].count(host), hosts.count(host), list(dict.fromkeys(hosts)).index(host)
 ''',
-    mutants=(
-        Mutant(
-            "takes it that all hosts have as many ranks, in a row",
-            replace=(
-                "return hosts[:rank].count(host), hosts.count(host), list(dict.fromkeys(hosts)).index(host)",
-                "size = hosts.count(host)\n    return rank % size, size, rank // size",
-            ),
-        ),
-        Mutant("numbers the hosts by the alphabet", replace=("list(dict.fromkeys(hosts))", "sorted(set(hosts))")),
-        Mutant("counts itself among those before it", replace=("hosts[:rank]", "hosts[: rank + 1]")),
-        Mutant("takes a host's lowest rank for its number", replace=("list(dict.fromkeys(hosts))", "hosts")),
-        Mutant("counts the hosts instead of the ranks on its own", replace=("hosts.count(host),", "len(set(hosts)),")),
-        Mutant("takes its rank for its local rank", replace=("hosts[:rank].count(host)", "rank")),
-        Mutant(
-            "asks the others on rank 0 only",
-            replace=("comms.all_gather(host)", "comms.all_gather(host) if rank == 0 else [host] * world_size"),
-            verdict="deadlock",
-        ),
-    ),
     hints=(
         "`hosts = comms.all_gather(host)` is the list of all names, index = rank. All the rest is counting in it.",
         "How many ranks **before** this one have the same name? That is the local rank.",
@@ -146,49 +127,6 @@ def ring_by_hosts(home):
     """Return the ranks in the order of a ring that changes hosts as few times as it can."""
     return sorted(range(len(home)), key=lambda r: home[r])
 ''',
-    mutants=(
-        Mutant(
-            "goes by the ranks' numbers",
-            replace=("sorted(range(len(home)), key=lambda r: home[r])", "list(range(len(home)))"),
-            says="from host to host 8 times, and 2 is enough",
-        ),
-        Mutant(
-            "takes a rank of each host in turn",
-            replace=("key=lambda r: home[r]", "key=lambda r: (home[:r].count(home[r]), home[r])"),
-        ),
-        Mutant(
-            "begins with its own host",
-            replace=("key=lambda r: home[r]", "key=lambda r: (home[r] != home[rank], home[r])"),
-            says="do not agree",
-        ),
-        Mutant(
-            "returns the hosts in order, not the ranks",
-            replace=("sorted(range(len(home)), key=lambda r: home[r])", "sorted(home)"),
-            says="does not have each",
-        ),
-        Mutant(
-            "takes one rank of each host",
-            replace=(
-                "sorted(range(len(home)), key=lambda r: home[r])",
-                "[home.index(name) for name in sorted(set(home))]",
-            ),
-            says="does not have each",
-        ),
-        Mutant(
-            "goes through the hosts and comes back the same way",
-            source="""
-def ring_by_hosts(home):
-    there = [home.index(name) for name in sorted(set(home))]
-    back = sorted(set(range(len(home))) - set(there), key=lambda r: (home[r], r), reverse=True)
-    return there + back
-""",
-        ),
-        Mutant(
-            "asks the others",
-            replace=("    return sorted", "    home = comms.all_gather(home)[0]\n    return sorted"),
-            verdict="forbidden",
-        ),
-    ),
     hints=(
         "If all ranks of a host follow one another, the ring leaves each host once. It cannot do with less.",
         "Sort the ranks by their hosts: `sorted(range(len(home)), key=…)`.",
@@ -264,42 +202,6 @@ def bytes_out_of_hosts(order, home, nbytes):
     # end
     return out
 ''',
-    mutants=(
-        Mutant(
-            "forgets the way from the last rank to the first",
-            replace=("in enumerate(order):", "in enumerate(order[:-1]):"),
-        ),
-        Mutant("counts a reduce-scatter only", replace=("2 * (n - 1) * nbytes / n", "(n - 1) * nbytes / n")),
-        Mutant("takes whole buffers for the messages", replace=("2 * (n - 1) * nbytes / n", "2 * (n - 1) * nbytes")),
-        Mutant("counts what stays inside, too", replace=("if home[sender] != home[receiver]:", "if True:")),
-        Mutant(
-            "takes the places in the ring for the ranks",
-            replace=("home[sender] != home[receiver]", "home[place] != home[(place + 1) % n]"),
-        ),
-        Mutant(
-            "divides by the number of hosts",
-            replace=("2 * (n - 1) * nbytes / n", "2 * (len(out) - 1) * nbytes / len(out)"),
-        ),
-        Mutant(
-            "counts a host once, however many times the ring leaves it",
-            replace=("out[home[sender]] += 2", "out[home[sender]] = 2"),
-        ),
-        Mutant(
-            "counts what comes in as well",
-            replace=(
-                "out[home[sender]] += 2 * (n - 1) * nbytes / n",
-                "out[home[sender]] += 2 * (n - 1) * nbytes / n\n"
-                "            out[home[receiver]] += 2 * (n - 1) * nbytes / n",
-            ),
-        ),
-        Mutant(
-            "goes over the end of the ring",
-            replace=("order[(place + 1) % n]", "order[place + 1]"),
-            verdict="raises",
-            says="IndexError",
-        ),
-        Mutant("takes the world's size for the ring's", replace=("    n = len(order)\n", "    n = world_size\n")),
-    ),
     hints=(
         "Each rank sends to the next one 2 (N - 1) chunks of S/N bytes. That counts only if the next one is on another "
         "host.",
@@ -309,5 +211,23 @@ def bytes_out_of_hosts(order, home, nbytes):
         "What counts is how many times the ring leaves a host. Each time costs 2 S (N - 1)/N, nearly 2 S on many ranks."
     ),
 )
+
+OUT_SLIPS = {
+    "forgets the way from the last rank to the first": ("in enumerate(order):", "in enumerate(order[:-1]):"),
+    "counts a reduce-scatter only": ("2 * (n - 1) * nbytes / n", "(n - 1) * nbytes / n"),
+    "takes whole buffers for the messages": ("2 * (n - 1) * nbytes / n", "2 * (n - 1) * nbytes"),
+    "counts what stays inside, too": ("if home[sender] != home[receiver]:", "if True:"),
+    "takes the places in the ring for the ranks": (
+        "home[sender] != home[receiver]",
+        "home[place] != home[(place + 1) % n]",
+    ),
+    "divides by the number of hosts": ("2 * (n - 1) * nbytes / n", "2 * (len(out) - 1) * nbytes / len(out)"),
+    "counts a host once, however many times the ring leaves it": ("out[home[sender]] += 2", "out[home[sender]] = 2"),
+    "counts what comes in as well": (
+        "out[home[sender]] += 2 * (n - 1) * nbytes / n",
+        "out[home[sender]] += 2 * (n - 1) * nbytes / n; out[home[receiver]] += 2 * (n - 1) * nbytes / n",
+    ),
+    "takes the world's size for the ring's": ("n = len(order)", "n = world_size"),
+}
 
 EXERCISES: tuple[Exercise, ...] = ()  # they stand among those of lesson15.py

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.theory import nccl_log, schedules, topology
 
 
@@ -63,26 +63,6 @@ def pcie_path(mine, theirs):
         return "PHB"
     return "PIX" if mine[0] == theirs[0] else "PXB"
 ''',
-    mutants=(
-        Mutant("takes the CPU for a switch", replace=("set(mine[:-1]) & set(theirs[:-1])", "set(mine) & set(theirs)")),
-        Mutant("does not ask for the CPU", replace=("mine[-1] != theirs[-1]", "mine[:1] != theirs[:1] and False")),
-        Mutant(
-            "takes any switch that both are below for PIX",
-            replace=('"PIX" if mine[0] == theirs[0] else "PXB"', '"PIX"'),
-        ),
-        Mutant(
-            "looks at the nearest switch only",
-            replace=("not set(mine[:-1]) & set(theirs[:-1])", "mine[0] != theirs[0] or len(mine) == 1"),
-        ),
-        Mutant("swaps PXB and PHB", replace=('return "PHB"', 'return "PXB"')),
-        Mutant(
-            "takes it that a switch is above everything",
-            replace=("not set(mine[:-1]) & set(theirs[:-1])", "mine[1] == mine[-1] and mine[0] != theirs[0]"),
-            verdict="raises",
-            says="out of range",
-        ),
-        Mutant("takes equal depths for PIX", replace=("mine[0] == theirs[0]", "len(mine) == len(theirs)")),
-    ),
     hints=(
         "The CPU stands last. What does it mean if the two have different ones?",
         "Everything but the last is a switch. If the two have none in common, the path goes through the CPU.",
@@ -150,33 +130,6 @@ def choose_nics(rows):
         chosen.append(nic)
     return chosen
 ''',
-    mutants=(
-        Mutant("sorts the words by their letters", replace=("order.index(path)", "path")),
-        Mutant("gives all GPUs of a switch the same NIC", replace=("        taken[nic] += 1\n", "")),
-        Mutant(
-            "takes the NIC with the GPU's number",
-            replace=("nic = min(far)[2]", "nic = len(chosen) % len(row)"),
-        ),
-        Mutant(
-            "spreads the GPUs first, and then looks at the path",
-            replace=("(order.index(path), taken[i], i)", "(taken[i], order.index(path), i)"),
-        ),
-        Mutant("takes NODE for nearer than PHB", replace=('"PHB", "NODE"', '"NODE", "PHB"')),
-        Mutant(
-            "takes the last of equal ones",
-            replace=(
-                "        nic = min(far)[2]\n",
-                "        nic = max(i for f, t, i in far if (f, t) == min(far)[:2])\n",
-            ),
-        ),
-        Mutant(
-            "knows no host bridges",
-            replace=('"PXB", "PHB", "NODE"', '"PXB", "NODE"'),
-            verdict="raises",
-            says="PHB",
-        ),
-        Mutant("takes the farthest", replace=("min(far)", "max(far)")),
-    ),
     hints=(
         "The alphabet does not know which path is nearer. Write the five words in their order, and use `.index`.",
         "Keep a list that counts how many GPUs have taken each NIC.",
@@ -236,22 +189,6 @@ def tree_parents(place, n):
     return [first(place), (up + 1) % n if up >= 0 else -1]
     # end
 ''',
-    mutants=(
-        Mutant("mirrors for odd n as well", replace=("if n % 2 == 0:", "if True:")),
-        Mutant("shifts for even n as well", replace=("if n % 2 == 0:", "if False:")),
-        Mutant("leaves the second root with a parent", replace=("n - 1 - up if up >= 0 else -1", "n - 1 - up")),
-        Mutant("does not turn the parent's number back", replace=("n - 1 - up if up >= 0 else -1", "up")),
-        Mutant("shifts the other way", replace=("first((place - 1) % n)", "first((place + 1) % n)")),
-        Mutant("forgets that the parent is shifted, too", replace=("(up + 1) % n if up >= 0 else -1", "up")),
-        Mutant("climbs out of the tree", replace=("return up if up < n else r ^ bit", "return up")),
-        Mutant(
-            "counts the mirror from n on",
-            replace=("first(n - 1 - place)", "[first(r) for r in range(n)][n - place]"),
-            verdict="raises",
-            says="out of range",
-        ),
-        Mutant("returns the first tree twice", replace=("first(n - 1 - place)", "n - 1 - first(place)")),
-    ),
     hints=(
         "`first` is the first tree already. The second one asks it about another node, and turns the answer back.",
         "Mirrored: ask about n - 1 - place. The answer is a place in the mirror as well: its node is n - 1 - answer. "
@@ -310,20 +247,6 @@ def pat_sends(place, n, step):
     chunks = [(place + far) % n for far in range(0, n - d, 2 * d)]
     return [(place - d) % n, sorted(chunks)]
 ''',
-    mutants=(
-        Mutant("begins with the nearest jump", replace=("2 ** (steps - 1 - step)", "2**step")),
-        Mutant("sends to the rank d after it", replace=("(place - d) % n", "(place + d) % n")),
-        Mutant("goes all the way round", replace=("range(0, n - d, 2 * d)", "range(0, n, 2 * d)")),
-        Mutant("sends its own chunk only", replace=("range(0, n - d, 2 * d)", "range(1)")),
-        Mutant("takes every d-th chunk", replace=("range(0, n - d, 2 * d)", "range(0, n - d, d)")),
-        Mutant("sends what the receiver had first", replace=("(place + far) % n", "(place - d + far) % n")),
-        Mutant(
-            "rounds the number of steps down",
-            replace=("(n - 1).bit_length()", "n.bit_length() - 1"),
-            verdict="raises",
-            says="float",
-        ),
-    ),
     hints=(
         "Write the distances down for n = 8: 4, 2, 1. In step 0 a rank has its own chunk only.",
         "In step 1 (d = 2) it has its own and the one that came from 4 after it: `place` and `place + 4`.",
@@ -388,22 +311,6 @@ def leaves_node(algorithm, first, second, gpus, nbytes):
         return [float(nbytes)] * nodes
     return [sum(nbytes / 2 * ((tree[m] >= 0) + tree.count(m)) for tree in (first, second)) for m in range(nodes)]
 ''',
-    mutants=(
-        Mutant("goes round the ring once", replace=("2 * nbytes * (n - 1) / n", "nbytes * (n - 1) / n")),
-        Mutant("counts nodes in the ring, and no ranks", replace=("n = nodes * gpus", "n = nodes")),
-        Mutant("sends the whole buffer through each tree", replace=("nbytes / 2 *", "nbytes *")),
-        Mutant("forgets the way down", replace=("((tree[m] >= 0) + tree.count(m))", "(tree[m] >= 0)")),
-        Mutant("lets the root send up", replace=("(tree[m] >= 0)", "1")),
-        Mutant("uses one tree for both halves", replace=("in (first, second))", "in (first, first))")),
-        Mutant(
-            "looks for a child of every node",
-            replace=("tree.count(m)", "(tree.index(m) >= 0)"),
-            verdict="raises",
-            says="not in list",
-        ),
-        Mutant("counts what comes back from the switch", replace=("float(nbytes)", "2 * float(nbytes)")),
-        Mutant("has every rank send to the switch", replace=("[float(nbytes)]", "[float(nbytes) * gpus]")),
-    ),
     hints=(
         "What leaves a node in the ring is what one rank sends: lesson 06 has it.",
         "In a tree a node sends its half of the buffer up once, unless it is the root, and down once to each child. "
@@ -470,22 +377,6 @@ def ran_as(line):
     low, high = words[8].partition("={")[2].rstrip("}").split("..")
     return [names[op], int(size), algorithm.lower(), protocol.lower(), int(high) - int(low) + 1]
 ''',
-    mutants=(
-        Mutant(
-            "takes the last channel's number for how many", replace=("int(high) - int(low) + 1", "max(int(high), 1)")
-        ),
-        Mutant("counts the channels from 0 on", replace=("int(high) - int(low) + 1", "int(high) + 1")),
-        Mutant("leaves the last channel out", replace=("int(high) - int(low) + 1", "int(high) - int(low)")),
-        Mutant("leaves the bytes a text", replace=("int(size)", "size")),
-        Mutant("swaps algorithm and protocol", replace=("words[5], words[7]", "words[7], words[5]")),
-        Mutant("keeps NCCL's name of the operation", replace=("names[op]", "op")),
-        Mutant(
-            "counts the words from the beginning of the line",
-            replace=('line.split("NCCL INFO ")[1].split()', "line.split()"),
-            verdict="raises",
-            says="unpack",
-        ),
-    ),
     hints=(
         'Whatever stands before `NCCL INFO ` can be cut off: `line.split("NCCL INFO ")[1]`. What is left, `.split()` '
         "takes apart into words.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.slips import naming
 
 # -- what a GPU holds -------------------------------------------------------------------------------------------------
@@ -85,33 +85,6 @@ def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequenc
         "activations": alive * in_one,
     }
 ''',
-    mutants=(
-        Mutant("keeps one micro-batch, as without a pipeline", replace=("min(pipe, micro)", "1"), says="activations"),
-        Mutant("keeps all micro-batches, as GPipe does", replace=("min(pipe, micro)", "micro"), says="activations"),
-        Mutant("counts micro-batches that do not exist", replace=("min(pipe, micro)", "pipe"), says="activations"),
-        Mutant("cuts all activations by tensor", replace=("10 + 24 / tensor", "34 / tensor"), says="activations"),
-        Mutant(
-            "lets sequence parallelism change nothing",
-            replace=("34 / tensor if sequence else 10", "10"),
-            says="activations",
-        ),
-        Mutant(
-            "shards over all GPUs",
-            replace=("12 * mine / (data", "12 * mine / (data * tensor * pipe"),
-            says="optimizer",
-        ),
-        Mutant("shards gradients in stage 1", replace=("zero >= 2", "zero >= 1"), says="gradients"),
-        Mutant("shards only in its own stage", replace=("zero >= 1", "zero == 1"), says="optimizer"),
-        Mutant("forgets that the copies share the batch", replace=("tokens / data / micro", "tokens / micro")),
-        Mutant("does not cut the weights by pipe", replace=("/ (tensor * pipe)", "/ tensor")),
-        Mutant("does not cut the layers' activations by pipe", replace=("layers / pipe  # of", "layers  # of")),
-        Mutant(
-            "asks the other ranks",
-            replace=("    alive = ", "    dist.barrier()\n    alive = "),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "First the weights of this GPU: those of its layers, `layers / pipe`, cut by `tensor`. The states follow.",
         "One micro-batch has `tokens / data / micro` tokens. What does this GPU keep of it? Then: how many are alive?",
@@ -194,40 +167,6 @@ def mates(order, sizes, rank, along):
     first = rank - place * step
     return [first + i * step for i in range(sizes[along])]
 ''',
-    mutants=(
-        Mutant("takes the first dimension for the neighbours", replace=("reversed(order)", "order")),
-        Mutant(
-            "always takes the usual order",
-            replace=("reversed(order)", '("tensor", "data", "pipe")'),
-        ),
-        Mutant(
-            "begins at the rank itself",
-            replace=("first = rank - place * step", "first = rank"),
-        ),
-        Mutant(
-            "takes neighbours for every group",
-            replace=("        step *= sizes[name]\n", "        step = 1\n"),
-        ),
-        Mutant(
-            "begins every group in the first rank",
-            replace=("first = rank - place * step", "first = rank % step"),
-        ),
-        Mutant(
-            "takes all ranks in the same place along the dimension",
-            replace=(
-                "return [first + i * step for i in range(sizes[along])]",
-                "world = step\n    for name in order[: order.index(along) + 1]:\n        world *= sizes[name]\n"
-                "    return [r for r in range(world) if r // step % sizes[along] == place]",
-            ),
-        ),
-        Mutant("counts places up to the end of the world", replace=("rank // step % sizes[along]", "rank // step")),
-        Mutant(
-            "asks the other ranks",
-            replace=("    step = 1", "    dist.barrier()\n    step = 1"),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "How far apart are two neighbours of the group in the numbers of the ranks? For the last dimension it is 1.",
         "The distance is the product of the sizes of all dimensions that come **after** `along` in `order`.",
@@ -308,38 +247,6 @@ def leaves_host(groups, size, per_host):
                 out[host] = out.get(host, 0) + each
     return max(out.values(), default=0.0)
 ''',
-    mutants=(
-        Mutant("does not close the ring", replace=("ranks[1:] + ranks[:1]", "ranks[1:]")),
-        Mutant("counts every message", replace=("following // per_host != host", "following != rank")),
-        Mutant(
-            "adds up all hosts", replace=("return max(out.values(), default=0.0)", "return float(sum(out.values()))")
-        ),
-        Mutant("sends the whole buffer twice", replace=("2 * size * (len(ranks) - 1) / len(ranks)", "2 * size")),
-        Mutant(
-            "sends once, as a reduce-scatter does",
-            replace=("2 * size * (len(ranks) - 1) / len(ranks)", "size * (len(ranks) - 1) / len(ranks)"),
-        ),
-        Mutant(
-            "takes the number of all ranks for that of the group",
-            replace=("2 * size * (len(ranks) - 1) / len(ranks)", "2 * size * (world_size - 1) / world_size"),
-        ),
-        Mutant("takes `rank % per_host` for the host", replace=("host = rank // per_host", "host = rank % per_host")),
-        Mutant("forgets the groups before the last one", replace=("out.get(host, 0) + each", "each")),
-        Mutant(
-            "counts what comes in as well",
-            replace=(
-                "out[host] = out.get(host, 0) + each",
-                "out[host] = out.get(host, 0) + each\n"
-                "                out[following // per_host] = out.get(following // per_host, 0) + each",
-            ),
-        ),
-        Mutant(
-            "fails where nothing leaves",
-            replace=("max(out.values(), default=0.0)", "max(out.values())"),
-            verdict="raises",
-            says="empty",
-        ),
-    ),
     hints=(
         "Go round each ring: a rank, and the one that follows it. `zip(ranks, ranks[1:] + ranks[:1])` has the pairs.",
         "Only a pair in two different hosts counts, for the host that sends. Keep a dict from host to bytes.",
@@ -351,4 +258,52 @@ def leaves_host(groups, size, per_host):
     ),
 )
 
-EXERCISES = tuple(map(naming, (MEMORY, MATES, LEAVES)))
+MEMORY_SLIPS = {
+    "keeps one micro-batch, as without a pipeline": ("min(pipe, micro)", "1"),
+    "keeps all micro-batches, as GPipe does": ("min(pipe, micro)", "micro"),
+    "counts micro-batches that do not exist": ("min(pipe, micro)", "pipe"),
+    "cuts all activations by tensor": ("10 + 24 / tensor", "34 / tensor"),
+    "lets sequence parallelism change nothing": ("34 / tensor if sequence else 10", "10"),
+    "shards over all GPUs": ("12 * mine / (data", "12 * mine / (data * tensor * pipe"),
+    "shards gradients in stage 1": ("zero >= 2", "zero >= 1"),
+    "shards only in its own stage": ("zero >= 1", "zero == 1"),
+    "forgets that the copies share the batch": ("tokens / data / micro", "tokens / micro"),
+    "does not cut the weights by pipe": ("/ (tensor * pipe)", "/ tensor"),
+    "does not cut the layers' activations by pipe": ("layers / pipe  # of", "layers  # of"),
+}
+
+MATES_SLIPS = {
+    "takes the first dimension for the neighbours": ("reversed(order)", "order"),
+    "always takes the usual order": ("reversed(order)", '("tensor", "data", "pipe")'),
+    "begins at the rank itself": ("first = rank - place * step", "first = rank"),
+    "takes neighbours for every group": ("step *= sizes[name]", "step = 1"),
+    "begins every group in the first rank": ("first = rank - place * step", "first = rank % step"),
+    "takes all ranks in the same place along the dimension": (
+        "return [first + i * step for i in range(sizes[along])]",
+        "import math; return [r for r in range(math.prod(sizes.values())) if r // step % sizes[along] == place]",
+    ),
+    "counts places up to the end of the world": ("rank // step % sizes[along]", "rank // step"),
+}
+
+LEAVES_SLIPS = {
+    "does not close the ring": ("ranks[1:] + ranks[:1]", "ranks[1:]"),
+    "counts every message": ("following // per_host != host", "following != rank"),
+    "adds up all hosts": ("return max(out.values(), default=0.0)", "return float(sum(out.values()))"),
+    "sends the whole buffer twice": ("2 * size * (len(ranks) - 1) / len(ranks)", "2 * size"),
+    "sends once, as a reduce-scatter does": (
+        "2 * size * (len(ranks) - 1) / len(ranks)",
+        "size * (len(ranks) - 1) / len(ranks)",
+    ),
+    "takes the number of all ranks for that of the group": (
+        "2 * size * (len(ranks) - 1) / len(ranks)",
+        "2 * size * (world_size - 1) / world_size",
+    ),
+    "takes `rank % per_host` for the host": ("host = rank // per_host", "host = rank % per_host"),
+    "forgets the groups before the last one": ("out.get(host, 0) + each", "each"),
+    "counts what comes in as well": (
+        "out[host] = out.get(host, 0) + each",
+        "out[host] = out.get(host, 0) + each; out[following // per_host] = out.get(following // per_host, 0) + each",
+    ),
+}
+
+EXERCISES = (naming(MEMORY, MEMORY_SLIPS), naming(MATES, MATES_SLIPS), naming(LEAVES, LEAVES_SLIPS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.grading.exercise import NOTHING, Case, Exercise, Mutant
+from labkit.grading.exercise import NOTHING, Case, Exercise
 from labkit.grading.slips import naming
 
 # -- micro-batches for a small bubble ---------------------------------------------------------------------------------
@@ -66,21 +66,6 @@ def fewest_micro(rows, data, pipe, most):
             return micro
     return None
 ''',
-    mutants=(
-        Mutant("forgets that the copies share the batch", replace=("rows // data", "rows")),
-        Mutant("makes micro-batches that are not equal", replace=("mine % micro == 0 and ", "")),
-        Mutant("divides by the micro-batches alone", replace=("/ (micro + pipe - 1)", "/ micro")),
-        Mutant("counts all stages as idle", replace=("(pipe - 1) / (", "pipe / (")),
-        Mutant("wants less than the limit", replace=("<= most", "< most"), says="exactly the limit"),
-        Mutant("leaves out one sequence each", replace=("range(1, mine + 1)", "range(1, mine)")),
-        Mutant("takes as many as there are", replace=("    return None", "    return mine")),
-        Mutant(
-            "asks the other ranks",
-            replace=("    mine = ", "    dist.barrier()\n    mine = "),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "A copy has `rows // data` sequences. Try 1, 2, 3 … micro-batches, and skip what does not divide that.",
         "The first one whose bubble is at most `most` is the answer. If the loop ends without one, return None.",
@@ -166,27 +151,6 @@ def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro
     }
     return [name for name, is_there in faults.items() if is_there]
 ''',
-    mutants=(
-        Mutant(
-            "stops at the first fault",
-            replace=(
-                "return [name for name, is_there in faults.items() if is_there]",
-                "return [name for name, is_there in faults.items() if is_there][:1]",
-            ),
-        ),
-        Mutant("accepts a mesh that leaves GPUs idle", replace=("!= gpus", "> gpus")),
-        Mutant("wants more heads than ranks only", replace=("heads % tensor != 0", "heads < tensor")),
-        Mutant("checks the layers against tensor", replace=("layers % pipe", "layers % tensor")),
-        Mutant("forgets the copies", replace=("rows % (data * micro)", "rows % micro")),
-        Mutant("wants enough sequences only", replace=("rows % (data * micro) != 0", "rows < data * micro")),
-        Mutant("lets a group lie across two hosts", replace=("per_host % tensor != 0", "per_host < tensor")),
-        Mutant(
-            "asks the other ranks",
-            replace=("    faults = {", "    dist.barrier()\n    faults = {"),
-            verdict="forbidden",
-            says="barrier",
-        ),
-    ),
     hints=(
         "Each fault is one line: a product that is not `gpus`, or a remainder that is not 0.",
         "A micro-batch of a copy has `rows / data / micro` sequences. When is that a whole number?",
@@ -199,4 +163,24 @@ def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro
     ),
 )
 
-EXERCISES = tuple(map(naming, (FEWEST, WRONG)))
+FEWEST_SLIPS = {
+    "forgets that the copies share the batch": ("rows // data", "rows"),
+    "makes micro-batches that are not equal": ("mine % micro == 0 and", ""),
+    "divides by the micro-batches alone": ("/ (micro + pipe - 1)", "/ micro"),
+    "counts all stages as idle": ("(pipe - 1) / (", "pipe / ("),
+    "wants less than the limit": ("<= most", "< most"),
+    "leaves out one sequence each": ("range(1, mine + 1)", "range(1, mine)"),
+    "takes as many as there are": ("return None", "return mine"),
+}
+
+WRONG_SLIPS = {
+    "stops at the first fault": ("if is_there]", "if is_there][:1]"),
+    "accepts a mesh that leaves GPUs idle": ("!= gpus", "> gpus"),
+    "wants more heads than ranks only": ("heads % tensor != 0", "heads < tensor"),
+    "checks the layers against tensor": ("layers % pipe", "layers % tensor"),
+    "forgets the copies": ("rows % (data * micro)", "rows % micro"),
+    "wants enough sequences only": ("rows % (data * micro) != 0", "rows < data * micro"),
+    "lets a group lie across two hosts": ("per_host % tensor != 0", "per_host < tensor"),
+}
+
+EXERCISES = (naming(FEWEST, FEWEST_SLIPS), naming(WRONG, WRONG_SLIPS))

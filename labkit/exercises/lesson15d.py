@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Exercise, Mutant
+from labkit.grading.exercise import Case, Exercise
 from labkit.grading.promises import Calls
 from labkit.theory.events import slowest
 from labkit.theory.formulas import figures
@@ -73,41 +73,6 @@ def served(arrives, takes):
         ends[i] = free
     return ends
 ''',
-    mutants=(
-        Mutant(
-            "lets every message pass at once, as if it were alone",
-            replace=("free = max(free, arrives[i].item()) + takes[i].item()", "free = (arrives[i] + takes[i]).item()"),
-            says="three messages at once",
-        ),
-        Mutant(
-            "begins with the first message, even where there is none",
-            replace=("torch.zeros_like(arrives), 0.0", "torch.zeros_like(arrives), arrives.min().item()"),
-            verdict="raises",
-            says="no message",
-        ),
-        Mutant(
-            "lets a link begin before the message is there",
-            replace=("max(free, arrives[i].item())", "free"),
-        ),
-        Mutant(
-            "serves in the order of the list", replace=("arrives.argsort(stable=True).tolist()", "range(len(arrives))")
-        ),
-        Mutant(
-            "returns the moments in the order of arrival",
-            replace=("        ends[i] = free\n", "        ends[(ends > 0).sum()] = free\n"),
-        ),
-        Mutant(
-            "serves the last to come first", replace=("argsort(stable=True)", "argsort(stable=True, descending=True)")
-        ),
-        Mutant("serves the shortest first", replace=("arrives.argsort(stable=True)", "takes.argsort(stable=True)")),
-        Mutant(
-            "returns when each begins",
-            replace=(
-                "        free = max(free, arrives[i].item()) + takes[i].item()\n        ends[i] = free\n",
-                "        ends[i] = max(free, arrives[i].item())\n        free = ends[i].item() + takes[i].item()\n",
-            ),
-        ),
-    ),
     hints=(
         "Keep one number: the moment from which on the link is free.",
         "A message begins when it is there **and** the link is free: `max(free, arrives[i])`.",
@@ -171,33 +136,6 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     between = 2 * (hosts - 1) * (far + part / hosts / nic)
     return inside + between
 ''',
-    mutants=(
-        Mutant("sends the whole buffer between the hosts", replace=("part / hosts / nic", "nbytes / hosts / nic")),
-        Mutant(
-            "divides by the number of other hosts, even where there is none",
-            replace=(
-                "(hosts - 1) * (far + part / hosts / nic)",
-                "((hosts - 1) * far + part / (hosts / (hosts - 1)) / nic)",
-            ),
-            verdict="raises",
-            says="one host",
-        ),
-        Mutant("forgets to gather in the hosts", replace=("2 * (gpus - 1)", "(gpus - 1)")),
-        Mutant("reduces between the hosts, and hands nothing out", replace=("2 * (hosts - 1)", "(hosts - 1)")),
-        Mutant(
-            "sends all of a rank's part in every round between the hosts",
-            replace=("part / hosts / nic", "part / nic"),
-        ),
-        Mutant("counts one round too many", replace=("2 * (hosts - 1)", "2 * hosts")),
-        Mutant(
-            "takes the slower part alone, as if the two ran together",
-            replace=("inside + between", "max(inside, between)"),
-        ),
-        Mutant(
-            "counts the ranks, not the hosts, between the hosts",
-            replace=("2 * (hosts - 1) * (far", "2 * (hosts * gpus - 1) * (far"),
-        ),
-    ),
     hints=(
         "A ring of k ranks on a buffer of B bytes: k - 1 rounds of B / k bytes for a reduce-scatter, as many for an "
         "all-gather, and both for an all-reduce.",
@@ -247,34 +185,6 @@ def expected_wait(hiccup, ranks):
     """Return the seconds that a rank waits for the slowest, on average."""
     return hiccup * sum(1 / k for k in range(2, ranks + 1))
 ''',
-    mutants=(
-        Mutant(
-            "returns what the slowest takes, not what one waits for it",
-            replace=("range(2,", "range(1,"),
-            says="one rank",
-        ),
-        Mutant("counts from 0", replace=("range(2,", "range("), verdict="raises", says="ZeroDivisionError"),
-        Mutant("leaves out the last rank", replace=("ranks + 1)", "ranks)"), says="two ranks"),
-        Mutant(
-            "takes the logarithm, which is 0.58 hiccups short",
-            source="""
-import math
-
-
-def expected_wait(hiccup, ranks):
-    return hiccup * math.log(ranks)
-""",
-        ),
-        Mutant(
-            "waits for one hiccup, however many ranks there are",
-            replace=("sum(1 / k for k in range(2, ranks + 1))", "(ranks > 1)"),
-        ),
-        Mutant("adds up the hiccups of all others", replace=("sum(1 / k for k in range(2, ranks + 1))", "(ranks - 1)")),
-        Mutant(
-            "averages over the ranks once more",
-            replace=("for k in range(2, ranks + 1))", "for k in range(2, ranks + 1)) / ranks"),
-        ),
-    ),
     hints=(
         "A rank is done, on average, after one hiccup. The slowest is done after 1 + 1/2 + … + 1/N of them.",
         "The difference of the two is what is asked for.",
@@ -332,35 +242,6 @@ def steps_between_checkpoints(mtbf, ranks, save, step):
     seconds = (2 * save * mtbf / ranks) ** 0.5
     return max(1, round(seconds / step))
 ''',
-    mutants=(
-        Mutant("takes the time between failures of one rank", replace=("mtbf / ranks", "mtbf")),
-        Mutant(
-            "asks all ranks for a number that each of them can compute",
-            replace=(
-                "    return max(1, round(seconds / step))\n",
-                "    found = torch.tensor(max(1, round(seconds / step)), device=device)\n"
-                "    dist.all_reduce(found, op=dist.ReduceOp.MAX)\n    return found.item()\n",
-            ),
-            verdict="not as asked",
-        ),
-        Mutant("forgets the 2", replace=("(2 * save", "(save")),
-        Mutant("returns seconds", replace=("seconds / step", "seconds")),
-        Mutant(
-            "divides the interval by the ranks, not the time between failures",
-            replace=("* mtbf / ranks) ** 0.5", "* mtbf) ** 0.5 / ranks"),
-        ),
-        Mutant(
-            "may save after 0 steps, which is always",
-            replace=("max(1, round(seconds / step))", "round(seconds / step)"),
-            says="longer than the best",
-        ),
-        Mutant("takes no root", replace=(" ** 0.5", "")),
-        Mutant(
-            "counts the checkpoint as a part of the interval",
-            replace=("round(seconds / step)", "round((seconds - save) / step)"),
-        ),
-        Mutant("rounds down", replace=("round(seconds / step)", "int(seconds / step)")),
-    ),
     hints=(
         "100,000 ranks of which each fails every five years: how often does **one of them** fail?",
         "M = `mtbf / ranks`; then √(2 · `save` · M) seconds, divided by `step`.",
@@ -426,31 +307,6 @@ def bytes_over_the_spine(order, leaf, nbytes):
     crossing = (switch != switch.roll(-1)).sum().item()
     return crossing * 2 * (n - 1) / n * nbytes
 ''',
-    mutants=(
-        Mutant(
-            "leaves the ring open at its end", replace=("(switch != switch.roll(-1))", "(switch[1:] != switch[:-1])")
-        ),
-        Mutant(
-            "goes by the place in the ring, not by the host",
-            replace=("order // leaf", "torch.arange(len(order)) // leaf"),
-            says="dealt out",
-        ),
-        Mutant(
-            "looks for a host after the last one",
-            replace=(
-                "(switch != switch.roll(-1)).sum().item()",
-                "sum(int(switch[i] != switch[i + 1]) for i in range(n))",
-            ),
-            verdict="raises",
-            says="IndexError",
-        ),
-        Mutant("counts what stays below a switch", replace=("switch != switch.roll(-1)", "switch == switch.roll(-1)")),
-        Mutant("counts half an all-reduce", replace=("crossing * 2 * (n - 1)", "crossing * (n - 1)")),
-        Mutant("sends the buffer whole", replace=("* 2 * (n - 1) / n * nbytes", "* 2 * (n - 1) * nbytes")),
-        Mutant("counts hosts that differ, not switches", replace=("order // leaf, len(order)", "order, len(order)")),
-        Mutant("counts what goes up and what comes down", replace=("crossing * 2 *", "crossing * 4 *")),
-        Mutant("takes the remainder for the switch", replace=("order // leaf", "order % leaf")),
-    ),
     hints=(
         "The leaf switch of host h is `h // leaf`.",
         "Each host sends 2 S (n - 1) / n bytes, all of them to the next one in the ring.",

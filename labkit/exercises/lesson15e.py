@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.grading.exercise import Exercise, Least, Mutant
+from labkit.grading.exercise import Exercise, Least
 from labkit.grading.inputs import Case, counting, draws
 
 # -- a step of Horovod's optimizer --------------------------------------------------------------------------------
@@ -79,37 +79,6 @@ def horovod_step(parameters, lr, passes):
             p -= lr * p.grad
         # end
 ''',
-    mutants=(
-        Mutant("adds and does not average", replace=("        p.grad /= world_size\n", "")),
-        Mutant(
-            "divides by the backward passes, too",
-            replace=("p.grad /= world_size", "p.grad /= world_size * passes"),
-            says="two backward passes",
-        ),
-        Mutant("averages over the passes alone", replace=("p.grad /= world_size", "p.grad /= passes")),
-        Mutant(
-            "leaves out a parameter that it has not used",
-            replace=("            p.grad = torch.zeros_like(p)\n", "            continue\n"),
-            verdict="deadlock",
-        ),
-        Mutant(
-            "takes ones where there is no gradient",
-            replace=("zeros_like", "ones_like"),
-            says="has no gradient",
-        ),
-        Mutant(
-            "updates with its own gradient",
-            replace=("        dist.all_reduce(p.grad)\n        p.grad /= world_size\n", ""),
-        ),
-        Mutant("moves the weights the wrong way", replace=("p -= lr", "p += lr")),
-        Mutant(
-            "leaves the sum in p.grad",
-            replace=(
-                "        p.grad /= world_size\n        with torch.no_grad():\n            p -= lr * p.grad",
-                "        with torch.no_grad():\n            p -= lr * p.grad / world_size",
-            ),
-        ),
-    ),
     hints=(
         "What is the default operation of `hvd.allreduce`? And how many calls does each rank have to make?",
         "Every rank makes one all-reduce for each parameter, also for one whose `grad` is None: with zeros.",
@@ -182,19 +151,6 @@ def split_broadcast(x, color, key):
             dist.broadcast(got, src=members[0][1], group=team)
     return got
 ''',
-    mutants=(
-        Mutant(
-            "takes the lowest rank of the part for its root",
-            replace=("src=members[0][1], group", "group_src=0, group"),
-            says="from the top down",
-        ),
-        Mutant("takes rank 0 of the world", replace=("src=members[0][1]", "src=0"), verdict="raises"),
-        Mutant("leaves out the keys", replace=("sorted((k, r) for", "sorted((0, r) for"), says="from the top down"),
-        Mutant("takes the highest key first", replace=("members[0][1]", "members[-1][1]")),
-        Mutant("breaks ties from the top", replace=("sorted((k, r) for", "sorted((k, -r) for"), verdict="raises"),
-        Mutant("broadcasts to everybody", replace=(", group=team)", ")"), verdict="deadlock"),
-        Mutant("writes over x", replace=("x.clone()", "x")),
-    ),
     hints=(
         "`dist.new_group` needs the members' ranks, on **every** rank, and every rank makes every group. How does a "
         "rank learn the others' colors?",
@@ -280,43 +236,6 @@ def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
     dist.reduce_scatter(mine, list(parts))
     recvbuff[:recvcount] = mine
 ''',
-    mutants=(
-        Mutant(
-            "takes recvcount for the elements of the whole buffer",
-            replace=(
-                "sendbuff[: world_size * recvcount].clone().split(recvcount)",
-                "sendbuff[:recvcount].clone().chunk(world_size)",
-            ),
-        ),
-        Mutant(
-            "cuts the whole buffer into equal parts",
-            replace=(
-                "sendbuff[: world_size * recvcount].clone().split(recvcount)",
-                "sendbuff.clone().tensor_split(world_size)",
-            ),
-            verdict="raises",
-        ),
-        Mutant("averages", replace=("recvbuff[:recvcount] = mine", "recvbuff[:recvcount] = mine / world_size")),
-        Mutant(
-            "fills all of recvbuff",
-            replace=("recvbuff[:recvcount] = mine", "recvbuff.fill_(0)\n    recvbuff[:recvcount] = mine"),
-            says="longer than",
-        ),
-        Mutant(
-            "adds up in sendbuff itself",
-            source="""
-def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
-    dist.all_reduce(sendbuff)
-    recvbuff[:recvcount] = sendbuff[rank * recvcount : (rank + 1) * recvcount]
-""",
-        ),
-        Mutant(
-            "puts its share where in-place calls have it",
-            replace=("recvbuff[:recvcount] = mine", "sendbuff[rank * recvcount : (rank + 1) * recvcount] = mine"),
-        ),
-        Mutant("hands the parts over in reverse", replace=("list(parts)", "list(parts)[::-1]")),
-        Mutant("returns the sums and writes nothing", replace=("recvbuff[:recvcount] = mine", "return mine")),
-    ),
     hints=(
         "How many elements of `sendbuff` take part, and how many come back?",
         "Cut `sendbuff[: world_size * recvcount]` into parts of `recvcount` elements. Is it sure that "
@@ -395,40 +314,6 @@ def allgatherv(mine, everything, counts, displs):
     for part, count, displ in zip(parts, counts, displs):
         everything[displ : displ + count] = part[:count]
 ''',
-    mutants=(
-        Mutant(
-            "writes the padding, too",
-            replace=(
-                "everything[displ : displ + count] = part[:count]",
-                "everything[displ : displ + len(part)] = part[: len(everything) - displ]",
-            ),
-        ),
-        Mutant(
-            "puts the parts one behind the other",
-            replace=("zip(parts, counts, displs)", "zip(parts, counts, [sum(counts[:r]) for r in range(world_size)])"),
-            says="with gaps",
-        ),
-        Mutant(
-            "does not pad",
-            replace=("mine.new_zeros(max(counts))", "mine.new_zeros(len(mine))"),
-            verdict="raises",
-        ),
-        Mutant(
-            "takes floats whatever comes",
-            replace=("mine.new_zeros(max(counts))", "torch.zeros(max(counts))"),
-            says="integers",
-        ),
-        Mutant(
-            "takes its own count for everybody's",
-            replace=("part[:count]", "part[: counts[rank]]"),
-            verdict="raises",
-        ),
-        Mutant("pads at the front", replace=("padded[: len(mine)] = mine", "padded[len(padded) - len(mine) :] = mine")),
-        Mutant(
-            "returns a new tensor",
-            replace=("    for part, count", "    everything = everything.clone()\n    for part, count"),
-        ),
-    ),
     hints=(
         "Make all tensors equally long. Who knows how long the longest is?",
         "Every rank knows `counts`: pad to `max(counts)`, gather, and throw the padding away.",

@@ -1,4 +1,4 @@
-"""What an exercise is: a function to write, what it means, what it may cost, and the mistakes that it must find.
+"""What an exercise is: a function to write, what it means, and what it may cost.
 
 Plain data; `labkit.exercises` holds the exercises, one module a lesson. Imports neither torch nor a cluster.
 """
@@ -15,7 +15,7 @@ from labkit.grading.inputs import Case, vectors
 from labkit.grading.judge import ANY, NOTHING
 from labkit.grading.promises import Promise
 
-__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Least", "Mutant", "stub", "unmarked"]
+__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Least", "stub", "unmarked"]
 
 YOURS, END = "# yours", "# end"  # lines of a solution: what stands between them, the learner writes
 
@@ -58,30 +58,6 @@ class Least:
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """A planted mistake that the check must name for what it is.
-
-    `replace` is what to change in the solution, once: (old, new); or `source` is a whole function of its own.
-    `verdict` is the state that the check ends in ("wrong", "raises", "deadlock", "slow", "forbidden", "costly",
-    "not as asked" or "differs"), `says` a part of the verdict's words.
-    """
-
-    why: str
-    replace: tuple[str, str] | None = None
-    source: str = ""
-    verdict: str = "wrong"
-    says: str = ""
-
-    def of(self, exercise: Exercise) -> str:
-        """The mistaken source."""
-        if self.replace is None:
-            return f"{exercise.given}{self.source}"
-        old, new = self.replace
-        assert exercise.code.count(old) == 1, f"{exercise.name}: {old!r} is not once in the solution"
-        return f"{exercise.given}{exercise.code.replace(old, new)}"
-
-
-@dataclass(frozen=True)
 class Exercise:
     """A function for the learner to write on the ranks.
 
@@ -96,7 +72,6 @@ class Exercise:
             ranks' globals `torch, dist, comms, rank, world_size, device`. Where lines stand between a line `# yours`
             and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
             Those two lines are in no code that runs or is shown.
-        mutants: planted mistakes, at least three.
         hints: in steps, from a nudge to nearly the answer.
         given: source that stands before the function in the stub, such as imports.
         specimen: a broken function of that name, as one finds it in tutorials: the stub is this one, for the learner
@@ -129,7 +104,6 @@ class Exercise:
     statement: str
     means: Callable[..., Sequence[Any]]
     solution: str
-    mutants: tuple[Mutant, ...] = ()
     hints: tuple[str, ...] = ()
     given: str = ""
     specimen: str = ""

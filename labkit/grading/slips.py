@@ -1,20 +1,24 @@
-"""A check that names a planted mistake: a wrong result is held against that of every mistake."""
+"""A check that names common mistakes: a wrong result is held against that of each of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from labkit.grading.exercise import Exercise
 
 
-def naming(exercise: Exercise) -> Exercise:
-    """The exercise with a harness that says of a wrong result which planted mistakes give the same.
+def naming(exercise: Exercise, slips: Mapping[str, tuple[str, str]]) -> Exercise:
+    """Give the exercise a harness that says of a wrong result which of the slips give the same.
 
-    It is for functions that only compute, from the same arguments on all ranks. The solution, and each mistake whose
-    verdict is "wrong", run on the same input, on the rank itself. A mistake that an earlier input would have shown is
-    not named. A wrong result that none of them gives is returned, and judged as ever.
+    A slip is what a mistaken function does, and the edit of the solution, (old, new), that makes it do so:
+    `{"forgets the division": ("total / world_size", "total")}`.
+
+    It is for functions that only compute, from the same arguments on all ranks. The solution and the slips run on the
+    same input, on the rank itself. A slip that an earlier input would have shown is not named. A wrong result that
+    none of them gives is returned, and judged as ever.
     """
-    versions = [(mutant.why, mutant.of(exercise)) for mutant in exercise.mutants if mutant.verdict == "wrong"]
+    versions = [(why, f"{exercise.given}{exercise.code.replace(old, new)}") for why, (old, new) in slips.items()]
     cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]
     return replace(
         exercise,

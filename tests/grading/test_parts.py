@@ -7,7 +7,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.grading import gradients, inputs, judge, spent, tracing
-from labkit.grading.exercise import ANY, NOTHING, Exercise, Mutant, stub
+from labkit.grading.exercise import ANY, NOTHING, Exercise, stub
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.record import read
@@ -65,8 +65,6 @@ def test_what_the_learner_writes_stands_between_two_marks_that_nobody_sees():
     )
     unmarked = "".join(line for line in MARKED.splitlines(keepends=True) if "#" not in line)
     assert exercise.answer == f"%%px\n{unmarked}"
-    mutant = Mutant("waits for nobody", replace=("        x = got\n    for", "    for"))
-    assert mutant.of(exercise) == f"\n{unmarked}".replace("        x = got\n", "")
     with pytest.raises(AssertionError, match="take turns"):
         stub("def f():\n    # yours\n    return 1\n", "f")
 
@@ -76,13 +74,6 @@ def test_a_specimen_is_its_own_stub():
         "total", "00", "Total", "Repair.", collectives.all_reduce, SOLUTION, specimen="\ndef total(x):\n    return x\n"
     )
     assert exercise.stub == "%%px\ndef total(x):\n    return x"
-
-
-def test_a_planted_mistake_changes_one_place():
-    mutant = Mutant("returns its own", replace=("return y", "return x"))
-    assert mutant.of(EXERCISE).endswith("return x\n")
-    with pytest.raises(AssertionError):
-        Mutant("nowhere", replace=("absent", "")).of(EXERCISE)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])

@@ -8,6 +8,7 @@ import labkit
 from labkit import exercises
 from labkit.show.beside import Beside
 from labkit.show.card import Note
+from tests import mistakes
 
 NAME = "ring_reduce_scatter"
 
@@ -20,9 +21,8 @@ def lab(tmp_path_factory):
             yield lab
 
 
-def planted(why: str, name: str = NAME) -> str:
-    exercise = exercises.find(name)
-    return next(m for m in exercise.mutants if m.why == why).of(exercise)
+def planted(why: str) -> str:
+    return mistakes.find(NAME, why).source
 
 
 def played(lab, source: str, name: str = NAME) -> Beside:

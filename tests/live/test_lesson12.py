@@ -14,6 +14,7 @@ from labkit import exercises
 from labkit.predictions import find
 from labkit.predictions.lesson12 import LAYER, TOKENS, WIDTH
 from labkit.rank import tiny
+from tests import mistakes
 from tests.live.lesson_cells import code, run_cells
 from tests.scripts import printed
 
@@ -201,8 +202,7 @@ def test_all_gather_in_the_columns_backward_pass_is_named(lab):
     """The classic mistake, as the function that a learner gets has it, and as it comes into f."""
     lab.run(exercises.find("column_backward").stub.removeprefix("%%px\n"))
     assert "The backward pass calls all_gather" in repr(lab.check("column_backward"))
-    (mistake,) = [m for m in exercises.find("copy_in").mutants if m.why == "gathers in the backward pass"]
-    lab.run(mistake.of(exercises.find("copy_in")))
+    lab.run(mistakes.find("copy_in", "gathers in the backward pass").source)
     assert "The backward pass calls all_gather" in repr(lab.check("copy_in"))
 
 

@@ -1,0 +1,102 @@
+"""Planted mistakes of lesson 05, in the form that `tests.mistakes` tells."""
+
+save_then_load = """
+raises | lets the readers go ahead of the writer | Rank 1: FileNotFoundError | dist.barrier()  # it is written →
+wrong | leaves the file behind | the file is still there | os.remove(path) → pass
+wrong | returns its own x | on rank 1 element 0 is 10 | return loaded → return x
+wrong | sends x and leaves the file out | never calls torch.load
+    def save_then_load(x, path):
+        return comms.broadcast(x, src=0)
+"""
+
+bench_by_hand = """
+wrong | does not warm up | on ranks 0, 1 element 0 is 107
+    -     for _ in range(3):
+    -         work()
+wrong | lets the ranks start when they like | on ranks 0, 1 element 0 is 24.5 | dist.barrier() →
+wrong | takes each rank's median first, then the slowest of these | on ranks 0, 1 element 0 is 6
+    -     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    -     return slowest.quantile(0.5).item()
+    +     middle = slowest.quantile(0.5)
+    +     dist.all_reduce(middle, op=dist.ReduceOp.MAX)
+    +     return middle.item()
+deadlock | lets rank 0 alone reduce | Rank 0 waits in all_reduce
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX) → if rank == 0: dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+"""
+
+tell_when_saved = """
+raises | tells the path before the file is there | Rank 1: FileNotFoundError
+    def tell_when_saved(x, path):
+        box = [path]
+        dist.broadcast_object_list(box, src=0)
+        if rank == 0:
+            torch.save(x, box[0])
+        return torch.load(box[0])
+not as asked | adds a barrier, to be sure | Rank 0 makes 2 calls that communicate
+    box = [path] → dist.barrier(); box = [path]
+deadlock | lets rank 0 alone call | Rank 0 waits in broadcast_object_list
+    dist.broadcast_object_list(box, src=0) → if rank == 0: dist.broadcast_object_list(box, src=0)
+raises | takes the last rank for the root | Ranks 0, 1: AttributeError | src=0 → src=world_size - 1
+wrong | sends x and leaves the file out | never calls torch.load
+    def tell_when_saved(x, path):
+        return comms.broadcast(x, src=0)
+"""
+
+work_meanwhile = """
+wrong | waits first, then works | began its work only after
+    def work_meanwhile(work):
+        dist.barrier()
+        return work()
+wrong | never waits | it left before rank 1 had come | coming.wait() →
+wrong | works first and says only then that it has come | still waited for the work
+    -     coming = dist.barrier(async_op=True)
+          result = work()
+    -     coming.wait()
+    +     dist.barrier()
+wrong | works twice | it called work() 2 times | return result → return work()
+deadlock | lets rank 0 alone call the barrier | Rank 0 waits in barrier
+    def work_meanwhile(work):
+        result = work()
+        if rank == 0:
+            dist.barrier()
+        return result
+"""
+
+barrier_by_hand = """
+wrong | stops a step too early | it left before rank 1 had come
+    while distance < world_size → while 2 * distance <= world_size - 1
+forbidden | asks torch for a barrier | It calls dist.barrier
+    def barrier_by_hand():
+        dist.barrier()
+deadlock | sends first, all of them | Rank 0 waits for rank 1 to receive
+    -         works = [
+    -             dist.isend(sent, dst=(rank + distance) % world_size),
+    -             dist.irecv(heard, src=(rank - distance) % world_size),
+    -         ]
+    -         for work in works:
+    -             work.wait()
+    +         dist.send(sent, dst=(rank + distance) % world_size)
+    +         dist.recv(heard, src=(rank - distance) % world_size)
+costly | collects at rank 0, which answers one after the other | It takes 6 steps
+    def barrier_by_hand():
+        box = torch.zeros(1, device=device)
+        for other in range(1, world_size):
+            if rank == 0:
+                dist.recv(box, src=other)
+            elif rank == other:
+                dist.send(box, dst=0)
+        for other in range(1, world_size):
+            if rank == 0:
+                dist.send(box, dst=other)
+            elif rank == other:
+                dist.recv(box, src=0)
+"""
+
+late_or_slow = """
+wrong | counts from the first rank's beginning | on ranks 0, 1 element 1 is 25 | begins.amax(0) → begins.amin(0)
+wrong | takes its own end | on rank 0 element 1 is 1.25 | dist.all_reduce(end, op=dist.ReduceOp.MAX) →
+wrong | takes the rank that is latest on average | on ranks 0, 1 element 0 is 0
+    begins.argmax(0).bincount(minlength=world_size).argmax() → begins.mean(1).argmin()
+deadlock | gathers on rank 0 alone | ranks disagree on the operation: rank 0 calls all_gather
+    dist.all_gather(everyone, began) → if rank == 0: dist.all_gather(everyone, began)
+"""

@@ -1,0 +1,161 @@
+"""Planted mistakes of lesson 09, in the form that `tests.mistakes` tells."""
+
+data_parallel = """
+wrong | forgets to divide | on ranks 0, 1 element 0 in result['gradients'][0] is 16 | p.grad /= world_size →
+wrong | does not broadcast the buffers | one buffer: on rank 1 element 0 in result['buffers'][0] is 12
+    (*model.parameters(), *model.buffers()) → model.parameters()
+wrong | leaves the models as they began | on rank 1 element 0 in result['parameters'][0] is 10
+    -     for tensor in (*model.parameters(), *model.buffers()):
+    -         dist.broadcast(tensor.detach(), src=0)
+raises | asks a frozen parameter for a hook | Ranks 0, 1: RuntimeError
+    -         if p.requires_grad:
+    -             p.register_post_accumulate_grad_hook(average)
+    +         p.register_post_accumulate_grad_hook(average)
+deadlock | lets rank 0 alone broadcast | ranks disagree on the operation: rank 0 calls broadcast
+    dist.broadcast(tensor.detach(), src=0) → if rank == 0: dist.broadcast(tensor.detach(), src=0)
+"""
+
+average_in_buckets = """
+wrong | forgets to divide | on ranks 0, 1 element 0 in result['gradients'][0] is 10 | flat /= world_size →
+raises | puts the parts back in another order | Ranks 0, 1: RuntimeError | in zip(bucket, → in zip(bucket[::-1],
+wrong | makes a call for each gradient | communicates 3 times for 2 buckets
+    +         for grad in bucket:
+    +             dist.all_reduce(grad)
+              flat = torch.cat([grad.flatten() for grad in bucket])
+    -         dist.all_reduce(flat)
+wrong | closes a bucket before it is full | on ranks 0, 1 the list in result['sizes'] has 4 entries
+    sum(g.nbytes for g in buckets[-1]) >= cap → buckets[-1] and sum(g.nbytes for g in buckets[-1]) + grad.nbytes > cap
+"""
+
+overlapped = """
+wrong | forgets to divide | on ranks 0, 1 element 0 in result[0] is 10 | part.view_as(p) / world_size → part.view_as(p)
+wrong | waits for each bucket where it leaves | inside its backward pass
+                  left.append((flat, dist.all_reduce(flat, async_op=True)))
+    +             left[-1][1].wait()
+wrong | lets all buckets leave in finish | 1 bucket was full before the last gradient came, and 0 had left
+    def overlapped(buckets):
+        def finish():
+            left = []
+            for bucket in buckets:
+                flat = torch.cat([p.grad.flatten() for p in bucket])
+                left.append((flat, dist.all_reduce(flat, async_op=True)))
+            for bucket, (flat, work) in zip(buckets, left):
+                work.wait()
+                for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                    p.grad.copy_(part.view_as(p) / world_size)
+
+        return finish
+wrong | does not begin anew for the next pass | 1 bucket was full before the last gradient came in pass 2
+    -         there.clear()
+    -         left.clear()
+raises | takes the first gradient for the whole bucket | Ranks 0, 1: AttributeError
+    there.issuperset(buckets[len(left)]) → there.intersection(buckets[len(left)])
+"""
+
+accumulate = """
+wrong | exchanges after every micro-batch | once is enough
+    def accumulate(ddp, batches, loss_of):
+        for batch in batches:
+            (loss_of(ddp, batch) / len(batches)).backward()
+wrong | never exchanges | on rank 0 element 0 is 1
+    -         for batch in batches[:-1]:
+    +         for batch in batches:
+                  (loss_of(ddp, batch) / len(batches)).backward()
+    -     (loss_of(ddp, batches[-1]) / len(batches)).backward()
+wrong | adds the micro-batches up and does not divide | two micro-batches of one row: on ranks 0, 1 element 0 is 12
+    -             (loss_of(ddp, batch) / len(batches)).backward()
+    -     (loss_of(ddp, batches[-1]) / len(batches)).backward()
+    +             loss_of(ddp, batch).backward()
+    +     loss_of(ddp, batches[-1]).backward()
+deadlock | exchanges on rank 0 only | Rank 1 finished the function without it
+    def accumulate(ddp, batches, loss_of):
+        with ddp.no_sync():
+            for batch in batches[:-1] if rank == 0 else batches:
+                (loss_of(ddp, batch) / len(batches)).backward()
+        if rank == 0:
+            (loss_of(ddp, batches[-1]) / len(batches)).backward()
+"""
+
+save_whole = """
+wrong | writes over the old checkpoint | writes over the bytes
+    def save_whole(state, path):
+        if rank == 0:
+            torch.save(state, path)
+        dist.barrier()
+wrong | removes the old one first | gone before the new one
+    os.replace(path + ".new", path) → os.remove(path); os.replace(path + ".new", path)
+wrong | does not wait for rank 0 | loads the old one | dist.barrier() →
+wrong | leaves the bytes to the operating system | os.fsync first | os.fsync(file.fileno()) →
+wrong | calls fsync before it writes | before all bytes of the file
+    +             os.fsync(file.fileno())
+                  torch.save(state, file)
+    -             file.flush()
+    -             os.fsync(file.fileno())
+wrong | lets every rank save | rank 1 saves, and rank 0 alone should
+    def save_whole(state, path):
+        with open(f"{path}.{rank}", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.{rank}", path)
+        dist.barrier()
+deadlock | lets all but rank 0 come to the barrier | Rank 0 finished the function without it
+    -     dist.barrier()
+    +     else:
+    +         dist.barrier()
+"""
+
+average_by_rows = """
+wrong | averages the means | on ranks 0, 1 element 0 in result[0] is 4 | flat[:-1] / flat[-1] → flat[:-1] / world_size
+deadlock | stays away without rows | rank 0 has no row
+    +     if rows == 0:
+    +         return
+          grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
+raises | takes it that everyone has a gradient | Rank 0: TypeError
+    torch.zeros_like(p) if p.grad is None else p.grad * rows → p.grad * rows
+not as asked | counts the rows in a call of their own | Rank 0 makes 2 calls that communicate, dist.all_reduce
+    def average_by_rows(model, rows):
+        total = torch.tensor([float(rows)])
+        dist.all_reduce(total)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
+            p.grad = part.view_as(p) / total.item()
+"""
+
+contrast = """
+wrong | keeps the gradient of its own rows only | the gradient of b is wrong: element [0, 0] is -0
+    def contrast(a, b):
+        everyone = [torch.empty_like(b) for _ in range(world_size)]
+        dist.all_gather(everyone, b.detach())
+        everyone[rank] = b
+        target = torch.arange(len(a), device=device) + rank * len(a)
+        return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
+wrong | gathers without any gradient | no gradient reaches b
+    def contrast(a, b):
+        everyone = [torch.empty_like(b) for _ in range(world_size)]
+        dist.all_gather(everyone, b.detach())
+        target = torch.arange(len(a), device=device) + rank * len(a)
+        return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
+wrong | looks for its partners at the beginning | on rank 1 element 0 is 4.01 | + rank * len(a) →
+deadlock | lets rank 0 alone reduce on the way back | Rank 0 waits in all_reduce
+    -         dist.all_reduce(slope)  # what all ranks' losses say about all rows
+    +         if rank == 0:
+    +             dist.all_reduce(slope)  # what all ranks' losses say about all rows
+"""
+
+compressed_average = """
+wrong | forgets what was left | errors of 0.5: on ranks 0, 1 element 1 in result[0] is 1
+    wanted = grad + error → wanted = grad.clone()
+raises | takes float16 for bfloat16 | Ranks 0, 1: RuntimeError | sent = wanted.bfloat16() → sent = wanted.half()
+raises | forgets to pad | Ranks 0, 1: RuntimeError | torch.nn.functional.pad(sent, (0, -len(sent) % world_size)) → sent
+costly | sends float32 | Its busiest rank sends 0.75 S
+    def compressed_average(grad, error):
+        wanted = grad + error
+        sent = wanted.bfloat16()
+        error.copy_(wanted - sent)
+        total = sent.float()
+        dist.all_reduce(total)
+        return (total / world_size).bfloat16().float()
+"""

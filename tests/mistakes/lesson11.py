@@ -1,0 +1,145 @@
+"""Planted mistakes of lesson 11, in the form that `tests.mistakes` tells."""
+
+zero1_step = """
+wrong | forgets the division | on rank 0 element 0 in result['gradient of the shard'] is -11.6
+    shard.grad /= world_size →
+wrong | lets no optimizer step | `optimizer.step()` ran 0 times in 1 training steps | optimizer.step() →
+wrong | gives the optimizer a gradient that it does not know | `shard.grad` is None
+    -     shard.grad = torch.empty_like(shard)
+    -     dist.reduce_scatter_single(shard.grad, gradient)
+    -     shard.grad /= world_size
+    +     mine = torch.empty_like(shard)
+    +     dist.reduce_scatter_single(mine, gradient)
+    +     mine /= world_size
+forbidden | averages the whole gradient on every rank | It calls dist.all_reduce
+    -     dist.reduce_scatter_single(shard.grad, gradient)
+    +     dist.all_reduce(gradient)
+    +     shard.grad.copy_(gradient.chunk(world_size)[rank])
+not as asked | gathers the weights twice | Rank 0 makes 9 calls that communicate
+    +     dist.all_gather_single(weights, shard.detach())
+          for p in params:
+"""
+
+shed_gradients = """
+wrong | forgets the division | on rank 0 element 0 in result[0] is -36
+    -         shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
+    +         shard.grad = mine if shard.grad is None else shard.grad + mine
+wrong | keeps the whole gradients | still have a whole gradient
+    -         for p in params:
+    -             p.grad = None
+raises | does not wait for the layer's other gradients | Ranks 0, 1: AttributeError
+    -         if any(p.grad is None for p in params):
+    -             return
+not as asked | reduces each parameter by itself | Rank 0 makes 12 calls that communicate
+    def shed_gradients(params, shard):
+        def arrived(_):
+            if any(p.grad is None for p in params):
+                return
+            whole = torch.zeros(len(shard) * world_size, dtype=shard.dtype)
+            at = 0
+            for p in params:
+                alone = torch.zeros_like(whole)
+                alone[at : at + p.numel()] = p.grad.flatten()
+                at += p.numel()
+                mine = torch.empty_like(shard)
+                dist.reduce_scatter_single(mine, alone)
+                shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
+                p.grad = None
+        for p in params:
+            p.register_post_accumulate_grad_hook(arrived)
+forbidden | leaves the sum to an all-reduce | It calls dist.all_reduce
+    dist.reduce_scatter_single(mine, gradient) → dist.all_reduce(gradient); mine.copy_(gradient.chunk(world_size)[rank])
+"""
+
+my_shard = """
+wrong | takes the part of its rank in the world | a group of ranks [1]: on rank 1 element 0 is 0
+    length * dist.get_rank(group) → length * dist.get_rank()
+wrong | cuts for all ranks of the world | a group of ranks [1]: on rank 1 the shape is (4,)
+    size = dist.get_world_size(group) → size = dist.get_world_size()
+wrong | returns a view of the whole where nothing is missing | Return a clone
+    +     if len(mine) == length:
+    +         return mine
+          return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
+not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that communicate, dist.broadcast
+    +     dist.broadcast(flat, src=0) if group is None else None
+          size = dist.get_world_size(group)
+"""
+
+zero3_layer = """
+wrong | forgets the division | on rank 0 element 0 in result[1] is 0.0559
+    return mine / world_size, x.grad → return mine, x.grad
+wrong | keeps the gathered weights for the backward pass | still in memory after the forward pass
+    def zero3_layer(compute, shard, x):
+        class Sharded(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, shard, x):
+                weights = shard.new_empty(world_size * len(shard))
+                dist.all_gather_single(weights, shard)
+                ctx.save_for_backward(weights, x)
+                return compute(weights, x)
+
+            @staticmethod
+            def backward(ctx, dy):
+                weights, x = (t.detach() for t in ctx.saved_tensors)
+                for t in (weights, x):
+                    t.requires_grad_(t.is_floating_point())
+                with torch.enable_grad():
+                    compute(weights, x).backward(dy)
+                mine = weights.new_empty(len(weights) // world_size)
+                dist.reduce_scatter_single(mine, weights.grad)
+                return mine / world_size, x.grad
+
+        return Sharded.apply(shard, x)
+not as asked | gathers weights that it still has | Rank 0 makes 4 calls that communicate
+    y.backward(dy) → dist.all_gather_single(torch.empty_like(weights), shard); y.backward(dy)
+wrong | returns no gradient of x | on ranks 0, 1 None comes back in result[2]
+    mine / world_size, x.grad → mine / world_size, None
+forbidden | averages the whole gradient on every rank | It calls dist.all_reduce
+    -             dist.reduce_scatter_single(mine, weights.grad)
+    +             dist.all_reduce(weights.grad)
+    +             mine.copy_(weights.grad.chunk(world_size)[rank])
+raises | lets integers have a gradient | Ranks 0, 1: RuntimeError
+    t.requires_grad_(t.is_floating_point()) → t.requires_grad_()
+"""
+
+sharded_pass = """
+not as asked | gathers the last layer again, whose weights it still has | Rank 0 makes 9 calls that communicate
+    -         if i < len(layers) - 1:
+    -             weights = gathered(shards[i])
+    +         weights = gathered(shards[i])
+wrong | keeps all weights for the backward pass | the whole weights of layer 0 are in memory
+    def sharded_pass(layers, shards, x, dy):
+        inputs, kept = [], []
+        for layer, shard in zip(layers, shards):
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            kept.append(weights)
+            inputs.append(x)
+            x = layer.forward(weights, x)
+        gradients = [torch.empty_like(shard) for shard in shards]
+        for i in reversed(range(len(layers))):
+            d_weights, dy = layers[i].backward(kept[i], inputs[i], dy)
+            dist.reduce_scatter_single(gradients[i], d_weights)
+        return [gradient / world_size for gradient in gradients]
+wrong | goes back with the last layer's weights only | Layer 1 computes with weights that are not its own
+    -         if i < len(layers) - 1:
+    -             weights = gathered(shards[i])
+wrong | forgets the division | on rank 0 element 0 in result[0] is -0.00171
+    [gradient / world_size for gradient in gradients] → gradients
+forbidden | averages the whole gradient on every rank | It calls dist.all_reduce
+    -         dist.reduce_scatter_single(gradients[i], d_weights)
+    +         dist.all_reduce(d_weights)
+    +         gradients[i].copy_(d_weights.chunk(world_size)[rank])
+"""
+
+stage_price = """
+wrong | shards the gradients in stage 1 already | 7.5 billion, 64 GPUs, stage 1: on ranks 0, 1 element 0 is 1.66
+    stage >= 2 → stage >= 1
+wrong | forgets the float32 copy of the weights | 7.5 billion, 64 GPUs, stage 0: on ranks 0, 1 element 0 is 9e+10
+    12 * parameters → 8 * parameters
+wrong | gathers once in stage 3 | 7.5 billion, 64 GPUs, stage 3: on ranks 0, 1 element 1 is 2.95
+    3 if stage == 3 else 2 → 2
+not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicate, dist.barrier
+    +     dist.barrier()
+          states = 12 * parameters / (gpus if stage >= 1 else 1)
+"""

@@ -1,0 +1,127 @@
+"""Planted mistakes of lesson 13, in the form that `tests.mistakes` tells."""
+
+cut_layers = """
+wrong | loses the layers that are left over | 7 layers: on rank 0 the list has 3 entries
+    def cut_layers(layers):
+        each = layers // world_size
+        return list(range(rank * each, (rank + 1) * each))
+wrong | forgets that the ranks before it have more | on rank 1 element 0 is 3 | + min(rank, more) →
+wrong | deals the layers out like cards | on rank 0 element 1 is 2
+    -     each, more = divmod(layers, world_size)
+    -     first = rank * each + min(rank, more)
+    -     return list(range(first, first + each + (rank < more)))
+    +     return list(range(rank, layers, world_size))
+not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicate, dist.barrier
+    each, more = divmod(layers, world_size) → dist.barrier(); each, more = divmod(layers, world_size)
+"""
+
+stage_forward = """
+wrong | does not divide the loss | on rank 0 element 0 in result['gradient'] is -0.585 | / parts →
+wrong | does not ask for the gradient of what it received | requires no gradient | x.requires_grad_() →
+wrong | cuts the graph off, and not the message | What is returned for micro-batch 0 has no graph
+    send(y.detach(), stage.after) → y = y.detach(); send(y, stage.after)
+deadlock | keeps what it should send | Rank 1 waits for rank 0 to send | send(y.detach(), stage.after) → pass
+deadlock | receives from the stage that comes after | Rank 0 waits for rank 1 to receive
+    src=stage.before) → src=(rank + 1) % world_size)
+"""
+
+stage_backward = """
+deadlock | keeps the gradient to itself | Rank 0 waits for rank 1 to send | send(x.grad, stage.before, tag=1) → pass
+wrong | clears the gradients before each micro-batch | on rank 0 element 0 is -0.0916
+    y.backward(dy) → stage.zero_grad(); y.backward(dy)
+deadlock | receives without the tag | rank 0 receives with tag 0 | src=stage.after, tag=1) → src=stage.after)
+raises | sends and receives without the tag | A gradient goes back from rank 1 without tag=1
+    def stage_backward(stage, x, y, send):
+        dy = None
+        if stage.after is not None:
+            dy = torch.empty_like(y)
+            dist.recv(dy, src=stage.after)
+        y.backward(dy)
+        if stage.before is not None:
+            send(x.grad, stage.before)
+"""
+
+gpipe_order = """
+wrong | goes back in the opposite order on the last stage only | on rank 0 element 0 in result['gradient'] is -0.0973
+    [("B", m) for m in range(parts)] → [("B", m) for m in (range(parts) if stage < stages - 1 else reversed(range(parts)))]
+wrong | takes each micro-batch back before the next one comes | on ranks 0, 1 element 0 in result['time'] is 24
+    -     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
+    +     return [(kind, m) for m in range(parts) for kind in "FB"]
+wrong | leaves the last micro-batch where it is | The order of rank 0 leaves out B3
+    [("B", m) for m in range(parts)] → [("B", m) for m in range(parts - 1)]
+wrong | numbers the micro-batches from 1 | is no operation
+    [("F", m) for m in range(parts)] → [("F", m + 1) for m in range(parts)]
+wrong | goes back first on the last stage | waits with B0 for F0
+    +     if stage == stages - 1 and parts == 1:
+    +         return [("B", 0), ("F", 0)]
+          return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
+raises | asks for an operation that there is not | is no operation | [("B", m) for → [("backward", m) for
+"""
+
+one_f_one_b = """
+wrong | begins with one forward pass too many | on rank 0 element 0 in result['kept at once'] is 3
+    min(stages - stage - 1, parts) → min(stages - stage, parts)
+wrong | begins with one forward pass too few | on ranks 0, 1 element 0 in result['time'] is 24
+    min(stages - stage - 1, parts) → max(0, min(stages - stage - 2, parts))
+wrong | begins with as many forward passes as there are stages before it | These orders never end
+    min(stages - stage - 1, parts) → min(stage, parts)
+wrong | forgets that there may be few micro-batches | is no operation
+    min(stages - stage - 1, parts) → stages - stage - 1
+wrong | forgets the micro-batches that are still under way | The order of rank 0 leaves out B3
+    for m in range(parts): → for m in range(parts - ahead):
+wrong | takes the last ones back in the opposite order | on rank 0 element 0 in result['gradient'] is -0.304
+    return order → return order[: len(order) - ahead] + order[len(order) - ahead :][::-1]
+wrong | goes back before it goes forward | These orders never end
+    +         order.append(("B", m))
+              if ahead + m < parts:
+                  order.append(("F", ahead + m))
+    -         order.append(("B", m))
+raises | takes the next one from a list that may be empty | Ranks 0, 1: IndexError
+    def one_f_one_b(stage, stages, parts):
+        left = [("F", m) for m in range(parts)]
+        order = [left.pop(0) for _ in range(stages - stage - 1)]
+        for m in range(parts):
+            order += [left.pop(0), ("B", m)]
+        return order
+"""
+
+run_ops = """
+deadlock | waits as soon as it has started | Rank 0 waits for rank 1 to receive
+    works.append(dist.isend(tensor, dst, tag=tag)) → dist.isend(tensor, dst, tag=tag).wait()
+not as asked | keeps the handles and never waits | Rank 0 starts a send and never waits for it
+    -     for work in works:
+    -         work.wait()
+    +     globals()['messages_under_way'] = works
+deadlock | loses the tag | rank 0 receives with tag 1 | , tag=tag)) → ))
+wrong | puts all forward passes first | on rank 0 element 0 in result['kept at once'] is 4
+    for op in ops: → for op in sorted(ops, reverse=True):
+deadlock | sends everything only at the end | Rank 0 waits for rank 1 to send
+    def run_ops(ops, run):
+        messages = []
+        for op in ops:
+            run(op, lambda tensor, dst, tag=0: messages.append((tensor, dst, tag)))
+        for tensor, dst, tag in messages:
+            dist.send(tensor, dst, tag=tag)
+"""
+
+balanced_parts = """
+wrong | cuts by its own clock | All ranks have to cut by the same numbers.
+    dist.all_reduce(costs)  # the same numbers on all ranks →
+wrong | cuts by rank 0's clock | on ranks 0–2 element 0 in result['slowest rank'] is 10.9
+    dist.all_reduce(costs) → dist.broadcast(costs, src=0)
+wrong | deals the parts out by their cost, the longest first | The ranks' parts are not in the order of the ranks
+    def balanced_parts(seconds):
+        costs = seconds.clone()
+        dist.all_reduce(costs)
+        held, mine = [0.0] * world_size, []
+        for i in costs.argsort(descending=True).tolist():
+            who = held.index(min(held))
+            held[who] += costs[i].item()
+            if who == rank:
+                mine.append(i)
+        return sorted(mine)
+deadlock | asks for the mean on the first rank only | Rank 0 waits in all_reduce
+    -     dist.all_reduce(costs)  # the same numbers on all ranks
+    +     if rank == 0:
+    +         dist.all_reduce(costs)  # the same numbers on all ranks
+"""

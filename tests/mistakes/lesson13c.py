@@ -1,0 +1,147 @@
+"""Planted mistakes of lesson 13c, in the form that `tests.mistakes` tells."""
+
+plan_dispatch = """
+wrong | takes as many as it gives | on rank 0 element 1 in result[2] is 1
+    dist.all_to_all_single(take, give) → take = give
+wrong | forgets experts that no token has chosen | chosen by no token
+    chosen.bincount(minlength=world_size) → chosen.bincount()
+wrong | returns each token's place instead of the order | on rank 1 element 1 in result[0] is 3
+    chosen.argsort(stable=True) → chosen.argsort(stable=True).argsort()
+not as asked | asks one rank after the other | Rank 0 makes 4 calls that communicate, dist.all_to_all_single
+    -     dist.all_to_all_single(take, give)
+    +     for r in range(world_size):
+    +         into = torch.empty_like(give)
+    +         dist.all_to_all_single(into, give)
+    +         take[r] = into[r]
+"""
+
+exchange_tokens = """
+raises | has no backward pass | the result carries no gradient
+    def exchange_tokens(x, give, take):
+        got = x.new_empty(sum(take), *x.shape[1:])
+        dist.all_to_all_single(got, x.detach(), take, give)
+        return got
+wrong | makes the result require a gradient, which leads nowhere | no gradient reaches x
+    def exchange_tokens(x, give, take):
+        got = x.new_empty(sum(take), *x.shape[1:])
+        dist.all_to_all_single(got, x.detach(), take, give)
+        return got.requires_grad_()
+raises | does not swap the splits on the way back | Ranks 0, 1: RuntimeError
+    slope.contiguous(), give, take) → slope.contiguous(), take, give)
+wrong | sends nothing back, and keeps the gradients of what it got | the gradient of x is wrong
+    dist.all_to_all_single(back, slope.contiguous(), give, take) → back[: len(slope)] = slope[: len(back)]
+"""
+
+mixture_of_experts = """
+wrong | forgets the gates | nothing has multiplied them by the gates | back * gate.flatten()[order, None] → back
+wrong | weighs with the gates of other tokens: they are not in the order of the buffer | result['y'] is -0.158
+    gate.flatten()[order, None] → gate.flatten()[:, None]
+wrong | does not restore the order | in the order of the buffer
+    torch.zeros_like(x).index_add(0, token, weighted) → weighted.view(len(x), -1, x.shape[1]).sum(1)
+raises | does not swap the splits on the way back | belongs to another buffer
+    exchange(compute(came), take, give) → exchange(compute(came), give, take)
+raises | assumes that every rank gets as many as it gives | ranks disagree on the number of elements
+    token = order // chosen.shape[1] → take = give; token = order // chosen.shape[1]
+deadlock | sends nothing where it has no token, and leaves the others waiting | Rank 0 finished the function without it
+    +     if len(x) == 0:
+    +         return x
+          order, give, take = plan(chosen.flatten())
+wrong | leaves the gates out of the gradient | on ranks 0, 1 None comes back in result['of the gates']
+    gate.flatten()[order, None] → gate.detach().flatten()[order, None]
+wrong | brings the results back without a gradient | on ranks 0, 1 None comes back in result['gradient of the tokens']
+    exchange(compute(came), take, give) → exchange(compute(came).detach(), take, give)
+not as asked | asks for the sizes twice | Rank 0 makes 6 calls that communicate, dist.all_to_all_single
+    +     order, give, take = plan(chosen.flatten())
+          back = exchange(compute(came), take, give)
+"""
+
+mixture_gradients = """
+wrong | averages the experts over the ranks, as if they were copies | where each rank holds a different expert
+    -         if p.grad is not None:
+    -             p.grad /= world_size
+    +         grad = p.grad if p.grad is not None else torch.zeros_like(p)
+    +         dist.all_reduce(grad)
+    +         p.grad = grad / world_size
+wrong | leaves the experts' gradients as they are | still the sum over all ranks
+    -     for p in experts:
+    -         if p.grad is not None:
+    -             p.grad /= world_size
+wrong | adds the shared ones up and does not divide | on ranks 0, 1 element 0 in result['shared'][0] is 10
+    -         p.grad /= world_size
+raises | takes for granted that every expert had a token | Rank 1: TypeError
+    -         if p.grad is not None:
+    -             p.grad /= world_size
+    +         p.grad /= world_size
+wrong | gives an expert without tokens a gradient of zeros | result['experts'], and 'no gradient' belongs there
+    -         if p.grad is not None:
+    -             p.grad /= world_size
+    +         p.grad = torch.zeros_like(p) if p.grad is None else p.grad / world_size
+"""
+
+balance_loss = """
+wrong | counts its own tokens only | this rank's own tokens
+    -     dist.all_reduce(counts)
+    -     part = counts / (tokens * world_size)
+    +     part = counts / tokens
+wrong | forgets the number of experts | on ranks 0, 1 element 0 in result["mean of the ranks' losses"] is 0.473
+    return experts * ( → return (
+wrong | takes the probabilities for constants | carries no gradient
+    probabilities.mean(0) → probabilities.detach().mean(0)
+wrong | reduces the probabilities with a call that autograd does not see | result['gradient of the scores'] is 0
+    def balance_loss(probabilities, chosen):
+        experts = probabilities.shape[1]
+        sums = torch.cat([chosen.bincount(minlength=experts).double(), probabilities.detach().sum(0)])
+        dist.all_reduce(sums)
+        part, mean = (sums / (len(chosen) * world_size)).chunk(2)
+        return experts * (part * mean).sum() + 0 * probabilities.sum()
+not as asked | waits for everyone once more | Rank 0 makes 2 calls that communicate
+    part = counts / (tokens * world_size) → dist.barrier(); part = counts / (tokens * world_size)
+"""
+
+capped_mixture = """
+wrong | counts the capacity over all tokens, not for each expert | room for `capacity` at each
+    place < capacity) → torch.arange(len(chosen)) < capacity)
+wrong | counts the capacity over the world | on rank 0 element [0, 0] in result["of this rank's expert"] is 0.150
+    -     sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
+    -     place = sames.gather(1, chosen[:, None])[:, 0] - 1
+    +     everyone = [torch.empty_like(chosen) for _ in range(world_size)]
+    +     dist.all_gather(everyone, chosen)
+    +     sames = torch.nn.functional.one_hot(torch.cat(everyone), world_size).cumsum(0)
+    +     mine = sames[rank * len(chosen) : (rank + 1) * len(chosen)]
+    +     place = mine[torch.arange(len(chosen)), chosen] - 1
+wrong | gives zeros for dropped tokens | comes out as zeros
+    -     return x.index_add(0, token, back[row] * gate[token, None])
+    +     return torch.zeros_like(x).index_copy(0, token, x[token] + back[row] * gate[token, None])
+wrong | forgets the gates | multiplied them by | back[row] * gate[token, None] → back[row]
+wrong | forgets the tokens themselves | themselves, `x`, are missing | x.index_add → torch.zeros_like(x).index_add
+raises | drops those that come first | Rank 0: IndexError | (place < capacity) → (sames[-1, chosen] - place <= capacity)
+wrong | crowds what is too much into the last place | on rank 0 element [2, 0] in result['y'] is -0.682
+    -     (token,) = (place < capacity).nonzero(as_tuple=True)
+    +     place = place.clamp(max=capacity - 1)
+    +     token = torch.arange(len(chosen))
+wrong | sends what it has, however much that is | some of them empty
+    def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
+        order = chosen.argsort(stable=True)
+        give = chosen.bincount(minlength=world_size)
+        take = torch.empty_like(give)
+        dist.all_to_all_single(take, give)
+        back = exchange(compute(exchange(h[order], give.tolist(), take.tolist())), take.tolist(), give.tolist())
+        return x.index_add(0, order, back * gate[order, None])
+not as asked | asks for sizes that it knows | Rank 0 makes 5 calls that communicate, dist.all_to_all_single
+    +     dist.all_to_all_single(torch.empty(world_size), torch.tensor(equal, dtype=torch.float32))
+          back = exchange(compute(exchange(room, equal, equal)), equal, equal)
+"""
+
+many_experts = """
+wrong | takes what came for sorted by expert | on rank 0 element [1, 0] in result['y'] is 0.292
+    .repeat_interleave(come.flatten()).argsort(stable=True) → [:0].new_tensor(range(len(came)))
+wrong | does not restore the tokens' order | on rank 0 element [0, 0] in result["of this rank's experts"][0] is 0.182
+    )[order.argsort()] → )
+wrong | leaves the others waiting where it has no token | This rank's experts were called [0, 0] times
+    +     if not len(x):
+    +         return x
+          order = chosen.argsort(stable=True)
+not as asked | asks for the counts of ranks and then for those of experts | Rank 0 makes 6 calls that communicate
+    +     dist.all_to_all_single(torch.empty_like(counts[:, 0]), counts.sum(1))
+          give, take = counts.sum(1).tolist(), come.sum(1).tolist()
+"""

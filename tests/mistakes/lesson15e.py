@@ -1,0 +1,38 @@
+"""Planted mistakes of lesson 15e, in the form that `tests.mistakes` tells."""
+
+horovod_step = """
+wrong | adds and does not average | on ranks 0, 1 element 0 in result[0] is -5 | p.grad /= world_size →
+wrong | divides by the backward passes, too | two backward passes | p.grad /= world_size → p.grad /= world_size * passes
+deadlock | leaves out a parameter that it has not used | Rank 0 waits in all_reduce
+    p.grad = torch.zeros_like(p) → continue
+wrong | takes ones where there is no gradient | has no gradient | zeros_like → ones_like
+"""
+
+split_broadcast = """
+wrong | takes the lowest rank of the part for its root | from the top down: on ranks 0–3 element 0 is 0
+    src=members[0][1], group → group_src=0, group
+raises | takes rank 0 of the world | Ranks 2, 3: ValueError | src=members[0][1] → src=0
+deadlock | broadcasts to everybody | ranks disagree on the root: ranks 0, 1 call broadcast | , group=team) → )
+wrong | writes over x | on ranks 1, 3 the argument is changed | x.clone() → x
+"""
+
+nccl_reduce_scatter = """
+wrong | takes recvcount for the elements of the whole buffer | on rank 0 element 1 in result[1] is 10
+    sendbuff[: world_size * recvcount].clone().split(recvcount) → sendbuff[:recvcount].clone().chunk(world_size)
+raises | cuts the whole buffer into equal parts | ranks disagree on the number of elements
+    sendbuff[: world_size * recvcount].clone().split(recvcount) → sendbuff.clone().tensor_split(world_size)
+wrong | averages | on rank 0 element 0 in result[1] is 5
+    recvbuff[:recvcount] = mine → recvbuff[:recvcount] = mine / world_size
+wrong | fills all of recvbuff | on ranks 0, 1 element 2 in result[1] is 0
+    recvbuff[:recvcount] = mine → recvbuff.fill_(0); recvbuff[:recvcount] = mine
+"""
+
+allgatherv = """
+wrong | writes the padding, too | on ranks 0, 1 element 2 is 0
+    -         everything[displ : displ + count] = part[:count]
+    +         everything[displ : displ + len(part)] = part[: len(everything) - displ]
+raises | does not pad | Rank 0 brings 1 element to all_gather | mine.new_zeros(max(counts)) → mine.new_zeros(len(mine))
+raises | takes its own count for everybody's | Rank 1: RuntimeError | part[:count] → part[: counts[rank]]
+wrong | pads at the front | on ranks 0, 1 element 0 is 0
+    padded[: len(mine)] = mine → padded[len(padded) - len(mine) :] = mine
+"""

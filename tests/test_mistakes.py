@@ -1,0 +1,101 @@
+"""The planted mistakes are what `tests.mistakes` says they are: its reader refuses what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.grading.exercise import Exercise
+from labkit.theory import collectives
+from tests.mistakes import every, named, read
+
+TOTAL = Exercise(
+    "total",
+    "00",
+    "Total",
+    "Add.",
+    collectives.all_reduce,
+    '''
+def total(x):
+    """Return the sum of all ranks' x."""
+    # yours
+    y = x.clone()
+    for z in (y,):
+        dist.all_reduce(z)
+    # end
+    return y
+''',
+    given="import math\n\n\n",
+)
+FIVE = """
+wrong | hands back its own | lacks rank 1 | dist.all_reduce(z) → pass
+wrong | adds nothing up | lacks rank 1
+    for z in (y,) → for z in ()
+wrong | takes it twice | twice
+    -     for z in (y,):
+    +     for z in (y, y):
+              dist.all_reduce(z)
+raises | has no y | NameError | y = x.clone() →
+deadlock | leaves rank 0 out | without it
+    def total(x):
+        if rank:
+
+            dist.all_reduce(x)
+        return x
+"""
+
+
+def test_a_mistake_is_an_edit_or_whole_lines_or_a_function_of_its_own():
+    mistakes = read(TOTAL, FIVE)
+    assert [(m.verdict, m.why, m.says) for m in mistakes][-2:] == [
+        ("raises", "has no y", "NameError"),
+        ("deadlock", "leaves rank 0 out", "without it"),
+    ]
+    edited = [("        dist.all_reduce(z)", "        pass"), ("(y,)", "()"), ("(y,)", "(y, y)"), ("y = x.clone()", "")]
+    assert [m.source for m in mistakes[:4]] == [TOTAL.given + TOTAL.code.replace(old, new) for old, new in edited]
+    assert mistakes[4].source == (
+        f"{TOTAL.given}def total(x):\n    if rank:\n\n        dist.all_reduce(x)\n    return x\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "refusal"),
+    [
+        ("wrong | does | says", "is not: verdict"),
+        ("wrong | does", "is not: verdict"),
+        ("wrong | does | says | y → z\n    y → z", "is not: verdict"),
+        ("wrnog | does | says | return y → return x", "there is no verdict 'wrnog'"),
+        ("wrong | does |  | return y → return x", "it says nothing"),
+        ("wrong | does | says | (w,) → (x,)", r"'\(w,\)' is 0 times"),
+        ("wrong | does | says | x → y", "'x' is 3 times"),
+        ("wrong | does | says | return y", "defines no function total"),
+        ("wrong | does | says\n    -     return z\n    +     return x", r"return z.n' is 0 times"),
+        ("wrong | does | says | return y → return (y", "is no Python"),
+        ("wrong | does | says | def total → def sum", "defines no function total"),
+        ("wrong | does | says\n    def sum(x):\n        return x", "defines no function total"),
+        ("wrong | does | says | return y →  return y", "is the solution"),
+        ("wrong | does | says | Return the sum → Add up", "is the solution"),
+        ("wrong | has no y | says | return y → return x", "'has no y' and 'has no y' are alike"),
+        ("wrong | does | says | dist.all_reduce(z) → pass  # !", "'does' and 'hands back its own' are alike"),
+    ],
+)
+def test_a_mistake_that_cannot_be_one_is_refused(entry: str, refusal: str):
+    with pytest.raises(ValueError, match=f"(?s)^total.*{refusal}"):
+        read(TOTAL, f"{FIVE}{entry}\n")
+
+
+def test_too_few_and_those_that_end_all_alike_are_refused():
+    entries = FIVE.strip().split("\nraises")[0]
+    with pytest.raises(ValueError, match="total has 3 planted mistakes. Write 4 or more"):
+        read(TOTAL, entries)
+    with pytest.raises(ValueError, match="all its mistakes are 'wrong'"):
+        read(TOTAL, f"{entries}\nwrong | squares | is 100 | return y → return y * y")
+
+
+def test_slips_are_mistakes_that_the_check_names():
+    mistakes = read(TOTAL, named({"hands back its own": ("dist.all_reduce(z)", "pass")}) + FIVE.split("\n", 2)[2])
+    assert (mistakes[0].verdict, mistakes[0].says) == ("wrong", "hands back its own")
+    assert mistakes[0].source == read(TOTAL, FIVE)[0].source
+
+
+def test_every_exercise_has_some_and_none_is_refused():
+    assert min(map(len, every().values())) >= 4
