@@ -102,7 +102,7 @@ class Cost:
     def add(self, report: pytest.TestReport) -> None:
         """Count one report of a test's three: its set-up, its call and its tear-down."""
         self.tests += report.when == "teardown"
-        self.seconds += report.duration
+        self.seconds += report.duration if not isinstance(report, pytest.SubtestReport) else 0.0  # its test has it
         self.cpu += getattr(report, "cpu", 0.0)
 
     def __str__(self) -> str:
@@ -153,10 +153,9 @@ class Progress:
                 f" [{report.context.msg}]" if isinstance(report, pytest.SubtestReport) else f" in its {report.when}"
             )
             self._write(f"FAILED {report.nodeid}" + within.removesuffix(" in its call"))
-        if not isinstance(report, pytest.SubtestReport):  # whose time is its test's
-            self.files[report.nodeid.partition("::")[0]].add(report)
-            self.families[parts.family(report.nodeid).name].add(report)
-            self.ended += report.when == "teardown"
+        for cost in (self.files[report.nodeid.partition("::")[0]], self.families[parts.family(report.nodeid).name]):
+            cost.add(report)
+        self.ended += report.when == "teardown"
         now = time.monotonic()
         if now > self.told + (0.2 if self.live else LINE_EVERY):
             self.told = now
