@@ -85,7 +85,7 @@ def test_a_mistake_that_cannot_be_one_is_refused(entry: str, refusal: str):
 
 def test_too_few_and_those_that_end_all_alike_are_refused():
     entries = FIVE.strip().split("\nraises")[0]
-    with pytest.raises(ValueError, match="total has 3 planted mistakes. Write 4 or more"):
+    with pytest.raises(ValueError, match="total has 3 planted mistakes"):
         read(TOTAL, entries)
     with pytest.raises(ValueError, match="all its mistakes are 'wrong'"):
         read(TOTAL, f"{entries}\nwrong | squares | is 100 | return y → return y * y")

@@ -3,9 +3,12 @@
 from labkit.exercises import lesson15_places
 from tests.mistakes import named
 
-bytes_out_of_hosts = named(lesson15_places.OUT_SLIPS) + """
+bytes_out_of_hosts = (
+    named(lesson15_places.OUT_SLIPS)
+    + """
 raises | goes over the end of the ring | Ranks 0, 1: IndexError | order[(place + 1) % n] → order[place + 1]
 """
+)
 
 leaders_all_reduce = """
 wrong | hands the result out over all ranks | to other hosts
