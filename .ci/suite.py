@@ -141,9 +141,9 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Iterator[None]:
-        """Let pytest count a test, and write nothing."""
-        category, *_ = yield
-        return category, "", ""
+        """Let pytest count a test and write no letter; what failed keeps its word, for the summary."""
+        category, _, word = yield
+        return category, "", "" if category == "passed" else word
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up what a test took, and tell how far the run is."""

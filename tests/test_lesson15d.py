@@ -125,7 +125,8 @@ def test_a_step_and_a_run_draw_themselves_and_their_words_hold_every_part(steps)
     drawn = draw({"ring": steps["ring"], "PAT": steps["hierarchical, PAT"]})
     assert [line.split(":")[0] for line in repr(drawn).splitlines()] == ["ring", "PAT"]
     assert "latency 945 ms" in repr(drawn)
-    assert repr(draw(steps["ring"])) == repr(drawn).splitlines()[0]
+    alone = repr(draw(steps["ring"]))
+    assert f"{alone}, queues 0 s" == repr(drawn).splitlines()[0], "beside one with queues, it says that it has none"
     run = draw(events.train(steps["ring"]))
     assert "% computing" in repr(run)
     assert "lost work" in run._repr_html_()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from labkit import exercises
+from labkit.errors import LabError
 from labkit.grading.exercise import Exercise
 from labkit.theory import collectives
 from tests.mistakes import every, named, read
@@ -62,6 +66,7 @@ def test_a_mistake_is_an_edit_or_whole_lines_or_a_function_of_its_own():
     [
         ("wrong | does | says", "is not: verdict"),
         ("wrong | does", "is not: verdict"),
+        ("wrong | does | says | ", "is not: verdict"),
         ("wrong | does | says | y → z\n    y → z", "is not: verdict"),
         ("wrnog | does | says | return y → return x", "there is no verdict 'wrnog'"),
         ("wrong | does |  | return y → return x", "it says nothing"),
@@ -72,8 +77,8 @@ def test_a_mistake_is_an_edit_or_whole_lines_or_a_function_of_its_own():
         ("wrong | does | says | return y → return (y", "is no Python"),
         ("wrong | does | says | def total → def sum", "defines no function total"),
         ("wrong | does | says\n    def sum(x):\n        return x", "defines no function total"),
-        ("wrong | does | says | return y →  return y", "is the solution"),
-        ("wrong | does | says | Return the sum → Add up", "is the solution"),
+        ("wrong | does | says | return y →  return y", "'does' and 'the solution' are alike"),
+        ("wrong | does | says | Return the sum → Add up", "'does' and 'the solution' are alike"),
         ("wrong | has no y | says | return y → return x", "'has no y' and 'has no y' are alike"),
         ("wrong | does | says | dist.all_reduce(z) → pass  # !", "'does' and 'hands back its own' are alike"),
     ],
@@ -85,7 +90,7 @@ def test_a_mistake_that_cannot_be_one_is_refused(entry: str, refusal: str):
 
 def test_too_few_and_those_that_end_all_alike_are_refused():
     entries = FIVE.strip().split("\nraises")[0]
-    with pytest.raises(ValueError, match="total has 3 planted mistakes. Write 4 or more"):
+    with pytest.raises(ValueError, match="total has 3 planted mistakes"):
         read(TOTAL, entries)
     with pytest.raises(ValueError, match="all its mistakes are 'wrong'"):
         read(TOTAL, f"{entries}\nwrong | squares | is 100 | return y → return y * y")
@@ -98,4 +103,17 @@ def test_slips_are_mistakes_that_the_check_names():
 
 
 def test_every_exercise_has_some_and_none_is_refused():
-    assert min(map(len, every().values())) >= 4
+    assert every().keys() == exercises.every().keys()
+
+
+def test_an_exercise_without_mistakes_and_mistakes_of_another_lesson_are_refused(monkeypatch):
+    known = exercises.every()
+    monkeypatch.setattr(exercises, "every", lambda: {**known, "total": TOTAL})
+    with pytest.raises(ValueError, match="No mistakes are planted for total"):
+        every.__wrapped__()
+    monkeypatch.setattr(exercises, "every", lambda: {**known, "halo": replace(known["halo"], lesson="03")})
+    with pytest.raises(ValueError, match=r"halo stands in lesson02.*an exercise of lesson 03"):
+        every.__wrapped__()
+    monkeypatch.setattr(exercises, "every", lambda: {"halo": known["halo"]})
+    with pytest.raises(LabError, match="There is no exercise"):
+        every.__wrapped__()

@@ -72,12 +72,12 @@ def find(name: str, why: str) -> Mistake:
 def read(exercise: Exercise, text: str) -> list[Mistake]:
     """The mistakes of an exercise's text; a ValueError says what is wrong with one, or with all of them."""
     mistakes = [_mistake(exercise, entry) for entry in re.split(r"\n(?=\S)", text.strip())]
-    seen: dict[str, str] = {}
+    seen = {_meaning(exercise, exercise.given + exercise.code): "the solution"}
     for mistake in mistakes:
-        for it in (mistake.why, _tree(exercise, mistake.source)):
+        for it in (mistake.why, _meaning(exercise, mistake.source)):
             if it in seen:
                 raise ValueError(f"{exercise.name}: {mistake.why!r} and {seen[it]!r} are alike.")
-        seen |= {mistake.why: mistake.why, _tree(exercise, mistake.source): mistake.why}
+            seen[it] = mistake.why
     if len(mistakes) < FEWEST:
         raise ValueError(f"{exercise.name} has {len(mistakes)} planted mistakes. Write {FEWEST} or more.")
     if len({mistake.verdict for mistake in mistakes}) == 1:
@@ -93,7 +93,8 @@ def named(slips: Mapping[str, tuple[str, str]]) -> str:
 def _mistake(exercise: Exercise, entry: str) -> Mistake:
     line, _, below = entry.partition("\n")
     parts = line.split(" | ", 3)
-    if len(parts) < 3 or (len(parts) == 4) == bool(below.strip()):
+    how = [edit for edit in (*parts[3:], textwrap.dedent(below)) if edit.strip()]
+    if len(parts) < 3 or len(how) != 1:
         raise ValueError(f"{exercise.name}: {line!r} is not: verdict | what it does | what the check says | old → new")
     verdict, why, says = (part.strip() for part in parts[:3])
     here = f"{exercise.name}, {why!r}"
@@ -101,15 +102,13 @@ def _mistake(exercise: Exercise, entry: str) -> Mistake:
         raise ValueError(f"{here}: there is no verdict {verdict!r}. Use one of {', '.join(VERDICTS)}.")
     if not says:
         raise ValueError(f"{here}: it says nothing. Write what the check must say of it.")
-    code = _changed(exercise.code, parts[3] if len(parts) == 4 else textwrap.dedent(below), here)
+    code = _changed(exercise.code, how[0], here)
     try:
         defined = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
     except SyntaxError as error:
         raise ValueError(f"{here}: it is no Python: {error}") from error
     if exercise.name not in defined:
         raise ValueError(f"{here}: it defines no function {exercise.name}.")
-    if _tree(exercise, exercise.given + code) == _tree(exercise, exercise.given + exercise.code):
-        raise ValueError(f"{here}: it is the solution.")
     return Mistake(exercise, verdict, why, says, exercise.given + code)
 
 
@@ -127,8 +126,8 @@ def _changed(solution: str, how: str, here: str) -> str:
     return solution.replace(old, new)
 
 
-def _tree(exercise: Exercise, source: str) -> str:
-    """What a source does, without its docstring and comments: of two that are alike it is the same."""
+def _meaning(exercise: Exercise, source: str) -> str:
+    """A source as Python reads it, without the function's docstring: the same for two that do the same in one way."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == exercise.name and ast.get_docstring(node) is not None:

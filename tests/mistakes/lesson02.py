@@ -143,7 +143,7 @@ forbidden | gathers all stretches | It calls comms.all_gather
 pipeline = """
 wrong | goes back with the second micro-batch first on the last rank only | on rank 0 element 0 is 0.248
     for h, out in passed: → for h, out in passed if rank < world_size - 1 else passed[::-1]:
-deadlock | sends the first gradient back before it takes the second activation, on the last rank only | Rank 0 waits
+deadlock | sends the first gradient back before it takes the second activation | Rank 0 waits for rank 1 to receive
     def pipeline(first, second, weight):
         weight = weight.clone().requires_grad_()
         last, passed = rank == world_size - 1, []

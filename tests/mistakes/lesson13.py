@@ -43,7 +43,7 @@ raises | sends and receives without the tag | A gradient goes back from rank 1 w
 
 gpipe_order = """
 wrong | goes back in the opposite order on the last stage only | on rank 0 element 0 in result['gradient'] is -0.0973
-    [("B", m) for m in range(parts)] → [("B", m) for m in (range(parts) if stage < stages - 1 else reversed(range(parts)))]
+    [("B", m) for m in range(parts)] → [("B", m) for m in list(range(parts))[:: -1 if stage == stages - 1 else 1]]
 wrong | takes each micro-batch back before the next one comes | on ranks 0, 1 element 0 in result['time'] is 24
     -     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
     +     return [(kind, m) for m in range(parts) for kind in "FB"]
