@@ -11,7 +11,7 @@ deadlock | lets the team's first rank alone make the call | Ranks 1, 3 finished 
 from_member = """
 wrong | takes the member's number for a rank of the world | the last member of each team: on ranks 1–3 element 0 is 20
     group_src= → src=
-deadlock | broadcasts to everybody | the others name rank 2 | , group=team →
+deadlock | broadcasts to everybody | ranks disagree on the root | , group=team →
 wrong | finds the first member in the world, and counts on from there | the last member of each team
     group_src=member → src=dist.get_global_rank(team, 0)
 wrong | overwrites x | on ranks 1, 2 the argument is changed | x.clone() → x
@@ -30,7 +30,7 @@ wrong | hides it: the second sum needs no group | the next new_group would hang
             dist.all_reduce(of_leaders, group=leaders)
         dist.all_reduce(of_all)
         return of_leaders, of_all
-deadlock | sums over everybody, from some of them | ranks disagree on the operation: ranks 0, 2 call all_reduce
+deadlock | sums over everybody, from some of them | ranks disagree on the operation
     group=leaders → group=None
 wrong | makes the group of the odd ranks | on rank 0 element 0 in result[0] is 0
     range(0, world_size, 2) → range(1, world_size, 2)

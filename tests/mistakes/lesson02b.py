@@ -11,7 +11,7 @@ forbidden | fences | It calls dist.barrier | window.flush() → window.fence()
 
 take_ticket = """
 wrong | locks its own window | handed out twice | window.lock(0) → window.lock(rank)
-wrong | adds and then reads | number 1 was handed out twice
+wrong | adds and then reads | was handed out twice
     def take_ticket(window):
         window.accumulate(1, to=0)
         window.flush()
@@ -59,7 +59,7 @@ wrong | lets a neighbour write before it has read | had read what was there
 wrong | reads before the fence | before the fence
     -         window.fence()
               x = window.get(rank)
-wrong | flushes where it should meet the others | on rank 0 element 0 is 0
+wrong | flushes where it should meet the others | belongs there
     -         window.fence()
     +         window.flush()
               x = window.get(rank)
@@ -76,9 +76,9 @@ forbidden | sends messages | It calls dist.isend
 
 all_reduce_by_puts = """
 wrong | does not clear its window | on ranks 0, 1 element 0 in result[1] is 22 | window.mine.zero_() →
-wrong | clears while others add | on ranks 0, 1 element 1 is 11 | window.fence()  # nobody adds before all are zero →
+wrong | clears while others add | belongs there | window.fence()  # nobody adds before all are zero →
 wrong | reads the sums before the fence | before the fence | window.fence()  # the sums are complete →
-wrong | flushes, and takes a part of the sum for all of it | rank 0 wrote into rank 1's window before rank 1 had read
+wrong | flushes, and takes a part of the sum for all of it | had read what was there
     window.fence()  # the sums are complete → window.flush()
 wrong | sends all of x to everyone | rank 0 moves 2.00 S between windows, and 1.33 S is possible
     -         window.accumulate(chunks[r], to=r, at=starts[r])

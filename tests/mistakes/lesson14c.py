@@ -29,8 +29,8 @@ deadlock | tags a message with its sender | rank 1 receives with tag 1 | tag=1),
 exam_load = """
 wrong | clones after it has transposed | Rank 1 holds rank 0's elements 1, 2, 3, 4
     stored.t().contiguous() → stored.t().clone()
-wrong | takes the last rank's | on ranks 0, 1 element [0, 1] is 6.73 | src=0 → src=world_size - 1
-wrong | keeps its own | on rank 1 element [0, 0] is 1.61 | dist.broadcast(weight, src=0) →
+wrong | takes the last rank's | on ranks 0, 1 element [0, | src=0 → src=world_size - 1
+wrong | keeps its own | on rank 1 element [0, | dist.broadcast(weight, src=0) →
 not as asked | broadcasts the shape as well | Rank 0 makes 2 calls that communicate, dist.broadcast
     dist.broadcast(weight, src=0) → dist.broadcast(torch.tensor(weight.shape), src=0); dist.broadcast(weight, src=0)
 """
@@ -46,7 +46,7 @@ not as asked | sums the rows as well | Rank 0 makes 2 calls that communicate, di
 """
 
 exam_deal = """
-raises | splits into unequal parts | ranks disagree on the number of elements: ranks 0–3 call scatter
+raises | splits into unequal parts | one row too many
     full.chunk(world_size) → x.tensor_split(world_size)
 wrong | puts the zeros in front | on rank 0 element 1 is 0 | full[: len(x)] → full[len(full) - len(x) :]
 wrong | takes its own rows | Rank 1 holds rank 1's numbers where rank 0's belong

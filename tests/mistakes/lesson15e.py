@@ -12,14 +12,14 @@ split_broadcast = """
 wrong | takes the lowest rank of the part for its root | from the top down: on ranks 0–3 element 0 is 0
     src=members[0][1], group → group_src=0, group
 raises | takes rank 0 of the world | Ranks 2, 3: ValueError | src=members[0][1] → src=0
-deadlock | broadcasts to everybody | ranks disagree on the root: ranks 0, 1 call broadcast | , group=team) → )
+deadlock | broadcasts to everybody | ranks disagree on the root | , group=team) → )
 wrong | writes over x | on ranks 1, 3 the argument is changed | x.clone() → x
 """
 
 nccl_reduce_scatter = """
 wrong | takes recvcount for the elements of the whole buffer | on rank 0 element 1 in result[1] is 10
     sendbuff[: world_size * recvcount].clone().split(recvcount) → sendbuff[:recvcount].clone().chunk(world_size)
-raises | cuts the whole buffer into equal parts | ranks disagree on the number of elements
+raises | cuts the whole buffer into equal parts | the buffers are longer than what is used
     sendbuff[: world_size * recvcount].clone().split(recvcount) → sendbuff.clone().tensor_split(world_size)
 wrong | averages | on rank 0 element 0 in result[1] is 5
     recvbuff[:recvcount] = mine → recvbuff[:recvcount] = mine / world_size
