@@ -19,7 +19,6 @@ from typing import Any
 import parts
 import pytest
 
-SLOWEST = 10  # files that are named at the end
 LINE_EVERY = 60.0  # seconds between two lines of progress where they do not take each other's place
 RUNS = pytest.StashKey[tuple[int | None, list[str] | None]]()  # the turn, None for all; what changed, None for unknown
 COLLECTED = pytest.StashKey[list[str]]()  # the ids of all tests, those of other parts as well
@@ -29,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--turn` and `--since`."""
     group = parser.getgroup("turns")
     group.addoption("--turn", metavar="all|next|N", help="which part of the tests to run (.ci/parts.py)")
+    group.addoption("--slowest", metavar="N", type=int, default=10, help="how many files to name at the end")
     group.addoption(
         "--since", metavar="COMMIT", help="run what belongs to the changes since (default: the last landing)"
     )
@@ -175,7 +175,8 @@ class Progress:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Tell where the time went: by families, by the slowest files, and the CPU seconds of the whole run."""
         terminalreporter.section("where the time went")
-        slowest = sorted(self.files.items(), key=lambda item: -item[1].seconds)[:SLOWEST]
+        named = terminalreporter.config.getoption("slowest")
+        slowest = sorted(self.files.items(), key=lambda item: -item[1].seconds)[:named]
         for title, costs in (("family", self.families.items()), ("the slowest files", slowest)):
             terminalreporter.write_line(f" tests  seconds    CPU s  {title}")
             for name, cost in costs:
