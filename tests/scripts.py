@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 
 from tests.to_its_end import LISTENS
@@ -34,40 +34,35 @@ def run(program: Path, world_size: int, meet: Path, limit: float = LIMIT, *words
     """
     kept = {key: value for key, value in os.environ.items() if key not in PLACE}
     kept |= {"WORLD_SIZE": str(world_size), "INIT_METHOD": f"file://{meet}", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    command = [sys.executable, "-X", "faulthandler", str(TO_ITS_END), str(program), *words]
-    end = time.monotonic() + limit
-    with ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2 * world_size)]
-        pairs = list(zip(files[::2], files[1::2], strict=True))
-        ranks: list[subprocess.Popen[bytes]] = []
-        late = []
+    with tempfile.TemporaryDirectory(prefix="said-") as place:
+        folder = Path(place)
+        command = [sys.executable, "-X", "faulthandler", str(TO_ITS_END), str(world_size), place, str(program), *words]
+        ranks = subprocess.Popen(command, env=kept, cwd=meet.parent, start_new_session=True)
         try:
-            for rank, (out, err) in enumerate(pairs):
-                its = {**kept, "RANK": str(rank)}
-                ranks.append(subprocess.Popen(command, env=its, cwd=meet.parent, stdout=out, stderr=err))
-            for rank, process in enumerate(ranks):
-                try:
-                    process.wait(max(0, end - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    late.append(rank)
+            with suppress(subprocess.TimeoutExpired):
+                ranks.wait(limit)
         finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        said = [tuple(file.seek(0) or file.read() for file in pair) for pair in pairs]
-    codes = [process.returncode for process in ranks]
-    assert codes == [0] * world_size, _all_said(codes, late, said, limit)
+            if ranks.returncode is None:  # else its number may be another's
+                os.killpg(ranks.pid, signal.SIGKILL)
+            ranks.wait()
+        told = [[_read(folder / f"{what}-{rank}") for what in ("code", "out", "err")] for rank in range(world_size)]
+    assert [code for code, *_ in told] == ["0"] * world_size, _all_said(told, limit)
+    said = [(out, err) for _, out, err in told]
     if sys.platform.startswith("linux"):
         listens = [[line for line in err.splitlines() if line.startswith(LISTENS)] for _, err in said]
         assert listens == [[f"{LISTENS} 127.0.0.1"]] * world_size
     return [out.splitlines() for out, _ in said]
 
 
-def _all_said(codes: list[int], late: list[int], said: list[tuple[str, ...]], limit: float) -> str:
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _all_said(told: list[list[str]], limit: float) -> str:
     """How each rank ended, and all that it said: what is needed to understand a failure that does not come back."""
     lines = []
-    for rank, (code, (out, err)) in enumerate(zip(codes, said, strict=True)):
-        how = f"still ran after {limit:g} s" if rank in late else f"ended with {code}"
+    for rank, (code, out, err) in enumerate(told):
+        how = f"ended with {code}" if code else f"still ran after {limit:g} s"
         lines.append(f"rank {rank} {how}\n--- stdout\n{out}--- stderr\n{err}")
     return "\n".join(lines)
 
