@@ -10,7 +10,7 @@ FRESH ?=
 # The versions to install; with none, the newest that pyproject.toml allows.
 PINS ?= constraints.txt
 # So many test files run side by side: while some wait for a time-out, others compute.
-WORKERS ?= 5
+WORKERS ?= 4
 # Which part `make test` runs besides what always runs and what belongs to changes (.ci/parts.py): its turn, or 0 to 3.
 TURN ?= next
 # What counts as changed: what differs from this commit, or from the last landing where none is given.

@@ -7,7 +7,6 @@ turn, and what differs from that commit, in later commits or in uncommitted file
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 from collections import defaultdict
@@ -18,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LANDED = ".ci/landed"
-TURNS = 4  # no family's `every` is more than this
+TURNS = 4  # the parts; no family's `every` is more
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ class Family:
     moved_by: str = r"(?!)"
 
 
+CENTRAL = "comms|ended|exercise_cells|guard|look_live|px|rank_order|stop_button|use|waits"  # what most cells lean on
 EXERCISES = r"tests/live/test_exercises\.py::"
 # In the order in which they start: what waits long, or is long, comes first, so that nothing long is left at the end.
 FAMILIES = (
@@ -52,11 +52,17 @@ FAMILIES = (
         moved_by=r"labkit/cluster/(engines|elsewhere|hosts?|launchers|mpi|process|processes|spread|tied)\.py"
         r"|labkit/rank/(group|link|membership|mpi\w*|store|transport)\.py",
     ),
-    Family("notebooks", r"notebooks/", every=2),
+    Family("notebooks", r"notebooks/", every=3),
     Family("browser", r"tests/browser/", every=3),
-    Family("live", r"tests/live/(?!test_exercises)"),
+    Family(
+        "whole programs",
+        r"tests/live/test_(lesson\d|capstone|script|elsewhere)|tests/test_(scripts|elsewhere)",
+        every=3,
+    ),
+    Family("live, central", rf"tests/live/test_({CENTRAL})\.py"),
+    Family("live", r"tests/live/(?!test_exercises)", every=3),
     Family("mistakes", EXERCISES + "test_the_mistake", every=4, unit=r"\[.*", within=r"\[\w+-\w+"),
-    Family("solutions", EXERCISES + "test_the_solution", every=2, unit=r"\[.*"),
+    Family("solutions", EXERCISES + "test_the_solution", every=3, unit=r"\[.*"),
     Family("stubs, other ways", EXERCISES, every=4, unit=r"\[.*"),
     Family("not live", ""),
 )
@@ -69,7 +75,10 @@ def family(test: str) -> Family:
 
 
 def part(tests: Iterable[str], turn: int, changed: frozenset[str] | None) -> set[str]:
-    """Those of these tests that run in a turn after files have changed; `changed` is None where all may have."""
+    """Those of these tests that run in a turn after files have changed; `changed` is None where all may have.
+
+    Turns that are `TURNS` apart are the same part.
+    """
     chosen = set()
     lessons = _lessons(" ".join(changed or ()))
     units: dict[tuple[Family, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -79,7 +88,7 @@ def part(tests: Iterable[str], turn: int, changed: frozenset[str] | None) -> set
         if changed is None or changed & WHOLE or lessons & _lessons(test) or _belongs(test, f, changed):
             chosen.add(test)
     for (f, _), ordered in units.items():
-        for unit in list(ordered.values())[turn % f.every :: f.every]:
+        for unit in list(ordered.values())[turn % TURNS % f.every :: f.every]:
             chosen.update(unit)
     return chosen
 
@@ -110,21 +119,16 @@ def _about(file: str, path: str) -> bool:
     if path.endswith("/conftest.py"):
         return file.startswith(path.removesuffix("conftest.py"))
     if not path.endswith(".py"):
-        return Path(path).name in (ROOT / file).read_text(encoding="utf-8")
+        return Path(path).name in _text(file)
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removeprefix(".ci.")
-    return module in _imports(file) or Path(path).stem in Path(file).stem.split("_")[1:]
+    room, _, name = module.rpartition(".")
+    imported = rf"\b{re.escape(module)}\b|\bfrom {re.escape(room)} import .*\b{name}\b"
+    return Path(path).stem in Path(file).stem.split("_")[1:] or bool(re.search(imported, _text(file)))
 
 
 @cache
-def _imports(file: str) -> set[str]:
-    """The modules that a file imports, and what it takes from them, by their full names."""
-    names = set()
-    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return names
+def _text(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 def landed() -> tuple[int, str]:
