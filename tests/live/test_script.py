@@ -70,7 +70,6 @@ def sheet() -> list[str]:
 
 
 PROGRAMS = {
-    "mean": functions("distributed_mean.py"),
     "softmax": functions("distributed_softmax.py"),
     "exercises": EXERCISES,
     "cheatsheet": sheet(),
