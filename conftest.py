@@ -44,6 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if _is_cell(item) and _lab is None and not os.environ.get("LABKIT_PROFILE"):
         import labkit
 
+        _environment.setenv("LABKIT_PRELOAD", "torch._dynamo")  # or each rank's first optimizer imports it
         _lab = labkit.start(4)
         _environment.setenv("LABKIT_SHARED", str(_lab.address))
     try:

@@ -41,7 +41,12 @@ class Family:
     moved_by: str = r"(?!)"
 
 
-CENTRAL = "comms|ended|exercise_cells|guard|look_live|px|rank_order|stop_button|use|waits"  # what most cells lean on
+# Live tests that cost much, or are about what changes seldom; each of the others always runs.
+SECOND = (
+    "exercise_cells|faults_(clock|disk|files|memory)|flow|footprint|limits|race|shared_host|stop_anywhere|sweep|travel"
+)
+THIRD = r"faults_flood|guard_programs|lesson\d\w*|painter|surroundings|use|waits|wire"
+FOURTH = "capstone|chaos|faults_(sleep|two_notebooks)|launchers|lesson14|no_trace|script"
 EXERCISES = r"tests/live/test_exercises\.py::"
 # In the order in which they start: what waits long, or is long, comes first, so that nothing long is left at the end.
 FAMILIES = (
@@ -54,13 +59,10 @@ FAMILIES = (
     ),
     Family("notebooks", r"notebooks/", every=3),
     Family("browser", r"tests/browser/", every=3),
-    Family(
-        "whole programs",
-        r"tests/live/test_(lesson\d|capstone|script|elsewhere)|tests/test_(scripts|elsewhere)",
-        every=3,
-    ),
-    Family("live, central", rf"tests/live/test_({CENTRAL})\.py"),
-    Family("live", r"tests/live/(?!test_exercises)", every=3),
+    Family("live, a quarter", rf"tests/live/test_({FOURTH})\.py", every=4),
+    Family("live, a third", rf"tests/live/test_({THIRD})\.py|tests/test_(elsewhere|scripts)\.py", every=3),
+    Family("live, half", rf"tests/live/test_({SECOND})\.py", every=2),
+    Family("live", r"tests/live/(?!test_exercises)"),
     Family("mistakes", EXERCISES + "test_the_mistake", every=4, unit=r"\[.*", within=r"\[\w+-\w+"),
     Family("solutions", EXERCISES + "test_the_solution", every=3, unit=r"\[.*"),
     Family("stubs, other ways", EXERCISES, every=4, unit=r"\[.*"),

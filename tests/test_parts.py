@@ -161,4 +161,4 @@ def test_a_run_tells_its_part_its_failures_and_its_costs(tmp_path: Path, beside:
     ((tests, _, cpu),) = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)  tests/test_d.py$", ran.stdout, re.MULTILINE)
     ((whole,),) = [re.findall(r"([\d,]+) CPU seconds", ran.stdout)]
     assert tests == "3"
-    assert float(whole) + 1 > float(cpu) > 0.5, "what a test's own programs spend counts"
+    assert float(whole.replace(",", "")) + 1 > float(cpu) > 0.5, "what a test's own programs spend counts"

@@ -138,7 +138,7 @@ forbidden | pickles the predictions | It calls dist.gather_object
 
 scatter_uneven = """
 wrong | returns the padding as well | on ranks 0, 1 the shape is (3,) | mine[: short + (rank < longer)] → mine
-raises | scatters tensors of unequal length | Rank 0: RuntimeError
+raises | scatters tensors of unequal length | scatter(
     -             room[: len(part)] = part
     +             pass
     +         padded = list(x.tensor_split(world_size))
