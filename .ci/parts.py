@@ -87,7 +87,12 @@ def part(tests: Iterable[str], turn: int, changed: frozenset[str] | None) -> set
     for test in tests:
         f = family(test)
         units[f, _found(f.within, test)][_found(f.unit, test)].append(test)
-        if changed is None or changed & WHOLE or lessons & _lessons(test) or _belongs(test, f, changed):
+        if (
+            changed is None
+            or changed & WHOLE
+            or lessons & _lessons(test)
+            or _belongs(test.partition("::")[0], f, changed)
+        ):
             chosen.add(test)
     for (f, _), ordered in units.items():
         for unit in list(ordered.values())[turn % TURNS % f.every :: f.every]:
@@ -100,9 +105,9 @@ def _found(pattern: str, test: str) -> str:
     return found[0] if found else ""
 
 
-def _belongs(test: str, f: Family, changed: frozenset[str]) -> bool:
-    """Whether a test is about a file that has changed, in what it names or imports."""
-    file = test.partition("::")[0]
+@cache
+def _belongs(file: str, f: Family, changed: frozenset[str]) -> bool:
+    """Whether the tests of a file are about one that has changed, in what they name or import."""
     return any(re.search(f.moved_by, path) or _about(file, path) for path in changed)
 
 
@@ -111,7 +116,6 @@ def _lessons(text: str) -> set[str]:
     return set(re.findall(r"(?:(?<=notebooks/)|(?<=lesson))\d\d[a-z]?(?![a-z])|capstone", text))
 
 
-@cache
 def _about(file: str, path: str) -> bool:
     """Whether a test file is that path, is named after it, imports it, or has its name in a string."""
     if file == path:

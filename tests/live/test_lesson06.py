@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import nbformat
 import pytest
 
 import labkit
 from labkit import exercises
 from labkit.theory import formulas, schedules
 from labkit.theory.record import read
+from tests.notebooks import NOTEBOOKS, sources
 
-NOTEBOOK = Path(__file__).resolve().parent.parent.parent / "notebooks" / "06-build-all-reduce.ipynb"
 DEFINED = ("def pass_on", "def ring(")
 # the lesson's function → the schedule that it is
 SCHEDULES = {
@@ -26,7 +23,7 @@ RETURNS = ("naive_all_reduce", "tree_all_reduce", "halving_doubling")  # the oth
 
 def definitions() -> list[str]:
     """The functions that the lesson gives, without what their cells do beside that."""
-    cells = [c.source.removeprefix("%%px\n") for c in nbformat.read(NOTEBOOK, as_version=4).cells]
+    cells = [source.removeprefix("%%px\n") for source in sources(NOTEBOOKS["06"])]
     return [source.partition("\n\n\n")[0] for source in cells if source.startswith(DEFINED)]
 
 
