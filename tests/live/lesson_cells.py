@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -12,15 +11,14 @@ import pytest
 
 import labkit
 from labkit import CellError, exercises
+from tests.notebooks import NOTEBOOKS, cells
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent.parent / "notebooks"
 NOT_HERE = ("lab = start(", "lab.stop(", "lab.exercise(", "lab.check(", "lab.progress(")
 
 
 def code(lesson: str) -> list[nbformat.NotebookNode]:
     """The code cells of a lesson: "12b"."""
-    (path,) = (path for path in NOTEBOOKS.glob("*.ipynb") if path.stem.partition("-")[0] == lesson)
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [cell for cell in cells(NOTEBOOKS[lesson]) if cell.cell_type == "code"]
 
 
 def run_cells(lab: labkit.Lab, lesson: str, notebook: bool = False) -> Iterator[tuple[str, list[str]]]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
 from labkit.errors import CellError
+from tests.notebooks import NOTEBOOKS, sources
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NOTEBOOK = ROOT / "notebooks" / "09-ddp-by-hand.ipynb"
 
 OTHER_WAYS = {
     "data_parallel": [
@@ -146,7 +145,7 @@ def test_another_right_way_is_right(lab, name, source):
 
 def cells(*beginnings: str) -> list[str]:
     """The lesson's cells on ranks that begin so, in the lesson's order."""
-    found = [c.source.removeprefix("%%px\n") for c in nbformat.read(NOTEBOOK, as_version=4).cells]
+    found = [source.removeprefix("%%px\n") for source in sources(NOTEBOOKS["09"])]
     chosen = [source for source in found if source.startswith(beginnings)]
     assert len(chosen) == len(beginnings)
     return chosen

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
 from labkit import exercises
+from tests.notebooks import NOTEBOOKS, sources
 from tests.scripts import printed
 
-NOTEBOOK = Path(__file__).resolve().parent.parent.parent / "notebooks" / "10-stragglers-sync-and-async.ipynb"
 NEEDED = ("asynchronous_sgd", "replay_arrivals", "bounded_sgd", "local_sgd", "diloco_round", "balanced_gradient")
 
 OTHER_WAYS = {
@@ -212,12 +210,11 @@ off = (x - total).abs().max().item()
 
 def cells() -> list[str]:
     """What the lesson runs on the ranks for its six ways of training, without the exercises."""
-    found = nbformat.read(NOTEBOOK, as_version=4).cells
-    sources = [c.source.removeprefix("%%px\n") for c in found if c.source.startswith("%%px\n")]
-    (first,) = (i for i, source in enumerate(sources) if source.startswith("import itertools"))
-    (last,) = (i for i, source in enumerate(sources) if source.startswith("SGD, AdamW"))
+    found = [s.removeprefix("%%px\n") for s in sources(NOTEBOOKS["10"]) if s.startswith("%%px\n")]
+    (first,) = (i for i, source in enumerate(found) if source.startswith("import itertools"))
+    (last,) = (i for i, source in enumerate(found) if source.startswith("SGD, AdamW"))
     own = [exercises.find(name).stub.removeprefix("%%px\n") for name in exercises.every()]
-    return [source for source in sources[first : last + 1] if source not in own]
+    return [source for source in found[first : last + 1] if source not in own]
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import labkit
 from labkit import exercises, predictions
-from tests.live.lesson_cells import NOTEBOOKS, run_cells
+from tests.live.lesson_cells import run_cells
+from tests.notebooks import FOLDER, NOTEBOOKS, sources
 from tests.scripts import LIMIT, printed
 
-SCRIPT = NOTEBOOKS / "scripts" / "clinic.py"
+SCRIPT = FOLDER / "scripts" / "clinic.py"
 
 OTHER_WAYS = {
     "train_and_validate": """
@@ -281,8 +281,8 @@ def test_without_labkit_a_rank_that_says_nothing_is_named_and_what_an_older_run_
 
 def text_blocks() -> list[list[str]]:
     """The lines of each text that a cell of 14b quotes."""
-    cells = nbformat.read(NOTEBOOKS / "14b-the-second-ward.ipynb", as_version=4).cells
-    return [block.splitlines() for cell in cells for block in re.findall(r"```text\n(.*?)```", cell.source, re.DOTALL)]
+    texts = sources(NOTEBOOKS["14b"])
+    return [block.splitlines() for text in texts for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL)]
 
 
 def nccl(name: str) -> predictions.Prediction:
