@@ -59,11 +59,12 @@ def test_what_cannot_be_repeated_is_told(two):
     assert "repeat and calls of 1 or more" in two.refused("timed(dist.barrier, repeat=0)")
 
 
-def test_a_rank_that_comes_late_is_told_apart_from_the_transfer(two):
-    code = """
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_comes_late_is_told_apart_from_the_transfer(two, late):
+    code = f"""
 import time
-t = timed(lambda: dist.all_reduce(torch.ones(1)), repeat=3, before=lambda: time.sleep(0.5 * rank))
-t.calls, t.late[1] > 0.04, t.skew >= t.late[1], t.transfer < t.median - 0.03, "rank 1 came" in repr(t)
+t = timed(lambda: dist.all_reduce(torch.ones(1)), repeat=3, before=lambda: time.sleep(0.5 * (rank == {late})))
+t.calls, t.late[{late}] > 0.04, t.skew >= t.late[{late}], t.transfer < t.median - 0.03, "rank {late} came" in repr(t)
 """
     assert two(code) == [(1, True, True, True, True)] * 2
 

@@ -89,11 +89,11 @@ def test_a_process_that_nobody_has_collected_has_ended(sleeper):
 
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can choose the next process's number")
 def test_who_gets_the_number_of_a_process_that_ended_is_not_signalled(sleeper):
-    mine = sleeper("mine")
-    process = Process(mine.pid, "mine")
-    mine.kill()
-    mine.wait()
-    for _ in range(1000):  # others start processes too
+    for _ in range(1000):  # others start processes and threads too: one of them may get the number, and keep it
+        mine = sleeper("mine")
+        process = Process(mine.pid, "mine")
+        mine.kill()
+        mine.wait()
         LAST_PID.write_text(str(mine.pid - 1))
         heir = sleeper("mine")  # of the same run even
         if heir.pid == mine.pid:

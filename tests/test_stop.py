@@ -1,0 +1,45 @@
+"""Who hears Stop: a press before a cell's code is kept for it, and a widget's action gives the button back."""
+
+from __future__ import annotations
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from labkit import turns
+from labkit.cluster import stop
+
+
+def test_a_press_before_a_cells_code_begins_counts_in_the_block_that_it_enters_first(monkeypatch):
+    shell = SimpleNamespace(user_ns={}, run_code=lambda: None, run_ast_nodes=lambda: None)
+    monkeypatch.setattr(stop, "get_ipython", lambda: shell)
+    button = stop.Stop()
+    button.press(signal.SIGINT, None)  # no code of the learner runs yet
+    with pytest.raises(stop.StoppedError), button:
+        assert button.pressed == 1
+    with button:
+        assert button.pressed == 0
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_after_a_widgets_action_the_kernel_has_its_own_handler_again_however_it_ended(monkeypatch, error):
+    heard = []
+
+    def action():
+        heard.append("action")
+        if error:
+            raise error
+
+    kernel = SimpleNamespace(
+        io_loop=SimpleNamespace(add_callback=lambda call, *given: call(*given), call_later=lambda _, call: call()),
+        pre_handler_hook=lambda: heard.append("before"),
+        post_handler_hook=lambda: heard.append("after"),
+    )
+    monkeypatch.setattr(turns, "_kernel", lambda: kernel)
+    if error is ValueError:  # the loop logs it
+        with pytest.raises(ValueError):
+            turns.after_the_cell(action)
+    else:
+        turns.after_the_cell(action)
+    assert heard == ["before", "action", "after"]
