@@ -124,7 +124,7 @@ def _about(file: str, path: str) -> bool:
         return False
     if path.endswith("/conftest.py"):
         return file.startswith(path.removesuffix("conftest.py"))
-    if not path.endswith(".py"):
+    if not path.endswith(".py") or path.startswith("notebooks/"):  # a script is run, not imported
         return Path(path).name in _text(file)
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removeprefix(".ci.")
     room, _, name = module.rpartition(".")

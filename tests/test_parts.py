@@ -68,6 +68,7 @@ def test_each_turn_runs_a_mistake_of_each_exercise():
         ("tests/browser/conftest.py", "tests/browser/test_knob.py::test_a"),
         ("tests/browser/contrasts.js", "tests/browser/test_jupyterlab.py::test_a"),
         ("labkit/rank/store.py", "tests/hosts/test_ssh.py::test_a"),
+        ("notebooks/scripts/ddp_by_hand.py", "tests/live/test_lesson09.py::test_a"),
         ("notebooks/04-everyone.ipynb", "notebooks/04-everyone.ipynb::Cell 3"),
         ("labkit/predictions/lesson04.py", "notebooks/04-everyone.ipynb::Cell 3"),
         ("labkit/exercises/lesson13_orders.py", "tests/live/test_exercises.py::test_the_stub[lesson13-order]"),
