@@ -218,6 +218,17 @@ def test_a_call_that_torch_itself_refuses_has_not_been_made(lab):
     assert lab.run(code) == ["20 1\n", *["0 1\n"] * (lab.n - 1)]
 
 
+def test_what_torch_has_refused_is_not_compared_with_what_the_others_call_later(lab, tmp_path):
+    code = (
+        f"import pathlib, time\nrefused = pathlib.Path({str(tmp_path / 'refused')!r})\n"
+        "x = torch.ones(1)\nif rank == 0:\n    try:\n"
+        "        dist.scatter(x, [torch.ones(1)] * (world_size + 1), src=0)\n"
+        "    except (RuntimeError, ValueError):\n        refused.touch()\n"
+        "while not refused.exists():\n    time.sleep(0.01)\ndist.all_reduce(x)\nprint(int(x))"
+    )
+    assert lab.run(code) == [f"{lab.n}\n"] * lab.n
+
+
 def test_without_the_guard_torch_does_what_it_does(lab):
     code = "x = torch.ones(1) + rank\ndist.all_reduce(x, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)"
     lab.guard = False
