@@ -72,8 +72,10 @@ def test_a_rank_without_a_descriptor_left_cannot_say_that_a_thread_sleeps():
 
 
 def test_gloos_threads_sleep_once_nothing_is_under_way(ranks: list[dist.ProcessGroupGloo]):
-    names = {gloo._told(thread, "comm").strip() for thread in gloo.threads(("pt_gloo", "gloo_tcp"))}
-    assert names == {"pt_gloo_runloop", "gloo_tcp_loop"}
+    def names() -> set[str]:
+        return {gloo._told(thread, "comm").strip() for thread in gloo.threads(("pt_gloo", "gloo_tcp"))}
+
+    assert eventually(lambda: names() == {"pt_gloo_runloop", "gloo_tcp_loop"}), "each names itself when it first runs"
     assert eventually(gloo.all_sleep)
 
 
