@@ -11,6 +11,7 @@ import struct
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -79,16 +80,16 @@ def slow_link(rate: float | None, hosts: Sequence[Sequence[int]] | None = None, 
 def connections(hosts: Sequence[Sequence[int]] | None = None) -> dict[Socket, int]:
     """This rank's connections to ranks of other hosts: socket → that rank. Every rank of the group calls this.
 
-    Which connection leads to whom, its two ends know by their names: what is the peer's here is one's own there.
+    Which connection leads to whom, the names of its two ends tell together: one alone may be another connection's, too.
     """
     rank = dist.get_rank()
     mine = _names()
-    told: list[tuple[str, list[str]]] = [("", [])] * dist.get_world_size()
+    told: list[dict[str, Any]] = [{}] * dist.get_world_size()
     with recorder.paused():
-        dist.all_gather_object(told, (place.here(), [local for local, _ in mine.values()]))
-    home = _home(hosts, [where for where, _ in told])
-    owner = {local: r for r, (_, locals_) in enumerate(told) for local in locals_}
-    found = {noted: owner.get(peer, rank) for noted, (_, peer) in mine.items()}
+        dist.all_gather_object(told, {"place": place.here(), "sockets": [(*ends, 0, 0) for ends in mine.values()]})
+    home = _home(hosts, [t["place"] for t in told])
+    leads = traffic.flows(told)
+    found = {noted: leads[ends][1] for noted, ends in mine.items() if ends in leads}
     return {noted: r for noted, r in found.items() if home[r] != home[rank]}
 
 

@@ -133,6 +133,7 @@ def test_a_cell_that_prints_prints_once(lab, capsys):
         ("if x.sum() == 0 and rank == 1:\n    pass\nelse:\n    dist.all_reduce(x)", "wait in all_reduce"),
         ("assert x.sum() > 0\ndist.all_reduce(x)", "AssertionError"),
         ("import time\nwhile x.sum() < 1:\n    time.sleep(.01)\ndist.all_reduce(x)", "ten times as long"),
+        ("import time\ntime.sleep(.6)\ndist.all_reduce(x)", "30 more runs of this cell"),
         ("import time\ny = time.time_ns()\ndist.all_reduce(x.fill_(y % 1000003))", "other ones"),
         ("big = torch.zeros(1) if 'big' not in dir() else big\nheavy.add_(0)\ndist.all_reduce(x)", "64 MiB"),
     ],
@@ -148,6 +149,13 @@ def test_a_probe_that_fails_costs_the_colours_and_nothing_else(lab, code, reason
     assert lab.pull("kept") == [0, 1, 2, 3]
     lab.run("ones = torch.ones(1); dist.all_reduce(ones); del heavy")
     assert [float(one[0]) for one in lab.pull("ones")] == [4.0] * 4
+
+
+def test_a_run_that_had_to_wait_once_costs_no_colours(lab):
+    lab.run("x = torch.arange(2.); torch.runs = 0")
+    once = "import time\ntorch.runs += 1\ntime.sleep(.6 * (torch.runs == 2))"  # the first one after the learner's
+    assert lab.flow(f"{once}\ndist.all_reduce(x)", "x").why == ""
+    lab.run("assert torch.runs > 3\ndel torch.runs")
 
 
 @pytest.mark.parametrize(

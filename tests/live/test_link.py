@@ -21,6 +21,30 @@ def rates():
 """
 FREE = 2**32 - 1
 
+# Ranks 0 and 1 connect from one port to ranks 2 and 3, as Linux may choose as well.
+FROM_ONE_PORT = """
+import os, socket, weakref
+from labkit.rank import group, link
+def told(value):
+    values = [None] * 4
+    dist.all_gather_object(values, value)
+    return values
+own = socket.socket()
+own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+own.bind(("127.0.0.1", 0)) if rank != 1 else None
+own.listen() if rank > 1 else None
+ports = told(own.getsockname()[1])
+own.bind(("127.0.0.1", ports[0])) if rank == 1 else None
+own.connect(("127.0.0.1", ports[rank + 2])) if rank < 2 else None
+with own if rank < 2 else own.accept()[0] as s:
+    noted = s.fileno(), os.fstat(s.fileno()).st_ino
+    group._sockets.append((weakref.ref(dist.group.WORLD), {noted}))
+    begins = told((s.getsockname() if rank < 2 else s.getpeername())[1])
+    leads = [link.connections(hosts).get(noted) for hosts in ([[0, 2], [1, 3]], [[0, 3], [1, 2]])]
+    group._sockets.pop()
+own.close()
+"""
+
 
 @pytest.fixture(scope="module")
 def lab():
@@ -44,6 +68,12 @@ def test_connections_to_other_hosts_are_slowed_down_and_no_others(lab, hosts):
     for rank, ranks in enumerate(lab.pull("list(link_is.ranks)")):
         (mine,) = (its for its in hosts if rank in its)
         assert ranks == [r for r in range(4) if r not in mine]
+
+
+def test_connections_that_begin_at_one_port_are_told_apart_by_where_they_lead(lab):
+    lab.run(FROM_ONE_PORT)
+    assert len(set(lab.pull("begins")[0])) == 1
+    assert lab.pull("leads") == [[None, 2], [None, 3], [None, 0], [None, 1]]
 
 
 def test_a_share_of_the_link_is_what_a_connection_gets(lab):
