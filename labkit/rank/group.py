@@ -11,7 +11,7 @@ import stat
 import struct
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,6 @@ import torch.distributed.nn.functional  # before a group is joined: it keeps the
 from torch.distributed import distributed_c10d
 
 from labkit import moment, place
-from labkit.errors import LabError
 from labkit.rank import guard
 from labkit.rank.peer_owner import refuse_other_users, shut_the_door
 from labkit.rank.slack import DROWSY, may_oversleep
@@ -42,6 +41,7 @@ _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
 _counted = False  # bytes were seen to be counted on them
+_makes = False  # this rank makes a group, whose sockets are not noted yet
 
 
 def join(
@@ -170,9 +170,12 @@ def counted() -> bool:
 def moved() -> int | None:
     """Bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
 
-    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes.
+    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes. None
+    as well while this rank connects to the others of a new group: that may take long without a byte. While it waits at
+    the store for a rank that has not come, nothing moves, and the number is told.
     """
-    return _moved() if _counted else None
+    connects = _makes and not (_store and _store.waits)
+    return _moved() if _counted and not connects else None
 
 
 def _counts() -> bool:
@@ -251,10 +254,21 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
     return connected, listening
 
 
+@contextlib.contextmanager
+def _connecting() -> Iterator[None]:
+    global _makes
+    _makes = True
+    try:
+        yield
+    finally:
+        _makes = False
+
+
 def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap torch's one maker of process groups, so that sub-groups can be freed as well as the world."""
 
     @functools.wraps(make_group)
+    @_connecting()
     def noted(*args: Any, **kwargs: Any) -> Any:
         before, open_before = tcp_sockets()
         lazy = os.environ.pop(LAZY, None)
@@ -273,7 +287,7 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
             with contextlib.ExitStack() as handles:
                 try:
                     refuse_other_users(_opened(now - before, handles))
-                except LabError:
+                except BaseException:  # a Stop as well
                     _forget(made)
                     made = None  # or the traceback would keep it, with what it listens at
                     raise

@@ -68,6 +68,34 @@ def test_a_group_that_is_made_waits_for_those_that_do_not_make_it(lab):
     assert waits.arrows == [(0, 2), (1, 2)]
 
 
+# The last step of making a group, outside of the cell's own lines, in which a rank would compute.
+LAST_STEP = """
+import time
+from labkit.rank import group
+class Last:
+    kept = staticmethod(group.refuse_other_users)
+exec("def last(connected):\\n if connected: {step}\\n its.kept(connected)", globals() | {{"its": Last}}, made := {{}})
+group.refuse_other_users = made["last"]
+try:
+    pair = dist.new_group([0, 1])
+finally:
+    group.refuse_other_users = Last.kept
+"""
+
+
+def test_ranks_that_are_slow_to_connect_are_not_called_stuck_though_the_others_have_finished(lab):
+    lab.run(LAST_STEP.format(step="time.sleep(2)"))
+    lab.run("if rank < 2: dist.barrier(group=pair)")
+
+
+def test_a_group_that_is_given_up_in_its_last_step_is_no_group(lab):
+    groups = "len(dist.distributed_c10d._world.pg_map)"
+    before = lab.pull(groups)
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        lab.run(LAST_STEP.format(step="raise KeyboardInterrupt"))
+    assert lab.pull(groups) == before
+
+
 def test_a_rank_that_raised_or_died_is_what_the_others_wait_for(lab):
     with pytest.raises(CellError):
         lab.run("if rank == 1: 1 / 0\ndist.barrier()")
