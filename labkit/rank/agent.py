@@ -225,7 +225,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
         "source": frames.source(inner),
         "stack": frames.learners(stack) if op is None else [],
         "sequence": sequence(),
-        "moved": group.moved(),
+        "moved": None if frames.connects(found) else group.moved(),
         "imports": importing.imports(found),
     }
 

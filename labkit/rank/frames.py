@@ -19,7 +19,7 @@ from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
 from labkit import lines
-from labkit.rank import anysource, comms, p2p, recorder
+from labkit.rank import anysource, comms, group, p2p, recorder, store
 from labkit.theory.record import is_cell
 
 TORCH = str(Path(dist.__file__).parent) + os.sep
@@ -87,6 +87,15 @@ def passed_on(frame: FrameType) -> str:
     """What one of those passes on: "all_reduce", "comms.send", "wait" for a handle's."""
     held = frame.f_locals
     return str(held["op"]) if frame.f_code.co_name == "recorded" else getattr(held.get("function"), "__name__", "wait")
+
+
+def connects(frames: Iterable[FrameType]) -> bool:
+    """Whether a rank connects to the others of a new group, its bytes still uncounted, which may take long without any.
+
+    Not while it waits at the store for a rank that has not come: nothing moves then.
+    """
+    stand = {(f.f_code.co_filename, f.f_code.co_name) for f in frames}
+    return (group.__file__, "noted") in stand and (store.__file__, "wait") not in stand
 
 
 def in_torch(frame: FrameType) -> bool:

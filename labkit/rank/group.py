@@ -11,7 +11,7 @@ import stat
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -41,7 +41,6 @@ _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
 _counted = False  # bytes were seen to be counted on them
-_makes = False  # this rank makes a group, whose sockets are not noted yet
 
 
 def join(
@@ -170,12 +169,9 @@ def counted() -> bool:
 def moved() -> int | None:
     """Bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
 
-    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes. None
-    as well while this rank connects to the others of a new group: that may take long without a byte. While it waits at
-    the store for a rank that has not come, nothing moves, and the number is told.
+    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes.
     """
-    connects = _makes and not (_store and _store.waits)
-    return _moved() if _counted and not connects else None
+    return _moved() if _counted else None
 
 
 def _counts() -> bool:
@@ -254,21 +250,10 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
     return connected, listening
 
 
-@contextlib.contextmanager
-def _connecting() -> Iterator[None]:
-    global _makes
-    _makes = True
-    try:
-        yield
-    finally:
-        _makes = False
-
-
 def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap torch's one maker of process groups, so that sub-groups can be freed as well as the world."""
 
     @functools.wraps(make_group)
-    @_connecting()
     def noted(*args: Any, **kwargs: Any) -> Any:
         before, open_before = tcp_sockets()
         lazy = os.environ.pop(LAZY, None)

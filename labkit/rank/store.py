@@ -66,7 +66,6 @@ class MeetingStore(dist.Store):
         self.store = _store(place, world_size)
         self.patience = timedelta(seconds=300)
         self.aborted = False
-        self.waits = False  # for what another rank has not told yet
 
     def abort(self) -> None:
         """Let every wait in this store, now and later, raise."""
@@ -75,16 +74,12 @@ class MeetingStore(dist.Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         may_oversleep(0)
         deadline = time.monotonic() + (timeout or self.patience).total_seconds()
-        try:
-            while not self.store.check(keys):
-                self.waits = True
-                if self.aborted:
-                    raise dist.DistStoreError("the wait was broken off by the lab")
-                if time.monotonic() > deadline:
-                    raise dist.DistStoreError(f"wait timeout after {timeout or self.patience}, keys: {', '.join(keys)}")
-                time.sleep(PAUSE)
-        finally:
-            self.waits = False
+        while not self.store.check(keys):
+            if self.aborted:
+                raise dist.DistStoreError("the wait was broken off by the lab")
+            if time.monotonic() > deadline:
+                raise dist.DistStoreError(f"wait timeout after {timeout or self.patience}, keys: {', '.join(keys)}")
+            time.sleep(PAUSE)
 
     def get(self, key: str) -> bytes:
         self.wait([key])

@@ -72,14 +72,13 @@ def test_a_group_that_is_made_waits_for_those_that_do_not_make_it(lab):
 LAST_STEP = """
 import time
 from labkit.rank import group
-class Last:
-    kept = staticmethod(group.refuse_other_users)
-exec("def last(connected):\\n if connected: {step}\\n its.kept(connected)", globals() | {{"its": Last}}, made := {{}})
-group.refuse_other_users = made["last"]
+kept = group.refuse_other_users
+exec("def last(connected):\\n if connected: {step}\\n kept(connected)", its := dict(globals()))
+group.refuse_other_users = its["last"]
 try:
     pair = dist.new_group([0, 1])
 finally:
-    group.refuse_other_users = Last.kept
+    group.refuse_other_users = kept
 """
 
 
