@@ -24,11 +24,12 @@ SURE = 1.0  # seconds without a byte or a step after which a wait that nobody ca
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
 PAUSE = 0.3  # seconds between two ways of freeing a rank
 SETTLING = 1.0  # seconds in which ranks that go from call to call must come to rest before their sockets are shut
-FREEING = 2.0  # seconds in which a freed rank must leave its cell
+FREEING = 1.4  # seconds in which a rank that was interrupted must leave its cell: none outlives its limit by over two
+DEAF = 1.0  # seconds in which one must that had been silent before
 IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 ASLEEP = 3.0  # seconds without a look after which this process stood still, as a laptop that slept, and its ranks too
-AGAIN = 1.0  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
+AGAIN = 0.5  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that does not answer: its rank is in a C call that keeps the interpreter, say
@@ -125,11 +126,11 @@ class Running:
         self._imports = {r: since.get(r, now) for r in imports}
         return any(now - began < IMPORT for began in self._imports.values())
 
-    def look(self) -> None:
-        """Ask the unfinished ranks where they are."""
+    def look(self, seconds: float = ANSWER) -> None:
+        """Ask the unfinished ranks where they are; for so long the answer of a busy one is awaited."""
         engines, pending = self.engines, self.pending()
         still = [r for r in pending if self.where.get(r) == STOPPED and engines.is_stopped(r)]
-        answers = engines.ask("where", [r for r in pending if r not in still], ANSWER)
+        answers = engines.ask("where", [r for r in pending if r not in still], seconds)
         self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
@@ -166,7 +167,7 @@ class Running:
         now = time.monotonic()
         due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > AGAIN]
         if due:
-            self.engines.ask("interrupt", due, ANSWER)
+            self.engines.ask("interrupt", due, ANSWER if any(self.where.get(r) != SILENT for r in due) else 0)
             self._interrupted |= dict.fromkeys(due, now)
 
     def free(self, signal: str | int | None = None) -> None:
@@ -190,7 +191,8 @@ class Running:
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
         while True:
             if broken:
-                engines.ask("abort", range(engines.n), ANSWER)
+                engines.ask("abort", deaf, 0)  # they do not answer, and may hear it
+                engines.ask("abort", [r for r in range(engines.n) if r not in deaf], ANSWER)
                 if self.wait(PAUSE):
                     return
             now = time.monotonic()
@@ -198,13 +200,14 @@ class Running:
             self.interrupt(since)
             if self.wait(PAUSE):
                 return
-            self.look()
+            self.look(PAUSE)
             if engines.lost():  # they hear nothing, and are freed when they are reached again
                 return
             broken = True
             now, inside = time.monotonic(), self._inside(deaf)
             for r in self.pending():
-                if now > (since.get(r, now) + FREEING if r in inside else began + LEAVING):
+                until = since.get(r, now) + FREEING if r in inside else began + LEAVING
+                if now > (began + DEAF if r in deaf and self.where.get(r) == SILENT else until):
                     engines.kill(r)
 
     def _settle(self) -> bool:

@@ -24,6 +24,7 @@ class Waiting:
     meets: bool = False  # it is a collective
     group: tuple[int, ...] = ()
     name: str = ""
+    seen: str = ""  # the call that waits for the GPU, and so for this one: "synchronize (line 4)"
 
     @property
     def what(self) -> str:

@@ -93,7 +93,8 @@ def _places(outcome: Outcome, which: Iterable[int]) -> dict[str, list[int]]:
 
 def _place(where: dict[str, object]) -> str:
     function = f", in {where['function']}" if where.get("function") else ""
-    return f"{where['op']} (line {where['line']}{function})"
+    seen = f", seen in {where['seen']}" if where.get("seen") else ""
+    return f"{where['op']} (line {where['line']}{function}){seen}"
 
 
 def _was(which: list[int]) -> str:

@@ -68,15 +68,21 @@ class Story(Graph):
             raised = outcome.elsewhere.get(rank, "raised").startswith("raised")
             return self._of(ops) if ops and raised and rank in self._suffered else None
         where = outcome.waiting[rank]
+        if where.get("seen"):
+            ops = self._enqueued(rank, where["line"])
         if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
             ops = [op for op in self.record.ops[rank] if self._is_open(op)]
         if not ops or where["op"] == "backward":  # what DDP does in there is none of the learner's calls
             whom = self._of(ops).whom if ops else self._not_made(rank) if where["op"] == "new_group" else ()
-            return Waiting(
-                where["op"], Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place, whom
-            )
-        found = self._of(ops)
+            place = Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place
+            return Waiting(where["op"], place, whom, seen=where.get("seen", ""))
+        found = replace(self._of(ops), seen=where.get("seen", ""))
         return found if found.place or not where["line"] else replace(found, place=f"line {where['line']}")
+
+    def _enqueued(self, rank: int, line: int | None) -> list[Op]:
+        """The call of this line that the GPU has not completed: the first to which a rank has not come, or the last."""
+        ops = [op for op in self.record.ops[rank] if op.enqueued and op.line == line]
+        return [next((op for op in ops if self._whom(op)), ops[-1])] if ops else []
 
     def _not_made(self, rank: int) -> tuple[int, ...]:
         """The members of the group that a rank is making which have not begun to make it."""
@@ -172,6 +178,8 @@ class Story(Graph):
     def _within(self, rank: int) -> list[Op]:
         """The calls that a rank waits in; where it waits for handles and runs still, all that it may wait for."""
         w = self.waiting.get(rank)
+        if w is not None and w.seen and self.outcome is not None:
+            return self._enqueued(rank, self.outcome.waiting[rank]["line"])
         ops = _unfinished(self.record, rank)
         return ops if ops or w is None or not w.handle else [op for op in self.record.ops[rank] if self._is_open(op)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from labkit.outcome import text
+from labkit.outcome.graph import Waiting
 from labkit.outcome.story import COMPUTING, Handle, Story
 from labkit.words import alike, count, listed, ranks, seconds
 
@@ -92,11 +93,16 @@ def _did(what: str, which: list[int], story: Story, times: bool) -> str:
 
 def _waits(story: Story, times: bool, cycle: bool = False) -> str:
     """Who waits where, and for how long."""
-    places = alike({r: f"{w.how} ({w.place})" if w.place else w.how for r, w in story.waiting.items()})
+    places = alike({r: _where(w) for r, w in story.waiting.items()})
     if cycle and len(places) == 1 and {r for c in story.cycles for r in c} == set(story.waiting):
         place, rs = next(iter(places.items()))
         return f"each {_wait(story, rs, times, 1)} {place}"
     return listed([f"{ranks(rs)} {_wait(story, rs, times, len(rs))} {place}" for place, rs in places.items()])
+
+
+def _where(waiting: Waiting) -> str:
+    place = f" ({waiting.place})" * bool(waiting.place)
+    return f"{waiting.how}{place}{f', seen in {waiting.seen}' * bool(waiting.seen)}"
 
 
 def _wait(story: Story, which: list[int], times: bool, many: int) -> str:

@@ -7,6 +7,7 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit import descriptors, lines
+from labkit import descriptors, lines, moment
 from labkit.errors import LabError
 from labkit.rank import (
     anysource,
@@ -35,6 +36,7 @@ from labkit.rank import (
     output,
     recorder,
     tiny,
+    witness,
 )
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
@@ -45,6 +47,7 @@ from labkit.rank.spans import span
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
+RESTS = 0.2  # seconds at one instruction after which it counts as a C call that may wait: less than `run.LOOK_EVERY`
 MAIN = threading.main_thread().ident or 0
 
 
@@ -201,33 +204,68 @@ def where() -> dict[str, Any]:
 
 def _where(found: list[FrameType]) -> dict[str, Any]:
     stack = [frame for frame in found if not frames.stands_between(frame)]
-    cells = [i for i, f in enumerate(stack) if is_cell(f.f_code.co_filename)]
-    if not cells:
-        return {
-            "state": "computing" if importing.runs(stack) else "idle",
-            "op": None,
-            "line": None,
-            "function": None,
-            "source": "",
-            "imports": importing.imports(found),
-        }
-    inner, outer = stack[cells[0]], stack[cells[-1]]
-    op = frames.operation(stack[: cells[0]])
-    if op is None and cells[0] == 0 and frames.waits(inner):
+    cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
+    runs = importing.runs(stack)
+    did: dict[str, Any] = {
+        "op": None,
+        "line": None,
+        "function": None,
+        "source": "",
+        "imports": importing.imports(found),
+    }
+    if not runs or not (cells or group.joined()):  # what joins a group waits in its own way
+        return {"state": "computing" if runs else "idle", **did}
+    did |= {"sequence": sequence(), "moved": None if frames.connects(found) else group.moved()}
+    inner = cells[0] if cells else next((f for f in stack if f.f_code.co_filename.startswith(frames.OWN)), stack[-1])
+    if cells:
+        outer = cells[-1]
+        did |= {"line": lines.line(outer), "source": frames.source(inner)}
+        did["function"] = None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}"
+    op = frames.operation(itertools.takewhile(lambda frame: frame is not inner, stack))
+    if op is None and _rests(stack[0]) and (call := _enqueued()):
+        seen = (frames.calls(inner) or "the cell") + f" (line {did['line']})" * bool(cells)
+        return {"state": "collective", **did, **call, "seen": seen, "moved": None}
+    if op is None and stack[0] is inner and cells and frames.waits(inner):
         op = "wait"
     if op is None and frames.in_backward(stack[0]) and gloo.sleeps(str(os.getpid())):  # C++ waits for another rank
         op = "backward"
+    learners = frames.learners(stack) if op is None and cells else []
+    return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
+
+
+_place: tuple[int, int] = (0, 0)  # the frame that the main thread was last seen in, and its instruction there
+_there = 0.0  # since when, a `moment`
+
+
+def _rests(frame: FrameType) -> bool:
+    """Whether a frame has been at one instruction for a while: in a C call, which may wait for the GPU."""
+    global _place, _there
+    now, place = moment.now(), (id(frame), frame.f_lasti)
+    if place != _place:
+        _place, _there = place, now
+    return now - _there > RESTS
+
+
+def _enqueued() -> dict[str, Any] | None:
+    """What of the learner's calls the GPU has not completed, and where it was made; None where there is none."""
+    if not dist.is_initialized() or group.aborted() or (call := witness.enqueued()) is None:
+        return None
+    made = [f for f in call.frames if is_cell(f["filename"])]
     return {
-        "state": "computing" if op is None else "collective",
-        "op": op,
-        "line": lines.line(outer),
-        "function": None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}",
-        "source": frames.source(inner),
-        "stack": frames.learners(stack) if op is None else [],
-        "sequence": sequence(),
-        "moved": None if frames.connects(found) else group.moved(),
-        "imports": importing.imports(found),
+        "op": frames.named((f["filename"], f["name"]) for f in call.frames) or call.op.rpartition(".")[2],
+        "line": made[-1]["line"] if made else None,
+        "function": f"{made[0]['name']}, its line {made[0]['line']}" if len(made) > 1 else None,
     }
+
+
+def abort() -> None:
+    """Free this rank from a call that waits for others.
+
+    A call that waits for the GPU returns as if all were well, with numbers that are not: its cell is interrupted first.
+    """
+    if where().get("seen"):
+        interrupt()
+    group.abort()
 
 
 def memory() -> dict[str, Any]:
@@ -285,7 +323,7 @@ def end() -> bool:
 
 ACTIONS = {
     "where": where,
-    "abort": group.abort,
+    "abort": abort,
     "interrupt": interrupt,
     "end": end,
     "memory": memory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import linecache
 import os
@@ -23,6 +24,7 @@ from labkit.rank import anysource, comms, group, p2p, recorder, store
 from labkit.theory.record import is_cell
 
 TORCH = str(Path(dist.__file__).parent) + os.sep
+OWN = str(Path(__file__).parent) + os.sep  # what runs on a rank without being a learner's
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (comms.__file__, p2p.__file__)
@@ -129,14 +131,40 @@ def operation(frames: Iterable[FrameType]) -> str | None:
     It is the outermost function of torch.distributed or of comms that has a public name. None while it still imports
     what it needs, as a first functional collective does for seconds: that is no wait for another rank.
     """
+    return named((frame.f_code.co_filename, frame.f_code.co_name) for frame in frames)
+
+
+def named(places: Iterable[tuple[str, str]]) -> str | None:
+    """Name the operation, as `operation` does, from the file and the function of each frame."""
     called = None
-    for frame in frames:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+    for file, name in places:
+        if file.startswith("<frozen importlib"):
             return None
-        name = frame.f_code.co_name
         if not name.startswith(("_", "<")) and name != "wrapper":  # that one logs a call and passes it on
-            if frame.f_code.co_filename in CALLS:
+            if file in CALLS:
                 called = name
-            elif frame.f_code.co_filename in COMMS:
+            elif file in COMMS:
                 called = f"comms.{name}"
     return called
+
+
+def calls(frame: FrameType) -> str:
+    """Name what a frame calls at this moment, C functions included: "synchronize", "item"; "" for what has no name."""
+    at = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    first, last, start, end = at
+    if first is None or last is None or start is None or end is None:
+        return ""
+    lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
+    if not lines:
+        return ""
+    raw = [line.encode() for line in lines]  # columns are counted in bytes
+    raw[-1] = raw[-1][:end]
+    raw[0] = raw[0][start:]
+    try:
+        called = ast.parse(b"".join(raw).decode(), mode="eval").body
+    except (SyntaxError, UnicodeDecodeError):
+        return ""
+    function = called.func if isinstance(called, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

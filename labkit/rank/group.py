@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import socket
 import stat
 import struct
@@ -22,15 +23,23 @@ from torch.distributed import distributed_c10d
 
 from labkit import moment, place
 from labkit.rank import guard
-from labkit.rank.peer_owner import refuse_other_users, shut_the_door
+from labkit.rank.peer_owner import open_the_door, refuse_other_users, shut_the_door
 from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import TCP, MeetingStore
 from labkit.theory import sharing
 
+BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
+ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose abort frees who waits in them
+
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
+
+NAMES = 1_000_000  # groups of one join: torch names each by its number, under which its ranks meet
 
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
 LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
+
+EVENT_LOOP = "anon_inode:[eventpoll]"  # what Linux calls the descriptor of an epoll instance
+WATCHED = re.compile(r"^tfd:\s*(\d+) .*\bino:([0-9a-f]+)", re.MULTILINE)  # a descriptor that it watches (proc(5))
 
 Socket = tuple[int, int]  # a file descriptor and its inode: the descriptor's number is used again
 
@@ -39,21 +48,32 @@ _joined_at = 0.0  # a `moment`, as the next
 _aborted_at: float | None = None
 _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
+_doors: set[Socket] = set()  # at which Gloo listens, and that are shut
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
 _counted = False  # bytes were seen to be counted on them
 
 
 def join(
-    rank: int, world_size: int, backend: str, store: str, limit: float, local: int = 0, shares: bool = False
+    rank: int,
+    world_size: int,
+    backend: str,
+    store: str,
+    limit: float,
+    local: int = 0,
+    shares: bool = False,
+    nth: int = 0,
 ) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
-    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others.
+    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others. `nth` counts the lab's joins:
+    no group has a name that an aborted one had, of which NCCL may still be letting go.
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
     leave()
+    _doors.clear()
+    distributed_c10d._world.group_count = nth * NAMES  # a failed attempt counted, too
     _joined_at = moment.now()
     before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
@@ -64,7 +84,7 @@ def join(
     os.environ.update(sharing.settings(rank) if shares else {})
     with guard.world("" if store.startswith(TCP) else store):
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
+            BACKENDS.get(backend, backend),
             store=_store,
             rank=rank,
             world_size=world_size,
@@ -73,7 +93,7 @@ def join(
             device_id=device if device.type == "cuda" else None,
         )
     _world = weakref.ref(distributed_c10d._get_default_group())
-    _counted = backend != "nccl" and _counts()
+    _counted = backend not in BACKENDS and _counts()
     set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
     set_timeout(timedelta(seconds=limit), None)
     return {
@@ -103,7 +123,6 @@ def leave() -> None:
         distributed_c10d._update_default_pg(left)  # of a join that failed at its end: the next one needs its name
     if dist.is_initialized():
         dist.destroy_process_group()
-    distributed_c10d._world.group_count = 0  # a failed attempt counts, and ranks meet under the count's name
     _sockets.clear()
 
 
@@ -117,11 +136,12 @@ def choose_device(local: int, backend: str) -> torch.device:
 
 
 def abort() -> None:
-    """Shut the sockets between the ranks, so that a call blocked in Gloo raises at once.
+    """Shut Gloo's sockets between the ranks, so that a call blocked in Gloo raises at once; abort NCCL's communicators.
 
-    Only connected sockets that appeared while a group was made are shut: shutting a listening one kills the
-    process, and the engine's own connection to the notebook must live. On NCCL the communicator is aborted.
-    A rank that still looks for the others, in `new_group` say, is freed through the store where they meet.
+    Only connected sockets that Gloo made for a group are shut: shutting a listening one kills the process, and the
+    engine's own connection to the notebook must live. NCCL's own sockets are left to NCCL: an abort ends its kernels,
+    and with them every call that waits for the GPU. A rank that still looks for the others, in `new_group` say, is
+    freed through the store where they meet.
     """
     global _aborted_at
     if not aborted():
@@ -136,8 +156,8 @@ def _shut() -> None:
         with contextlib.suppress(OSError), opened(noted) as s:  # it may be closed meanwhile, or shut by the other side
             s.shutdown(socket.SHUT_RDWR)
     _sockets.clear()
-    if torch.cuda.is_available() and dist.is_initialized() and "nccl" in dist.get_backend_config():
-        distributed_c10d._abort_process_group()
+    if dist.is_initialized() and any(name in dist.get_backend_config() for name in ABORTED):
+        distributed_c10d._abort_process_group()  # all groups, in one call: one after the other they could lock up
 
 
 def aborted() -> bool:
@@ -230,6 +250,20 @@ def data_sockets() -> set[Socket]:
     return connected_sockets() - _to_store
 
 
+def _watched() -> set[Socket]:
+    """Look up which descriptors an event loop of this process watches: Gloo's sockets are watched, NCCL's never.
+
+    Empty where /proc does not tell, as in some sandboxes.
+    """
+    found = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/self/fd/{name}") == EVENT_LOOP:
+                with open(f"/proc/self/fdinfo/{name}") as info:
+                    found |= {(int(fd), int(inode, 16)) for fd, inode in WATCHED.findall(info.read())}
+    return found
+
+
 def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
     """File descriptor and inode of every TCP socket of this process: of the connected ones, and of the listening."""
     connected, listening = set(), set()
@@ -250,12 +284,19 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
     return connected, listening
 
 
-def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap torch's one maker of process groups, so that sub-groups can be freed as well as the world."""
+def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Callable[..., Any]:
+    """Wrap a maker of process groups, so that sub-groups can be freed as well as the world.
+
+    In a group that it `splits` off, Gloo's ranks meet at the doors of the group that it was split from.
+    """
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
         before, open_before = tcp_sockets()
+        reopened = _doors & open_before if splits else set()
+        with contextlib.ExitStack() as handles:
+            for door in _opened(reopened, handles):
+                open_the_door(door)
         lazy = os.environ.pop(LAZY, None)
         made = None
         may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
@@ -267,26 +308,34 @@ def _noting_sockets(make_group: Callable[..., Any]) -> Callable[..., Any]:
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now, open_now = tcp_sockets()
-            group = weakref.ref(made[0]) if made and isinstance(made[0], dist.ProcessGroup) else None
-            _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now] + [(group, now - before)]
+            watched = _watched()
+            new, doors = ((s & watched if watched else s) for s in (now - before, open_now - open_before))
+            doors |= reopened
+            group = made[0] if isinstance(made, tuple) else made
+            group = group if isinstance(group, dist.ProcessGroup) else None
+            _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now]
+            _sockets.append((weakref.ref(group) if group is not None else None, new))
             with contextlib.ExitStack() as handles:
                 try:
-                    refuse_other_users(_opened(now - before, handles))
+                    refuse_other_users(_opened(new, handles))
                 except BaseException:  # a Stop as well
-                    _forget(made)
-                    made = None  # or the traceback would keep it, with what it listens at
+                    _forget(group)
+                    made = group = None  # or the traceback would keep it, with what it listens at
                     raise
-                for door in _opened(open_now - open_before, handles):  # only now: who was kept out is on its way
+                for door in _opened(doors, handles):  # only now: who was kept out is on its way
                     shut_the_door(door)
+                _doors.update(doors)
 
     return noted
 
 
-def _forget(made: Any) -> None:
+def _forget(group: Any) -> None:
     """Destroy a group that torch has made and not handed out yet."""
-    if made and isinstance(made[0], dist.ProcessGroup):
-        distributed_c10d._world.pg_group_ranks.setdefault(made[0], {})  # which its maker would have noted next
-        dist.destroy_process_group(made[0])
+    if group in distributed_c10d._world.pg_map:
+        distributed_c10d._world.pg_group_ranks.setdefault(group, {})  # which its maker would have noted next
+        dist.destroy_process_group(group)
+    elif group is not None:  # split off another one
+        group.shutdown()
 
 
 def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.socket]:
@@ -299,4 +348,5 @@ def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.so
 
 
 distributed_c10d._new_process_group_helper = _noting_sockets(distributed_c10d._new_process_group_helper)
+dist.ProcessGroup.split_group = _noting_sockets(dist.ProcessGroup.split_group, splits=True)  # type: ignore[method-assign]
 guard.install()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from labkit.errors import LabError
 
-SO_ATTACH_FILTER = 26  # asm-generic/socket.h; Python has no name for it
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # asm-generic/socket.h; Python has no names for them
 TAKE_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # "return 0", the one instruction of a program for packets
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLMSG_ERROR, NLM_F_REQUEST = 4, 20, 2, 1  # linux/netlink.h, linux/sock_diag.h
@@ -44,6 +44,13 @@ def shut_the_door(listening: socket.socket) -> None:
         program = ctypes.create_string_buffer(TAKE_NOTHING, len(TAKE_NOTHING))
         with contextlib.suppress(OSError):  # some sandboxes have no filters
             listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+
+
+def open_the_door(listening: socket.socket) -> None:
+    """Let others connect to this socket again; nothing happens where the door was open."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            listening.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
 def refuse_other_users(connected: Iterable[socket.socket]) -> None:

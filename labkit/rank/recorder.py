@@ -56,6 +56,7 @@ from labkit.theory.record import Log, Op, is_cell
 RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
 MAIN = threading.main_thread().ident or 0
+ENQUEUES = {"cuda"}  # kinds of devices on which a call returns once it is enqueued
 
 # The methods of a process group that the flight recorder does not see on Gloo: where their arguments stand.
 P2P = {
@@ -439,7 +440,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         group=name,
     )
     tensor = what[0] if shape is not None and not isinstance(what, Tensor) else what
-    if isinstance(tensor, Tensor) and tensor.is_cuda:
+    if isinstance(tensor, Tensor) and tensor.device.type in ENQUEUES:
         record.enqueued = True
     if kind == "collective":
         record.nth = _cell.nth[name] = _cell.nth.get(name, -1) + 1

@@ -64,7 +64,6 @@ class MeetingStore(dist.Store):
     def __init__(self, place: str, world_size: int) -> None:
         super().__init__()
         self.store = _store(place, world_size)
-        self.patience = timedelta(seconds=300)
         self.aborted = False
 
     def abort(self) -> None:
@@ -73,12 +72,13 @@ class MeetingStore(dist.Store):
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         may_oversleep(0)
-        deadline = time.monotonic() + (timeout or self.patience).total_seconds()
+        patience = timeout or self.timeout  # torch keeps the second: its C++ sets it without asking us
+        deadline = time.monotonic() + patience.total_seconds()
         while not self.store.check(keys):
             if self.aborted:
                 raise dist.DistStoreError("the wait was broken off by the lab")
             if time.monotonic() > deadline:
-                raise dist.DistStoreError(f"wait timeout after {timeout or self.patience}, keys: {', '.join(keys)}")
+                raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")
             time.sleep(PAUSE)
 
     def get(self, key: str) -> bytes:
@@ -103,5 +103,10 @@ class MeetingStore(dist.Store):
     def num_keys(self) -> int:
         return self.store.num_keys()
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.patience = timeout
+    def clone(self) -> MeetingStore:
+        """Return this store: a copy that torch makes for a group split off must end its waits with the others."""
+        return self
+
+    # torch's C++ calls these two by the names that they have there
+    deleteKey = delete_key
+    getNumKeys = num_keys

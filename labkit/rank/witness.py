@@ -13,7 +13,7 @@ import math
 import pickle
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import moment
 
+GLOO, NCCL = "_dump_fr_trace", "_dump_nccl_trace"  # torch's names of the two flight recorders' readers
 FUNCTIONAL = "_functional_collectives.py"
 JUMP = 0.05  # seconds by which the wall has jumped: by less it may only seem to, where every look had to wait
 
@@ -165,24 +166,35 @@ def noted(since: float, until: float, mixed: Collection[str] = (), wall: float |
     """
     now = moment.wall()
     walls = [now] if wall is None or abs(wall - now) < JUMP else [now, wall]
-    for entry in _entries():
+    for entry in _entries(GLOO, NCCL):
         created = entry["time_created_ns"] / 1e9
         entered = next((created - w for w in walls if since <= created - w <= until), None)
         if entered is not None and not entry["is_p2p"]:
             yield _noted(entry, entered, mixed)
 
 
-def _entries() -> list[dict[str, Any]]:
-    """The flight recorder's entries with their stacks.
+def enqueued() -> Noted | None:
+    """Find the first call that NCCL was given and that is not complete, as its flight recorder has it; None for none.
 
-    To find names for compiled code, torch looks for `torch._inductor`, and so imports it: 2 s and 70 MiB.
+    On a GPU a call returns once it is enqueued: whoever then waits for the GPU waits for this one.
+    """
+    waiting = (entry for entry in _entries(NCCL, active=True) if entry["state"] != "completed")
+    first = min(waiting, key=lambda entry: entry["time_created_ns"], default=None)
+    return None if first is None else _noted(first, first["time_created_ns"] / 1e9 - moment.wall(), ())
+
+
+def _entries(*recorders: str, active: bool = False) -> list[dict[str, Any]]:
+    """The flight recorders' entries with their stacks; torch keeps NCCL's apart, where it has NCCL.
+
+    `active`: those alone whose calls are not complete. To find names for compiled code, torch looks for
+    `torch._inductor`, and so imports it: 2 s and 70 MiB.
     """
     stub = "_inductor" not in vars(torch)
     if stub:
         vars(torch)["_inductor"] = None
     try:
-        trace = cast(Any, _distributed_c10d)._dump_fr_trace(True, True, False)  # all of them, with stacks
-        return list(pickle.loads(trace).get("entries", ()))
+        dumps = [getattr(_distributed_c10d, name, None) for name in recorders]
+        return [e for dump in dumps if dump for e in pickle.loads(dump(True, True, active)).get("entries", ())]
     finally:
         if stub and vars(torch).get("_inductor") is None:
             vars(torch).pop("_inductor", None)

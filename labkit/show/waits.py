@@ -66,7 +66,7 @@ class Waits(Story):
 
     def _for(self, rank: int) -> str:
         w = self.waiting[rank]
-        where = f"in {w.what} ({w.place})" if w.place else f"in {w.what}"
+        where = f"in {w.what}{f' ({w.place})' * bool(w.place)}{f', seen in {w.seen}' * bool(w.seen)}"
         whom = f"for {ranks(w.whom)} " if w.whom else f"for {ANYBODY} " if w.anybody else ""
         return whom + where
 
