@@ -17,6 +17,8 @@ from labkit.errors import LabError
 
 # One computing thread a rank: several ranks share the cores, and their pools would fight over them.
 # Gloo and NCCL would otherwise listen on another address of the host.
+# NCCL's RAS would answer every user of the host at one port for all.
+# torch's watchdog and monitor would end a rank that waits, or write files: the lab itself frees it, and it lives on.
 # A warning that is an error would end an engine while it starts: ipykernel and ipyparallel warn about each other.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -24,6 +26,12 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_RAS_ENABLE": "0",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "PYTHONWARNINGS": "",
 }

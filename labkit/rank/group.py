@@ -92,7 +92,11 @@ def join(
             timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
             device_id=device if device.type == "cuda" else None,
         )
-    _world = weakref.ref(distributed_c10d._get_default_group())
+    world = distributed_c10d._get_default_group()
+    _world = weakref.ref(world)
+    for kind in ("cpu", "cuda"):  # torch knows them of a process's first world only, and crashes where it splits another
+        with contextlib.suppress(RuntimeError, AttributeError):  # it has no such backend, or none with options
+            world._get_backend(torch.device(kind)).options.global_ranks_in_group = list(range(world_size))
     _counted = backend not in BACKENDS and _counts()
     set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
     set_timeout(timedelta(seconds=limit), None)

@@ -56,6 +56,7 @@ def install() -> None:
     make_group = distributed_c10d._new_process_group_helper
     if not hasattr(make_group, "guarded"):
         distributed_c10d._new_process_group_helper = _guarding(make_group)
+        dist.ProcessGroup.split_group = _guarding_splits(dist.ProcessGroup.split_group)  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -102,41 +103,65 @@ def forget() -> None:
 
 
 def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the members of a new group share a board; its first one makes it, before the others can have come."""
+    """Guard every group that torch's maker of groups makes."""
     parameters = inspect.signature(make_group)
 
     @functools.wraps(make_group)
     def made(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs).arguments
         name, n, ranks = given["group_name"], given["group_size"], given["global_ranks_in_group"]
-        if not _ours():
-            return make_group(*args, **kwargs)
-        if _wanted and ranks:
+        if _ours() and _wanted and ranks:
             membership.compare(given["store"], name, ranks)
-        if n < 2:
-            return make_group(*args, **kwargs)
-        first = given["group_rank"] == 0 and (not ranks or dist.get_rank() in ranks)
-        key, store = f"labkit-board/{name}", given["store"]
-        board = None
-        if first:
-            board, place = _new_board(store, n)
-            store.set(key, place)
-        try:
-            result = make_group(*args, **kwargs)
-        except BaseException:
-            if board:
-                board.remove()
-            raise
-        if isinstance(result[0], dist.ProcessGroup):
-            try:
-                board = board or _open_board(store.get(key).decode(), store, given["group_rank"], n)
-            except FileNotFoundError:  # its first rank never got the group, or has let it go: no call will be complete
-                return result
-            _groups[name] = Guarded(board, Place(given["group_rank"], list(ranks) or list(range(n))))
-            weakref.finalize(result[0], _gone, name, _groups[name]).atexit = False
-        return result
+        me = given["group_rank"] if not ranks or dist.get_rank() in ranks else None
+        return _with_board(lambda: make_group(*args, **kwargs), given["store"], name, list(ranks) or list(range(n)), me)
 
     made.guarded = True  # type: ignore[attr-defined]
+    return made
+
+
+def _guarding_splits(split_group: Callable[..., Any]) -> Callable[..., Any]:
+    """Guard every group that is split off another one, as meshes are on GPUs."""
+
+    @functools.wraps(split_group)
+    def split(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+        name, of = kwargs.get("group_name"), distributed_c10d._world.pg_group_ranks.get(parent, {})
+        if name is None or parent.group_name not in _groups:
+            return split_group(parent, ranks, *args, **kwargs)
+        world = {inside: rank for rank, inside in of.items()}
+        me = ranks.index(parent.rank()) if parent.rank() in ranks else None
+        make = functools.partial(split_group, parent, ranks, *args, **kwargs)
+        return _with_board(make, parent.get_group_store(), name, [world[r] for r in ranks], me)
+
+    return split
+
+
+def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[int], me: int | None) -> Any:
+    """Let the members of a new group share a board; its first one makes it, before the others can have come.
+
+    `me` is this rank's place among the members, None where it is none of them.
+    """
+    n = len(members)
+    if not _ours() or n < 2:
+        return make()
+    key = f"labkit-board/{name}"
+    board = None
+    if me == 0:
+        board, place = _new_board(store, n)
+        store.set(key, place)
+    try:
+        made = make()
+    except BaseException:
+        if board:
+            board.remove()
+        raise
+    group = made[0] if isinstance(made, tuple) else made
+    if isinstance(group, dist.ProcessGroup) and me is not None:
+        try:
+            board = board or _open_board(store.get(key).decode(), store, me, n)
+        except FileNotFoundError:  # its first rank never got the group, or has let it go: no call will be complete
+            return made
+        _groups[name] = Guarded(board, Place(me, members))
+        weakref.finalize(group, _gone, name, _groups[name]).atexit = False
     return made
 
 

@@ -1,6 +1,8 @@
-"""An interrupt waits for the end of an import: a library whose import is broken off stays half imported for good.
+"""An interrupt waits for the end of what must not be broken off.
 
-torch imports some of its parts when they are first needed, sympy for one in the first `y.backward(gradient)`.
+A library whose import is broken off stays half imported for good; torch imports some of its parts when they are first
+needed, sympy for one in the first `y.backward(gradient)`. And torch opens one group call of NCCL for the transfers of a
+batch: a rank that leaves the batch before that is closed can join no group any more.
 """
 
 from __future__ import annotations
@@ -11,20 +13,23 @@ import time
 from collections.abc import Iterable
 from types import FrameType
 
+from torch.distributed import distributed_c10d
+
 from labkit.rank.frames import callers, is_learners, look
 from labkit.theory.record import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
+BATCH = (distributed_c10d.__file__, "batch_isend_irecv")
 
 _waiting = threading.Lock()  # held as long as an interrupt waits
 
 
 def postponed(frame: FrameType | None) -> bool:
-    """Whether a library is being imported there; then the interrupt comes again once it is.
+    """Whether that must not be broken off which runs there; then the interrupt comes again once it is over.
 
     A module of the learner's own is broken off like a cell: it may never end.
     """
-    if not imports(callers(frame)):
+    if not _whole(callers(frame)):
         return False
     if _waiting.acquire(blocking=False):
         threading.Thread(target=_again, args=(threading.get_ident(),), name="labkit-interrupt", daemon=True).start()
@@ -33,12 +38,17 @@ def postponed(frame: FrameType | None) -> bool:
 
 def _again(thread: int) -> None:
     try:
-        while look(thread, imports):
+        while look(thread, _whole):
             time.sleep(0.01)
     finally:
         _waiting.release()
     if look(thread, runs):
         signal.pthread_kill(thread, signal.SIGINT)
+
+
+def _whole(frames: Iterable[FrameType]) -> bool:
+    found = list(frames)
+    return imports(found) or any((f.f_code.co_filename, f.f_code.co_name) == BATCH for f in found)
 
 
 def imports(frames: Iterable[FrameType]) -> bool:

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 import pytest
+from torch.distributed import distributed_c10d
 
 from labkit.rank import importing
 from labkit.rank.subworld import Gate
@@ -48,3 +49,21 @@ def test_a_module_of_the_learners_own_is_broken_off_like_a_cell(library):
     with Gate() as gate, pytest.raises(KeyboardInterrupt), gate.opened():
         call_by_name(name)
     assert name not in sys.modules
+
+
+# What torch's own function does as long as it gathers the transfers of a batch in one group call of NCCL.
+BATCH = "def batch_isend_irecv():\n    import signal\n    signal.raise_signal(signal.SIGINT)\n    left.append(True)\n"
+
+
+def test_a_batch_of_transfers_is_left_before_its_cell_is_interrupted():
+    its = {"left": []}
+    exec(compile(BATCH, distributed_c10d.__file__, "exec"), its)
+
+    def call_by_name() -> None:
+        its["batch_isend_irecv"]()
+        while True:
+            pass
+
+    with Gate() as gate, pytest.raises(KeyboardInterrupt), gate.opened():
+        call_by_name()
+    assert its["left"] == [True]
