@@ -6,6 +6,7 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import logging
@@ -47,7 +48,7 @@ from labkit.rank.spans import span
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
-RESTS = 0.2  # seconds at one instruction after which it counts as a C call that may wait: less than `run.LOOK_EVERY`
+RESTS = 0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `run.LOOK_EVERY`
 MAIN = threading.main_thread().ident or 0
 
 
@@ -222,7 +223,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
         did |= {"line": lines.line(outer), "source": frames.source(inner)}
         did["function"] = None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}"
     op = frames.operation(itertools.takewhile(lambda frame: frame is not inner, stack))
-    if op is None and _rests(stack[0]) and (call := _enqueued()):
+    if op is None and (call := _enqueued()) and _rests():
         seen = (frames.calls(inner) or "the cell") + f" (line {did['line']})" * bool(cells)
         return {"state": "collective", **did, **call, "seen": seen, "moved": None}
     if op is None and stack[0] is inner and cells and frames.waits(inner):
@@ -233,17 +234,28 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 
 
-_place: tuple[int, int] = (0, 0)  # the frame that the main thread was last seen in, and its instruction there
-_there = 0.0  # since when, a `moment`
+_asked: float | None = (
+    None  # when the main thread was asked for a sign that it runs Python, a `moment`; None: it gave it
+)
 
 
-def _rests(frame: FrameType) -> bool:
-    """Whether a frame has been at one instruction for a while: in a C call, which may wait for the GPU."""
-    global _place, _there
-    now, place = moment.now(), (id(frame), frame.f_lasti)
-    if place != _place:
-        _place, _there = place, now
-    return now - _there > RESTS
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def _sign(_: Any) -> int:
+    global _asked
+    _asked = None
+    return 0
+
+
+def _rests() -> bool:
+    """Whether the main thread has run no line of Python for a while: it is in one call of C, which may wait for the GPU.
+
+    Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
+    """
+    global _asked
+    if _asked is None:
+        _asked = moment.now()
+        ctypes.pythonapi.Py_AddPendingCall(_sign, None)
+    return moment.now() - _asked > RESTS
 
 
 def _enqueued() -> dict[str, Any] | None:

@@ -94,7 +94,10 @@ def join(
         )
     world = distributed_c10d._get_default_group()
     _world = weakref.ref(world)
-    for kind in ("cpu", "cuda"):  # torch knows them of a process's first world only, and crashes where it splits another
+    for kind in (
+        "cpu",
+        "cuda",
+    ):  # torch knows them of a process's first world only, and crashes where it splits another
         with contextlib.suppress(RuntimeError, AttributeError):  # it has no such backend, or none with options
             world._get_backend(torch.device(kind)).options.global_ranks_in_group = list(range(world_size))
     _counted = backend not in BACKENDS and _counts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit import StuckError
+from labkit import CellError, StuckError
 
 BEGIN = "from tests import standin\nx = torch.full((4,), float(rank + 1))\n"
 
@@ -31,22 +31,75 @@ def test_connections_that_are_made_later_are_nobodys_business(lab):
     sums(lab)
     lab.run("if rank == 0: dist.send(x, 3)\nif rank == 3: dist.recv(z := torch.empty(4), 0)\nstandin.synchronize()")
     assert lab.pull("float(z[0]) if rank == 3 else 1.0") == [1.0] * 4
-    lab.run("pair = dist.new_group([0, 1]); half = dist.new_group([2, 3], use_local_synchronization=False)")
-    lab.run("w = x.clone(); dist.all_reduce(w, group=pair if rank < 2 else half); standin.synchronize()")
-    assert lab.pull("float(w[0])") == [3.0, 3.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_sub_groups_connect_later_as_well(lab, local):
+    members = "[0, 1] if rank < 2 else [2, 3]" if local else "[2, 3]"
+    lab.run(f"half = dist.new_group({members}, use_local_synchronization={local})")
+    lab.run("w = x.clone()\nif rank > 1: dist.all_reduce(w, group=half)\nstandin.synchronize()")
+    assert lab.pull("float(w[0])") == [1.0, 2.0, 7.0, 7.0]
 
 
 @pytest.mark.parametrize(
-    ("seen", "call"),
-    [("synchronize", "standin.synchronize()"), ("item", "standin.item()"), ("seconds", "seconds()")],
+    ("call", "seen"),
+    [("standin.synchronize()", "synchronize"), ("print(float(standin.item()))", "item"), ("wait()", "wait")],
 )
-def test_a_wait_for_the_device_is_a_wait_for_the_call_that_it_has_not_completed(lab, seen, call):
-    define = "def seconds():\n    standin.synchronize()\n" if seen == "seconds" else ""
+def test_a_wait_for_the_device_is_a_wait_for_the_call_that_it_has_not_completed(lab, call, seen):
+    lab.run("def wait():\n    x = 1\n    standin.synchronize()\n    return x")
     with pytest.raises(StuckError) as stuck:
-        lab.run(f"{define}if rank != 2:\n    dist.all_reduce(x.clone())\n    {call}")
-    line = 5 if define else 3
-    assert str(stuck.value).startswith(
-        f"rank 2 is missing: it finished the cell, while ranks 0, 1, 3 wait in all_reduce (line {line - 1}), "
-        f"seen in {'synchronize' if define else seen} (line {line})"
+        lab.run(f"if rank != 2:\n    dist.all_reduce(x.clone())\n    {call}\n    print('went on with wrong numbers')")
+    seen = seen if seen != "wait" else "synchronize"
+    assert str(stuck.value) == (
+        "rank 2 is missing: it finished the cell, while ranks 0, 1, 3 wait in all_reduce (line 2), "
+        f"seen in {seen} (line 3)"
     )
+    assert lab.last.waits().arrows == [(0, 2), (1, 2), (3, 2)]
+    sums(lab)
+
+
+def test_what_a_rank_printed_with_wrong_numbers_is_never_seen(lab, capsys):
+    with pytest.raises(StuckError):
+        lab.run("if rank:\n    dist.all_reduce(x.clone())\n    standin.synchronize()\n    print('wrong')")
+    assert "wrong" not in capsys.readouterr().out
+
+
+def test_a_sub_group_that_waits_is_named_with_its_ranks(lab):
+    lab.run("half = dist.new_group([1, 3])")
+    with pytest.raises(StuckError, match=r"rank 3 is missing.*rank 1 waits in all_reduce among ranks 1, 3 \(line 1\)"):
+        lab.run("if rank == 1: dist.all_reduce(x.clone(), group=half)\nstandin.synchronize()")
+    sums(lab)
+
+
+def test_gloos_part_of_the_same_group_is_freed_as_ever(lab):
+    with pytest.raises(StuckError, match=r"rank 1 is missing.*ranks 0, 2, 3 wait in barrier"):
+        lab.run("if rank != 1: dist.barrier()")
+    sums(lab)
+
+
+def test_a_rank_that_is_killed_is_started_anew_and_the_others_are_freed_with_their_variables(lab):
+    with pytest.raises(CellError, match=r"rank 1 died \(SIGKILL\)"):
+        lab.run(
+            "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "dist.all_reduce(x.clone())\nstandin.synchronize()"
+        )
+    assert lab.pull("'x' in globals()") == [True, False, True, True]
+    lab.run(BEGIN, ranks=[1])
+    sums(lab)
+
+
+def test_a_rank_that_computes_while_a_call_is_under_way_does_not_wait(lab):
+    lab.run(
+        "import time\nif rank == 0:\n    until = time.monotonic() + 4\n    while time.monotonic() < until: pass\n"
+        "dist.all_reduce(x.clone())\nif rank: until = time.monotonic() + 5\nwhile time.monotonic() < until: pass\n"
+        "standin.synchronize()"
+    )
+
+
+def test_a_sweep_in_which_a_rank_does_not_come_ends_at_the_limit(lab):
+    absent = "from labkit.rank import sweep\nkept = sweep.CALLS['all_reduce']\n"
+    lab.run(absent + "if rank == 1: sweep.CALLS['all_reduce'] = lambda b: __import__('time').sleep(600)")
+    with pytest.raises(StuckError, match=r"rank 1.*ranks 0, 2, 3 wait in all_reduce"):
+        lab.sweep("all_reduce", sizes=[64])
+    lab.run("sweep.CALLS['all_reduce'] = kept")
     sums(lab)
