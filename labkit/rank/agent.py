@@ -234,9 +234,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 
 
-_asked: float | None = (
-    None  # when the main thread was asked for a sign that it runs Python, a `moment`; None: it gave it
-)
+_asked: float | None = None  # when the main thread was asked for a sign that it runs Python; None where it gave it
 
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -247,15 +245,16 @@ def _sign(_: Any) -> int:
 
 
 def _rests() -> bool:
-    """Whether the main thread has run no line of Python for a while: it is in one call of C, which may wait for the GPU.
+    """Whether the main thread has run no Python for a while: it is in one call of C, which may wait for the GPU.
 
     Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
     """
     global _asked
-    if _asked is None:
-        _asked = moment.now()
+    now, asked = moment.now(), _asked  # which the sign may take back at any moment
+    if asked is None:
+        _asked = asked = now
         ctypes.pythonapi.Py_AddPendingCall(_sign, None)
-    return moment.now() - _asked > RESTS
+    return now - asked > RESTS
 
 
 def _enqueued() -> dict[str, Any] | None:
