@@ -13,7 +13,7 @@ import math
 import pickle
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -173,7 +173,7 @@ def noted(since: float, until: float, mixed: Collection[str] = (), wall: float |
 
 
 def _entries() -> list[dict[str, Any]]:
-    """The flight recorder's entries with their stacks.
+    """The entries of the flight recorders with their stacks: of every backend's, and of NCCL's, which has its own.
 
     To find names for compiled code, torch looks for `torch._inductor`, and so imports it: 2 s and 70 MiB.
     """
@@ -181,8 +181,9 @@ def _entries() -> list[dict[str, Any]]:
     if stub:
         vars(torch)["_inductor"] = None
     try:
-        trace = cast(Any, _distributed_c10d)._dump_fr_trace(True, True, False)  # all of them, with stacks
-        return list(pickle.loads(trace).get("entries", ()))
+        dumps = (getattr(_distributed_c10d, name, None) for name in ("_dump_fr_trace", "_dump_nccl_trace"))
+        traces = [pickle.loads(dump(True, True, False)) for dump in dumps if dump]  # all of them, with stacks
+        return [entry for trace in traces for entry in trace.get("entries", ())]
     finally:
         if stub and vars(torch).get("_inductor") is None:
             vars(torch).pop("_inductor", None)
