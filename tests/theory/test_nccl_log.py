@@ -1,18 +1,19 @@
-"""NCCL's log: every kind of line in the format that its source prints, and pieces of published logs."""
+"""NCCL's log: every kind of line in the format that its source prints, and pieces of recorded logs."""
 
 from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from labkit.theory import nccl_log, schedules
+from labkit.theory import nccl_log, schedules, topology
 from labkit.theory.nccl_log import Branch, Call, Comm, Hop, Link, Ring, Said
+from tests.notebooks import NOTEBOOKS, sources
 
 # The formats of NCCL 2.27 to 2.30, filled in: init.cc, enqueue.cc, graph/rings.cc, graph/connect.cc, transport/*.cc.
 PRINTED = {
@@ -198,6 +199,29 @@ def test_what_ras_and_torch_said_of_the_same_program_lies_beside_its_log():
     assert calls == ["nccl:all_reduce"] * 3 + last
     assert begun == ["AllReduce"] * 3 + ["Broadcast", "AllGather", "ReduceScatter"] + ["AllReduce"] * 2, "barriers last"
     assert "4 4 4 RUNNING OK" in " ".join(nccl_log.text("h200-shared.ras").split())
+
+
+def test_lessons_quote_the_recorded_texts_and_no_others():
+    """Letter by letter; and NCCL's choice follows from the row of its table, as lesson 07b reckons."""
+    log, lines = nccl_log.text("h200-shared"), []
+    for lesson in ("07b", "14b", "15b"):
+        quoted = "\n".join(sources(NOTEBOOKS[lesson]))
+        lines += [line for line in quoted.splitlines() if line.startswith("gpubox:")]
+        assert (nccl_log.text("h200-shared.ras").rstrip() in quoted) == (lesson == "14b")
+        assert (topology.text("h200-one.xml").rstrip() in quoted) == (lesson == "15b")
+    assert len(lines) == 2
+    assert set(lines) <= set(log.splitlines())
+    (row,) = re.findall(r"AllReduce \|(.*26\.8.*)\|", log)
+    cells = [tuple(map(float, cell.split("/"))) for cell in row.split("|")[:6]]
+    table = dict(zip(product(("tree", "ring"), ("LL", "LL128", "Simple")), cells, strict=True))
+    napkin = "\n".join(sources(NOTEBOOKS["07b"]))
+    told = [" | ".join(str(v[i]) for (_, p), v in table.items() if p != "LL128") for i in (0, 1)]
+    assert f"| latency, µs | {told[0]} |" in napkin
+    assert f"| bandwidth, GB/s | {told[1]} |" in napkin
+    took = {call.nbytes: (call.algorithm, call.protocol) for call in nccl_log.find("h200-shared").calls}
+    for nbytes in (4, 2**20):
+        expected = {how: lat + nbytes / (1e3 * bw) for how, (lat, bw) in table.items() if bw}
+        assert took[nbytes] == min(expected, key=lambda how: expected[how])
 
 
 def test_unknown_lines_are_counted_and_said():
