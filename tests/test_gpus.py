@@ -16,7 +16,9 @@ from labkit.cluster.spread import Spread
 from labkit.cluster.sweep import where
 from labkit.rank import clock, group, nccl_trial, recorder, spans, stream
 from labkit.show.table import LabTable
+from labkit.show.timeline import Timeline
 from labkit.show.times import Times
+from labkit.show.waits import Waits
 from labkit.theory import sharing
 from labkit.theory.record import Op, read
 
@@ -267,6 +269,20 @@ def test_a_record_has_the_gpus_times_where_calls_return_at_once(monkeypatch):
         "times on a GPU are the GPU's: from when it came to a call until the data had moved (CUDA events)",
         "2 ranks share 1 GPU: the times say nothing about GPUs that are not shared",
     )
+
+
+def test_whatever_shows_times_of_a_record_says_that_ranks_share_a_gpu(monkeypatch):
+    logs = [told(monkeypatch, 0, 1.0, 3.0), told(monkeypatch, 1, 3.0, 1.0)]
+    timeline = Timeline(logs)
+    waits = Waits(logs, None)
+    assert waits.why == "Nothing was stuck. The longest wait: 2 s (2 ranks share 1 GPU)."
+    assert waits.title in waits.alt
+    assert repr(timeline.gantt).endswith("2 ranks share 1 GPU.")
+    for said in (repr(timeline), waits.svg.decode(), timeline.svg.decode(), timeline.gantt.svg.decode()):
+        assert "2 ranks share 1 GPU" in said
+    own = [log | {"gpu": f"cuda:{r}"} for r, log in enumerate(logs)]
+    for shown in (Timeline(own), Timeline(own).gantt, Waits(own, None)):
+        assert "share" not in repr(shown) + shown.svg.decode()
 
 
 def test_of_a_handle_the_gpus_wait_is_recorded(monkeypatch):

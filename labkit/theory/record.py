@@ -6,7 +6,7 @@ Pure: plain data in, plain data out; neither torch nor a cluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -296,6 +296,12 @@ class Record:
         """The number of ranks."""
         return len(self.ops)
 
+    @property
+    def shared(self) -> str:
+        """In words, whether ranks share a GPU, where one has worked in this cell."""
+        worked = any(op.enqueued for mine in self.ops for op in mine) or any(s.ran for mine in self.spans for s in mine)
+        return sharing.said([(log.host, log.gpu) for log in self.logs if log.gpu]) if worked else ""
+
     @cached_property
     def spans(self) -> tuple[tuple[Span, ...], ...]:
         """What each rank computed, by the names that it gave, in the order in which it began: `spans[r]`."""
@@ -354,8 +360,6 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
         notes.append("times on a GPU are the GPU's: from when it came to a call until the data had moved (CUDA events)")
     if not all(known):
         notes.append("calls on a GPU return when they are enqueued: some bars end before the data has moved")
-    if known and (shared := sharing.said([(log.host, log.gpu) for log in kept if log.gpu])):
-        notes.append(f"{shared}: the times say nothing about GPUs that are not shared")
     if missing := [r for r, plain in enumerate(logs) if plain is None]:
         notes.append(f"no record of {ranks(missing)}")
     if dropped := max((log.dropped for log in kept), default=0):
@@ -364,7 +368,9 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
         notes.append(f"only the last spans are kept: up to {cut} earlier ones a rank are not shown")
     if unnamed := max((log.unnamed for log in kept), default=0):
         notes.append(f"a process group counted {count(unnamed, 'more call')} a rank, and nobody noted which")
-    return Record(tuple(tuple(log.ops) for log in kept), tuple(kept), tuple(notes))
+    record = Record(tuple(tuple(log.ops) for log in kept), tuple(kept), tuple(notes))
+    more = f"{record.shared}: the times say nothing about GPUs that are not shared"
+    return replace(record, notes=(*notes, more)) if record.shared else record
 
 
 def _shift(log: Log, seconds: float) -> None:
