@@ -1,7 +1,7 @@
 """What NCCL's log says: who talks to whom over what, and how each operation ran.
 
 >>> from labkit.theory import nccl_log
->>> nccl_log.find("h200-shared").sentences[2]
+>>> nccl_log.find("h200-shared").sentences[3]
 'Between nodes: Socket, card 0, lo, without GPU Direct RDMA.'
 
 `read(text)` reads your own, `labkit.draw(log)` draws its rings. Pieces of recorded logs lie in `bundled/`, with
