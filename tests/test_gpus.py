@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from labkit import LabError, lab
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
 from labkit.cluster.sweep import where
-from labkit.rank import clock, group, nccl_trial, recorder, spans, stream
+from labkit.rank import clock, group, nccl_trial, probe, recorder, spans, stream
 from labkit.show.table import LabTable
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
@@ -213,6 +214,17 @@ def test_a_trial_of_nccl_takes_the_gpus_time(monkeypatch):
     told = nccl_trial.trial(order, 1, {}, None)
     assert told["seconds"] == pytest.approx([0.25] * nccl_trial.REPEAT)
     assert told["right"]
+
+
+def test_a_run_for_the_picture_takes_as_long_as_its_result_is_on_its_way(monkeypatch):
+    """The time says how many runs there is time for: enqueueing them is not enough."""
+    gpu = Gpu(monkeypatch)
+    monkeypatch.setattr(probe, "_kept", {})
+    monkeypatch.setattr(probe, "_untouched", contextlib.nullcontext)
+    monkeypatch.setattr(probe, "shell", lambda: SimpleNamespace(user_ns="mine"))
+    monkeypatch.setattr(probe, "_run", lambda _: gpu.work("cell", 0.5) or "copy")
+    monkeypatch.setattr(probe, "_result", lambda y, space: [gpu.until(float("inf")) or 1.0])
+    assert probe.again("y") == {"seconds": pytest.approx(0.5, abs=1e-3), "steady": True}
 
 
 def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: float, **how: Any) -> dict[str, Any]:
