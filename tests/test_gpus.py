@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -162,13 +163,20 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.until(float("inf")))
-        for module in (clock, stream, recorder):
-            monkeypatch.setattr(module.time, "perf_counter", self.read)
+        monkeypatch.setattr(time, "perf_counter", self.read)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+        self.goes_on = False
 
     def read(self) -> float:
         """The host's clock, which goes on by a microsecond a look."""
         self.now += 1e-6
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, for the GPU as well if it goes on."""
+        self.now += seconds
+        if self.goes_on:
+            self.until(self.now)
 
     def work(self, name: str, seconds: float) -> None:
         """Enqueue work; the call returns at once."""
@@ -230,7 +238,8 @@ def test_a_run_for_the_picture_takes_as_long_as_its_result_is_on_its_way(monkeyp
 def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: float, **how: Any) -> dict[str, Any]:
     """What a rank on a GPU tells of a cell that computes in a span, then calls an all_reduce; of both the seconds.
 
-    `asynchronous`: it calls `.wait()` for that. `until`: so far has the GPU come when the rank is asked.
+    `asynchronous`: it calls `.wait()` for that. `until`: so far has the GPU come when the rank is asked; `goes_on`: it
+    works on then.
     """
     gpu, cell = Gpu(monkeypatch), recorder.Cell(on=True, rank=rank, began=100.0, gpu="cuda:0")
     cell.tally = SimpleNamespace(done=lambda *_: None, end=lambda: None, missing=lambda *_: ([], 0))
@@ -260,6 +269,7 @@ def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: flo
         gpu.work("compute", 0.5)
         recorder._waiting(lambda self: gpu.work("wait", reduce - 0.5))(work)
     gpu.until(how.get("until", float("inf")))
+    gpu.goes_on = how.get("goes_on", False)
     recorder.end()
     return recorder.records()
 
@@ -313,6 +323,12 @@ def test_what_the_gpu_has_not_done_is_said_to_be_enqueued(monkeypatch):
     assert op.left - op.entered < 1e-3
     assert span.left - span.entered == pytest.approx(1.0, abs=1e-3)
     assert "calls on a GPU return when they are enqueued: some bars end before the data has moved" in record.notes
+
+
+def test_what_the_gpu_is_about_to_do_is_waited_for(monkeypatch):
+    """All calls have returned, and the GPU needs 30 ms more: ranks that share it take turns."""
+    ((op,),) = read([told(monkeypatch, 0, 0.0, 0.03, until=100.0, goes_on=True)]).ops
+    assert op.left - op.entered == pytest.approx(0.03, abs=1e-3)
 
 
 def test_without_a_gpu_nothing_is_marked(monkeypatch):

@@ -2,7 +2,7 @@
 
 A call on a GPU returns when its work is enqueued. So an event is put on the stream before the call and one behind it:
 the GPU comes to the first when it has done all that was enqueued earlier, and to the second when the call's data has
-moved. Nothing here waits for the GPU, where work may never end: a moment that it has not come to is not known yet.
+moved. Nothing here waits long for the GPU, where work may never end: a moment that it has not come to is not known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 LIMIT = 4000  # pairs of events that are kept: the last ones
-PATIENCE = 0.1  # seconds that the GPU has to come to an event on a stream on which nothing else is
+PATIENCE = 0.2  # seconds that the GPU has to come to what is enqueued, once somebody asks; who shares it takes turns
 
 _marks: dict[int, list[Any]] = {}  # of what a rank has called: itself, the event before it and the one behind it
 _beside: Any = None  # a stream of our own, made before anything can be stuck
@@ -55,17 +55,22 @@ def forget() -> None:
 
 
 def told() -> None:
-    """Set the `ran` of everything that the GPU is through with: from when to when it was at it."""
-    now = _now() if _marks else None
+    """Set the `ran` of everything that the GPU is through with, now or soon: from when to when it was at it."""
+    marked = list(_marks.items())
+    behind = [mark[2] for _, mark in marked if mark[2] is not None]
+    if not behind:
+        return
+    _reached(behind[-1])  # or not: what is before it may be done
+    now = _now()
     if now is None:
         return
     moment, here = now
-    for key, (what, before, behind) in list(_marks.items()):
+    for key, (what, first, last) in marked:
         with contextlib.suppress(RuntimeError):  # of another device, or captured into a graph
-            if behind is not None and behind.query():
-                since, until = (moment - event.elapsed_time(here) / 1e3 for event in (before, behind))
+            if last is not None and last.query():
+                since, until = (moment - event.elapsed_time(here) / 1e3 for event in (first, last))
                 what.ran = (since, until)
-                del _marks[key]
+                _marks.pop(key, None)
 
 
 def _event(stream: Any = None) -> Any:
@@ -80,9 +85,16 @@ def _event(stream: Any = None) -> Any:
 def _now() -> tuple[float, Any] | None:
     """This moment, and an event that the GPU has come to at this moment; None where it does not come to it."""
     event = _event(_beside)
+    return (time.perf_counter(), event) if event is not None and _reached(event) else None
+
+
+def _reached(event: Any) -> bool:
+    """Whether the GPU has come to an event, or comes to it in time."""
     until = time.perf_counter() + PATIENCE
     with contextlib.suppress(RuntimeError):
-        while event is not None and time.perf_counter() < until:
-            if event.query():
-                return time.perf_counter(), event
-    return None
+        while not event.query():
+            if time.perf_counter() > until:
+                return False
+            time.sleep(0)  # others may run; a longer sleep would be as much of an error in the moment
+        return True
+    return False
