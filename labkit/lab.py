@@ -491,6 +491,7 @@ class Lab:
         no such times.
         """
         from labkit.show.times import Times
+        from labkit.theory import sharing
 
         if not expressions or not all(isinstance(expression, str) for expression in expressions):
             raise LabError(
@@ -502,7 +503,7 @@ class Lab:
             pulled = self._console.call("labkit.rank.agent.readings", expression)
             _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
             kept[expression] = [seconds for _, seconds in pulled]
-        return Times(kept, warmup)
+        return Times(kept, warmup, sharing.said([m.processor for m in self._engines.members]))
 
     def bars(self, *expressions: str, formula: Mapping[str, Any] | None = None) -> Bars:
         """Draw bytes by kind that every rank has in a dict: a stacked bar a rank, all expressions on one scale.

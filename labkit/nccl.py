@@ -1,4 +1,4 @@
-"""What NCCL and the driver say on this machine, where there is an NVIDIA GPU; and what others published where not."""
+"""What NCCL and the driver say on this machine, where there is an NVIDIA GPU; and what was recorded where not."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from labkit.cluster import nccl_trial
 from labkit.cluster.nccl_trial import Tried
-from labkit.theory import nccl_log, topology
+from labkit.theory import nccl_log, sharing, topology
 from labkit.theory.nccl_log import Call, Log
-from labkit.words import nbytes, seconds
+from labkit.words import seconds
 
-QUOTED = "one-gpu"
-FROM = "eunomia-bpf/nccl-eBPF: 2 ranks on one RTX 5090, NCCL 2.29.7"
+QUOTED = "h200-shared"
+FROM = "4 ranks share one NVIDIA H200: driver 580.159, torch 2.11.0+cu130, NCCL 2.28.9"
 
 
 def machine(otherwise: str) -> topology.Topology:
@@ -24,9 +24,9 @@ class Trials:
     """One all-reduce under several settings of NCCL: how it ran, as NCCL's log has it, and how long it took.
 
     `Trials([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}])` runs two. Without a GPU nothing is run,
-    and a published log is quoted instead. `ranks` processes are started for it and end with it; the lab's own ranks are
-    not asked. With fewer GPUs than ranks they share a GPU over sockets: times then say nothing about NCCL's bandwidth.
-    `log` is what NCCL logged (or the quoted log), for `labkit.draw`.
+    and a log that was recorded on one is quoted instead. `ranks` processes are started for it and end with it; the
+    lab's own ranks are not asked. Times are the GPU's own. With fewer GPUs than ranks they share a GPU over sockets:
+    times then say nothing about NCCL's bandwidth. `log` is what NCCL logged (or the quoted log), for `labkit.draw`.
     """
 
     def __init__(self, settings: Sequence[Mapping[str, str]], ranks: int = 2, size: int = 2**20) -> None:
@@ -41,10 +41,10 @@ class Trials:
 
     def __repr__(self) -> str:
         if not self.gpus:
-            lines = ["No NVIDIA GPU here: nothing was run. This is quoted, not recorded by the workbook:", f"({FROM})"]
+            lines = [f"No NVIDIA GPU here: nothing was run. Recorded elsewhere, without any setting ({FROM}):"]
             return "\n".join([*lines, *(_told(call) for call in self.log.calls)])
-        shared = f"share {'one GPU' if self.gpus == 1 else f'{self.gpus} GPUs'}" if self.gpus < self.ranks else "run"
-        lines = [f"{self.ranks} ranks {shared}, NCCL {self.log.version or 'of an unknown version'}"]
+        shared = sharing.said([r % self.gpus for r in range(self.ranks)]) or f"{self.ranks} ranks, each on its GPU"
+        lines = [f"{shared}, NCCL {self.log.version or 'of an unknown version'}"]
         for one in self.tried:
             asked = " ".join(f"{k}={v}" for k, v in one.setting.items()) or "NCCL's own choice"
             how = "; ".join(_told(call) for call in one.calls) or "not in the log"
@@ -56,4 +56,4 @@ class Trials:
 def _told(call: Call) -> str:
     several = f"s {call.first}–{call.last}" if call.last > call.first else f" {call.first}"
     channels = f", channel{several}" if call.first >= 0 else ""
-    return f"{call.op or 'operation'} of {nbytes(call.nbytes)}: {call.algorithm}, {call.protocol}{channels}"
+    return f"{call.op or 'operation'} of {call.size}: {call.algorithm}, {call.protocol}{channels}"

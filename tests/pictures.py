@@ -333,10 +333,12 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[f"one step {s.name}"] = lambda s=s: draw(s, step=2).svg
     for name in topology.BUNDLED:
         server = topology.find(name)
-        ends = server.gpus[0], server.nics[-1]
         makers[f"server {name}"] = lambda server=server: draw(server).svg
-        makers[f"path in {name}"] = lambda server=server, ends=ends: draw(server, between=ends).svg
-    makers["log"] = lambda: draw(nccl_log.find("a100-1412")).svg
+        for ends in [(server.gpus[0], nic) for nic in server.nics[-1:]]:
+            makers[f"path in {name}"] = lambda server=server, ends=ends: draw(server, between=ends).svg
+    for name in nccl_log.bundled():
+        if draw(log := nccl_log.find(name))._panels:
+            makers[f"log {name}"] = lambda log=log: draw(log).svg
     for n, panels in ((1, 1), (4, 2), (16, 3)):
         makers[f"curves {n} {panels}"] = lambda n=n, p=panels: curves_of(n, p).svg
     for n, scale, unit in ((1, 0.0004, "s"), (4, 0.07, "s"), (4, 43210.0, ""), (8, 987654321.0, "")):

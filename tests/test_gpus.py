@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+import weakref
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +16,13 @@ from labkit import LabError, lab
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
 from labkit.cluster.sweep import where
-from labkit.rank import clock, group
+from labkit.rank import clock, group, nccl_trial, probe, recorder, spans, stream
 from labkit.show.table import LabTable
+from labkit.show.timeline import Timeline
+from labkit.show.times import Times
+from labkit.show.waits import Waits
 from labkit.theory import sharing
+from labkit.theory.record import Op, read
 
 
 @pytest.mark.parametrize(
@@ -116,28 +124,228 @@ def test_the_table_and_every_figure_with_times_say_that_ranks_share_a_gpu():
     assert where(cpu, range(2)) == "Gloo, 2 CPU ranks on one host"
 
 
+class Gpu:
+    """A GPU's stream with its events and its clock, as torch.cuda shows them: work is enqueued, and done later.
+
+    `work(name, s)` enqueues what takes so many seconds. The GPU does it `until` a moment that a test chooses, or
+    when somebody synchronizes; an event that it has not come to has no time.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.gpu, self.done = 100.0, 100.0, []
+        self.queue: list[tuple[str, float, Any]] = []
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+                self.at: float | None = None
+
+            def record(self, stream: Any = None) -> None:
+                if stream is None:
+                    gpu.queue.append(("event", 0.0, self))
+                else:  # nothing else is on that one
+                    self.at = gpu.now
+
+            def query(self) -> bool:
+                return self.at is not None
+
+            def synchronize(self) -> None:
+                gpu.until(float("inf"))
+
+            def elapsed_time(self, end: Event) -> float:
+                if self.at is None or end.at is None:
+                    raise RuntimeError("both events must be recorded")
+                return 1e3 * (end.at - self.at)
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: "beside")
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.until(float("inf")))
+        monkeypatch.setattr(time, "perf_counter", self.read)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+        self.goes_on = False
+
+    def read(self) -> float:
+        """The host's clock, which goes on by a microsecond a look."""
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, for the GPU as well if it goes on."""
+        self.now += seconds
+        if self.goes_on:
+            self.until(self.now)
+
+    def work(self, name: str, seconds: float) -> None:
+        """Enqueue work; the call returns at once."""
+        self.queue.append((name, seconds, None))
+
+    def until(self, moment: float) -> None:
+        """Let the GPU do what is enqueued, as far as it comes until then."""
+        self.gpu = max(self.gpu, self.now) if not self.done else self.gpu
+        while self.queue and self.gpu + self.queue[0][1] <= moment:
+            name, seconds, event = self.queue.pop(0)
+            self.gpu += seconds
+            self.done.append(name)
+            if event is not None:
+                event.at = self.gpu
+        self.now = max(self.now, min(moment, self.gpu))
+
+
 def test_calls_on_a_gpu_are_timed_by_its_own_events(monkeypatch):
-    done = []
+    gpu = Gpu(monkeypatch)
+    gpu.work("earlier", 5.0)
+    began, took = clock.stopwatch(lambda: gpu.work("call", 0.006), 2, True)
+    assert took == pytest.approx(0.012)
+    assert began > 105, "what was enqueued before is over"
+    assert gpu.done == ["earlier", "event", "call", "call", "event"]
+    assert clock.stopwatch(lambda: gpu.work("call", 0.006), 2, False)[1] < 1e-4, "by the host's clock: enqueued"
 
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
 
-        def record(self):
-            done.append("event")
+def test_a_trial_of_nccl_takes_the_gpus_time(monkeypatch):
+    """The host's wait is no part of it, nor what the GPU did before."""
+    gpu = Gpu(monkeypatch)
+    x = torch.empty(5)
+    monkeypatch.setattr(nccl_trial.torch, "empty", lambda *_, device: x)
+    monkeypatch.setattr(nccl_trial.dist, "new_group", lambda backend: None)
+    monkeypatch.setattr(nccl_trial.dist, "destroy_process_group", lambda group: None)
+    monkeypatch.setattr(nccl_trial.dist, "barrier", lambda group: setattr(gpu, "now", gpu.now + 3.0))
 
-        def synchronize(self):
-            done.append("wait")
+    def all_reduce(x, group):
+        gpu.work("all_reduce", 0.25)
+        x.fill_(3)
 
-        def elapsed_time(self, end: Event) -> float:
-            assert self is not end
-            return 12.0
+    monkeypatch.setattr(nccl_trial.dist, "all_reduce", all_reduce)
+    order = {"backend": "nccl", "nbytes": 16, "rank": 0, "ranks": 2}
+    told = nccl_trial.trial(order, 1, {}, None)
+    assert told["seconds"] == pytest.approx([0.25] * nccl_trial.REPEAT)
+    assert told["right"]
 
-    monkeypatch.setattr(clock, "_on_gpu", lambda group: True)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("idle"))
-    assert clock._stopwatch(lambda: done.append("call"), 2, None)[1] == 0.012, "milliseconds to seconds"
-    assert done == ["idle", "event", "call", "call", "event", "wait"]
+
+def test_a_run_for_the_picture_takes_as_long_as_its_result_is_on_its_way(monkeypatch):
+    """The time says how many runs there is time for: enqueueing them is not enough."""
+    gpu = Gpu(monkeypatch)
+    monkeypatch.setattr(probe, "_kept", {})
+    monkeypatch.setattr(probe, "_untouched", contextlib.nullcontext)
+    monkeypatch.setattr(probe, "shell", lambda: SimpleNamespace(user_ns="mine"))
+    monkeypatch.setattr(probe, "_run", lambda _: gpu.work("cell", 0.5) or "copy")
+    monkeypatch.setattr(probe, "_result", lambda y, space: [gpu.until(float("inf")) or 1.0])
+    assert probe.again("y") == {"seconds": pytest.approx(0.5, abs=1e-3), "steady": True}
+
+
+def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: float, **how: Any) -> dict[str, Any]:
+    """What a rank on a GPU tells of a cell that computes in a span, then calls an all_reduce; of both the seconds.
+
+    `asynchronous`: it calls `.wait()` for that. `until`: so far has the GPU come when the rank is asked; `goes_on`: it
+    works on then.
+    """
+    gpu, cell = Gpu(monkeypatch), recorder.Cell(on=True, rank=rank, began=100.0, gpu="cuda:0")
+    cell.tally = SimpleNamespace(done=lambda *_: None, end=lambda: None, missing=lambda *_: ([], 0))
+    monkeypatch.setattr(recorder, "_cell", cell)
+    monkeypatch.setattr(spans, "_kept", spans.Kept(True, rank))
+    record = Op(rank, 0, "all_reduce", "collective", (0, 1), group="0", enqueued=True, line=3)
+
+    def begun(*_: Any) -> Any:
+        cell.ops.append(record)
+        cell.made += 1
+        return record, None, "0", None
+
+    monkeypatch.setattr(recorder, "_begun", begun)
+
+    def all_reduce(tensor: Any, async_op: bool = False) -> Any:
+        if not async_op:
+            gpu.work("all_reduce", reduce)
+
+    stream.forget()
+    with spans.span("compute"):
+        gpu.work("compute", compute)
+    asynchronous = how.get("asynchronous", False)
+    recorder._recording(all_reduce, "all_reduce", "collective", "tensor", "")(torch.ones(1), async_op=asynchronous)
+    if asynchronous:
+        work = Work()
+        cell.works[id(work)] = (weakref.ref(work), [record])
+        gpu.work("compute", 0.5)
+        recorder._waiting(lambda self: gpu.work("wait", reduce - 0.5))(work)
+    gpu.until(how.get("until", float("inf")))
+    gpu.goes_on = how.get("goes_on", False)
+    recorder.end()
+    return recorder.records()
+
+
+class Work:
+    """What an asynchronous call returns."""
+
+
+def test_a_record_has_the_gpus_times_where_calls_return_at_once(monkeypatch):
+    """Rank 1 computes for 3 s and rank 0 for 1 s: on the host neither takes a millisecond, and nobody waits."""
+    record = read([told(monkeypatch, 0, 1.0, 3.0), told(monkeypatch, 1, 3.0, 1.0)])
+    first, second = (ops[0] for ops in record.ops)
+    assert first.left - first.entered == pytest.approx(3.0, abs=1e-3)
+    assert second.left - second.entered == pytest.approx(1.0, abs=1e-3)
+    assert [(w.op.rank, w.for_, round(w.seconds, 2)) for w in record.waits] == [(0, 1, 2.0)]
+    assert [s.left - s.entered for (s,) in record.spans] == pytest.approx([1.0, 3.0], abs=1e-3)
+    assert all(log.ended >= ops[0].left for log, ops in zip(record.logs, record.ops, strict=True))
+    assert record.notes == (
+        "times on a GPU are the GPU's: from when it came to a call until the data had moved (CUDA events)",
+        "2 ranks share 1 GPU: the times say nothing about GPUs that are not shared",
+    )
+
+
+def test_whatever_shows_times_of_a_record_says_that_ranks_share_a_gpu(monkeypatch):
+    logs = [told(monkeypatch, 0, 1.0, 3.0), told(monkeypatch, 1, 3.0, 1.0)]
+    timeline = Timeline(logs)
+    waits = Waits(logs, None)
+    assert waits.why == "Nothing was stuck. The longest wait: 2 s (2 ranks share 1 GPU)."
+    assert waits.title in waits.alt
+    assert repr(timeline.gantt).endswith("2 ranks share 1 GPU.")
+    for said in (repr(timeline), waits.svg.decode(), timeline.svg.decode(), timeline.gantt.svg.decode()):
+        assert "2 ranks share 1 GPU" in said
+    own = [log | {"gpu": f"cuda:{r}"} for r, log in enumerate(logs)]
+    for shown in (Timeline(own), Timeline(own).gantt, Waits(own, None)):
+        assert "share" not in repr(shown) + shown.svg.decode()
+
+
+def test_of_a_handle_the_gpus_wait_is_recorded(monkeypatch):
+    """It computes 0.5 s of the 2 s that the all-reduce takes."""
+    record = read([told(monkeypatch, 0, 1.0, 2.0, asynchronous=True)])
+    ((op,),) = record.ops
+    assert op.waited[1] - op.waited[0] == pytest.approx(1.5, abs=1e-3)
+    assert op.ended - op.entered == pytest.approx(3.0, abs=1e-3), "under way from its call on"
+
+
+def test_what_the_gpu_has_not_done_is_said_to_be_enqueued(monkeypatch):
+    """Rank 0's GPU stands in the all_reduce when somebody asks: nothing waits for it."""
+    record = read([told(monkeypatch, 0, 1.0, 3.0, until=102.0)])
+    ((op,),), ((span,),) = record.ops, record.spans
+    assert op.ran is None
+    assert op.left - op.entered < 1e-3
+    assert span.left - span.entered == pytest.approx(1.0, abs=1e-3)
+    assert "calls on a GPU return when they are enqueued: some bars end before the data has moved" in record.notes
+
+
+def test_what_the_gpu_is_about_to_do_is_waited_for(monkeypatch):
+    """All calls have returned, and the GPU needs 30 ms more: ranks that share it take turns."""
+    ((op,),) = read([told(monkeypatch, 0, 0.0, 0.03, until=100.0, goes_on=True)]).ops
+    assert op.left - op.entered == pytest.approx(0.03, abs=1e-3)
+
+
+def test_without_a_gpu_nothing_is_marked(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", None)
+    stream.forget()
+    stream.came(op := Op(0, 0, "all_reduce", "collective", (0,)))
+    stream.left(op)
+    stream.told()
+    assert (op.ran, stream.gpu()) == (None, "")
+
+
+def test_times_say_that_ranks_share_a_gpu():
+    times = Times({"readings": [[0.1, 0.2]] * 2}, shared=sharing.said(["cuda:0"] * 2))
+    assert repr(times).endswith("\n2 ranks share 1 GPU.")
+    assert times.alt.endswith(" 2 ranks share 1 GPU.")
+    assert b"2 ranks share 1 GPU" in times.svg
+    assert "GPU" not in repr(Times({"readings": [[0.1, 0.2]]}))
 
 
 @pytest.mark.parametrize(("gpus", "device"), [([0, 0], "cuda (2 ranks share 1 GPU)"), ([0, 1], "cuda")])

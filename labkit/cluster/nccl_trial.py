@@ -1,7 +1,7 @@
 """Runs one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own, and returns what NCCL logged.
 
-With fewer GPUs than ranks several share one (`labkit.theory.sharing`). **This has not been run on a GPU yet**: the
-processes, the settings and the answers were tested with Gloo.
+With fewer GPUs than ranks several share one (`labkit.theory.sharing`). So it ran with 2 ranks on one H200 (NCCL
+2.28.9): Ring, Tree, LL and Simple stood in the log as they had been asked for. Tests run it with Gloo.
 """
 
 from __future__ import annotations

@@ -339,11 +339,11 @@ def _ran(line: str) -> list[Any]:
 LINES = tuple(
     f"{before}NCCL INFO {op}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{{low}..{high}}}"
     for before, op, size, algorithm, protocol, low, high in (
-        ("lab:3038984:3038984 [0] ", "Broadcast", 16384, "RING", "LL", 0, 1),
-        ("", "AllReduce", 4096, "TREE", "LL", 0, 0),
+        ("gpubox:5605:5605 [0] ", "Broadcast", 2**20, "RING", "SIMPLE", 0, 1),  # as four ranks on one H200 have it
+        ("", "AllReduce", 4, "TREE", "LL", 0, 0),
         ("node7:177787:177787 [0] ", "AllReduce", 16777216, "TREE", "LL128", 0, 15),
         ("1: node7:177787:177790 [3] ", "AllReduce", 33554432, "NVLS", "SIMPLE", 0, 15),
-        ("lab:3038984:3038984 [0] ", "ReduceScatter", 1048576, "PAT", "SIMPLE", 4, 5),
+        ("node7:177787:177787 [0] ", "ReduceScatter", 1048576, "PAT", "SIMPLE", 4, 5),
         ("", "AllGather", 579600, "NVLS", "SIMPLE", 8, 23),
     )
 )

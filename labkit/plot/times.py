@@ -45,20 +45,20 @@ class Dots:
         return HEAD + ROW * len(self.times)
 
 
-def notes(lists: Sequence[Dots]) -> list[str]:
-    """What the picture cannot say without words."""
+def notes(lists: Sequence[Dots], shared: str = "") -> list[str]:
+    """What the picture cannot say without words; `shared`, that ranks share a GPU."""
     longest = max((dots.longest for dots in lists), default=0)
     every = math.ceil(longest / MOST)
-    return [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1)
+    return [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1) + [f"{shared}."] * bool(shared)
 
 
-def axes(lists: Sequence[Dots]) -> Axes:
+def axes(lists: Sequence[Dots], shared: str = "") -> Axes:
     """Axes that are large enough."""
     rows = sum(dots.height for dots in lists)
-    return sheet(WIDE, TOP + rows + BOTTOM + LINE * len(notes(lists)) + 0.05)
+    return sheet(WIDE, TOP + rows + BOTTOM + LINE * len(notes(lists, shared)) + 0.05)
 
 
-def draw(ax: Axes, lists: Sequence[Dots]) -> Axes:
+def draw(ax: Axes, lists: Sequence[Dots], shared: str = "") -> Axes:
     """Draw on axes as `axes` makes them, y downwards."""
     _legend(ax, lists)
     write(ax, WIDE - MARGIN, LEGEND, "median", 8, FAINT, "right")
@@ -68,7 +68,7 @@ def draw(ax: Axes, lists: Sequence[Dots]) -> Axes:
     for dots in lists:
         _block(ax, dots, top, x)
         top += dots.height
-    for i, note in enumerate(notes(lists)):
+    for i, note in enumerate(notes(lists, shared)):
         write(ax, MARGIN, bottom + BOTTOM + LINE * i, note, 7.5, FAINT, "left")
     return ax
 

@@ -170,61 +170,115 @@ PREDICTIONS = (
     Series(
         name="clinic_nccl",
         lesson="14b",
-        question="What is wrong in each of the two jobs?",
+        question="What do these records say?",
         parts=(
             Prediction(
                 name="clinic_nccl_log",
                 lesson="14b",
-                question="**Job 1**, the log: which rank's call does not fit those of the others?",
+                question=(
+                    "**The log.** Another job, with four ranks as well, hangs. You compare the last line of each rank. "
+                    "Which difference tells you why?"
+                ),
                 options=(
                     Option(
-                        "rank 0's: it calls number 2a, and there is no such number",
-                        "The number is hexadecimal: call 42, counted from 0. And all four ranks say it.",
+                        "`comm` is a different number on rank 1",
+                        "It is an address in the memory of rank 1's own process: look at the four lines of call 3. All "
+                        "four ranks are in one communicator.",
                     ),
+                    Option("`opCount` is 29 on rank 0 and 2a on the others"),
                     Option(
-                        "rank 1's: its communicator is a different one",
-                        "`comm` is an address in the memory of rank 1's own process. That it is the same on ranks 0, 2 "
-                        "and 3 is chance.",
-                    ),
-                    Option("rank 2's: its numbers have a different dtype"),
-                    Option(
-                        "rank 3's: its result goes to a different place",
+                        "`recvbuff` is the same as `sendbuff`, but for rank 3",
                         "Rank 3 keeps its input and writes the sum beside it. The other ranks do not notice.",
                     ),
+                    Option(
+                        "the number behind the name of the machine is different on all ranks",
+                        "It is the process: each rank is one of its own.",
+                    ),
                 ),
-                answer="rank 2's: its numbers have a different dtype",
+                answer="`opCount` is 29 on rank 0 and 2a on the others",
                 why=(
-                    "`datatype 8` is float64, and the others bring 7, float32 (the enum `ncclDataType_t` in `nccl.h`). "
-                    "It is case 4 on a GPU. The name, `opCount`, `count`, `datatype`, `op`, `root` and `nranks` "
-                    "have to be the same on all ranks. Addresses need not be."
+                    "The others have started call 42 (2a), and rank 0 is in call 41, or has done it and gone "
+                    "elsewhere: look for what rank 0 does. The name, `count`, `datatype`, `op`, `root` and `nranks` of "
+                    "a call have to be the same on all ranks, too. In case 4, one rank says `datatype 8`, float64, and "
+                    "the others 7. In case 5 all lines are equal: a log has no lines of your program."
+                ),
+            ),
+            Prediction(
+                name="clinic_nccl_barrier",
+                lesson="14b",
+                question="**The log.** Which call of the program is number 6, an `AllReduce` with `count 1`?",
+                options=(
+                    Option("a fourth all_reduce of `x`", "Then its count would be that of `x`: 262144."),
+                    Option("the barrier"),
+                    Option(
+                        "the end of reduce_scatter_tensor, which adds up",
+                        "A reduce-scatter is one call with one line, here number 5. Its count is what one rank gets.",
+                    ),
+                    Option(
+                        "none: NCCL makes sure that all ranks are there",
+                        "NCCL writes such a line when somebody calls it, and this time it was torch.",
+                    ),
+                ),
+                answer="the barrier",
+                why=(
+                    "NCCL has no barrier. torch sums up a single number over all ranks and waits for it; its flight "
+                    "recorder calls that `all_reduce_barrier`."
+                ),
+            ),
+            Prediction(
+                name="clinic_nccl_record",
+                lesson="14b",
+                question=(
+                    "**The flight recorder.** The last call that was enqueued is number 7, the last that was completed "
+                    "number 6. Does rank 0 hang in number 7?"
+                ),
+                options=(
+                    Option(
+                        "yes: it waits for the others in the barrier",
+                        "That is what it looks like. But number 7 has an entry of its own, with a `state`.",
+                    ),
+                    Option("no: its own entry says `completed`"),
+                    Option(
+                        "nobody can tell: the barrier has only just begun",
+                        "The entry was asked when the record was written: it knows more than the summary.",
+                    ),
+                ),
+                answer="no: its own entry says `completed`",
+                why=(
+                    "A watchdog thread looks now and then at what has been done, and `last_completed_collective` is "
+                    "what it saw the last time. When the record is written, each call that is still open is asked once "
+                    "more. So the calls' own `state` counts: one that hangs is `scheduled` (or `started`, which torch "
+                    "notes only if TORCH_NCCL_ENABLE_TIMING is set). And the times say when somebody *saw* that a call "
+                    "was done: the first six at the same moment. They do not say how long a call took."
                 ),
             ),
             Prediction(
                 name="clinic_nccl_ras",
                 lesson="14b",
-                question="**Job 2**, RAS: what has happened?",
+                question="**RAS.** It speaks of 4 GPUs, and the machine has one. Why?",
                 options=(
+                    Option("it adds up the GPUs that each process uses"),
                     Option(
-                        "rank 0's process has died, and the others wait for it",
-                        "Then the status would be `INCOMPLETE`, and RAS would name the process under `Errors`. Rank 0 "
-                        "has told RAS its counts.",
-                    ),
-                    Option("rank 0 is in a broadcast, and the others are in an all_reduce"),
-                    Option(
-                        "rank 0 is slow, and one all_reduce behind the others",
-                        "It is one behind, but it will not catch up: look for what it alone has started.",
+                        "each rank takes itself for a machine with a GPU of its own",
+                        "They do: NCCL's log says `nNodes 4` of the same ranks. But RAS goes by the addresses of "
+                        "the hosts, and says that there is 1 node.",
                     ),
                     Option(
-                        "ranks 1 to 3 have left a loop that rank 0 is still in",
-                        "They have started one all_reduce more than rank 0, so they are still at work.",
+                        "the GPU has been cut into four",
+                        "The driver can do that (MIG), but nobody told it to: each of the four processes uses all of "
+                        "the GPU, and they take turns.",
+                    ),
+                    Option(
+                        "it counts channels: one for each rank",
+                        "There are 2 channels, says the log, and each one passes through all ranks.",
                     ),
                 ),
-                answer="rank 0 is in a broadcast, and the others are in an all_reduce",
+                answer="it adds up the GPUs that each process uses",
                 why=(
-                    "It has started a broadcast that nobody else has, and the others have started all_reduce number "
-                    "42, which rank 0 has not. It is case 1: a call inside `if rank == 0:`. RAS lists the few ranks "
-                    "that differ from the many, but it cannot know which of the two are right. And always ask it "
-                    "twice: in a job that runs well, counts differ for a moment and then go up on all ranks."
+                    "Four processes use one GPU each, and RAS does not ask whether it is the same one. It counts nodes "
+                    "by the addresses of the hosts: 1. NCCL's log says `nNodes 4` of the same ranks, as each one has a "
+                    "name of its own in `NCCL_HOSTID`, without which NCCL refuses to share a GPU. Both are right: ask "
+                    "what is counted."
                 ),
             ),
         ),

@@ -40,21 +40,21 @@ def timed(
     """
     _check(fn, warmup, repeat, calls)
     with recorder.paused():
-        first = [_stopwatch(fn, 1, group)[1] for _ in range(warmup)]
+        first = [stopwatch(fn, 1, _on_gpu(group))[1] for _ in range(warmup)]
         calls = calls or (1 if before else _enough(first, group))
         mine = []
         for _ in range(repeat):
             dist.barrier(group)
             if before:
                 before()
-            mine.append(_stopwatch(fn, calls, group))
+            mine.append(stopwatch(fn, calls, _on_gpu(group)))
         dist.barrier(group)  # whoever is done keeps quiet while others still measure
         return _together(mine, calls, group)
 
 
-def _stopwatch(fn: Callable[[], Any], calls: int, group: Any) -> tuple[float, float]:
-    """When this rank began and how long so many calls took it, until the work is done and not just enqueued."""
-    if _on_gpu(group):
+def stopwatch(fn: Callable[[], Any], calls: int, gpu: bool) -> tuple[float, float]:
+    """When this rank began and how long so many calls took it; of a GPU by its events, until it has done them."""
+    if gpu:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
         begin = time.perf_counter()

@@ -9,14 +9,13 @@ the input is text, which has no gradient.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from labkit.rank import passes
+from labkit.rank import passes, stream
 from labkit.theory.record import Span
 
 Open = Callable[[str, str], Span | None]  # begins a span of this name and pass
@@ -110,7 +109,7 @@ class _Layer:
             return
         span, came_from = self.running.pop()
         if span is not None:
-            span.left = time.perf_counter()
+            stream.ended(span)
         if (
             torch.is_grad_enabled()
         ):  # a graph of a kind that nobody knew here costs its span, and not the learner's cell
@@ -166,12 +165,12 @@ class _Call:
     def went_on(self, *_: Any) -> None:
         """One of its last pieces of work is done; the last of all stays."""
         if self.span is not None:
-            self.span.left = time.perf_counter()
+            stream.ended(self.span)
 
     def end(self) -> None:
         """No more of it will come in this backward pass."""
         if self.span is not None and self.span.left is None:
-            self.span.left = time.perf_counter()
+            stream.ended(self.span)
         self.span = None
 
 

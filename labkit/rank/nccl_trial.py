@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from labkit.rank.clock import stopwatch
 
 REPEAT = 5
 
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def trial(order: dict[str, Any], k: int, setting: dict[str, str], meet: dist.ProcessGroup) -> dict[str, Any]:
-    """Setting k: its bytes, the seconds of each repetition, and whether every sum was right.
+    """Setting k: its bytes, the seconds of each repetition (the GPU's own), and whether every sum was right.
 
     Each setting has a size of its own, so that its lines can be told apart in the log.
     """
@@ -59,11 +60,7 @@ def trial(order: dict[str, Any], k: int, setting: dict[str, str], meet: dist.Pro
         if gpu:
             torch.cuda.synchronize()
         dist.barrier(group=meet)
-        start = time.perf_counter()
-        dist.all_reduce(x, group=group)
-        if gpu:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(stopwatch(lambda: dist.all_reduce(x, group=group), 1, gpu)[1])
         right = right and bool((x == order["ranks"] * (order["ranks"] + 1) / 2).all())
     dist.destroy_process_group(group)
     return {"nbytes": x.numel() * 4, "seconds": seconds[1:], "right": right}

@@ -21,7 +21,8 @@ buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.r
 A record costs a rank alone 4 to 20 µs, of which 3 to 8 go to a copy of a small tensor, and up to 40 where
 there is a list of them (`labkit.rank.held`); two ranks on two cores were seen to take 30 to 80 µs longer for a small
 broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
-`perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host.
+`perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host. Of what a GPU does,
+`labkit.rank.stream` knows the times.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from labkit import moment
-from labkit.rank import comms, guard, objects, p2p, passes, spans, wire
+from labkit.rank import comms, guard, objects, p2p, passes, spans, stream, wire
 from labkit.rank.held import TENSORS, Call, Copies, Tensors
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
@@ -85,6 +86,7 @@ class Cell:
     works: dict[int, tuple[weakref.ref[Any], list[Op]]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     sent: int | None = None  # bytes on the wire: before the cell while it runs, then within it
+    gpu: str = ""  # this rank's
 
 
 _cell = Cell()
@@ -150,7 +152,8 @@ def begin(info: Any = None) -> None:
     _copies.begin()
     rank = dist.get_rank() if dist.is_initialized() else 0
     spans.begin(rank, getattr(info, "raw_cell", None) or "")
-    _cell = Cell(on=True, rank=rank, sent=wire.sent(), began=time.perf_counter())
+    stream.forget()
+    _cell = Cell(on=True, rank=rank, sent=wire.sent(), began=time.perf_counter(), gpu=stream.gpu())
 
 
 def end(_: Any = None) -> None:
@@ -187,6 +190,7 @@ def paused() -> Iterator[None]:
 
 def records() -> dict[str, Any]:
     """The last cell's operations and buffers as plain data, and what is needed to compare times with other ranks'."""
+    stream.told()
     kept = list(_cell.ops)
     _copies.tell()
     until = time.perf_counter() if _cell.ended is None else _cell.ended
@@ -200,6 +204,7 @@ def records() -> dict[str, Any]:
         ended=_cell.ended,
         clock=moment.clock(),
         host=socket.gethostname(),
+        gpu=_cell.gpu,
         dropped=_cell.made - len(kept),
         unnamed=unnamed,
         sent=None if _cell.on else _cell.sent,
@@ -301,6 +306,8 @@ def _recording(
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
+        if record.enqueued and not record.asynchronous:
+            stream.came(record)
         record.entered = time.perf_counter()
         try:
             result = function(*args, **kwargs)
@@ -313,6 +320,7 @@ def _recording(
             _inside.whole = None
             tally.done(group, name, span)
         record.left = time.perf_counter()
+        stream.left(record)
         _done(record, result, held)
         return result
 
@@ -374,6 +382,8 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         if work is None or work() is not self or mine[0].waited or getattr(_inside, "call", False):
             return function(self, *args, **kwargs)
         order = _cell.order
+        for op in (op for op in mine if op.enqueued):
+            stream.came(op)
         entered = time.perf_counter()
         line = _where()[0]
         try:
@@ -385,6 +395,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
         for op in mine:
             op.waited = (entered, time.perf_counter(), line)
+            stream.left(op)
             _copies.waited(op)
             if op.kind == "recv":
                 if op.peer is None:

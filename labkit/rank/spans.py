@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from labkit.errors import LabError
-from labkit.rank import layers, passes
+from labkit.rank import layers, passes, stream
 from labkit.theory.record import Span
 
 __all__ = ["span"]
@@ -45,6 +45,7 @@ class Kept:
         _used = True
         span = Span(self.rank, name, of, time.perf_counter())
         self.spans.append(span)
+        stream.came(span)
         self.made += 1
         if passes.running() >= 0:
             passes.at_end(self.passed)
@@ -108,7 +109,7 @@ class _Open:
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         if self.span is not None:
-            self.span.left = time.perf_counter()
+            stream.ended(self.span)
             self.span.error = "" if kind is None else kind.__name__
 
 
@@ -124,7 +125,7 @@ class Spans:
         >>> with span("backward"):
         ...     loss.backward()
 
-        A span that an exception leaves is kept too. On a GPU it ends when its work is enqueued. Raises `LabError`
+        A span that an exception leaves is kept too. On a GPU its times are the GPU's, by CUDA events. Raises `LabError`
         where the name is no text.
         """
         if not isinstance(name, str) or not name.strip():

@@ -96,7 +96,7 @@ def of_record(record: Record) -> Gantt:
                 start, end = max(pieces, key=lambda piece: piece[1] - piece[0])
                 mine.append(plot.Bar(_kind(span), _names(span), start, end, _chunk(span)))
         lanes.append(mine)
-    return Gantt(lanes)
+    return Gantt(lanes, notes=[f"{record.shared}."] if record.shared else [])
 
 
 def of_schedule(schedule: Schedule) -> Gantt:

@@ -16,16 +16,16 @@ class Times:
     """Each rank's times as dots, a row a rank; its text has each rank's median and how far its times reach.
 
     `seconds[name][r]` are rank r's, the first `warmup` of them hollow and not in `medians[name][r]`, which is None
-    without others.
+    without others. `shared` says that ranks share a GPU, where they do.
     """
 
-    def __init__(self, kept: Mapping[str, Sequence[Sequence[float]]], warmup: int = 0) -> None:
+    def __init__(self, kept: Mapping[str, Sequence[Sequence[float]]], warmup: int = 0, shared: str = "") -> None:
         if not isinstance(warmup, int) or warmup < 0:
             raise LabError(f"warmup={warmup!r} is not a number of repetitions. Give a whole number, such as warmup=3.")
         for name, ranks in kept.items():
             if any(not math.isfinite(s) for mine in ranks for s in mine):
                 raise LabError(f"Some values in {name!r} are not times. Give finite numbers of seconds.")
-        self.warmup = warmup
+        self.warmup, self.shared = warmup, shared
         self.seconds = {name: [list(mine) for mine in ranks] for name, ranks in kept.items()}
         self.medians = {name: [self._median(mine) for mine in ranks] for name, ranks in self.seconds.items()}
 
@@ -47,7 +47,8 @@ class Times:
         return f"median {seconds(middle)}, from {reach}, {count(len(counted), 'repetition')}{before}"
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items())
+        told = [f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items()]
+        return "\n".join([*told, *[f"{self.shared}."] * bool(self.shared)])
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, self.alt)
@@ -59,10 +60,11 @@ class Times:
             f"{name}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
             for name, said in self.says.items()
         )
-        return f"Times, a dot for each repetition and a row for each rank. {each}"
+        where = f" {self.shared}." if self.shared else ""
+        return f"Times, a dot for each repetition and a row for each rank. {each}{where}"
 
     @property
     def svg(self) -> bytes:
         """The picture; equal times give equal bytes."""
         lists = [times.Dots(n, ranks, self.medians[n], self.warmup) for n, ranks in self.seconds.items()]
-        return svg.svg(times.draw(times.axes(lists), lists))
+        return svg.svg(times.draw(times.axes(lists, self.shared), lists, self.shared))

@@ -37,7 +37,7 @@ class Waits(Story):
         """Why the cell is stuck, in one sentence that begins with the cause; that nothing was, where it ended well."""
         if self.cut:
             return sentence([why(self)])
-        longest = f"The longest wait: {seconds(self.long)}." if self.long else "No rank waited for another."
+        longest = f"{self._longest_said}." if self.long else "No rank waited for another."
         return " ".join(["Nothing was stuck.", longest, *(sentence([h]) for h in handles(self))])
 
     @property
@@ -88,9 +88,12 @@ class Waits(Story):
             return f"No rank wait{'s' if self.live else 'ed'} for another"
         if self.live:
             return "Who waits for whom now"
-        return (
-            f"The longest wait: {seconds(self.long)}" if self.long else "Who waits for whom when the cell is cut short"
-        )
+        return self._longest_said if self.long else "Who waits for whom when the cell is cut short"
+
+    @property
+    def _longest_said(self) -> str:
+        shared = f" ({self.record.shared})" if self.record.shared else ""
+        return f"The longest wait: {seconds(self.long or 0)}{shared}"
 
     @property
     def alt(self) -> str:

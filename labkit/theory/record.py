@@ -6,11 +6,12 @@ Pure: plain data in, plain data out; neither torch nor a cluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
 from labkit import moment
+from labkit.theory import sharing
 from labkit.theory.primitives import Primitive, find
 from labkit.words import count, ranks
 
@@ -60,6 +61,8 @@ class Op:
     `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
     `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.
     `there`: when the data of an asynchronous collective was there, where that was noted: only if spans are used.
+    `enqueued`: it is on a GPU, and the call returns before the data has moved. `ran`: from when to when the GPU was at
+    it, or stood in the `.wait()` for it, by CUDA events; in a `Record`, these are its times.
     `held`: its small tensors, of the last calls.
     `group`: torch's name for its group, the same on all its ranks; two groups may have the same ranks.
     """
@@ -90,6 +93,7 @@ class Op:
     shared: int = 0
     there: float | None = None
     group: str = ""
+    ran: tuple[float, float] | None = None
     held: list[Held] = field(default_factory=list)
     view: View | None = None
 
@@ -137,6 +141,7 @@ class Span:
     """A named piece of what a rank computes, from `entered` to `left`, which is None while it runs.
 
     `of` is "forward" or "backward" where it is of such a pass, else "". `error` names the exception that left it.
+    `ran` is an operation's: from when to when the GPU was at it.
     """
 
     rank: int
@@ -145,6 +150,7 @@ class Span:
     entered: float
     left: float | None = None
     error: str = ""
+    ran: tuple[float, float] | None = None
 
 
 @dataclass(slots=True)
@@ -166,8 +172,9 @@ class Log:
     """What one rank kept of one cell: its calls in their order, and what its small buffers held.
 
     `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, each a `moment`
-    of the `clock`. `dropped` calls are too many to be kept; `unnamed` ones were counted by a process group
-    and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody counts them.
+    of the `clock`. `gpu` is the one of its host that the rank uses, "" where it uses none. `dropped` calls are too many
+    to be kept; `unnamed` ones were counted by a process group and noted by nobody. `sent` are the bytes on the wire to
+    other ranks meanwhile, None where nobody counts them.
     `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
     backward pass: from when its graph was computed until what waits for other ranks behind it was done.
     `made` has the ranks of each group that this rank has begun to make, of those that all ranks have to make.
@@ -180,6 +187,7 @@ class Log:
     ended: float | None = None
     clock: tuple[str, float] = ("", 0.0)
     host: str = ""
+    gpu: str = ""
     dropped: int = 0
     unnamed: int = 0
     sent: int | None = None
@@ -288,6 +296,12 @@ class Record:
         """The number of ranks."""
         return len(self.ops)
 
+    @property
+    def shared(self) -> str:
+        """In words, whether ranks share a GPU, where one has worked in this cell."""
+        worked = any(op.enqueued for mine in self.ops for op in mine) or any(s.ran for mine in self.spans for s in mine)
+        return sharing.said([(log.host, log.gpu) for log in self.logs if log.gpu]) if worked else ""
+
     @cached_property
     def spans(self) -> tuple[tuple[Span, ...], ...]:
         """What each rank computed, by the names that it gave, in the order in which it began: `spans[r]`."""
@@ -339,8 +353,13 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
     start = min(begun, default=0.0)
     for log, since in zip(kept, shift, strict=True):
         _shift(log, since - start)
-    if any(op.enqueued for log in kept for op in log.ops):
-        notes.append("calls on a GPU return when they are enqueued: their bars end before the data has moved")
+        _by_the_gpu(log)
+    known = [op.ran is not None for log in kept for op in log.ops if op.enqueued]
+    known += [True for log in kept for span in log.spans if span.ran]
+    if any(known):
+        notes.append("times on a GPU are the GPU's: from when it came to a call until the data had moved (CUDA events)")
+    if not all(known):
+        notes.append("calls on a GPU return when they are enqueued: some bars end before the data has moved")
     if missing := [r for r, plain in enumerate(logs) if plain is None]:
         notes.append(f"no record of {ranks(missing)}")
     if dropped := max((log.dropped for log in kept), default=0):
@@ -349,7 +368,9 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
         notes.append(f"only the last spans are kept: up to {cut} earlier ones a rank are not shown")
     if unnamed := max((log.unnamed for log in kept), default=0):
         notes.append(f"a process group counted {count(unnamed, 'more call')} a rank, and nobody noted which")
-    return Record(tuple(tuple(log.ops) for log in kept), tuple(kept), tuple(notes))
+    record = Record(tuple(tuple(log.ops) for log in kept), tuple(kept), tuple(notes))
+    more = f"{record.shared}: the times say nothing about GPUs that are not shared"
+    return replace(record, notes=(*notes, more)) if record.shared else record
 
 
 def _shift(log: Log, seconds: float) -> None:
@@ -360,10 +381,27 @@ def _shift(log: Log, seconds: float) -> None:
         op.left = None if op.left is None else op.left + seconds
         op.waited = op.waited and (op.waited[0] + seconds, op.waited[1] + seconds, op.waited[2])
         op.there = None if op.there is None else op.there + seconds
+        op.ran = op.ran and (op.ran[0] + seconds, op.ran[1] + seconds)
     for span in log.spans:
+        span.ran = span.ran and (span.ran[0] + seconds, span.ran[1] + seconds)
         span.entered += seconds
         span.left = None if span.left is None else span.left + seconds
     log.stood = [(a + seconds, b + seconds) for a, b in log.stood]
+
+
+def _by_the_gpu(log: Log) -> None:
+    """Give what a GPU did the GPU's times, in place of those of the calls that enqueued it."""
+    for op in log.ops:
+        if op.ran and op.waited:
+            op.waited = (*op.ran, op.waited[2])
+        elif op.ran and not op.asynchronous:
+            op.entered, op.left = op.ran
+    for span in log.spans:
+        if span.ran:
+            span.entered, span.left = span.ran
+    if log.ended is not None:
+        ran = [op.ran for op in log.ops] + [span.ran for span in log.spans]
+        log.ended = max([log.ended, *(until for _, until in filter(None, ran))])
 
 
 def _messages(ops: Sequence[Sequence[Op]]) -> Iterable[Message]:

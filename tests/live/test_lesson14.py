@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,8 +13,9 @@ import pytest
 
 import labkit
 from labkit import exercises, predictions
+from labkit.theory import nccl_log
 from tests.live.lesson_cells import run_cells
-from tests.notebooks import FOLDER, NOTEBOOKS, sources
+from tests.notebooks import FOLDER
 from tests.scripts import LIMIT, printed
 
 SCRIPT = FOLDER / "scripts" / "clinic.py"
@@ -279,34 +281,38 @@ def test_without_labkit_a_rank_that_says_nothing_is_named_and_what_an_older_run_
     assert list(tmp_path.glob("said_*")) == []
 
 
-def text_blocks() -> list[list[str]]:
-    """The lines of each text that a cell of 14b quotes."""
-    texts = sources(NOTEBOOKS["14b"])
-    return [block.splitlines() for text in texts for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL)]
-
-
-def nccl(name: str) -> predictions.Prediction:
-    """One of the two questions about the texts."""
+def nccl(name: str) -> str:
+    """The answer to one of the questions about what was recorded on a GPU."""
     (part,) = [part for part in predictions.find_series("clinic_nccl").parts if part.name == name]
-    return part
+    return str(part.answer)
 
 
-def test_in_nccls_log_only_rank_2_differs_in_what_has_to_be_the_same():
-    log, _ = text_blocks()
-    fixed = r"INFO (\w+): opCount (\w+) .* count (\d+) datatype (\d+) op (\d+) root (\d+) comm .*nranks=(\d+)"
-    calls = [found.groups() for line in log if (found := re.search(fixed, line))]
-    assert len(calls) == 4
-    assert [r for r in range(4) if calls.count(calls[r]) == 1] == [2]
-    assert str(nccl("clinic_nccl_log").answer).startswith("rank 2's")
+def test_the_answers_about_nccls_log_are_true_of_the_recorded_lines():
+    """Of a call only addresses and processes differ; `count 1` is what the flight recorder calls a barrier."""
+    fields = (
+        r"gpubox:(\d+):.* INFO (\w+): opCount (\w+) .* count (\d+) datatype (\d+) op (\d+) root (\d+) comm (\w+) .*"
+    )
+    lines = [found for line in nccl_log.text("h200-shared").splitlines() if (found := re.fullmatch(fields, line))]
+    for number in range(8):
+        same = [found.groups() for found in lines if int(found[3], 16) == number]
+        assert len({call[0] for call in same}) == len({call[-1] for call in same}) == 4, "a process and a comm a rank"
+        assert len({call[1:-1] for call in same}) == 1
+    assert nccl("clinic_nccl_log").startswith("`opCount`")
+    entry = json.loads(nccl_log.text("h200-shared.json"))["entries"][6]
+    assert (entry["profiling_name"], entry["input_sizes"]) == ("nccl:all_reduce_barrier", [[1]])
+    assert [found[4] for found in lines if found[3] == "6"] == ["1"] * 4
+    assert nccl("clinic_nccl_barrier") == "the barrier"
 
 
-def test_what_ras_says_is_a_broadcast_of_rank_0_alone():
-    _, ras = text_blocks()
-    counts = [line.strip() for line in ras if "operation counts" in line or "Rank 0 has launched" in line]
-    assert [line.split(" -- ")[0] for line in counts] == [
-        "Communicator ranks have different Broadcast operation counts",
-        "Rank 0 has launched up to operation 1",
-        "Communicator ranks have different AllReduce operation counts",
-        "Rank 0 has launched up to operation 41",
-    ]
-    assert "rank 0 is in a broadcast" in str(nccl("clinic_nccl_ras").answer)
+def test_the_answers_about_the_flight_recorder_and_ras_are_true_of_what_they_said():
+    record = json.loads(nccl_log.text("h200-shared.json"))
+    status, last = record["pg_status"]["0"], record["entries"][-1]
+    assert (status["last_enqueued_collective"], status["last_completed_collective"]) == (7, 6)
+    assert (last["collective_seq_id"], last["state"]) == (7, "completed")
+    assert "`completed`" in nccl("clinic_nccl_record")
+    summary = re.search(r"\n +(\d+) +(\d+) +(\d+) +(\d+) +(\d+)\n", nccl_log.text("h200-shared.ras"))
+    assert summary is not None
+    nodes, each, gpus, processes, added = map(int, summary.groups())
+    assert (nodes, each, gpus, processes, added) == (1, 4, 1, 4, gpus * processes)
+    assert nccl_log.find("h200-shared").nodes == 4
+    assert "adds up" in nccl("clinic_nccl_ras")

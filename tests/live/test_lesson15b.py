@@ -11,7 +11,7 @@ from labkit import exercises
 from labkit.cluster import nccl_trial
 from labkit.errors import LabError
 from labkit.nccl import Trials, machine
-from labkit.theory import topology
+from labkit.theory import nccl_log, topology
 from tests.live.lesson_cells import code, run_cells
 
 OTHER_WAYS = {
@@ -156,11 +156,28 @@ def test_a_trial_that_cannot_start_says_why():
         nccl_trial.run([{}], ranks=2, nbytes=64, backend="nccl", seen=1)
 
 
-def test_without_a_gpu_a_quoted_log_is_shown_and_called_so(monkeypatch):
+def test_without_a_gpu_a_recorded_log_is_shown_and_called_so(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     trials = Trials([{"NCCL_ALGO": "Ring"}])
-    assert repr(trials).startswith("No NVIDIA GPU here: nothing was run. This is quoted")
-    assert "eunomia-bpf/nccl-eBPF" in repr(trials)
+    first, *calls = repr(trials).splitlines()
+    assert first.startswith(
+        "No NVIDIA GPU here: nothing was run. Recorded elsewhere, without any setting (4 ranks share "
+    )
+    assert f"NCCL {trials.log.version})" in first
+    assert "all-reduce of 4 B: tree, LL, channel 0" in calls
+    assert "all-gather of 1 MiB from each rank: ring, Simple, channels 0–1" in calls
+
+
+def test_a_trial_says_that_its_ranks_share_a_gpu(monkeypatch):
+    """With the log that four ranks on an H200 left, and a stand-in for the trial."""
+    log = nccl_log.find("h200-shared")
+    small = tuple(call for call in log.calls if call.nbytes == 4)
+    monkeypatch.setattr(nccl_trial, "gpus", lambda: 1)
+    monkeypatch.setattr(nccl_trial, "run", lambda *_, seen: ([nccl_trial.Tried({}, 4, 61e-6, True, small)], log))
+    assert repr(Trials([{}], ranks=4)).splitlines() == [
+        "4 ranks share 1 GPU, NCCL 2.28.9",
+        "NCCL's own choice: all-reduce of 4 B: tree, LL, channel 0, 61 µs",
+    ]
     assert machine("p4d") == topology.find("p4d")
 
 

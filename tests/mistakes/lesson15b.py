@@ -48,7 +48,8 @@ ran_as = """
 wrong | takes the last channel's number for how many | on rank 0 element 0 in result[4] is 1
     int(high) - int(low) + 1 → max(int(high), 1)
 wrong | leaves the bytes a text | on ranks 0, 1 a str comes back in result[1] | int(size) → size
-wrong | swaps algorithm and protocol | on rank 0 'll' comes back in result[2] | words[5], words[7] → words[7], words[5]
+wrong | swaps algorithm and protocol | on rank 0 'simple' comes back in result[2]
+    words[5], words[7] → words[7], words[5]
 wrong | keeps NCCL's name of the operation | on rank 0 'Broadcast' comes back in result[0] | names[op] → op
 raises | counts the words from the beginning of the line | Ranks 0, 1: ValueError
     line.split("NCCL INFO ")[1].split() → line.split()

@@ -1,16 +1,19 @@
-"""NCCL's log: every kind of line in the format that its source prints, and pieces of published logs."""
+"""NCCL's log: every kind of line in the format that its source prints, and pieces of recorded logs."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import json
+import re
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from labkit.theory import nccl_log, schedules
+from labkit.theory import nccl_log, schedules, topology
 from labkit.theory.nccl_log import Branch, Call, Comm, Hop, Link, Ring, Said
+from tests.notebooks import NOTEBOOKS, sources
 
 # The formats of NCCL 2.27 to 2.30, filled in: init.cc, enqueue.cc, graph/rings.cc, graph/connect.cc, transport/*.cc.
 PRINTED = {
@@ -47,6 +50,8 @@ PRINTED = {
     "Using network IBext": [Said("network", "", "IBext")],
     "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [RO]; OOB ib0:<0>":
         [Said("card", "0", "mlx5_0 (IB/SHARP)"), Said("card", "1", "mlx5_1 (RoCE)")],
+    "NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:fe80::1%eth0<0>":
+        [Said("card", "0", "lo"), Said("card", "1", "eth0")],
     "NET/IB : No device found.": [Said("no card", "IB", "")],
     "NVLS Head  1:  1  9 17": [Said("head", "1", "1  9 17")],
     "NCCL_ALGO set by environment to Tree": [Said("env", "NCCL_ALGO", "Tree")],
@@ -160,11 +165,63 @@ def test_the_slow_servers_sentences_say_why():
     assert "Between nodes: AWS Libfabric, card 0, with GPU Direct RDMA." in nccl_log.find("p4d-527").sentences
 
 
-def test_operations_are_told_as_they_ran():
-    said = nccl_log.find("one-gpu").sentences
-    assert "An all-reduce of 4 KiB ran as tree, LL, channel 0." in said
-    assert "A broadcast of 16 KiB ran as ring, LL, channels 0–1." in said
-    assert "NCCL 2.29.7." in said
+def test_of_four_ranks_that_share_an_h200_all_is_told():
+    log = nccl_log.find("h200-shared")
+    assert (log.version, log.ranks, log.nodes, log.hosts, log.channels) == ("2.28.9", 4, 4, 1, 2)
+    assert log.rings == {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}
+    assert [[log.trees[c][r] for r in range(4)] for c in (0, 1)] == list(schedules.node_parents(4, 1))
+    assert {link.what for link in log.links} == {"Socket/0"}
+    assert log.cards == {"0": "lo"}
+    assert "NCCL_HOSTID makes 4 nodes of 1 host." in log.sentences
+    assert "An all-reduce of 1 MiB ran as ring, Simple, channels 0–1 (3 lines)." in log.sentences
+    assert "An all-reduce of 4 B ran as tree, LL, channel 0 (2 lines)." in log.sentences
+
+
+def test_the_bytes_of_an_all_gather_and_of_a_reduce_scatter_are_those_of_a_part():
+    """The same program brought 1 MiB to both: NCCL prints count × the dtype's size, and the count is a part's."""
+    log = nccl_log.find("h200-shared")
+    assert {(c.op, c.nbytes) for c in log.calls} > {("all-gather", 2**20), ("reduce-scatter", 2**18)}
+    assert "An all-gather of 1 MiB from each rank ran as ring, Simple, channels 0–1." in log.sentences
+    assert "A reduce-scatter of 256 KiB for each rank ran as ring, Simple, channels 0–1." in log.sentences
+
+
+def test_a_setting_that_differs_is_told_with_all_its_values():
+    log = nccl_log.find("h200-shared")
+    assert log.settings["NCCL_HOSTID"] == ("lab-0", "lab-1", "lab-2", "lab-3")
+    assert "It sets NCCL_HOSTID to lab-0, lab-1, lab-2 and lab-3, which differ." in log.sentences
+    assert "The environment sets NCCL_SOCKET_IFNAME=lo and NCCL_MAX_NCHANNELS=2." in log.sentences
+
+
+def test_what_ras_and_torch_said_of_the_same_program_lies_beside_its_log():
+    calls = [entry["profiling_name"] for entry in json.loads(nccl_log.text("h200-shared.json"))["entries"]]
+    begun = re.findall(r":5605 \[0\] NCCL INFO (\w+): opCount", nccl_log.text("h200-shared"))
+    last = ["nccl:broadcast", "nccl:_all_gather_base", "nccl:_reduce_scatter_base", "nccl:all_reduce_barrier"]
+    assert calls == ["nccl:all_reduce"] * 3 + last
+    assert begun == ["AllReduce"] * 3 + ["Broadcast", "AllGather", "ReduceScatter"] + ["AllReduce"] * 2, "barriers last"
+    assert "4 4 4 RUNNING OK" in " ".join(nccl_log.text("h200-shared.ras").split())
+
+
+def test_lessons_quote_the_recorded_texts_and_no_others():
+    """Letter by letter; and NCCL's choice follows from the row of its table, as lesson 07b reckons."""
+    log, lines = nccl_log.text("h200-shared"), []
+    for lesson in ("07b", "14b", "15b"):
+        quoted = "\n".join(sources(NOTEBOOKS[lesson]))
+        lines += [line for line in quoted.splitlines() if line.startswith("gpubox:")]
+        assert (nccl_log.text("h200-shared.ras").rstrip() in quoted) == (lesson == "14b")
+        assert (topology.text("h200-one.xml").rstrip() in quoted) == (lesson == "15b")
+    assert len(lines) == 2
+    assert set(lines) <= set(log.splitlines())
+    (row,) = re.findall(r"AllReduce \|(.*26\.8.*)\|", log)
+    cells = [tuple(map(float, cell.split("/"))) for cell in row.split("|")[:6]]
+    table = dict(zip(product(("tree", "ring"), ("LL", "LL128", "Simple")), cells, strict=True))
+    napkin = "\n".join(sources(NOTEBOOKS["07b"]))
+    told = [" | ".join(str(v[i]) for (_, p), v in table.items() if p != "LL128") for i in (0, 1)]
+    assert f"| latency, µs | {told[0]} |" in napkin
+    assert f"| bandwidth, GB/s | {told[1]} |" in napkin
+    took = {call.nbytes: (call.algorithm, call.protocol) for call in nccl_log.find("h200-shared").calls}
+    for nbytes in (4, 2**20):
+        expected = {how: lat + nbytes / (1e3 * bw) for how, (lat, bw) in table.items() if bw}
+        assert took[nbytes] == min(expected, key=lambda how: expected[how])
 
 
 def test_unknown_lines_are_counted_and_said():

@@ -26,7 +26,7 @@ def test_every_bundled_server_has_symmetric_paths_and_a_card_for_each_gpu(name):
             assert server.path(a, b) == server.path(b, a)
     for gpu in server.gpus:
         near = server.nearest(gpu)
-        assert near
+        assert bool(near) == bool(server.nics)
         assert all(level(server.path(gpu, near[0])) <= level(server.path(gpu, nic)) for nic in server.nics)
     assert topology.BUNDLED[name][1] == server.source
 
@@ -52,6 +52,16 @@ def test_ndv4_numbers_its_gpus_by_bus_and_not_by_cpu():
     ndv4 = topology.find("ndv4")
     assert [ndv4.ways[g][-1] for g in ndv4.gpus] == [f"CPU{c}" for c in (1, 1, 0, 0, 3, 3, 2, 2)]
     assert [ndv4.nearest(g) for g in ndv4.gpus[:2]] == [("NIC0", "NIC1")] * 2
+
+
+def test_a_virtual_machine_with_one_gpu_is_read_from_what_nccl_and_the_driver_said():
+    """NCCL counts the loopback as a card, and knows no number of the CPU; the driver knows no card."""
+    nccl, driver = topology.find("h200-one.xml"), topology.find("h200-one.txt")
+    assert (nccl.gpus, nccl.cards, nccl.cpus) == (("GPU0",), {"NIC0": "lo"}, ("CPU?",))
+    assert nccl.path("GPU0", "NIC0") == "PHB", "as NCCL's own log has it"
+    assert not nccl.direct("GPU0")
+    assert (driver.gpus, driver.nics, driver.cpus) == (("GPU0",), (), ("CPU0",))
+    assert repr(driver) == "one H200, by the driver: 1 GPU, 0 NICs, 1 CPU\nCPU0: GPU0", "no switch, so no word of one"
 
 
 def test_a_dump_has_nvlinks_cards_and_numbers():

@@ -1,10 +1,10 @@
 """What NCCL's log says: who talks to whom over what, and how each operation ran.
 
 >>> from labkit.theory import nccl_log
->>> nccl_log.find("one-gpu").sentences[2]
-'Between nodes: Socket, card 1, without GPU Direct RDMA.'
+>>> nccl_log.find("h200-shared").sentences[3]
+'Between nodes: Socket, card 0, lo, without GPU Direct RDMA.'
 
-`read(text)` reads your own, `labkit.draw(log)` draws its rings. Pieces of published logs lie in `bundled/`, with
+`read(text)` reads your own, `labkit.draw(log)` draws its rings. Pieces of recorded logs lie in `bundled/`, with
 their sources.
 """
 
@@ -45,10 +45,15 @@ def bundled() -> list[str]:
 
 
 def text(name: str) -> str:
-    """A bundled piece as it was published. Raises `LabError` where there is none of this name."""
-    if name not in bundled():
+    """A bundled piece as it was printed; "h200-shared.ras" and "h200-shared.json" are what RAS and torch said there.
+
+    Raises `LabError` where there is none of this name.
+    """
+    files = {path.name: path for path in FOLDER.iterdir() if path.suffix != ".md"}
+    file = files.get(name) or files.get(f"{name}.txt")
+    if file is None:
         raise LabError(f"There is no log {name!r}. There are {listed(bundled())}.")
-    return (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+    return file.read_text(encoding="utf-8")
 
 
 @cache

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from labkit.words import nbytes
+
 # Numbers that older versions print (src/include/nccl_common.h, nccl_tuner.h), and what newer ones call them.
 ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -38,7 +40,7 @@ COMM = re.compile(r"comm \S+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d
 DONE = re.compile(r".*comm \S+ rank (\d+) nranks (\d+) cudaDev (\d+).*Init COMPLETE")
 VERSION = re.compile(r"(?:NCCL )?(?:NCCL )?version (\d+\.\d+\.\d+)\S*")
 NETWORK = re.compile(r"Using network (.+)")
-CARD = re.compile(r"\[(\d+)\](\S+?):\d+/(\S+)")
+CARD = re.compile(r"\[(\d+)\](\S+?):(?:\d+/(\S+)|\S*<\d+>)")  # InfiniBand has a port and a kind, a socket an address
 RING = re.compile(r"Channel (\d+)(?:/(\d+))? :((?: +\d+)+)(?: *\.\.\.)?\s*")
 NEXT = re.compile(r"Ring (\d+) : (-?\d+) -> (\d+) -> (-?\d+)")
 TREE = re.compile(r"\[(\d+)\] (-?\d+)((?:/-?\d+)*)->(-?\d+)->(-?\d+)((?:/-?\d+)*)")
@@ -129,7 +131,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation: what it was, its bytes, and how it ran. Older logs name neither it nor the channels."""
+    """One operation: what it was, its bytes, and how it ran. Older logs name neither it nor the channels.
+
+    NCCL counts the bytes of an all-gather and of a reduce-scatter by their parts: what one rank brings, or gets.
+    """
 
     op: str
     nbytes: int
@@ -138,6 +143,13 @@ class Call:
     first: int = -1
     last: int = -1
     expected: float | None = None  # µs, of NCCL's model
+
+    @property
+    def size(self) -> str:
+        """Its bytes in words, and whose they are."""
+        return nbytes(self.nbytes) + {"all-gather": " from each rank", "reduce-scatter": " for each rank"}.get(
+            self.op, ""
+        )
 
 
 @dataclass(frozen=True)
@@ -195,7 +207,7 @@ def _old_call(m: re.Match[str]) -> list[Event]:
 
 
 def _cards(m: re.Match[str]) -> list[Event]:
-    return [Said("card", number, f"{name} ({kind})") for number, name, kind in CARD.findall(m[1])]
+    return [Said("card", number, f"{name} ({kind})" if kind else name) for number, name, kind in CARD.findall(m[1])]
 
 
 READS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], list[Event]]], ...] = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.theory.nccl_log.lines import Branch, Call, Comm, Hop, Link, Ring, Said, events, line
-from labkit.words import count, listed, nbytes, ranks
+from labkit.words import count, listed, ranks
 
 PASTE = "Set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING before the process group is made."
 
@@ -24,7 +24,7 @@ class Log:
         rings: channel → ranks in order; `whole(channel)` says whether all of them are there.
         trees: channel → each rank's parent, -1 at the root.
         links: connections. calls: operations, and how many lines each has.
-        settings: what the environment set. network, cards, version: as NCCL says them.
+        settings: what the environment set, all of its values. network, cards, version: as NCCL says them.
         warnings: what NCCL warns of.
         read, skipped: lines of NCCL's that were understood, and of other kinds.
     """
@@ -37,7 +37,7 @@ class Log:
     trees: Mapping[int, Mapping[int, int]]
     links: tuple[Link, ...]
     calls: Mapping[Call, int]
-    settings: Mapping[str, str]
+    settings: Mapping[str, tuple[str, ...]]
     network: str
     cards: Mapping[str, str]
     channels: int
@@ -75,6 +75,8 @@ class Log:
             nodes = f" on {count(self.nodes, 'node')}" if self.nodes else seen
             each = f", {count(self.channels, 'channel')}" if self.channels else ""
             yield f"{count(self.ranks, 'rank')}{nodes}{each}."
+        if self.nodes > self.hosts and len(self.settings.get("NCCL_HOSTID", ())) == self.nodes:
+            yield f"NCCL_HOSTID makes {self.nodes} nodes of {count(self.hosts, 'host')}."
 
     def _ways(self) -> Iterable[str]:
         over = [a for a in self.links if a.how == "NET"]
@@ -118,11 +120,14 @@ class Log:
                 how += f", expected to take {call.expected:,.1f} µs"
             op = call.op or "operation"
             times = f" ({lines} lines)" if lines > 1 else ""
-            yield f"{'An' if op[0] in 'ao' else 'A'} {op} of {nbytes(call.nbytes)} ran as {how}{times}."
+            yield f"{'An' if op[0] in 'ao' else 'A'} {op} of {call.size} ran as {how}{times}."
 
     def _rest(self) -> Iterable[str]:
-        if self.settings:
-            yield f"The environment sets {listed([f'{k}={v}' for k, v in self.settings.items()])}."
+        if alike := [f"{key}={values[0]}" for key, values in self.settings.items() if len(values) == 1]:
+            yield f"The environment sets {listed(alike)}."
+        for key, values in self.settings.items():
+            if len(values) > 1:
+                yield f"It sets {key} to {listed(values)}, which differ."
         for warning in self.warnings:
             yield f"NCCL warns: {warning}"
         yield f"{count(self.read, 'line')} read; {self.skipped:,} of other kinds skipped."
@@ -146,6 +151,7 @@ def read(text: str) -> Log:
     links: dict[Link, None] = {}
     calls: Counter[Call] = Counter()
     said: dict[tuple[str, str], str] = {}
+    settings: dict[str, dict[str, None]] = {}
     warnings: dict[str, None] = {}
     understood = skipped = 0
     for each in text.splitlines():
@@ -176,6 +182,8 @@ def read(text: str) -> Log:
                     links[event] = None
                 case Call():
                     calls[event] += 1
+                case Said("env"):
+                    settings.setdefault(event.key, {})[event.value] = None
                 case Said():
                     said[event.kind, event.key] = event.value
     if not understood and not skipped:
@@ -195,7 +203,7 @@ def read(text: str) -> Log:
         trees,
         tuple(links),
         dict(calls),
-        {key: value for (kind, key), value in said.items() if kind == "env"},
+        {key: tuple(values) for key, values in settings.items()},
         said.get(("network", ""), ""),
         {key: value for (kind, key), value in said.items() if kind == "card"},
         int(said.get(("channels", "coll"), 0)) or channels or len(rings),

@@ -29,6 +29,8 @@ BUNDLED = {  # file: name, source
     "ncv4-topo.xml": ("NCv4, Azure", "Azure/azhpc-images, topology/ncv4-topo.xml"),
     "h100-1453.txt": ("8 × H100, nccl issue 1453", "nccl issue 1453, rows left out"),
     "v100-29.txt": ("7 of 8 × V100, nccl-tests issue 29", "nccl-tests issue 29, a row left out"),
+    "h200-one.xml": ("one H200, by NCCL", "NCCL 2.28.9 on one NVIDIA H200, NCCL_TOPO_DUMP_FILE"),
+    "h200-one.txt": ("one H200, by the driver", "nvidia-smi topo -m on one NVIDIA H200, driver 580.159"),
     "hgx-h100-written.xml": ("HGX H100, written for this lesson", "written after NCCL's src/graph/xml.cc"),
 }
 

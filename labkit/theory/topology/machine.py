@@ -67,7 +67,7 @@ class Topology:
         return by_pcie(self.ways[a], self.ways[b])
 
     def nearest(self, gpu: str) -> tuple[str, ...]:
-        """The NICs with the best path to a GPU: its own, where it has one."""
+        """The NICs with the best path to a GPU: its own, where it has one; none in a server without NICs."""
         paths = {nic: level(self.path(gpu, nic)) for nic in self.nics}
         return tuple(nic for nic, far in paths.items() if far == min(paths.values()))
 
@@ -97,7 +97,7 @@ class Topology:
             told = [f"[{' '.join(devices)}]" if switch else " ".join(devices) for switch, devices in below.items()]
             if told:
                 lines.append(f"{cpu or 'elsewhere'}: {'  '.join(told)}")
-        return "\n".join([*lines, "[ ]: under one PCIe switch"])
+        return "\n".join([*lines, *["[ ]: under one PCIe switch"] * any("[" in line for line in lines)])
 
     def below(self, cpu: str) -> dict[str, list[str]]:
         """The devices below a CPU by their nearest PCIe switch, "" for none; of the CPU "", those nobody knows of."""

@@ -40,7 +40,8 @@ def read(text: str, name: str = "this machine", source: str = "NCCL_TOPO_DUMP_FI
     gpus: list[_Found] = []
     nics: list[_Found] = []
     for cpu in root.iter("cpu"):
-        for kind, found in _below(cpu, (f"CPU{cpu.get('numaid', '?')}",)):
+        number = cpu.get("numaid", "").replace("-1", "")  # which a virtual machine says that hides it
+        for kind, found in _below(cpu, (f"CPU{number or '?'}",)):
             (gpus if kind == "GPU" else nics).append(found)
     if not gpus:
         raise LabError("This file names no GPU: it has neither <gpu> nor a PCI class. NCCL would ask the machine.")

@@ -1,0 +1,100 @@
+"""When the GPU was at what a rank has called: events on its stream, read on the clock of `perf_counter`.
+
+A call on a GPU returns when its work is enqueued. So an event is put on the stream before the call and one behind it:
+the GPU comes to the first when it has done all that was enqueued earlier, and to the second when the call's data has
+moved. Nothing here waits long for the GPU, where work may never end: a moment that it has not come to is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import torch
+
+LIMIT = 4000  # pairs of events that are kept: the last ones
+PATIENCE = 0.2  # seconds that the GPU has to come to what is enqueued, once somebody asks; who shares it takes turns
+
+_marks: dict[int, list[Any]] = {}  # of what a rank has called: itself, the event before it and the one behind it
+_beside: Any = None  # a stream of our own, made before anything can be stuck
+
+
+def gpu() -> str:
+    """Name the GPU that this rank uses, "cuda:0" for instance; "" where it uses none."""
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else ""
+
+
+def came(what: Any) -> None:
+    """Mark the beginning of a call or of a span; `told` sets its `ran`. Nothing happens in a process without a GPU."""
+    global _beside
+    if not torch.cuda.is_initialized():
+        return
+    if (event := _event()) is not None:
+        _beside = _beside or torch.cuda.Stream()
+        while len(_marks) >= LIMIT:
+            del _marks[next(iter(_marks))]
+        _marks[id(what)] = [what, event, None]
+
+
+def left(what: Any) -> None:
+    """Mark its end; of several marks the last one counts."""
+    if (mark := _marks.get(id(what))) is not None:
+        mark[2] = _event()
+
+
+def ended(span: Any) -> None:
+    """End a span here, and mark its end."""
+    span.left = time.perf_counter()
+    left(span)
+
+
+def forget() -> None:
+    """Forget what was marked in an earlier cell."""
+    _marks.clear()
+
+
+def told() -> None:
+    """Set the `ran` of everything that the GPU is through with, now or soon: from when to when it was at it."""
+    marked = list(_marks.items())
+    behind = [mark[2] for _, mark in marked if mark[2] is not None]
+    if not behind:
+        return
+    _reached(behind[-1])  # or not: what is before it may be done
+    now = _now()
+    if now is None:
+        return
+    moment, here = now
+    for key, (what, first, last) in marked:
+        with contextlib.suppress(RuntimeError):  # of another device, or captured into a graph
+            if last is not None and last.query():
+                since, until = (moment - event.elapsed_time(here) / 1e3 for event in (first, last))
+                what.ran = (since, until)
+                _marks.pop(key, None)
+
+
+def _event(stream: Any = None) -> Any:
+    """An event at the end of a stream, of the one that is used here where none is given; None where CUDA refuses."""
+    with contextlib.suppress(RuntimeError):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream) if stream else event.record()
+        return event
+    return None
+
+
+def _now() -> tuple[float, Any] | None:
+    """This moment, and an event that the GPU has come to at this moment; None where it does not come to it."""
+    event = _event(_beside)
+    return (time.perf_counter(), event) if event is not None and _reached(event) else None
+
+
+def _reached(event: Any) -> bool:
+    """Whether the GPU has come to an event, or comes to it in time."""
+    until = time.perf_counter() + PATIENCE
+    with contextlib.suppress(RuntimeError):
+        while not event.query():
+            if time.perf_counter() > until:
+                return False
+            time.sleep(0)  # others may run; a longer sleep would be as much of an error in the moment
+        return True
+    return False
