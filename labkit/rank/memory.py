@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
@@ -173,7 +172,7 @@ def peak() -> Iterator[Peak]:
 
 def _inside_a_call() -> bool:
     """Whether the operation that runs is torch.distributed's own within a call, or comms' own for a header."""
-    frame: FrameType | None = sys._getframe(2)
+    frame = sys._getframe(1).f_back  # none where autograd runs the operation on a thread of its own
     if frame is not None and frame.f_code.co_filename in CALLS:
         return True
     while frame is not None and not is_cell(frame.f_code.co_filename):
