@@ -162,8 +162,9 @@ def peak() -> Iterator[Peak]:
     weights after their use and fills them again.
 
     Does not count: what torch or Gloo allocates inside an operation, what `torch.distributed` needs within one of its
-    calls, what other threads make, memory that came about without an operation (`torch.from_numpy`), and what the
-    allocator of a GPU keeps in reserve. Every operation takes some microseconds more: do not time such a block.
+    calls, what other threads make (but for autograd's, which run the backward pass on a GPU), memory that came about
+    without an operation (`torch.from_numpy`), and what the allocator of a GPU keeps in reserve. Every operation takes
+    some microseconds more: do not time such a block.
     """
     counted = Peak().since_now()
     with counted:

@@ -83,7 +83,6 @@ class Cell:
     ops: deque[Op] = field(default_factory=lambda: deque(maxlen=LIMIT))
     made: int = 0  # operations, also those that are not kept
     order: Iterator[int] = field(default_factory=itertools.count)
-    numbering: threading.Lock = field(default_factory=threading.Lock)  # autograd's thread may call while the main does
     passes: deque[passes.Pass] = field(default_factory=lambda: deque(maxlen=LIMIT))
     nth: dict[str, int] = field(default_factory=dict)  # the last collective of a group, by its name, counted from 0
     grouped: list[tuple[int, ...]] = field(default_factory=list)  # the ranks of groups that were made
@@ -465,7 +464,9 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     tensor = what[0] if shape is not None and not isinstance(what, Tensor) else what
     if isinstance(tensor, Tensor) and tensor.is_cuda:
         record.enqueued = True
-    if kind != "collective":
+    if kind == "collective":
+        record.nth = _cell.nth[name] = _cell.nth.get(name, -1) + 1
+    else:
         record.tag = given("tag") or 0
         if isinstance(tensor, Tensor):
             record.view = _snapshots.before(tensor, at, kind)
@@ -473,11 +474,8 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     if batch is not None:
         batch.append(record)
         record.batch = True
-    with _cell.numbering:
-        if kind == "collective":
-            record.nth = _cell.nth[name] = _cell.nth.get(name, -1) + 1
-        _cell.ops.append(record)
-        _cell.made += 1
+    _cell.ops.append(record)
+    _cell.made += 1
     return record, group, name, span
 
 
