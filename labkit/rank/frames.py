@@ -85,12 +85,16 @@ def _began_in_c(frames: Iterable[FrameType]) -> bool:
 
 def _with_hooks(found: list[FrameType]) -> list[FrameType]:
     """The frames of a thread, and before them those of a hook that it waits for in a backward pass."""
+    hooks = list(hooks_for(found).values())
+    return [*next((frames for frames in hooks if operation(frames)), next(iter(hooks), [])), *found]
+
+
+def hooks_for(found: list[FrameType]) -> dict[int, list[FrameType]]:
+    """The frames of threads that call hooks, where `found` are those of one that waits in a backward pass."""
     if not found or not in_backward(found[0]):
-        return found
-    hooks = [stack(thread) for thread in sys._current_frames() if thread not in (MAIN, threading.get_ident())]
-    hooks = [frames for frames in hooks if _began_in_c(frames)]
-    first = next((frames for frames in hooks if operation(frames)), next(iter(hooks), []))
-    return [*first, *found]
+        return {}
+    others = {thread: stack(thread) for thread in sys._current_frames() if thread not in (MAIN, threading.get_ident())}
+    return {thread: frames for thread, frames in others.items() if _began_in_c(frames)}
 
 
 def _in_cells(frames: Iterable[FrameType]) -> list[Place]:

@@ -166,3 +166,18 @@ def test_a_hook_that_writes_a_file_is_not_called_again_for_a_picture(lab, tmp_pa
     flow = lab.flow(code, "x")
     assert [(tmp_path / str(r)).read_text() for r in range(2)] == ["once "] * 2
     assert "the cell changes files or reaches other programs, and that is not done again" in flow.why
+
+
+def test_a_hook_without_end_is_broken_off_and_the_rank_keeps_its_variables(lab):
+    code = MISMATCH.replace("    dist.all_reduce", "    while not rank: pass\n    dist.all_reduce")
+    for frames in (None, 0):
+        moved(lab, frames)
+        lab.run("keep = 100 + rank")
+        assert said(lab, code, StuckError) == (
+            "rank 0 went on computing (line 6, in averaged, its line 3), while rank 1 waits in all_reduce (line 4 of "
+            "averaged, called in line 6)"
+        )
+        assert lab.pull("keep") == [100, 101]
+    lab.run("w = torch.ones(3, requires_grad=True)\nhandle = w.register_hook(lambda g: dist.all_reduce(g))\n"
+            "(2 * w).sum().backward()")  # fmt: skip
+    assert lab.pull("w.grad.tolist()") == [[4.0] * 3] * 2
