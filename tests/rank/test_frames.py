@@ -42,6 +42,8 @@ def test_frames_that_lead_to_something_else_because_their_thread_went_on_are_tak
 
 
 ON_A_DEVICE = '''\
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -81,6 +83,8 @@ def at_work():
 
 
 exec(compile(open("cell.py").read(), "<ipython-input-1>", "exec"), globals())
+sys.stdout.flush()
+os._exit(0)  # the engine's thread asks Python for this device, and may do so when Python is gone
 '''
 CELL = """\
 def learn(there, x=None):
