@@ -270,7 +270,8 @@ def _pass_behind(one: Noted) -> passes.Pass | None:
     """The backward pass of the cell that has called this on a thread of autograd's own, with none of its frames."""
     if any(f["name"] == "run_code" or f["filename"] == threading.__file__ for f in one.frames):
         return None
-    return next((p for p in reversed(_cell.passes) if p.entered <= one.entered <= (p.left or math.inf)), None)
+    kept = list(_cell.passes)  # the main thread may go on
+    return next((p for p in reversed(kept) if p.entered <= one.entered <= (p.left or math.inf)), None)
 
 
 # -- wrappers -----------------------------------------------------------------------------------------------------
