@@ -322,6 +322,7 @@ def interrupt() -> bool:
     busy = where()["state"] != "idle"
     if busy:
         ended.interrupted()
+        importing.interrupt_hooks()
         signal.pthread_kill(MAIN, signal.SIGINT)
     return busy
 

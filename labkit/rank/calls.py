@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import functools
 import linecache
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit.lines import line
+from labkit.rank.frames import leading_here
 from labkit.theory.fingerprint import SHOWN, Call, Statement, statement
-from labkit.theory.record import is_cell
-
-MAIN = threading.main_thread().ident or 0
 
 
 @dataclass(frozen=True)
@@ -31,20 +26,10 @@ class Place:
 
 def located(call: Call) -> Call:
     """The call with its place in the learner's cell: line, function, statements."""
-    frame: FrameType | None = sys._getframe(2)
-    if threading.get_ident() != MAIN:
-        frame = sys._current_frames().get(MAIN)  # autograd's own thread: the cell waits in backward
-    mine: list[FrameType] = []
-    while frame is not None:
-        if is_cell(frame.f_code.co_filename):
-            mine.append(frame)
-        elif frame.f_code.co_name == "run_code":
-            break
-        frame = frame.f_back
-    if not mine:
+    cells = leading_here()
+    if not cells:
         return call
-    inner, outer = mine[0], mine[-1]
-    place, text, path = _place(inner.f_code, line(inner), outer.f_code, line(outer), inner is outer)
+    place, text, path = _place(*cells[0], *cells[-1], len(cells) == 1)
     return replace(call, place=place, text=text, path=path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit import moment
-from labkit.rank import frames, group, output, store
+from labkit.rank import frames, group, importing, output, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
@@ -184,6 +184,7 @@ def note(shell: Any, error: BaseException | None) -> None:
 def _begin(_: Any = None) -> None:
     global _interrupted
     _interrupted = False
+    importing.spare_hooks()
 
 
 def _end(shell: Any, result: Any) -> None:

@@ -9,9 +9,10 @@ import os
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -20,28 +21,88 @@ from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
 from labkit import lines
-from labkit.rank import anysource, comms, group, p2p, recorder, store
 from labkit.theory.record import is_cell
 
+
+def _of(module: str) -> str:
+    """The file of a module of labkit.rank: those that look at frames import this one, so it imports none of them."""
+    return str(Path(__file__).with_name(f"{module}.py"))
+
+
+MAIN = threading.main_thread().ident or 0
 TORCH = str(Path(dist.__file__).parent) + os.sep
 OWN = str(Path(__file__).parent) + os.sep  # what runs on a rank without being a learner's
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
-COMMS = (comms.__file__, p2p.__file__)
+COMMS = (_of("comms"), _of("p2p"))
+BETWEEN = (_of("recorder"), _of("anysource"))
+GROUP, STORE = _of("group"), _of("store")
 STACK = 6  # frames of the learner's that are told
+Place = tuple[CodeType, int]  # some code, and the line of it that a frame is in
 T = TypeVar("T")
 
 looking = threading.Lock()  # held as long as the frames of another thread are
 
 
 def look(thread: int, at: Callable[[list[FrameType]], T]) -> T:
-    """What `at` finds in the frames of another thread; they are held no longer than that.
+    """Return what `at` finds in the frames of another thread, innermost first; they are held no longer than that.
 
-    As long as they are held, so is every variable in them, also when the thread has left them meanwhile. Who counts
-    memory, or lets go of some, waits for `looking`.
+    Where that thread waits in a backward pass while autograd calls a hook on a thread of its own, the hook's frames
+    come before its own. As long as frames are held, so is every variable in them, also when the thread has left them
+    meanwhile. Whoever counts memory, or lets go of some, waits for `looking`.
     """
     with looking:
-        return at(stack(thread))
+        return at(_with_hooks(stack(thread)))
+
+
+def leading_here() -> list[Place]:
+    """Return the places in cells that led to the present call, innermost first.
+
+    On a GPU autograd calls hooks on a thread of its own, whose frames begin with the hook. Behind those come the ones
+    that the main thread was in when it called backward, where it waits.
+    """
+    found = _in_cells(callers(sys._getframe(1)))
+    if works_for_backward():
+        with looking:
+            found += _in_cells(itertools.dropwhile(lambda frame: not in_backward(frame), stack(MAIN)))
+    return found
+
+
+def works_for_backward() -> bool:
+    """Whether this thread is one that autograd has begun, not Python, while the main thread waits in a backward pass.
+
+    A thread of a backend's that calls what a learner wants to be called behind an operation looks the same.
+    """
+    if threading.get_ident() == MAIN or not _began_in_c(callers(sys._getframe())):
+        return False
+    with looking:
+        return any(map(in_backward, stack(MAIN)))
+
+
+def _began_in_c(frames: Iterable[FrameType]) -> bool:
+    """Whether these frames, innermost first, are of a thread that Python has not begun."""
+    outermost = deque(frames, maxlen=1)
+    return bool(outermost) and outermost[0].f_code.co_filename != threading.__file__
+
+
+def _with_hooks(found: list[FrameType]) -> list[FrameType]:
+    """The frames of a thread, and before them those of a hook that it waits for in a backward pass."""
+    hooks = list(hooks_for(found).values())
+    return [*next((frames for frames in hooks if operation(frames)), next(iter(hooks), [])), *found]
+
+
+def hooks_for(found: list[FrameType]) -> dict[int, list[FrameType]]:
+    """The frames of threads that call hooks, where `found` are those of one that waits in a backward pass."""
+    if not found or not in_backward(found[0]):
+        return {}
+    others = {thread: stack(thread) for thread in sys._current_frames() if thread not in (MAIN, threading.get_ident())}
+    return {thread: frames for thread, frames in others.items() if _began_in_c(frames)}
+
+
+def _in_cells(frames: Iterable[FrameType]) -> list[Place]:
+    """Where those of the frames are that run a cell's code, up to where IPython runs the cell."""
+    within = itertools.takewhile(lambda frame: frame.f_code.co_name != "run_code", frames)
+    return [(frame.f_code, lines.line(frame)) for frame in within if is_cell(frame.f_code.co_filename)]
 
 
 def stack(thread: int) -> list[FrameType]:
@@ -82,7 +143,7 @@ def learners(frames: Iterable[FrameType]) -> list[tuple[str, int, str]]:
 
 def stands_between(frame: FrameType) -> bool:
     """Whether a frame is one of labkit's own that passes a call on to torch."""
-    return frame.f_code.co_filename in (recorder.__file__, anysource.__file__)
+    return frame.f_code.co_filename in BETWEEN
 
 
 def passed_on(frame: FrameType) -> str:
@@ -97,7 +158,7 @@ def connects(frames: Iterable[FrameType]) -> bool:
     Not while it waits at the store for a rank that has not come: nothing moves then.
     """
     stand = {(f.f_code.co_filename, f.f_code.co_name) for f in frames}
-    return (group.__file__, "noted") in stand and (store.__file__, "wait") not in stand
+    return (GROUP, "noted") in stand and (STORE, "wait") not in stand
 
 
 def in_torch(frame: FrameType) -> bool:

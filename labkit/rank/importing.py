@@ -7,21 +7,24 @@ batch: a rank that leaves the batch before that is closed can join no group any 
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import time
 from collections.abc import Iterable
 from types import FrameType
+from typing import Any
 
 from torch.distributed import distributed_c10d
 
-from labkit.rank.frames import callers, is_learners, look
+from labkit.rank.frames import MAIN, callers, hooks_for, is_learners, look, looking, stack
 from labkit.theory.record import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
 BATCH = (distributed_c10d.__file__, "batch_isend_irecv")
 
 _waiting = threading.Lock()  # held as long as an interrupt waits
+_struck: set[int] = set()  # threads in whose hooks KeyboardInterrupt is to be raised
 
 
 def postponed(frame: FrameType | None) -> bool:
@@ -34,6 +37,28 @@ def postponed(frame: FrameType | None) -> bool:
     if _waiting.acquire(blocking=False):
         threading.Thread(target=_again, args=(threading.get_ident(),), name="labkit-interrupt", daemon=True).start()
     return True
+
+
+def interrupt_hooks() -> None:
+    """Raise KeyboardInterrupt in hooks that autograd calls on threads of its own while the main thread waits for them.
+
+    No signal gets there: the main thread would handle it once the hooks have returned.
+    """
+    with looking:
+        for thread, found in hooks_for(stack(MAIN)).items():
+            if not imports(found):
+                _struck.add(thread)
+                _raise_in(thread, ctypes.py_object(KeyboardInterrupt))
+
+
+def spare_hooks() -> None:
+    """Take back what has not been raised: the hook returned just then."""
+    while _struck:
+        _raise_in(_struck.pop(), None)
+
+
+def _raise_in(thread: int, error: ctypes.py_object[Any] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
 
 
 def _again(thread: int) -> None:

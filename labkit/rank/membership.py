@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType
 
 import torch.distributed as dist
 
 from labkit.errors import MismatchError
-from labkit.lines import line
 from labkit.rank.board import gathered, look_up
-from labkit.theory.record import is_cell
+from labkit.rank.frames import leading_here
 from labkit.words import alike, ranks
 
 REMEDY = (
@@ -74,10 +71,8 @@ def _up(store: dist.Store, name: str) -> dict[int, Meant]:
 
 def _place() -> tuple[str, int]:
     """The cell that is being run, by a name that all ranks give it, and the line that it is in."""
-    frame: FrameType | None = sys._getframe(1)
-    found = "", 0
-    while frame is not None:
-        if is_cell(frame.f_code.co_filename):
-            found = os.path.basename(frame.f_code.co_filename), line(frame)
-        frame = frame.f_back
-    return found
+    cells = leading_here()
+    if not cells:
+        return "", 0
+    code, line = cells[-1]
+    return os.path.basename(code.co_filename), line

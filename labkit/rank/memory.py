@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
@@ -163,8 +162,9 @@ def peak() -> Iterator[Peak]:
     weights after their use and fills them again.
 
     Does not count: what torch or Gloo allocates inside an operation, what `torch.distributed` needs within one of its
-    calls, what other threads make, memory that came about without an operation (`torch.from_numpy`), and what the
-    allocator of a GPU keeps in reserve. Every operation takes some microseconds more: do not time such a block.
+    calls, what other threads make (but for autograd's, which run the backward pass on a GPU), memory that came about
+    without an operation (`torch.from_numpy`), and what the allocator of a GPU keeps in reserve. Every operation takes
+    some microseconds more: do not time such a block.
     """
     counted = Peak().since_now()
     with counted:
@@ -173,7 +173,7 @@ def peak() -> Iterator[Peak]:
 
 def _inside_a_call() -> bool:
     """Whether the operation that runs is torch.distributed's own within a call, or comms' own for a header."""
-    frame: FrameType | None = sys._getframe(2)
+    frame = sys._getframe(1).f_back  # none where autograd runs the operation on a thread of its own
     if frame is not None and frame.f_code.co_filename in CALLS:
         return True
     while frame is not None and not is_cell(frame.f_code.co_filename):

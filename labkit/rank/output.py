@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import select
 import shutil
 import sys
@@ -22,6 +23,30 @@ SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of eac
 LAST = 2000  # characters of the rest that follow when the cell ends
 KEPT = 64 << 20  # characters that a file holds at most
 DRAINING = 0.5  # seconds in which what a program wrote comes through its pipe, where no program writes on
+# A line that torch's C++ writes by itself: "[rank0]:[W1127 11:54:12.123456789 ProcessGroupNCCL.cpp:1538] Warning: …".
+LOGGED = re.compile(r"(\[rank\d+\]:)?\[[WE]\d{3,4} \d\d:\d\d:\d\d\.\d+ [\w.]+:\d+\] ")
+# What may become one: it has been cut off before its time.
+BEGUN = re.compile(r"\[(ra?n?k?\d*\]?:?\[?)?[WE]?\d{0,4}( [\d:.]*( [\w.:]*\]?)?)?")
+# What is told in the place of a line that contains this; nothing where a learner can do nothing about it.
+PLAIN = {
+    "destroy_process_group() was not called before program exit": "",  # the lab has ended the group, or the rank
+    "NCCL communicator hasn't been destroyed": "",
+    "was not finalized before destruction": "",
+    "An unbatched P2P op (send/recv) was called on this ProcessGroup": "",
+    'Failed to check the "should dump" flag on TCPStore': "",
+    "Guessing device ID based on global rank": (
+        "This group does not know its GPU, and torch takes the one that has the rank's number. "
+        "Pass device_id=device to dist.init_process_group.\n"
+    ),
+    "Detected non-contiguous tensor in P2P operations": (
+        "A tensor that is sent or received is not contiguous, and NCCL moves its memory as it lies. "
+        "Send x.contiguous(), and receive into a tensor that is contiguous.\n"
+    ),
+    "find_unused_parameters=True was specified in DDP constructor": (
+        "find_unused_parameters=True makes DDP search the graph in every step, and this step used all parameters. "
+        "Leave it out, unless other steps use only a part of the model.\n"
+    ),
+}
 SPARED = 4  # a file takes at most this part of what the disk has left: other ranks need some as well
 
 
@@ -68,6 +93,7 @@ class Output:
         self._lock = threading.RLock()  # the learner's threads print as well
         self._pid = os.getpid()
         self._kept: Kept | None = None  # of a cell that prints too much
+        self._unfinished = ""  # line of torch's C++
         self.begin()
 
     def begin(self, _: Any = None) -> None:
@@ -81,18 +107,32 @@ class Output:
     def write(self, text: str) -> int | None:
         """Send what a cell prints, as the stream itself does; of what is too much keep count, and the end."""
         with self._lock:
-            if self._kept is not None:
-                self._leave_out(text)
-            elif not isinstance(text, str) or len(text) <= self._room:
-                self._send(text)  # raises what it raises
-                self._first.append(text)
-                self._room -= len(text)
-            elif os.getpid() == self._pid:
-                self._cut(text)
-            elif self._room >= 0:  # a process that the cell has forked, whose end nobody tells
-                self._room = -1
-                self._send("\n… what this process of the rank prints from here on is left out\n")
+            piped = threading.current_thread() is getattr(self._stream, "watch_fd_thread", None)
+            self._write(self._plain(text) if piped else text)
             return len(text)
+
+    def _write(self, text: str) -> None:
+        if self._kept is not None:
+            self._leave_out(text)
+        elif not isinstance(text, str) or len(text) <= self._room:
+            self._send(text)  # raises what it raises
+            self._first.append(text)
+            self._room -= len(text)
+        elif os.getpid() == self._pid:
+            self._cut(text)
+        elif self._room >= 0:  # a process that the cell has forked, whose end nobody tells
+            self._room = -1
+            self._send("\n… what this process of the rank prints from here on is left out\n")
+
+    def _plain(self, text: str) -> str:
+        """What comes through the pipe, from C++ or from programs; of what torch's C++ says, what `PLAIN` tells."""
+        *lines, last = (self._unfinished + text).splitlines(keepends=True) or [""]
+        if not last.endswith("\n") and (LOGGED.match(last) or BEGUN.fullmatch(last)):
+            self._unfinished = last
+        else:
+            self._unfinished = ""
+            lines.append(last)
+        return "".join(map(plain, lines))
 
     def _cut(self, text: str) -> None:
         """Send no more of this cell; what was sent ends with a line where that can be."""
@@ -116,6 +156,9 @@ class Output:
         """The cell has ended: say how much was left out, and which file has it, and send the end of it."""
         self._drain()
         with self._lock:
+            rest, self._unfinished = self._unfinished, ""
+            if rest:
+                self._write(plain(rest))
             if self._kept is None:
                 return
             kept, self._kept = self._kept, None
@@ -146,6 +189,13 @@ class Output:
         where = f"all of it is in {path}" if kept.whole else part
         new = "" if self._first == ["\n"] else "\n"
         return f"{new}… {what} left out here; {where}\n{last}"
+
+
+def plain(line: str) -> str:
+    """What is told of a line: itself, unless it is one of torch's log that `PLAIN` knows."""
+    if not LOGGED.match(line):
+        return line
+    return next((told for said, told in PLAIN.items() if said in line), line)
 
 
 _outputs: dict[str, Output] = {}

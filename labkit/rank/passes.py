@@ -7,18 +7,46 @@ moment at which all is computed, and one queued by that callback runs when DDP h
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from labkit.rank.frames import callers
+
+Where = tuple[int | None, str | None]  # a line of the cell, and the learner's function that the call is in
 End = Callable[[float, float], None]  # is told when the graph was computed, and when what waited behind it was done
 
 _ends: dict[int, list[End]] = {}  # of each pass that runs
+
+
+@dataclass
+class Pass:
+    """A backward pass: where it was called, and from when to when; `left` is None while it runs."""
+
+    where: Where
+    entered: float
+    left: float | None = None
+
+
+def noting(function: Callable[..., Any], begin: Callable[[], Pass | None]) -> Callable[..., Any]:
+    """Return the same function, one of torch's that run a backward pass, which ends what `begin` returns."""
+
+    @functools.wraps(function)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        began = begin()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if began is not None:
+                began.left = time.perf_counter()
+
+    return noted
 
 
 def running() -> int:
@@ -30,14 +58,17 @@ def running() -> int:
 def at_end(call: End) -> None:
     """Call this when the backward pass that runs has ended; nothing comes of it outside of one."""
     number = running()
-    if number in _ends:
-        _ends[number].append(call)
-    elif number >= 0:
+    if number < 0:
+        return
+    first: list[End] = []
+    calls = _ends.setdefault(number, first)  # two threads of one pass may come here at once
+    if calls is first:
         try:
             _queue(lambda: _computed(number))
         except RuntimeError:  # not in a pass after all
+            _ends.pop(number, None)
             return
-        _ends[number] = [call]
+    calls.append(call)
 
 
 def forget() -> None:
@@ -47,12 +78,12 @@ def forget() -> None:
 
 def carries_a_bucket() -> bool:
     """Whether the call two frames up was made by a hook for one of DDP's buckets, for which DDP will wait."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+    for frame in callers(sys._getframe(1).f_back):
         code = frame.f_code
+        if code.co_name == "_engine_run_backward":
+            break
         if any(isinstance(frame.f_locals.get(name), dist.GradBucket) for name in code.co_varnames[: code.co_argcount]):
             return True
-        frame = frame.f_back
     return False
 
 

@@ -25,6 +25,7 @@ from IPython.utils.capture import capture_output
 
 from labkit.rank import ended, guard, subworld
 from labkit.rank.copies import Refused, copied, named, shell
+from labkit.rank.frames import MAIN, works_for_backward
 from labkit.theory.values import leaves
 
 FILE = "<ipython-input-flow>"  # the agent takes such frames for the learner's cell
@@ -38,7 +39,7 @@ LASTING |= {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec", "os.kill
 
 _kept: dict[str, Any] = {}
 _hooked = False  # a hook cannot be taken away again
-_probing = 0  # the thread that runs the cell again, if one does
+_probing = False  # whether the cell runs again
 
 
 def remember(code: str, x: str, y: str) -> dict[str, Any]:
@@ -239,20 +240,19 @@ def _untouched() -> Iterator[None]:
         sys.addaudithook(_once)
         _hooked = True
     state = _rng()
-    _probing = threading.get_ident()
+    _probing = True
     try:
         with subworld.groups_of_passage():
             yield
     finally:
-        _probing = 0
+        _probing = False
         _set_rng(state)
 
 
 def _once(event: str, arguments: tuple[Any, ...]) -> None:
     """Python's audit hook: it is asked before each of these events."""
-    if _probing == threading.get_ident() and (
-        event in LASTING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
-    ):
+    lasts = event in LASTING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
+    if _probing and lasts and (threading.get_ident() == MAIN or works_for_backward()):
         if arguments and guard.is_board(arguments[0]):  # of a group that the cell makes: it goes with the group
             return
         raise Refused("the cell changes files or reaches other programs, and that is not done again")

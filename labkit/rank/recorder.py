@@ -31,6 +31,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import math
 import socket
 import sys
 import threading
@@ -42,12 +43,15 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
 from labkit import moment
 from labkit.rank import comms, guard, objects, p2p, passes, spans, stream, wire
+from labkit.rank.frames import leading_here
 from labkit.rank.held import TENSORS, Call, Copies, Tensors
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
@@ -56,7 +60,6 @@ from labkit.theory.record import Log, Op, is_cell
 
 RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
-MAIN = threading.main_thread().ident or 0
 ENQUEUES = {"cuda"}  # kinds of devices on which a call returns once it is enqueued
 
 # The methods of a process group that the flight recorder does not see on Gloo: where their arguments stand.
@@ -75,12 +78,14 @@ class Cell:
     """What is recorded of the cell that runs, or that ran last."""
 
     on: bool = False
+    paused: bool = False  # for every thread: autograd's calls are the cell's as well
     rank: int = 0
     began: float = 0.0
     ended: float | None = None
     ops: deque[Op] = field(default_factory=lambda: deque(maxlen=LIMIT))
     made: int = 0  # operations, also those that are not kept
     order: Iterator[int] = field(default_factory=itertools.count)
+    passes: deque[passes.Pass] = field(default_factory=lambda: deque(maxlen=LIMIT))
     nth: dict[str, int] = field(default_factory=dict)  # the last collective of a group, by its name, counted from 0
     grouped: list[tuple[int, ...]] = field(default_factory=list)  # the ranks of groups that were made
     works: dict[int, tuple[weakref.ref[Any], list[Op]]] = field(default_factory=dict)
@@ -116,6 +121,8 @@ def install(shell: Any) -> None:
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
         _wrap("new_group", _making(dist.new_group), distributed_c10d, dist)
         _wrap("destroy_process_group", _leaving(dist.destroy_process_group), distributed_c10d, dist)
+        run = graph._engine_run_backward
+        _wrap(run.__name__, passes.noting(run, _passing), graph, torch.autograd)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         _put(ours=True)
     _space = shell.user_ns
@@ -175,17 +182,23 @@ def paused() -> Iterator[None]:
 
     Torch's functions stand in their places meanwhile. A wrapper that only passes on would cost a small call 4 %.
     """
-    if getattr(_inside, "call", False):
+    cell = _cell
+    if getattr(_inside, "call", False) or cell.paused:
         yield
         return
-    with _cell.tally.apart(), spans.paused(), guard.paused():
-        _inside.call = True
+    with cell.tally.apart(), spans.paused(), guard.paused():
+        cell.paused = True
         try:
             _put(ours=False)
             yield
         finally:
-            _inside.call = False
+            cell.paused = False
             _put(ours=True)
+
+
+def _records() -> bool:
+    """Whether what is called now, by whatever thread, is the cell's to record."""
+    return _cell.on and not _cell.paused
 
 
 def records() -> dict[str, Any]:
@@ -237,7 +250,10 @@ def _merged(ops: list[Op], missing: list[Noted]) -> list[Op]:
 def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
     """The operation that a process group has noted."""
     mine = [f for f in one.frames if is_cell(f["filename"])]
-    function = f"{mine[0]['name']}, its line {mine[0]['line']}" if len(mine) > 1 else None
+    behind = _pass_behind(one)
+    at, function = behind.where if behind else (mine[-1]["line"] if mine else None, None)
+    if len(mine) > 1 or (mine and behind):
+        function = f"{mine[0]['name']}, its line {mine[0]['line']}"
     return Op(
         rank=_cell.rank,
         issued=max((place for moment, place in moments if moment <= one.entered), default=-1.0) + 0.5,
@@ -248,12 +264,20 @@ def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
         dtype=one.dtype,
         shape=one.shape,
         bytes=one.bytes,
-        line=mine[-1]["line"] if mine else None,
+        line=at,
         function=function,
         witnessed=True,
         entered=one.entered,
         left=one.entered,
     )
+
+
+def _pass_behind(one: Noted) -> passes.Pass | None:
+    """The backward pass of the cell that has called this on a thread of autograd's own, with none of its frames."""
+    if any(f["name"] == "run_code" or f["filename"] == threading.__file__ for f in one.frames):
+        return None
+    kept = list(_cell.passes)  # the main thread may go on
+    return next((p for p in reversed(kept) if p.entered <= one.entered <= (p.left or math.inf)), None)
 
 
 # -- wrappers -----------------------------------------------------------------------------------------------------
@@ -286,10 +310,10 @@ def _recording(
 
         if getattr(_inside, "call", False):
             whole = None if places else getattr(_inside, "whole", None)
-            if whole is not None and sys._getframe(1).f_code not in HEADERS and (size := _facts(given(what))[2]):
+            if whole is not None and _caller().f_code not in HEADERS and (size := _facts(given(what))[2]):
                 whole.bytes = size + (whole.bytes or 0)  # an object's are those of what carries it
             return function(*args, **kwargs)
-        if not _cell.on:
+        if not _records():
             return function(*args, **kwargs)
         begun = _begun(op, kind, given(what), other, given)
         if begun is None:
@@ -302,7 +326,7 @@ def _recording(
         record.asynchronous = asynchronous or bool(given("async_op"))
         if record.asynchronous and passes.running() >= 0 and passes.carries_a_bucket():
             passes.at_end(_brought_back(record))
-        held = _copies.before(record, sys._getframe(1), tensors, given, at) if tensors or ours else None
+        held = _copies.before(record, _caller(), tensors, given, at) if tensors or ours else None
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
@@ -332,7 +356,7 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def batched(*args: Any, **kwargs: Any) -> Any:
-        if not _cell.on or getattr(_inside, "call", False):
+        if not _records() or getattr(_inside, "call", False):
             return function(*args, **kwargs)
         _inside.batch = []
         try:
@@ -379,22 +403,22 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         work, mine = _cell.works.get(id(self), (None, []))
-        if work is None or work() is not self or mine[0].waited or getattr(_inside, "call", False):
+        if work is None or work() is not self or mine[0].waited or getattr(_inside, "call", False) or _cell.paused:
             return function(self, *args, **kwargs)
         order = _cell.order
         for op in (op for op in mine if op.enqueued):
             stream.came(op)
         entered = time.perf_counter()
-        line = _where()[0]
+        at = _where()[0]
         try:
             result = function(self, *args, **kwargs)
         except BaseException as error:
             for op in mine:
-                op.waited = (entered, time.perf_counter(), line)
+                op.waited = (entered, time.perf_counter(), at)
                 op.error = type(error).__name__
             raise
         for op in mine:
-            op.waited = (entered, time.perf_counter(), line)
+            op.waited = (entered, time.perf_counter(), at)
             stream.left(op)
             _copies.waited(op)
             if op.kind == "recv":
@@ -435,7 +459,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     if _peers is not None and kind != "collective" and isinstance(peer, int) and peer not in range(_peers):
         raise ValueError(f"there is no rank {peer} among {_peers} ranks")
     span = _cell.tally.begun(group, name)
-    line, function = _where()
+    at, function = _where()
     record = Op(
         rank=_cell.rank,
         issued=next(_cell.order),
@@ -446,7 +470,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         dtype=dtype,
         shape=shape,
         bytes=size,
-        line=line,
+        line=at,
         function=function,
         group=name,
     )
@@ -458,7 +482,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     else:
         record.tag = given("tag") or 0
         if isinstance(tensor, Tensor):
-            record.view = _snapshots.before(tensor, line, kind)
+            record.view = _snapshots.before(tensor, at, kind)
     batch = getattr(_inside, "batch", None)
     if batch is not None:
         batch.append(record)
@@ -466,6 +490,21 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     _cell.ops.append(record)
     _cell.made += 1
     return record, group, name, span
+
+
+def _passing() -> passes.Pass | None:
+    """A backward pass begins: which line of the cell autograd works for, should it do so on a thread of its own."""
+    if not _records():
+        return None
+    began = passes.Pass(_where(), time.perf_counter())
+    _cell.passes.append(began)
+    return began
+
+
+def _caller() -> FrameType:
+    """The frame that has made the call which is recorded; where autograd itself has, that of the wrapper."""
+    recorded = sys._getframe(1)
+    return recorded.f_back or recorded
 
 
 def _done(record: Op, result: Any, held: tuple[Call, Tensors] | None) -> None:
@@ -489,11 +528,11 @@ def _done(record: Op, result: Any, held: tuple[Call, Tensors] | None) -> None:
 
 def _brought_back(record: Op) -> passes.End:
     """What the end of a backward pass tells of one of DDP's buckets: from when to when DDP waited for it."""
-    order, line = _cell.order, record.line
+    order, at = _cell.order, record.line
 
     def waited(computed: float, done: float) -> None:
         if not record.waited:
-            record.waited = (computed, done, line)
+            record.waited = (computed, done, at)
             record.done = next(order)
             _copies.waited(record)
 
@@ -541,19 +580,10 @@ def _reduction(op: Any) -> str:
     return name.lower() if name.isidentifier() else ""
 
 
-def _where() -> tuple[int | None, str | None]:
-    """The line of the cell that the call came from, and the learner's function that made it."""
-    frame: FrameType | None = sys._getframe(2)
-    if threading.get_ident() != MAIN:
-        frame = sys._current_frames().get(MAIN)  # autograd's own thread: the cell waits in backward
-    inner, outer = None, None
-    while frame is not None:
-        code = frame.f_code
-        if is_cell(code.co_filename):
-            inner, outer = inner or frame, frame
-        elif code.co_name == "run_code":
-            break
-        frame = frame.f_back
-    if inner is None or outer is None:
+def _where() -> passes.Where:
+    """The line of the cell that a call came from, and the learner's function that made it."""
+    cells = leading_here()
+    if not cells:
         return None, None
-    return outer.f_lineno, None if inner is outer else f"{inner.f_code.co_name}, its line {inner.f_lineno}"
+    (code, line), (_, called) = cells[0], cells[-1]
+    return called, None if len(cells) == 1 else f"{code.co_name}, its line {line}"

@@ -68,10 +68,11 @@ class Span:
         began = backend < len(self.first) and self.first[backend] < number
         return began and (self.last is None or number <= self.last[backend])
 
-    def many(self, backend: int, until: int) -> int:
-        """How many calls of a backend are among them, which has counted so many by now."""
-        last = until if self.last is None else min(self.last[backend], until)
-        return last - self.first[backend] if backend < len(self.first) else 0
+    def numbers(self, backend: int, until: int) -> tuple[int, int]:
+        """Behind which number of a backend they begin, and with which they end; it has counted so many by now."""
+        if backend >= len(self.first):
+            return 0, 0
+        return min(self.first[backend], until), until if self.last is None else min(self.last[backend], until)
 
 
 class Tally:
@@ -151,8 +152,12 @@ class Tally:
 
     def _lacking(self, name: str, backend: int, until: int) -> int:
         """How many calls a group's backend has counted and nobody recorded."""
-        began = self._began[name][backend] if name in self._began else 0
-        return max(0, until - began - sum(span.many(backend, until) for span in self._spans.get(name, ())))
+        reached = self._began[name][backend] if name in self._began else 0
+        lacking = 0
+        for first, last in sorted(span.numbers(backend, until) for span in self._spans.get(name, ())):
+            lacking += max(0, first - reached)
+            reached = max(reached, last)  # two threads may be in calls at once
+        return lacking + max(0, until - reached)
 
     def _has(self, one: Noted) -> bool:
         return any(span.has(one.backend, one.number) for span in self._spans.get(one.group, ()))

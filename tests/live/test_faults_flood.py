@@ -112,3 +112,16 @@ def test_stop_ends_a_flood_without_end_and_the_next_cell_works(real, where):
     assert NOTE.search(ended.stdout)
     assert psutil.Process(real.pid).memory_info().rss - before < file.stat().st_size
     assert real.run("%%px\nprint(keep)").stdout == "ranks 0–2 │ 7\n"
+
+
+def test_what_torchs_cpp_says_in_a_cell_is_one_plain_sentence(real):
+    cell = real.run(
+        "%%px\nfrom torch.nn.parallel import DistributedDataParallel\n"
+        "model = DistributedDataParallel(torch.nn.Linear(3, 3), find_unused_parameters=True)\n"
+        "for _ in range(2): model(torch.ones(2, 3)).sum().backward()"
+    )
+    assert cell.status == "ok"
+    assert cell.stderr == (
+        "ranks 0–2 │ find_unused_parameters=True makes DDP search the graph in every step, and this step used all "
+        "parameters. Leave it out, unless other steps use only a part of the model.\n"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import threading
 
 import pytest
 
@@ -103,3 +104,56 @@ def test_a_process_that_a_cell_forks_is_cut_as_well(out, tmp_path):
     process.join()
     said = (tmp_path / "sent").read_text()
     assert said == "x\n" * (SHOWN // 2) + "\n… what this process of the rank prints from here on is left out\n"
+
+
+HEAD = "[rank0]:[W928 21:09:42.729597486 ProcessGroupNCCL.cpp:1538] Warning: "
+ENDED = (
+    "WARNING: destroy_process_group() was not called before program exit, which can leak resources. For more info, "
+    "please see https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())\n"
+)
+EAGER = (
+    "An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4.  In eager initialization mode, "
+    "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops on this "
+    "ProcessGroup, including other P2P ops. To avoid serialization, either create additional independent "
+    "ProcessGroups for the P2P ops or use batched P2P ops. You can squash this warning by setting the environment "
+    "variable TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false. (function operator())\n"
+)
+STRIDED = (
+    "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee that source and "
+    "destination tensors have the same contiguity format. (function operator())\n"
+)
+GUESSED = (
+    "Guessing device ID based on global rank. This can cause a hang if rank to GPU mapping is heterogeneous. You can "
+    "specify device_id in init_process_group() (function operator())\n"
+)
+OTHER = "something that nobody here knows (function operator())\n"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 10**6], ids="{} at a time".format)
+def test_of_what_torchs_cpp_writes_a_learner_is_told_what_to_do_and_no_more(out, size):
+    out._stream.watch_fd_thread = threading.current_thread()
+    written = "before\n" + "".join(HEAD + said for said in (ENDED, EAGER, STRIDED, GUESSED, OTHER)) + "[3/4] after"
+    for start in range(0, len(written), size):
+        out.write(written[start : start + size])
+    assert out.sent() == (
+        "before\n"
+        "A tensor that is sent or received is not contiguous, and NCCL moves its memory as it lies. "
+        "Send x.contiguous(), and receive into a tensor that is contiguous.\n"
+        "This group does not know its GPU, and torch takes the one that has the rank's number. "
+        "Pass device_id=device to dist.init_process_group.\n"
+        f"{HEAD}{OTHER}[3/4] after"
+    )
+
+
+def test_a_line_that_torchs_cpp_has_not_ended_is_told_when_the_cell_ends(out):
+    out._stream.watch_fd_thread = threading.current_thread()
+    out.write("[rank0]:[W928 21:09:42.729597486 x.cpp:1] Warning: half a")
+    assert out.sent() == ""
+    out.end()
+    assert out.sent() == "[rank0]:[W928 21:09:42.729597486 x.cpp:1] Warning: half a"
+
+
+def test_what_python_prints_is_nobodys_log(out):
+    out._stream.watch_fd_thread = None
+    out.write(HEAD + ENDED + "[rank")
+    assert out.sent() == HEAD + ENDED + "[rank"
