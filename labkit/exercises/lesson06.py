@@ -112,13 +112,13 @@ RING_REDUCE_SCATTER = Exercise(
 def ring_reduce_scatter(x):
     """Return the sum of everyone's chunk r on rank r, by N - 1 steps round the ring."""
     chunks = x.clone().tensor_split(world_size)
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
     for step in range(1, world_size):
         # yours
         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
         room = torch.empty_like(into)
-        exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, room, left)]
-        for work in dist.batch_isend_irecv(exchange):
+        send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+        receive = dist.P2POp(dist.irecv, room, (rank - 1) % world_size)
+        for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
         into += room
         # end
@@ -156,12 +156,12 @@ RING_ALL_GATHER = Exercise(
     solution='''
 def ring_all_gather(parts):
     """Fill everyone's part into the list on every rank, by N - 1 steps round the ring."""
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
     for step in range(world_size - 1):
         # yours
         out, into = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
-        exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, into, left)]
-        for work in dist.batch_isend_irecv(exchange):
+        send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+        receive = dist.P2POp(dist.irecv, into, (rank - 1) % world_size)
+        for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
         # end
 ''',

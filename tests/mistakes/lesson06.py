@@ -20,17 +20,20 @@ wrong | returns the next rank's chunk | Rank 0 holds rank 0's elements 2, 3
     return chunks[rank] → return chunks[(rank + 1) % world_size]
 wrong | overwrites instead of adding | Rank 0 lacks rank 0 | into += room → into.copy_(room)
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, room, left)]
-    -         for work in dist.batch_isend_irecv(exchange):
+    -         send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+    -         receive = dist.P2POp(dist.irecv, room, (rank - 1) % world_size)
+    -         for work in dist.batch_isend_irecv([send, receive]):
     -             work.wait()
-    +         dist.send(out, dst=right)
-    +         dist.recv(room, src=left)
+    +         dist.send(out, dst=(rank + 1) % world_size)
+    +         dist.recv(room, src=(rank - 1) % world_size)
 not as asked | turns the ring the other way | may only send to the next rank
     -         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
     +         out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
               room = torch.empty_like(into)
-    -         exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, room, left)]
-    +         exchange = [dist.P2POp(dist.isend, out, left), dist.P2POp(dist.irecv, room, right)]
+    -         send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+    -         receive = dist.P2POp(dist.irecv, room, (rank - 1) % world_size)
+    +         send = dist.P2POp(dist.isend, out, (rank - 1) % world_size)
+    +         receive = dist.P2POp(dist.irecv, room, (rank + 1) % world_size)
 costly | rotates whole tensors and keeps a chunk | Its busiest rank sends 3.0 S
     def ring_reduce_scatter(x):
         total, travels = x.clone(), x.clone()
@@ -57,11 +60,12 @@ wrong | stops a step early | Rank 0 holds rank 0's elements 2, 3 | range(world_s
 wrong | puts what comes into the wrong place | Rank 0 holds rank 2's elements 4, 5
     parts[(rank - step - 1) % world_size] → parts[(rank + step + 1) % world_size]
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, into, left)]
-    -         for work in dist.batch_isend_irecv(exchange):
+    -         send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+    -         receive = dist.P2POp(dist.irecv, into, (rank - 1) % world_size)
+    -         for work in dist.batch_isend_irecv([send, receive]):
     -             work.wait()
-    +         dist.send(out, dst=right)
-    +         dist.recv(into, src=left)
+    +         dist.send(out, dst=(rank + 1) % world_size)
+    +         dist.recv(into, src=(rank - 1) % world_size)
 not as asked | sends its own to each other rank itself | may only send to the next rank
     def ring_all_gather(parts):
         for step in range(1, world_size):
