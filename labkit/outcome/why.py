@@ -20,11 +20,12 @@ TOLD = 3  # calls without a wait for their handle that are named
 # `isend` returns when the other rank is in a first receive from this one, and the other way round. What blocking calls
 # would get through is safe: a chain, or a ring in which one rank receives first. Not safe are ranks that all begin with
 # a send, or all with a receive: each waits in its call for the next. Two of them whose numbers differ by half of the
-# group's size (any two in a group of two, or without `device_id`, where each pair has a communicator of its own) take
-# the other's first send for the answer to their own, since both ways bear one tag: the address is garbage.
-# Later, a rank's single calls in a group run one after the other on one stream, also between collectives. A send is
-# over once NCCL's buffer holds the message; a longer one holds up all that follow until it is received. In a batch, all
-# ways are set up at once and all messages move in one kernel, so that its order does not matter.
+# group's size take the other's first send for the answer to their own, since both ways bear one tag: the address is
+# garbage. These are any two in a group of two, so also where each pair has a communicator of its own (without
+# `device_id`, or "nccl-lazy"). Later, a rank's single calls on one communicator run one after the other on its stream,
+# also between collectives. A send is over once NCCL's buffer holds the message; a longer one holds up all that follow
+# until it is received. In a batch, if both sides make one, all ways are set up at once and all messages move in one
+# kernel: its order does not matter.
 TOGETHER = "make the transfers of one exchange one dist.batch_isend_irecv call"
 
 
