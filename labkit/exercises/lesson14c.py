@@ -147,8 +147,7 @@ def exam_edges(x):
         "The two sides of a message have to agree on its tag: name it after the direction in which the message "
         "travels, not after the side on which it lies. Gloo compares tags. NCCL ignores them (pytorch#94819, #125079) "
         "and takes the messages between two ranks in the order in which they were sent. So this solution receives in "
-        "that order, and starts all four in one call, which lets no rank wait for another before it has started them "
-        "all."
+        "that order. It also starts all four in one call, because an exchange of single calls can hang on NCCL."
     ),
 )
 
