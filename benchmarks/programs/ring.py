@@ -15,10 +15,8 @@ def ring_all_reduce(x: torch.Tensor, room: torch.Tensor) -> None:
         out, into = (rank - step) % n, (rank - step - 1) % n
         adding = step < n - 1
         target = rooms[into] if adding else chunks[into]
-        sent, received = dist.isend(chunks[out], right), dist.irecv(target, left)
-        assert sent
-        assert received
-        received.wait()
-        sent.wait()
+        exchange = [dist.P2POp(dist.isend, chunks[out], right), dist.P2POp(dist.irecv, target, left)]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
         if adding:
             chunks[into].add_(target)

@@ -174,8 +174,8 @@ def send_uneven(x):
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
 
     def shift(mine, room):
-        works = [dist.isend(mine, dst=right), dist.irecv(room, src=left)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, room, left)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         return room
 
@@ -238,12 +238,12 @@ HALO = Exercise(
 def halo(x):
     """Return x with the neighbours' border elements on either side."""
     wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
-    works = []
+    exchange = []
     if rank > 0:
-        works += [dist.isend(x[:1], dst=rank - 1), dist.irecv(wide[:1], src=rank - 1)]
+        exchange += [dist.P2POp(dist.isend, x[:1], rank - 1), dist.P2POp(dist.irecv, wide[:1], rank - 1)]
     if rank < world_size - 1:
-        works += [dist.isend(x[-1:], dst=rank + 1), dist.irecv(wide[-1:], src=rank + 1)]
-    for work in works:
+        exchange += [dist.P2POp(dist.isend, x[-1:], rank + 1), dist.P2POp(dist.irecv, wide[-1:], rank + 1)]
+    for work in dist.batch_isend_irecv(exchange):
         work.wait()
     return wide
 ''',
@@ -385,12 +385,12 @@ def prefix_sum(x):
     total, distance = x.clone(), 1
     while distance < world_size:
         before = torch.zeros_like(total)
-        works = []
+        exchange = []
         if rank + distance < world_size:
-            works.append(dist.isend(total, dst=rank + distance))
+            exchange.append(dist.P2POp(dist.isend, total, rank + distance))
         if rank >= distance:
-            works.append(dist.irecv(before, src=rank - distance))
-        for work in works:
+            exchange.append(dist.P2POp(dist.irecv, before, rank - distance))
+        for work in dist.batch_isend_irecv(exchange) if exchange else []:
             work.wait()
         total = total + before
         distance *= 2

@@ -406,11 +406,11 @@ def barrier_by_hand():
     sent, heard = torch.zeros(1, device=device), torch.zeros(1, device=device)
     distance = 1
     while distance < world_size:
-        works = [
-            dist.isend(sent, dst=(rank + distance) % world_size),
-            dist.irecv(heard, src=(rank - distance) % world_size),
+        exchange = [
+            dist.P2POp(dist.isend, sent, (rank + distance) % world_size),
+            dist.P2POp(dist.irecv, heard, (rank - distance) % world_size),
         ]
-        for work in works:
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         distance *= 2
 ''',
@@ -418,8 +418,8 @@ def barrier_by_hand():
         "To leave, a rank must have heard from everybody, if not directly then through others. What does a message "
         "prove?",
         "Step 1: tell your right-hand neighbour. Whom do you tell in step 2, so that it learns of four ranks?",
-        "In step k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both at once. "
-        "Wait for both.",
+        "In step k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both in one "
+        "`batch_isend_irecv`. Wait for both.",
     ),
     after="No number was needed, only who heard from whom. This one is called a dissemination barrier.",
 )

@@ -91,7 +91,7 @@ RING_REDUCE_SCATTER = Exercise(
         "Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return the sum of everyone's "
         "chunk r on rank r. The code cuts a copy of `x` into N chunks (some may be longer, or empty). In each of N - 1 "
         "steps send **one** chunk to the right-hand neighbour, receive one from the left-hand neighbour into a tensor "
-        "of its own, and add it to yours. All ranks send at the same time: start both by `isend` and `irecv`, then "
+        "of its own, and add it to yours. All ranks send at the same time: start both in one `batch_isend_irecv`, then "
         "`wait()` for both. `x` stays as it is."
     ),
     minutes=9,
@@ -116,8 +116,9 @@ def ring_reduce_scatter(x):
         # yours
         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
         room = torch.empty_like(into)
-        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-        for work in works:
+        send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+        receive = dist.P2POp(dist.irecv, room, (rank - 1) % world_size)
+        for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
         into += room
         # end
@@ -158,8 +159,9 @@ def ring_all_gather(parts):
     for step in range(world_size - 1):
         # yours
         out, into = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
-        works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(into, src=(rank - 1) % world_size)]
-        for work in works:
+        send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+        receive = dist.P2POp(dist.irecv, into, (rank - 1) % world_size)
+        for work in dist.batch_isend_irecv([send, receive]):
             work.wait()
         # end
 ''',
@@ -238,16 +240,16 @@ def halving_doubling(x):
         low, high = kept.tensor_split(2)
         kept, given = (low, high) if rank < partner else (high, low)
         room = torch.empty_like(kept)
-        works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, given, partner), dist.P2POp(dist.irecv, room, partner)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         kept += room
         # end
         path.append((kept, given, partner))
     for kept, given, partner in reversed(path):
         # yours
-        works = [dist.isend(kept, dst=partner), dist.irecv(given, src=partner)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, kept, partner), dist.P2POp(dist.irecv, given, partner)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         # end
     return total
@@ -279,10 +281,10 @@ HALVING_DOUBLING = Exercise(
     solution=HALVING,
     hints=(
         "Which half is yours? `rank < partner` decides. Then `room` needs the length of the half that you keep.",
-        "There: `isend(given, …)` and `irecv(room, …)`, both to and from `partner`; wait for both; add `room` to "
-        "`kept`.",
-        "Back: `isend(kept, …)` and `irecv(given, …)`. What the partner kept is complete by then, and it is just what "
-        "you had given away.",
+        "There: one `batch_isend_irecv` that sends `given` to `partner` and receives `room` from it; wait for both; "
+        "add `room` to `kept`.",
+        "Back: send `kept` and receive `given` in the same way. What the partner kept is complete by then, and it is "
+        "just what you had given away.",
     ),
     after="S / 2, S / 4, … there and the same back: the ring's bytes in far fewer steps.",
 )

@@ -49,8 +49,8 @@ def leftward_ring(x):
     for step in range(1, world_size):
         out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
         room = torch.empty_like(into)
-        works = [dist.isend(out, dst=left), dist.irecv(room, src=right)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, out, left), dist.P2POp(dist.irecv, room, right)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         into += room
     return chunks[rank]
@@ -91,8 +91,8 @@ def ring_all_reduce(x):
     chunks = total.tensor_split(world_size)
 
     def pass_on(out, room):
-        works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, chunks[out % world_size], right), dist.P2POp(dist.irecv, room, left)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
 
     for step in range(world_size - 1):
@@ -205,14 +205,14 @@ def fold_in(x):
         low, high = kept.tensor_split(2)
         kept, given = (low, high) if rank < partner else (high, low)
         room = torch.empty_like(kept)
-        works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, given, partner), dist.P2POp(dist.irecv, room, partner)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         kept += room
         path.append((kept, given, partner))
     for kept, given, partner in reversed(path):
-        works = [dist.isend(kept, dst=partner), dist.irecv(given, src=partner)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, kept, partner), dist.P2POp(dist.irecv, given, partner)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
     if rank + power < world_size:
         dist.send(total, dst=rank + power)
@@ -268,7 +268,8 @@ def two_hosts(x, hosts):
     mine, other = halves[place], halves[1 - place]
 
     def swap(out, room, partner):
-        for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:
+        exchange = [dist.P2POp(dist.isend, out, partner), dist.P2POp(dist.irecv, room, partner)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
 
     for out, partner in ((other, mate), (mine, twin)):
@@ -317,13 +318,14 @@ def two_way_ring(x):
     total = x.clone()
     ways = [(half.tensor_split(world_size), way) for half, way in zip(total.tensor_split(2), (1, -1))]
     for step in range(2 * (world_size - 1)):
-        works, came = [], []
+        exchange, came = [], []
         for chunks, way in ways:
             out, into = chunks[(rank - way * step) % world_size], chunks[(rank - way * (step + 1)) % world_size]
             room = torch.empty_like(into)
-            works += [dist.isend(out, dst=(rank + way) % world_size), dist.irecv(room, src=(rank - way) % world_size)]
+            exchange.append(dist.P2POp(dist.isend, out, (rank + way) % world_size))
+            exchange.append(dist.P2POp(dist.irecv, room, (rank - way) % world_size))
             came.append((into, room))
-        for work in works:
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         for into, room in came:
             into.copy_(into + room if step < world_size - 1 else room)
@@ -356,7 +358,8 @@ TWO_WAY_RING = Exercise(
     solution=TWO_WAY,
     hints=(
         "Two rings over the two halves of `x`. With `way` = 1 or -1 the same line serves both: `rank + way * step`.",
-        "Start all four operations of a step, two `isend` and two `irecv`, and only then wait for them.",
+        "Start all four operations of a step, two `isend` and two `irecv`, in one `batch_isend_irecv`, and only then "
+        "wait for them.",
         "In step s a ring to the right sends chunk r - s and receives chunk r - s - 1; the one to the left sends r + s "
         "and receives r + s + 1. Add in the first N - 1 steps, put into place in the others.",
     ),

@@ -285,8 +285,8 @@ def run_ops(ops, run):
     ),
     after=(
         "Megatron-LM and PyTorch pair the two messages that cross: `batch_isend_irecv` of the activation that goes "
-        "forward and the gradient that comes back. On NCCL this is what you need, because there all messages between "
-        "two ranks go through one queue, in their order."
+        "forward and the gradient that comes back. On NCCL this is what you need: there a rank's calls wait in one "
+        "queue, and a message that is too long for NCCL's buffer holds up all that follow until it is received."
     ),
 )
 

@@ -350,7 +350,8 @@ def ring_attention(q, kv, fold):
         works = []
         if step < world_size - 1:
             room = torch.empty_like(kv)
-            works = [dist.isend(kv, dst=after), dist.irecv(room, src=before)]
+            exchange = [dist.P2POp(dist.isend, kv, after), dist.P2POp(dist.irecv, room, before)]
+            works = dist.batch_isend_irecv(exchange)
         state = fold(state, q, kv, (rank - step) % world_size)
         for work in works:
             work.wait()
@@ -361,8 +362,8 @@ def ring_attention(q, kv, fold):
     hints=(
         "Blocks move to the next rank. So after one step a rank has the block of the rank before it, and after two "
         "that of the rank before that one.",
-        "`dist.isend` and `dist.irecv` return at once, with a work to wait for: `room = torch.empty_like(kv)`, begin "
-        "both, fold `kv`, wait for both, and then `room` is the next `kv`.",
+        "`dist.batch_isend_irecv` returns at once, with works to wait for: `room = torch.empty_like(kv)`, begin a send "
+        "and a receive, fold `kv`, wait for both, and then `room` is the next `kv`.",
         "Whose block is it after `step` steps? Rank `(rank - step) % world_size`'s. In the last step there is "
         "something to fold and nothing to send.",
     ),

@@ -177,8 +177,8 @@ def ring_backward(q, kv, fold_back):
         dq, carried = dq + mine, carried + more
         parcel = torch.stack([carried, kv]) if step < world_size - 1 else carried[None]
         room = torch.empty_like(parcel)
-        works = [dist.isend(parcel, dst=after), dist.irecv(room, src=before)]
-        for work in works:
+        exchange = [dist.P2POp(dist.isend, parcel, after), dist.P2POp(dist.irecv, room, before)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         carried, kv = room[0], room[-1]
     return dq, carried

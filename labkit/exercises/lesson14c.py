@@ -129,13 +129,13 @@ def exam_edges(x):
     """Return the strip between its two neighbours' edges."""
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
-    sent = [
-        dist.isend(x[:1], dst=left, tag=0),
-        dist.isend(x[-1:], dst=right, tag=1),
+    exchange = [
+        dist.P2POp(dist.isend, x[:1], left, tag=0),
+        dist.P2POp(dist.isend, x[-1:], right, tag=1),
+        dist.P2POp(dist.irecv, after, right, tag=0),
+        dist.P2POp(dist.irecv, before, left, tag=1),
     ]
-    dist.recv(before, src=left, tag=1)
-    dist.recv(after, src=right, tag=0)
-    for work in sent:
+    for work in dist.batch_isend_irecv(exchange):
         work.wait()
     return torch.cat([before, x, after])
 ''',
@@ -146,7 +146,8 @@ def exam_edges(x):
     after=(
         "The two sides of a message have to agree on its tag: name it after the direction in which the message "
         "travels, not after the side on which it lies. Gloo compares tags. NCCL ignores them (pytorch#94819, #125079) "
-        "and takes the messages between two ranks in the order in which they were sent: there, look at the order."
+        "and takes the messages between two ranks in the order in which they were sent. So this solution receives in "
+        "that order. It also starts all four in one call, because an exchange of single calls can hang on NCCL."
     ),
 )
 

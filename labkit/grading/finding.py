@@ -14,6 +14,7 @@ from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
+from labkit.outcome.why import together
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 from labkit.words import alike, ranks, sentence
@@ -112,7 +113,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         if report.dead:
             says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
-        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()]
+        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()] + _together(attempt)
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
@@ -130,7 +131,7 @@ def _raises(
         line = [f"The check calls {_called(exercise, base['case'])}."]
     others = [sentence([_flat(c)]) for c in causes[1:]]
     says = [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
-    return Finding("raises", says, **base)
+    return Finding("raises", says + _together(attempt), **base)
 
 
 def _called(exercise: Exercise, case: Case) -> str:
@@ -174,6 +175,10 @@ def _flat(cause: text.Cause) -> str:
 
 def _waited(attempt: Attempt) -> list[str]:
     return [sentence([w]) for w in waited(attempt.report)]
+
+
+def _together(attempt: Attempt) -> list[str]:
+    return [sentence([what]) for what in together(attempt.told, attempt.report)]
 
 
 def _waits(attempt: Attempt) -> list[str]:

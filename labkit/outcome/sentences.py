@@ -10,7 +10,8 @@ from labkit.errors import CellError, StoppedError, StuckError
 from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.story import Story
-from labkit.outcome.why import why
+from labkit.outcome.why import together, why
+from labkit.theory.record import read
 from labkit.words import alike, ranks
 
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it.
@@ -38,6 +39,7 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
         itself = any(ITSELF.search(error.evalue) for error in outcome.errors.values())
         forgotten = any(FORGOTTEN.search(error.evalue) for error in outcome.errors.values())
         notes = [*map(str, causes[1:]), *[CHOOSE] * itself, *[AGAIN] * forgotten, *waited(outcome)]
+        notes += together(read(logs), outcome)
         return CellError(str(cause), text.trim(cause.traceback), notes)
     if outcome.dead:
         return CellError(_deaths(outcome), notes=waited(outcome))

@@ -236,8 +236,8 @@ def _unfinished(record: Record, rank: int) -> list[Op]:
 
 
 def _late(op: Op) -> bool:
-    """Whether a rank waits for the call's handle, not in the call."""
-    return bool(op.waited or op.asynchronous)
+    """Whether a rank waits for the call's handle, not in the call, where NCCL sets up a way to the other rank."""
+    return bool(op.waited or (op.asynchronous and op.left is not None and not op.error))
 
 
 def _place(op: Op) -> str:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from labkit.outcome import text
 from labkit.outcome.graph import Waiting
+from labkit.outcome.outcome import Outcome
 from labkit.outcome.story import COMPUTING, Handle, Story
+from labkit.theory.record import Op, Record
 from labkit.words import alike, count, listed, ranks, seconds
 
 MISSING = ("finished the cell", "never ran the cell")
+FAILED = "DistBackendError"  # what torch raises where NCCL fails
 RAISED = re.compile(r"^This cell, line (\d+)", re.MULTILINE)
 TOLD = 3  # calls without a wait for their handle that are named
+
+# NCCL sets up the way from one rank to another within the first call that uses it (`ncclTransportP2pSetup`): a first
+# `isend` returns when the other rank is in a first receive from this one, and the other way round. What blocking calls
+# would get through is safe: a chain, or a ring in which one rank receives first. Not safe are ranks that all begin with
+# a send, or all with a receive: each waits in its call for the next. Two of them whose numbers differ by half of the
+# group's size take the other's first send for the answer to their own, since both ways bear one tag: the address is
+# garbage. These are any two in a group of two, so also where each pair has a communicator of its own (without
+# `device_id`, or "nccl-lazy"). Later, a rank's single calls on one communicator run one after the other on its stream,
+# also between collectives. A send is over once NCCL's buffer holds the message; a longer one holds up all that follow
+# until it is received. In a batch, if both sides make one, all ways are set up at once and all messages move in one
+# kernel: its order does not matter.
+TOGETHER = "make the transfers of one exchange one dist.batch_isend_irecv call"
 
 
 def why(story: Story, times: bool = True) -> str:
@@ -26,7 +42,49 @@ def why(story: Story, times: bool = True) -> str:
         found = f"{cause}, while {_waits(story, times)}" if cause else _waits(story, times)
     else:
         found = f"no rank waits for another; {_causes(story.others, story, times, False)}"
-    return "; ".join([found, *handles(story)])
+    return "; ".join([found, *handles(story), *together(story.record, story.outcome)])
+
+
+def together(record: Record, outcome: Outcome | None) -> list[str]:
+    """What to do about an exchange by single calls that NCCL could not bring together; nothing about any other end.
+
+    Ranks failed under way in a send or a receive, while a handle was not waited for, or in a cycle of sends alone (or
+    of receives alone); or they wait in such a cycle of `isend` (or `irecv`), which returns at once on Gloo.
+    """
+    if outcome is None or outcome.dead:
+        return []
+    single = {r: op for r, ops in enumerate(record.ops) if (op := _single(ops)) is not None}
+    inside = {r: op for r, op in single.items() if r in outcome.waiting and op.asynchronous and not op.waited}
+    failed = {r: op for r, op in single.items() if r in outcome.errors and op.error == FAILED}
+    if failed and {cause.ename for cause in text.root_cause(outcome)[0]} == {FAILED}:
+        exchanged = any(_kept(record.ops[r], op) or _alike(failed, op) for r, op in failed.items())
+    else:
+        exchanged = any(_alike(inside, op) for op in inside.values())
+    return [TOGETHER] * exchanged
+
+
+def _single(ops: Sequence[Op]) -> Op | None:
+    """The send or receive on a GPU, of no batch, that a rank did not get through."""
+    last = next((op for op in reversed(ops) if op.error or op.left is None), None)
+    return last if last and last.kind != "collective" and last.enqueued and not last.batch else None
+
+
+def _kept(ops: Sequence[Op], failed: Op) -> bool:
+    """Whether a rank has the handle of another single send or receive, and has not waited for it."""
+    others = (op for op in ops if op is not failed and op.kind != "collective" and op.enqueued and not op.batch)
+    return any(op.asynchronous and not op.waited for op in others)
+
+
+def _alike(calls: dict[int, Op], op: Op) -> bool:
+    """Whether the way from peer to peer leads back to this call, by sends alone or by receives alone."""
+    way = [op.rank]
+    while (peer := calls[way[-1]].peer) in calls and calls[peer].kind == op.kind:
+        if peer == op.rank:
+            return True
+        if peer in way:
+            return False
+        way.append(peer)
+    return False
 
 
 def handles(story: Story) -> list[str]:

@@ -49,7 +49,8 @@ def ring(x: torch.Tensor, order: list[int]) -> torch.Tensor:
     for step in range(2 * (n - 1)):
         out, into = chunks[(place - step) % n], chunks[(place - step - 1) % n]
         room = torch.empty_like(into)
-        for work in [dist.isend(out, dst=right), dist.irecv(room, src=left)]:
+        exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, room, left)]
+        for work in dist.batch_isend_irecv(exchange):
             work.wait()
         into.copy_(into + room if step < n - 1 else room)
     return total

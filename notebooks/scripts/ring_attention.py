@@ -94,7 +94,8 @@ def gathered(where):
 def pass_on(parcel):
     """Begin to send to the next rank and to receive from the one before; the room, and what to wait for."""
     rank, n, room = dist.get_rank(), dist.get_world_size(), torch.empty_like(parcel)
-    return room, [dist.isend(parcel, dst=(rank + 1) % n), dist.irecv(room, src=(rank - 1) % n)]
+    exchange = [dist.P2POp(dist.isend, parcel, (rank + 1) % n), dist.P2POp(dist.irecv, room, (rank - 1) % n)]
+    return room, dist.batch_isend_irecv(exchange)
 
 
 def scores_of(q, k, here, there):

@@ -10,6 +10,9 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.finding import judged
 from labkit.grading.inputs import Case
 from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.why import TOGETHER
+from labkit.words import sentence
+from tests.recorded import Told
 
 WAITS = {"op": "new_group", "line": 4, "source": "half = dist.new_group(mine)"}
 
@@ -30,3 +33,17 @@ def test_a_rank_that_the_lab_had_to_end_where_it_waited_did_not_die_by_itself(wa
     assert says in finding.says
     waits = "Ranks 0, 1 wait in new_group, line 4: half = dist.new_group(mine)."
     assert (waits in finding.says) == (state == "deadlock")
+
+
+@pytest.mark.parametrize("ended", ["", "stuck"])
+def test_an_answer_by_single_calls_that_nccl_could_not_bring_together_is_told_so(ended):
+    raised = {"ename": "DistBackendError", "raised": "lab" if ended else "operation"}
+    begun = [Told(2).send(1 - r, 0, 9, error="DistBackendError", enqueued=True, asynchronous=True) for r in range(2)]
+    ranks = [RankOutcome(r, answer={"record": begun[r](r), "error": ("", "", {})}, **raised) for r in range(2)]
+    waits = {"op": "isend", "line": 4, "source": "work = dist.isend(x, 1 - rank)"}
+    outcome = Outcome(ranks, ended, waiting={r: waits for r in range(2) if ended})
+    exercise = Exercise("swap", "", "", "", lambda xs: xs, "")
+    finding = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "")
+    assert finding is not None
+    assert finding.state == ("deadlock" if ended else "raises")
+    assert finding.says[-1] == sentence([TOGETHER])

@@ -73,8 +73,8 @@ wrong | makes room for a hundred elements | rank 1 makes room for 100 elements
 raises | takes the neighbour's tensor to be as long as its own | died (SIGABRT)
     torch.empty(length.item(), dtype=x.dtype, device=device) → torch.empty_like(x)
 deadlock | sends first and receives afterwards | Rank 0 waits for rank 1 to receive
-    -         works = [dist.isend(mine, dst=right), dist.irecv(room, src=left)]
-    -         for work in works:
+    -         exchange = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, room, left)]
+    -         for work in dist.batch_isend_irecv(exchange):
     -             work.wait()
     +         dist.send(mine, dst=right)
     +         dist.recv(room, src=left)
@@ -108,7 +108,7 @@ not as asked | sends its numbers to everybody, who keep their neighbour's | may 
 
 halo = """
 wrong | sends each neighbour the border that is farther away | Rank 0 holds rank 1's element 2
-    [dist.isend(x[:1], dst=rank - 1), dist.irecv(wide[:1] → [dist.isend(x[-1:], dst=rank - 1), dist.irecv(wide[:1]
+    dist.isend, x[:1], → dist.isend, x[-1:],
 raises | forgets that the last rank has no right-hand neighbour | there is no rank 2 among 2 ranks
     if rank < world_size - 1: → if True:
 deadlock | receives from both sides before it sends | Rank 0 waits for rank 1 to send
@@ -189,7 +189,7 @@ raises | sends a tensor that is still part of a graph, and receives into one | R
 
 prefix_sum = """
 wrong | passes its own numbers on in every step, not the total so far | Rank 3 lacks rank 0
-    dist.isend(total, → dist.isend(x,
+    dist.isend, total, → dist.isend, x,
 raises | forgets that there is an end to the right | there is no rank 2 among 2 ranks
     if rank + distance < world_size: → if True:
 deadlock | waits for its own message before it sends | Rank 0 waits for rank 1 to send

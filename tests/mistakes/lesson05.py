@@ -69,11 +69,11 @@ forbidden | asks torch for a barrier | It calls dist.barrier
     def barrier_by_hand():
         dist.barrier()
 deadlock | sends first, all of them | Rank 0 waits for rank 1 to receive
-    -         works = [
-    -             dist.isend(sent, dst=(rank + distance) % world_size),
-    -             dist.irecv(heard, src=(rank - distance) % world_size),
+    -         exchange = [
+    -             dist.P2POp(dist.isend, sent, (rank + distance) % world_size),
+    -             dist.P2POp(dist.irecv, heard, (rank - distance) % world_size),
     -         ]
-    -         for work in works:
+    -         for work in dist.batch_isend_irecv(exchange):
     -             work.wait()
     +         dist.send(sent, dst=(rank + distance) % world_size)
     +         dist.recv(heard, src=(rank - distance) % world_size)

@@ -20,8 +20,9 @@ wrong | returns the next rank's chunk | Rank 0 holds rank 0's elements 2, 3
     return chunks[rank] → return chunks[(rank + 1) % world_size]
 wrong | overwrites instead of adding | Rank 0 lacks rank 0 | into += room → into.copy_(room)
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-    -         for work in works:
+    -         send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+    -         receive = dist.P2POp(dist.irecv, room, (rank - 1) % world_size)
+    -         for work in dist.batch_isend_irecv([send, receive]):
     -             work.wait()
     +         dist.send(out, dst=(rank + 1) % world_size)
     +         dist.recv(room, src=(rank - 1) % world_size)
@@ -29,8 +30,10 @@ not as asked | turns the ring the other way | may only send to the next rank
     -         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
     +         out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
               room = torch.empty_like(into)
-    -         works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(room, src=(rank - 1) % world_size)]
-    +         works = [dist.isend(out, dst=(rank - 1) % world_size), dist.irecv(room, src=(rank + 1) % world_size)]
+    -         send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+    -         receive = dist.P2POp(dist.irecv, room, (rank - 1) % world_size)
+    +         send = dist.P2POp(dist.isend, out, (rank - 1) % world_size)
+    +         receive = dist.P2POp(dist.irecv, room, (rank + 1) % world_size)
 costly | rotates whole tensors and keeps a chunk | Its busiest rank sends 3.0 S
     def ring_reduce_scatter(x):
         total, travels = x.clone(), x.clone()
@@ -57,8 +60,9 @@ wrong | stops a step early | Rank 0 holds rank 0's elements 2, 3 | range(world_s
 wrong | puts what comes into the wrong place | Rank 0 holds rank 2's elements 4, 5
     parts[(rank - step - 1) % world_size] → parts[(rank + step + 1) % world_size]
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         works = [dist.isend(out, dst=(rank + 1) % world_size), dist.irecv(into, src=(rank - 1) % world_size)]
-    -         for work in works:
+    -         send = dist.P2POp(dist.isend, out, (rank + 1) % world_size)
+    -         receive = dist.P2POp(dist.irecv, into, (rank - 1) % world_size)
+    -         for work in dist.batch_isend_irecv([send, receive]):
     -             work.wait()
     +         dist.send(out, dst=(rank + 1) % world_size)
     +         dist.recv(into, src=(rank - 1) % world_size)
@@ -124,8 +128,8 @@ wrong | does not go back | Rank 0 lacks rank 1's elements 2, 3 | reversed(path) 
 wrong | keeps one half on both sides | Rank 0 holds rank 0's element 0 and rank 1's element 2
     (low, high) if rank < partner else (high, low) → (low, high)
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
-    -         for work in works:
+    -         exchange = [dist.P2POp(dist.isend, given, partner), dist.P2POp(dist.irecv, room, partner)]
+    -         for work in dist.batch_isend_irecv(exchange):
     -             work.wait()
     +         dist.send(given, dst=partner)
     +         dist.recv(room, src=partner)
@@ -147,8 +151,8 @@ not as asked | turns the ring to the right | may only send to the rank before it
     -         out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
     +         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
               room = torch.empty_like(into)
-    -         works = [dist.isend(out, dst=left), dist.irecv(room, src=right)]
-    +         works = [dist.isend(out, dst=right), dist.irecv(room, src=left)]
+    -         exchange = [dist.P2POp(dist.isend, out, left), dist.P2POp(dist.irecv, room, right)]
+    +         exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, room, left)]
 wrong | turns the messages round and leaves the chunks as they were | Rank 0 holds rank 0's element 0
     -         out, into = chunks[(rank + step) % world_size], chunks[(rank + step + 1) % world_size]
     +         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
@@ -204,9 +208,9 @@ not as asked | turns the ring the other way | may only send to the next rank
             pass_on(rank - 1 + step, chunks[(rank + step) % world_size])
         return total
 costly | sends each chunk in two pieces | It takes 12 steps
-    -         works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]
-    +         works = [dist.isend(half, dst=right) for half in chunks[out % world_size].tensor_split(2)]
-    +         works += [dist.irecv(half, src=left) for half in room.tensor_split(2)]
+    -         exchange = [dist.P2POp(dist.isend, chunks[out % world_size], right), dist.P2POp(dist.irecv, room, left)]
+    +         exchange = [dist.P2POp(dist.isend, half, right) for half in chunks[out % world_size].tensor_split(2)]
+    +         exchange += [dist.P2POp(dist.irecv, half, left) for half in room.tensor_split(2)]
 wrong | adds in the second half, too | Rank 0 counts rank 0's elements 0, 1 twice
     -         pass_on(rank + 1 - step, chunks[(rank - step) % world_size])
     +         into = chunks[(rank - step) % world_size]
@@ -216,8 +220,8 @@ wrong | adds in the second half, too | Rank 0 counts rank 0's elements 0, 1 twic
 wrong | leaves the second half out | Rank 0 lacks rank 1's elements 0, 1
     pass_on(rank + 1 - step, chunks[(rank - step) % world_size]) → pass
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         works = [dist.isend(chunks[out % world_size], dst=right), dist.irecv(room, src=left)]
-    -         for work in works:
+    -         exchange = [dist.P2POp(dist.isend, chunks[out % world_size], right), dist.P2POp(dist.irecv, room, left)]
+    -         for work in dist.batch_isend_irecv(exchange):
     -             work.wait()
     +         dist.send(chunks[out % world_size], dst=right)
     +         dist.recv(room, src=left)
@@ -274,14 +278,14 @@ wrong | gives back before the total is complete | Rank 2 lacks rank 1
               low, high = kept.tensor_split(2)
               kept, given = (low, high) if rank < partner else (high, low)
               room = torch.empty_like(kept)
-              works = [dist.isend(given, dst=partner), dist.irecv(room, src=partner)]
-              for work in works:
+              exchange = [dist.P2POp(dist.isend, given, partner), dist.P2POp(dist.irecv, room, partner)]
+              for work in dist.batch_isend_irecv(exchange):
                   work.wait()
               kept += room
               path.append((kept, given, partner))
           for kept, given, partner in reversed(path):
-              works = [dist.isend(kept, dst=partner), dist.irecv(given, src=partner)]
-              for work in works:
+              exchange = [dist.P2POp(dist.isend, kept, partner), dist.P2POp(dist.irecv, given, partner)]
+              for work in dist.batch_isend_irecv(exchange):
                   work.wait()
     -     if rank + power < world_size:
     -         dist.send(total, dst=rank + power)
@@ -320,7 +324,8 @@ costly | exchanges whole buffers with the other host first | Its busiest rank se
         return total
 wrong | adds in one host only | Ranks 0, 1 lack rank 2 and rank 3 | ((other, mate), (mine, twin)) → ((other, mate),)
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
-    -         for work in [dist.isend(out, dst=partner), dist.irecv(room, src=partner)]:
+    -         exchange = [dist.P2POp(dist.isend, out, partner), dist.P2POp(dist.irecv, room, partner)]
+    -         for work in dist.batch_isend_irecv(exchange):
     -             work.wait()
     +         dist.send(out, dst=partner)
     +         dist.recv(room, src=partner)
@@ -331,7 +336,7 @@ costly | sends everything to the right | 1.5 S go from rank 1 to rank 2 | (1, -1
 not as asked | begins the second half when the first has come round | 12 steps follow one another, and 6 are enough
     -     for step in range(2 * (world_size - 1)):
     +     for step, turn in [(s, t) for t in (0, 1) for s in range(2 * (world_size - 1))]:
-              works, came = [], []
+              exchange, came = [], []
     -         for chunks, way in ways:
     +         for chunks, way in ways[turn : turn + 1]:
 wrong | adds in the second round, too | Rank 0 counts rank 0's elements 0, 2, 3, 4 twice

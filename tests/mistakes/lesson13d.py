@@ -68,7 +68,8 @@ not as asked | sends the last block home | Rank 0 sends 4 messages
             kv = room
         return state
 deadlock | sends first, on every rank, and waits for it | Rank 0 waits for rank 1 to receive
-    -             works = [dist.isend(kv, dst=after), dist.irecv(room, src=before)]
+    -             exchange = [dist.P2POp(dist.isend, kv, after), dist.P2POp(dist.irecv, room, before)]
+    -             works = dist.batch_isend_irecv(exchange)
     +             dist.send(kv, dst=after)
     +             dist.recv(room, src=before)
 not as asked | waits for the next block before it folds this one | first begin, then fold

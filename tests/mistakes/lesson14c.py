@@ -23,7 +23,7 @@ wrong | uses no tags, and swaps the edges of two ranks | Rank 0 holds rank 1's e
         for work in sent:
             work.wait()
         return torch.cat([before, x, after])
-deadlock | tags a message with its sender | rank 1 receives with tag 1 | tag=1), → tag=rank),
+deadlock | tags a message with its sender | rank 1 receives with tag 1 | right, tag=1), → right, tag=rank),
 """
 
 exam_load = """

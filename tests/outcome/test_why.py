@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.sentences import judge
 from labkit.outcome.story import Story
 from labkit.outcome.why import handles, why
 from tests.recorded import Told, told
@@ -146,3 +149,64 @@ def test_of_many_handles_the_first_are_told():
         *(f"rank 0 did not wait for the handle of all_reduce (line {line})" for line in (1, 2, 3)),
         "4 more handles were not waited for",
     ]
+
+
+# What NCCL 2.28 was seen to say on an H200 where ranks 1 to 3 began with `isend`, each to the rank opposite.
+GARBAGE = "NCCL error: ncclSocketInit: connecting to address with family 3 is neither AF_INET(2) nor AF_INET6(10)"
+SINGLE = {"enqueued": True}
+STARTED = {**SINGLE, "asynchronous": True}
+FAILED = {**SINGLE, "error": "DistBackendError"}
+REMEDY = "make the transfers of one exchange one dist.batch_isend_irecv call"
+
+
+def ended(ranks: list[Told], *errors: str, **more: Any) -> tuple[list[str], str]:
+    """The notes of a cell's error and the last words of `lab.why()`, where ranks raised these in operations."""
+    by = {r: "operation" if error == "DistBackendError" else "learner" for r, error in enumerate(errors)}
+    raised = [RankOutcome(r, ename=e, evalue=GARBAGE * bool(e), raised=by[r], at=1) for r, e in enumerate(errors)]
+    outcome, logs = Outcome(raised, **more), told(*ranks)
+    error = judge(outcome, logs)
+    assert error is not None
+    return error.notes, why(Story(logs, outcome)).rpartition("; ")[2]
+
+
+BOTH = ["DistBackendError"] * 2
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [Told(2).send(1 - r, **FAILED, asynchronous=True) for r in range(2)],
+        [Told(2).send(1 - r, **FAILED) for r in range(2)],
+        [Told(2).recv(1 - r, **FAILED) for r in range(2)],
+        [Told(3).send((r + 1) % 3, **STARTED).recv((r - 1) % 3, 2, 9, **(SINGLE if r else FAILED)) for r in range(3)],
+    ],
+    ids=["both in isend", "both in send", "both in recv", "in recv with a handle of isend"],
+)
+def test_an_exchange_by_single_calls_that_failed_on_nccl_is_to_be_one_call(ranks):
+    failed = [any(op.error for op in rank.log.ops) for rank in ranks]
+    notes, last = ended(ranks, *("DistBackendError" * one for one in failed))
+    assert notes[-1] == last == REMEDY
+
+
+def test_a_ring_in_which_all_begin_with_isend_stands_in_these_calls_on_nccl():
+    ranks = [Told(3).send((r + 1) % 3, **STARTED, start=0, end=None) for r in range(3)]
+    story = stuck(ranks, dict.fromkeys(range(3), "isend"), {})
+    assert why(story) == (
+        f"ranks 0–2 wait for one another in a cycle, 0 → 1 → 2 → 0: each waits in send (line 2); {REMEDY}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "errors"),
+    [
+        ([Told(2).send(1, **FAILED), Told(2).recv(0, **FAILED)], BOTH),
+        ([Told(3).send(1, **FAILED), Told(3).send(2, **FAILED), Told(3).recv(1, **FAILED)], [*BOTH, BOTH[0]]),
+        ([Told(2).send(1 - r, **FAILED, batch=True) for r in range(2)], BOTH),
+        ([Told(2).send(1 - r, **STARTED).meet("all_reduce", 2, 9, **FAILED) for r in range(2)], BOTH),
+        ([Told(2).send(1 - r, error="DistBackendError") for r in range(2)], BOTH),
+        ([Told(2).send(1, **STARTED).recv(1, 2, 9, **FAILED), Told(2)], ["DistBackendError", "ZeroDivisionError"]),
+    ],
+    ids=["a send and its receive", "a chain", "a batch", "a collective", "on a CPU", "a learner's error"],
+)
+def test_nothing_is_said_of_batches_where_something_else_failed(ranks, errors):
+    assert all(REMEDY not in said for said in ended(ranks, *errors))
