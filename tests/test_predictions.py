@@ -23,6 +23,9 @@ from tests.notebooks import NOTEBOOKS, sources
 from tests.page import page
 
 EVERY = predictions.every().values()
+ON_GLOO = {
+    n for n, path in NOTEBOOKS.items() if re.search('start\\(.*"gloo"', "\n".join(sources(path, "code")))
+}  # always
 ON_BOTH = Prediction(
     "both", "02", "Which?", "one", "One.", (Option("one"), Option("two", "No: that is one.")),
     elsewhere="NCCL has the second one.",
@@ -195,6 +198,19 @@ def test_each_question_is_asked_once_in_its_own_lesson_and_no_other_is():
     parts = {part.name for s in series for part in s.parts}
     wanted = {f'Predict("{p.name}")': [p.lesson] for p in EVERY if p.name not in parts}
     assert asked == wanted | {f'Choose("{s.name}")': [s.lesson] for s in series}
+
+
+def test_what_is_asked_of_gloo_alone_is_asked_where_the_ranks_always_run_gloo():
+    asked = {p.name: p.lesson for p in EVERY if re.search("on Gloo|with Gloo", p.question)}
+    asked |= {s.name: s.lesson for s in predictions.series().values() if "with Gloo" in s.question}
+    assert asked
+    assert {name: lesson for name, lesson in asked.items() if lesson not in ON_GLOO} == {}
+
+
+def test_no_lesson_shows_bytes_that_nobody_counted_as_none_sent():
+    assert {
+        lesson for lesson, path in NOTEBOOKS.items() for s in sources(path, "code") if re.search(r"sent or \[0\]", s)
+    } <= ON_GLOO, "on NCCL nothing may be counted: `.sent` is None then, and not 0 bytes"
 
 
 def test_a_name_that_is_none_is_answered_with_the_nearest_one():

@@ -40,7 +40,7 @@ class Branch:
 TREE = (
     Branch(
         "It hangs",
-        "Nothing is printed, or a time-out ends the job.",
+        "Nothing is printed, or a time-out ends the job. On NCCL, it stops where it needs a number.",
         (
             Question(
                 "Has one rank raised, or died?",
@@ -139,7 +139,7 @@ TREE = (
         (
             Question(
                 "Do the recorded lines, sizes or dtypes differ?",
-                "the flight recorder: `_dump_fr_trace`; or `DETAIL`, which knows no lines",
+                "the flight recorder: `_dump_fr_trace` (NCCL: `_dump_nccl_trace`); or `DETAIL`, which knows no lines",
                 "calls that fit together by accident",
                 "one line for all ranks; one dtype",
                 "5, 9",
