@@ -152,7 +152,7 @@ TWELVE = Series(
             "Every rank brings 1 if its loss is `nan` and 0 if not. All ranks get the same number and decide alike.",
             (
                 "all_reduce the loss, with MAX",
-                "On Gloo a `MAX` can lose the `nan`: every comparison with it is false (lesson 04).",
+                "A `MAX` can lose the `nan`, on Gloo and on NCCL (lesson 04).",
             ),
             "all_reduce a flag, with SUM",
             (
