@@ -172,9 +172,9 @@ PREDICTIONS = (
         ),
         answer="it hangs",
         elsewhere=(
-            "**With NCCL** the calls return, and the same cycle is in the queues of the GPUs: a call in `model` waits "
-            "there for the one in `data` that came before it. You notice where the program needs a number. (From "
-            "torch's source, not run.)"
+            "**With NCCL** it hangs as well: here in the calls, because the first one in a group sets up its "
+            "connections; in groups that have been used before, in the queues of the GPUs, which you notice where the "
+            "program needs a number. (From the sources of torch and NCCL, not run.)"
         ),
         why=(
             "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
