@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit import progress
+from labkit import lab, progress
 from labkit.errors import LabError
 from labkit.predictions import Series, every, find_series
 from labkit.show.box import LINES, Box
@@ -28,7 +28,9 @@ class Choose(Box):
     """
 
     def __init__(self, series: str | Series) -> None:
-        self._series = find_series(series) if isinstance(series, str) else series
+        found = find_series(series) if isinstance(series, str) else series
+        self._ours = [every().get(part.name) is part for part in found.parts]  # whose answers count
+        self._series = found.on(lab.backend())
         self._choices: list[str | None] = [None] * len(self._series.parts)
         self._said = ipywidgets.HTML()
         self._button = ipywidgets.Button(description="Lock in what is chosen", layout={"width": "max-content"})
@@ -67,7 +69,7 @@ class Choose(Box):
             if choice is None:
                 continue
             self._choices[i] = choice
-            if every().get(part.name) is part:
+            if self._ours[i]:
                 progress.predict(part.name, choice, part.is_right(choice))
             self._fields[i].value = choice
             self._fields[i].disabled = True

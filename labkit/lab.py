@@ -108,6 +108,11 @@ def start(
     return _current
 
 
+def backend() -> str:
+    """The backend of the lab that runs, "gloo" or "nccl"; "gloo" where none does."""
+    return _current.backend if _current is not None and _current.running else "gloo"
+
+
 @dataclass(frozen=True)
 class Wish:
     """What `start()` was asked for, checked; `spread` where there are several hosts, `config` a profile's settings."""

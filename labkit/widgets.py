@@ -12,7 +12,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit import progress
+from labkit import lab, progress
 from labkit.errors import LabError
 from labkit.predictions import Prediction, every, find
 from labkit.show.box import LINES, Box
@@ -97,14 +97,17 @@ class Predict(Box):
     <BLANKLINE>
     Two for each of three pairs.
 
-    A lesson names one of the workbook's: `Predict("late_receiver")`.
+    A lesson names one of the workbook's: `Predict("late_receiver")`. Where Gloo and NCCL differ, the answer is that of
+    the lab that runs (without one, Gloo's), and what the other backend does is told after it.
 
     What is shown of the question, this widget's state included, is the same whatever the answer: only `reveal()`
     tells it. Nothing can be changed once it is locked in; a new run of the question's cell asks anew.
     """
 
     def __init__(self, prediction: str | Prediction) -> None:
-        self._prediction = find(prediction) if isinstance(prediction, str) else prediction
+        found = find(prediction) if isinstance(prediction, str) else prediction
+        self._ours = every().get(found.name) is found  # one of the workbook's, whose answers count
+        self._prediction = found.on(lab.backend())
         self._choice: str | float | None = None
         self._said = ipywidgets.HTML()
         self._button = ipywidgets.Button(description="Lock it in", disabled=bool(self._prediction.options))
@@ -140,11 +143,6 @@ class Predict(Box):
         """Hold what was locked in against the answer; where nothing was, the answer is folded away."""
         first = progress.predicted().get(self._prediction.name, {}).get("first") if self._ours else None
         return Answer(self._prediction, self._choice, first)
-
-    @property
-    def _ours(self) -> bool:
-        """Whether it is one of the workbook's, whose answers count."""
-        return every().get(self._prediction.name) is self._prediction
 
     def _options(self) -> tuple[Any, Any]:
         wide = ipywidgets.Layout(width="max-content", max_width="100%")

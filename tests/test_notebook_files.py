@@ -122,6 +122,11 @@ def test_a_file_that_is_not_in_normal_form_is_named(nb: nbformat.NotebookNode, f
     assert message
 
 
+def test_a_cell_that_raises_on_nccl_only_need_not_raise_here():
+    tags = ("raises-exception", "raises-on-nccl")
+    assert list(normal_form.faults(normal_form.serialised(executed("f()", tags=tags)))) == []
+
+
 def test_a_cell_that_may_show_nothing_needs_no_output():
     for source in ("x = 1", "f()", "lab.stop()", "%%capture\nprint(1)", "%time x", "%%px\ny = x"):
         assert list(normal_form.faults(normal_form.serialised(executed(source)))) == [], source

@@ -14,20 +14,32 @@ from typing import Any
 
 import pytest
 
-from labkit import predictions
+from labkit import lab, predictions
+from labkit.choose import Choose
 from labkit.errors import LabError
-from labkit.predictions import Option, Prediction, Trap
+from labkit.predictions import OnNccl, Option, Prediction, Series, Trap
 from labkit.widgets import Predict
 from tests.notebooks import NOTEBOOKS, sources
 from tests.page import page
 
 EVERY = predictions.every().values()
+ON_GLOO = {
+    n for n, path in NOTEBOOKS.items() if re.search('start\\(.*"gloo"', "\n".join(sources(path, "code")))
+}  # always
+ON_BOTH = Prediction(
+    "both", "02", "Which?", "one", "One.", (Option("one"), Option("two", "No: that is one.")),
+    elsewhere="NCCL has the second one.",
+    nccl=OnNccl("two", "Two.", "Gloo has the first one.", {"one": "That is Gloo's."}),
+)  # fmt: skip
 
 
 def sentences(prediction: Prediction) -> Iterator[str]:
     """What only the answer may say, sentence by sentence; those of a few words are left out: they stand anywhere."""
-    replies = [wrong.reply for wrong in (*prediction.options, *prediction.traps)]
-    for text in (prediction.why, *replies):
+    told = [prediction.why, prediction.elsewhere]
+    told += [wrong.reply for wrong in (*prediction.options, *prediction.traps)]
+    if there := prediction.nccl:
+        told += [there.why, there.elsewhere, *there.replies.values()]
+    for text in told:
         for sentence in re.split(r"(?<=[.:;!?])\s+|\n", text):
             if len(re.findall("[A-Za-z]{2,}", sentence)) > 5:
                 yield sentence.strip()
@@ -46,7 +58,7 @@ def otherwise(prediction: Prediction) -> Iterator[Prediction]:
     options = tuple(Option(option.text, "Because.") for option in prediction.options)
     answers = [option.text for option in options] or [prediction.answer, 7777.25]
     for answer in answers:
-        yield replace(prediction, options=options, answer=answer, why="So.", traps=())
+        yield replace(prediction, options=options, answer=answer, why="So.", traps=(), elsewhere="", nccl=None)
 
 
 def test_a_question_shows_the_same_whatever_its_answer(subtests: pytest.Subtests):
@@ -95,6 +107,61 @@ def test_each_answer_is_told_with_its_reply(subtests: pytest.Subtests):
                 assert told.startswith("✓" if option.text == prediction.answer else "✗")
                 assert option.reply in told
                 assert prediction.why in told
+                assert prediction.elsewhere in told
+
+
+class OnGPUs:
+    """A lab that runs, as far as a question asks it: its ranks have NCCL."""
+
+    running, backend = True, "nccl"
+
+
+DIFFERING = [p for p in EVERY if p.nccl]
+
+
+@pytest.mark.parametrize("prediction", DIFFERING, ids=lambda p: p.name)
+def test_the_answer_is_that_of_the_backend_which_runs_and_the_other_ones_is_told(
+    prediction: Prediction, monkeypatch: pytest.MonkeyPatch
+):
+    assert prediction.nccl
+    for running, answer, others in (
+        (None, prediction.answer, prediction.elsewhere),
+        (OnGPUs(), prediction.nccl.answer, prediction.nccl.elsewhere),
+    ):
+        monkeypatch.setattr(lab, "_current", running)
+        for locked in (None, prediction.answer, prediction.nccl.answer):
+            asked = Predict(replace(prediction, name="a_copy"))
+            if locked is not None:
+                asked.lock(locked)
+            told = repr(asked.reveal())
+            assert told.startswith("You have" if locked is None else "✓" if locked == answer else "✗")
+            assert others in told
+            assert ("Gloo" if running else "NCCL") in others
+
+
+def test_what_is_asked_does_not_depend_on_the_backend(monkeypatch: pytest.MonkeyPatch):
+    before = [shown(p) for p in DIFFERING]
+    monkeypatch.setattr(lab, "_current", OnGPUs())
+    assert [shown(p) for p in DIFFERING] == before
+
+
+def test_a_question_of_a_table_follows_the_backend_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lab, "_current", OnGPUs())
+    asked = Choose(Series("both", "02", "Which?", (ON_BOTH,)))
+    asked.lock("b")
+    assert repr(asked.reveal()).startswith("1 of 1 right.")
+    assert ON_BOTH.nccl
+    assert ON_BOTH.nccl.elsewhere in repr(asked.reveal())
+
+
+def test_an_answer_on_nccl_counts_for_the_workbooks_own_question(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lab, "_current", OnGPUs())
+    noted = []
+    monkeypatch.setattr("labkit.progress.predict", lambda *told: noted.append(told))
+    for prediction in DIFFERING:
+        assert prediction.nccl
+        Predict(prediction).lock(prediction.nccl.answer)
+    assert noted == [(p.name, p.nccl.answer, True) for p in DIFFERING if p.nccl]
 
 
 def test_the_module_of_a_lesson_holds_that_lessons_questions():
@@ -133,6 +200,19 @@ def test_each_question_is_asked_once_in_its_own_lesson_and_no_other_is():
     assert asked == wanted | {f'Choose("{s.name}")': [s.lesson] for s in series}
 
 
+def test_what_is_asked_of_gloo_alone_is_asked_where_the_ranks_always_run_gloo():
+    asked = {p.name: p.lesson for p in EVERY if re.search("on Gloo|with Gloo", p.question)}
+    asked |= {s.name: s.lesson for s in predictions.series().values() if "with Gloo" in s.question}
+    assert asked
+    assert {name: lesson for name, lesson in asked.items() if lesson not in ON_GLOO} == {}
+
+
+def test_no_lesson_shows_bytes_that_nobody_counted_as_none_sent():
+    assert {
+        lesson for lesson, path in NOTEBOOKS.items() for s in sources(path, "code") if re.search(r"sent or \[0\]", s)
+    } <= ON_GLOO, "on NCCL nothing may be counted: `.sent` is None then, and not 0 bytes"
+
+
 def test_a_name_that_is_none_is_answered_with_the_nearest_one():
     name = next(iter(predictions.every()))
     with pytest.raises(LabError, match=f"Did you mean '{name}'"):
@@ -147,8 +227,17 @@ def test_a_name_that_is_none_is_answered_with_the_nearest_one():
         {"options": (Option("one", "No."),)},
         {"answer": "three"},
         {"options": (), "answer": "two"},
+        {"nccl": OnNccl("one", "One.", "Gloo: two.", {"two": "No."})},
+        {"elsewhere": "NCCL: one.", "nccl": OnNccl("one", "One.", "", {"two": "No."})},
+        {"elsewhere": "NCCL: one.", "nccl": OnNccl("one", "One.", "Gloo: two.")},
+        {"elsewhere": "NCCL: two.", "nccl": OnNccl("two", "Two.", "Gloo: two.")},
+        {"elsewhere": "NCCL: one.", "nccl": OnNccl("one", "One.", "Gloo: two.", {"two": "No.", "three": "No."})},
     ],
-    ids=["a wrong option without a reply", "options alike", "one option", "an answer that is no option", "no number"],
+    ids=[
+        *("a wrong option without a reply", "options alike", "one option", "an answer that is no option", "no number"),
+        *("NCCL's outcome not told", "Gloo's outcome not told", "no reply to Gloo's answer on NCCL", "no difference"),
+        "a reply to no option",
+    ],
 )
 def test_an_incomplete_prediction_is_refused(facts: dict[str, Any]):
     sound: dict[str, Any] = {"options": (Option("one", "No."), Option("two")), "answer": "two", **facts}

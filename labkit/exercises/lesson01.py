@@ -178,8 +178,8 @@ TWO_SUMS = Exercise(
     statement=(
         "The even ranks are leaders. Return two new tensors like `x`: first the sum of `x` over the leaders (a rank "
         "that is no leader gets its own `x` instead), then the sum over all ranks. Each sum is made in a group of its "
-        "own. The function in the cell is broken. The check names two of its lines, and one of them is right: find out "
-        "which is wrong and why, and repair it."
+        "own. The function in the cell is broken. With Gloo, the check names two of its lines, and one of them is "
+        "right: find out which is wrong and why, and repair it."
     ),
     minutes=8,
     difficulty=2,
@@ -228,11 +228,11 @@ def two_sums(x):
         "How many groups has each rank made when it comes to the second `new_group`?",
         "torch numbers the groups as they are made, and the ranks look for each other under that number.",
         "Move the first `new_group` out of the `if`, so that every rank calls it; or let the leaders alone call it "
-        "with `use_local_synchronization=True`, whose groups are not numbered.",
+        "with `use_local_synchronization=True`, whose groups are not numbered (with Gloo).",
     ),
     after=(
-        "In a program of your own nobody compares the groups, and the second `new_group` hangs. So when a `new_group` "
-        "hangs, look for an `if rank` around an **earlier** one."
+        "In a program of your own nobody compares the groups, and the second `new_group` hangs (with NCCL, the first "
+        "one). So when a `new_group` hangs, look for an `if rank` around it, and around the **earlier** ones."
     ),
 )
 

@@ -107,11 +107,11 @@ RING_SHIFT = Exercise(
     lesson="02",
     title="Repair the ring",
     statement=(
-        "This is the cell that hung, as a function. Repair it with nothing but `send` and `recv`: pass `x` to the "
-        "right-hand neighbour and return, in a tensor like `x`, what comes from the left. Rank r ends with the `x` of "
-        "rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. It must work with **any** number of "
-        "ranks, odd ones too, and each rank sends one message.\n\n"
-        "The score counts **steps**: in one step, each rank can send one message and receive one."
+        "This is the cell above, as a function: it hangs wherever a `send` waits for its receiver, as on Gloo. Repair "
+        "it with nothing but `send` and `recv`: pass `x` to the right-hand neighbour and return, in a tensor like "
+        "`x`, what comes from the left. Rank r ends with the `x` of rank r - 1, and rank 0 with that of the last "
+        "rank. `x` stays as it is. It must work with **any** number of ranks, odd ones too, and each rank sends one "
+        "message.\n\nThe score counts **steps**: in one step, each rank can send one message and receive one."
     ),
     minutes=8,
     difficulty=1,

@@ -147,7 +147,8 @@ def _died(attempt: Attempt, there: str) -> list[str]:
     died = {r: f"rank {r} died ({how})" for r, how in attempt.report.dead.items()}
     died |= {r: f"{died[r]} {words}" for r, words in attempt.last_words.items()}
     crashed = [r for r, how in attempt.report.dead.items() if how in CRASHES]
-    gloo = any(r not in attempt.last_words or not attempt.last_words[r].own for r in crashed)
+    on_gpu = any(op.enqueued for ops in attempt.told.ops for op in ops)  # then NCCL carried the data, and not Gloo
+    gloo = not on_gpu and any(r not in attempt.last_words or not attempt.last_words[r].own for r in crashed)
     says = [f"W{there[1:]}: {', '.join(died.values())}.", *[WHY] * gloo]
     by_themselves = {r for r, words in attempt.last_words.items() if words.own}
     if not set(died) <= by_themselves:

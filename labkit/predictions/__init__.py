@@ -1,7 +1,8 @@
 """The workbook's predictions, one module or two a lesson (`lesson02.py`, `capstone.py`), each with a tuple PREDICTIONS.
 
 The answers stand here and nowhere else: a notebook names a question, and neither its source nor the output under the
-question gives the answer away. A `Series` among them is asked in one table, by `Choose`.
+question gives the answer away. A `Series` among them is asked in one table, by `Choose`. Where Gloo and NCCL differ,
+the answer is Gloo's, `Prediction.nccl` has NCCL's, and `Prediction.on(backend)` chooses.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from functools import cache
 from typing import TypeVar
 
 from labkit.errors import LabError
-from labkit.predictions.prediction import Option, Prediction, Series, Trap
+from labkit.predictions.prediction import OnNccl, Option, Prediction, Series, Trap
 
-__all__ = ["Option", "Prediction", "Series", "Trap", "every", "find", "find_series", "series"]
+__all__ = ["OnNccl", "Option", "Prediction", "Series", "Trap", "every", "find", "find_series", "series"]
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The predictions of lesson 01: what a number names in a group, who has to make one, what a dead rank takes along."""
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import SEEN, OnNccl, Option, Prediction
 
 PREDICTIONS = (
     Prediction(
@@ -49,7 +49,7 @@ PREDICTIONS = (
         name="new_group_by_members",
         lesson="01",
         question="In the next cell only the even ranks call `new_group`, to make a group of the even ranks. What "
-        "happens, on Gloo?",
+        "happens?",
         options=(
             Option(
                 "it raises an error at once",
@@ -69,6 +69,22 @@ PREDICTIONS = (
         "for each other under that number. The even ranks are one ahead now, so they look in a different place than "
         "the odd ranks. The lab compares what the ranks make under a number, and has named both groups with their "
         "lines. torch does not: a program of your own hangs.",
+        elsewhere="**With NCCL**, on GPUs, the even ranks wait at once, in the `new_group` that only they call: torch "
+        f"makes the group out of the world's, and needs all ranks of the world for that. {SEEN}",
+        nccl=OnNccl(
+            answer="the even ranks wait for the odd ones",
+            why="The even ranks wait for the odd ones. With a `device_id`, which the lab passes, torch makes a group "
+            "by splitting the world's communicator, and **every** rank of the world takes part in a split, member or "
+            f"not. The odd ranks never come to it. {SEEN} The lab has freed the even ranks and joined all of them "
+            "anew, so the next `new_group`, which every rank calls, worked. A program of your own hangs at the first.",
+            elsewhere="**With Gloo**, on CPUs, you would have seen nothing: no error, no wait, and the group even "
+            "works. The *next* `new_group` fails, though every rank calls it, because torch numbers the groups, and "
+            "the even ranks are one ahead. So the mistake shows up in a different line.",
+            replies={
+                "nothing that you can see": "This is what happens with Gloo, where the members only need each other "
+                "to connect. NCCL's group is split off the world's, and all ranks of the world take part in that.",
+            },
+        ),
     ),
     Prediction(
         name="left_after_death",

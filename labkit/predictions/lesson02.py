@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import SEEN, OnNccl, Option, Prediction
 
 GRADIENT_STOPS = Prediction(
     name="gradient_stops",
@@ -53,10 +53,34 @@ LATE_RECEIVER = Prediction(
     why=(
         "A second later. On Gloo a send is a **rendezvous**: sender and receiver meet, and the one who comes first "
         "waits for the other, even for four bytes. Rank 0's `send` takes as long as rank 1 is late, and all of that "
-        "time is waiting. Ranks 2 and up take no part and go on at once.\n\n"
-        "On NCCL, `send` puts the message into the GPU's queue and returns; then it is the queue that waits for the "
-        "receiver, not the Python program. The first message between two ranks is different: it has to set up their "
-        "connection and can block the program. (NCCL was not run here.)"
+        "time is waiting. Ranks 2 and up take no part and go on at once."
+    ),
+    elsewhere=(
+        "**With NCCL**, on GPUs, `send` puts the message into the GPU's queue and returns at once. If anything waits "
+        "for the receiver then, it is the queue, and you notice it where the program needs a number from the GPU. The "
+        "first message between two ranks is different: both have to set up their connection, and that can block the "
+        "program. (From the sources of torch and NCCL.)"
+    ),
+    nccl=OnNccl(
+        answer="at once: four bytes fit into the network's buffers, whatever rank 1 is doing",
+        why=(
+            "At once. On NCCL `send` puts the message into the GPU's queue and returns. The queue does not wait here "
+            "either, because NCCL keeps room for a few messages that nobody has received yet; with a message too large "
+            "for it, the queue would wait, and you would notice where the program needs a number from the GPU: in "
+            "`print`, `.item()` or `torch.cuda.synchronize()`. (Only the first message between two ranks can block the "
+            "program: both have to set up their connection. These two have talked before. All of this is from the "
+            "sources of torch and NCCL.)"
+        ),
+        elsewhere=(
+            "**With Gloo**, on CPUs, rank 0 returns a second later. A send is a **rendezvous** there: sender and "
+            "receiver meet, and the one who comes first waits for the other, even for four bytes."
+        ),
+        replies={
+            "a second later: when rank 1 receives": "This is what Gloo does, where a send waits for its receiver. On "
+            "NCCL the program only hands the message to the GPU's queue.",
+            "not at all: rank 1 is not ready, so the send fails": "This would be true if a send needed a receiver that "
+            "is already there. The message is kept until rank 1 comes for it.",
+        },
     ),
 )
 
@@ -97,6 +121,35 @@ CLOSED_RING = Prediction(
         "Here the lab noticed that nothing moved, freed the ranks and joined them again. A job of your own would wait "
         "until its group's time-out: half an hour on Gloo, ten minutes on NCCL, unless you pass a different one."
     ),
+    elsewhere=(
+        "**With NCCL**, on GPUs, all four ranks got their number from this cell, because so small a message is sent "
+        f"off into a buffer before anybody receives it. {SEEN} Do not rely on it: a message that is larger than the "
+        "buffer, or the first one between its two ranks, still needs both of them. (From NCCL's source.)"
+    ),
+    nccl=OnNccl(
+        answer="every rank gets its left-hand neighbour's number, all at the same time",
+        why=(
+            "Every rank gets its number. NCCL sends so small a message off into a buffer, so no send here waits for "
+            f"its receiver. {SEEN} **Do not rely on it.** A message that is larger than the buffer waits until it is "
+            "received, and so does the first one between two ranks, which have to set up their connection. Then this "
+            "cell hangs on NCCL as well. (From NCCL's source.)"
+        ),
+        elsewhere=(
+            "**With Gloo**, on CPUs, no rank gets anything. Rank 0 waits in `send` until rank 1 receives, rank 1 waits "
+            "in its own `send` for rank 2, and so on, back to rank 0. Draw an arrow from each rank to the one that it "
+            "waits for, and you have the **wait-for graph**. It contains a **cycle**, and a cycle in it is a "
+            "**deadlock**. On any backend, write exchanges without one."
+        ),
+        replies={
+            "every rank gets its left-hand neighbour's number, one rank after another": "This would be true if a rank "
+            "had to begin by receiving. Here all sends end without a receiver, so nobody's turn comes before the "
+            "others'.",
+            "rank 0 waits for ever, and all the others get their number": "This would be true if rank 0's send needed "
+            "its receiver, and the others' did not. All four are alike.",
+            "no rank gets anything: all of them wait": "This is what Gloo does, where every send waits for its "
+            "receiver. NCCL sends so small a message off into a buffer.",
+        },
+    ),
 )
 
 EARLY_WRITE = Prediction(
@@ -125,6 +178,11 @@ EARLY_WRITE = Prediction(
         "have received 1.0. The answer depends on who is faster, and that is a **race**.\n\n"
         "Until `wait()` returns, do not write into a tensor that is being sent, and do not read one that is being "
         "received."
+    ),
+    elsewhere=(
+        "(Gloo carries tensors on the CPU, also where there are GPUs.) **With NCCL** it is a race as well: the send "
+        "and the `fill_` are two pieces of work in two queues of the GPU, and nothing orders them until `wait()`. "
+        "(From torch's source, not run.)"
     ),
 )
 
@@ -184,6 +242,11 @@ FLOAT_INTO_INT = Prediction(
         "In the tensor with too much room, the rest stays as it was. With too **little** room the receiving process "
         "ends at once, on Gloo. So both sides must know dtype and shape, or send them ahead: `comms.send` and "
         "`comms.recv` do that, for any tensor and any Python object."
+    ),
+    elsewhere=(
+        "(Gloo carries tensors on the CPU, also where there are GPUs.) **NCCL** asks both sides for the same dtype and "
+        "length and does not compare them either. What is left in the tensor if they differ is undefined. (From its "
+        "documentation, not run.)"
     ),
 )
 

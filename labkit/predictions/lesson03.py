@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import OnNccl, Option, Prediction
 
 TRAINED_ON_RANK_0 = Prediction(
     name="trained_on_rank_0",
@@ -137,7 +137,7 @@ BROADCAST_BYTES = Prediction(
     name="broadcast_bytes",
     lesson="03",
     question=(
-        "Rank 0 broadcasts a tensor of 4 MiB to three other ranks, on this machine's Gloo. How many bytes does "
+        "Rank 0 broadcasts a tensor of 4 MiB to three other ranks, with the backend of this lab. How many bytes does "
         "**rank 0** send?"
     ),
     options=(
@@ -163,6 +163,28 @@ BROADCAST_BYTES = Prediction(
         "Rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to rank 3: a **binomial tree**. In each "
         "step every rank that has the tensor sends it once, so the ranks that have it double: two steps for four "
         "ranks, ⌈log2 N⌉ in general, and the root sends in all of them."
+    ),
+    elsewhere=(
+        "**With NCCL**, on GPUs, it is 4 MiB: a broadcast passes the tensor on from rank to rank, in pieces. (From "
+        "NCCL's source, not run.)"
+    ),
+    nccl=OnNccl(
+        answer="4 MiB",
+        why=(
+            "4 MiB. NCCL passes a broadcast on along its **ring**: rank 0 sends the tensor once, to its neighbour, and "
+            "each rank but the last one sends it once, too. It travels in pieces, so that all links work at the same "
+            "time. (From NCCL's source. The kernel's counters see this only where NCCL uses the network.)"
+        ),
+        elsewhere=(
+            "**With Gloo**, on CPUs, it is 8 MiB: rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to "
+            "rank 3. That is a binomial tree, and the root sends in each of its ⌈log2 N⌉ steps."
+        ),
+        replies={
+            "8 MiB": "That is Gloo's way, a binomial tree, in which rank 0 sends to two other ranks. NCCL has trees "
+            "for all-reduce, and a ring for broadcast.",
+            "12 MiB": "That would be true if rank 0 served all three itself. It sends to one neighbour, which passes "
+            "the tensor on.",
+        },
     ),
 )
 

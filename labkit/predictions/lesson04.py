@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import OnNccl, Option, Prediction
 
 FORGOTTEN_DIVISION = Prediction(
     name="forgotten_division",
@@ -43,7 +43,7 @@ MAX_WITH_NAN = Prediction(
     lesson="04",
     question=(
         "Four ranks bring 1, nan, 3 and 4, and call `dist.all_reduce` with `ReduceOp.MAX`. What do they hold "
-        "afterwards (on Gloo)?"
+        "afterwards?"
     ),
     options=(
         Option(
@@ -69,6 +69,28 @@ MAX_WITH_NAN = Prediction(
         "which the ranks are combined. `MIN` has the same fault.\n\n"
         "So do not look for a diverged rank with `MAX`. Reduce `torch.isnan(x).any()` as a number, or take the `SUM`."
     ),
+    elsewhere=(
+        "**With NCCL**, on GPUs, it is 4: its `MAX` of floats leaves a nan out. The nan is lost there as well. (From "
+        "NCCL's source, not run.)"
+    ),
+    nccl=OnNccl(
+        answer="4",
+        why=(
+            "The number 4. NCCL compares floats by CUDA's `fmaxf`, which takes the other number if one of them is a "
+            "nan. `MIN` does the same. (From NCCL's source.) The maximum is that of the healthy ranks, and nobody "
+            "learns that rank 1 has diverged.\n\n"
+            "So do not look for a diverged rank with `MAX`. Reduce `torch.isnan(x).any()` as a number, or take the "
+            "`SUM`."
+        ),
+        elsewhere=(
+            "**With Gloo**, on CPUs, all four hold 1. There a comparison with a nan is false, so which number is kept "
+            "depends on the order in which the ranks are combined."
+        ),
+        replies={
+            "1": "This is what Gloo leaves, where a comparison with a nan is false and the order decides. NCCL takes "
+            "the number that is not a nan.",
+        },
+    ),
 )
 
 BYTES_OF_ALL_GATHER = Prediction(
@@ -84,8 +106,8 @@ BYTES_OF_ALL_GATHER = Prediction(
     why=(
         "It sends 3 MiB. Each rank lacks three of the four tensors, so it receives 3 MiB. Whatever is received has "
         "been sent, so the average rank sends 3 MiB as well. With N ranks and D bytes from each it is D (N - 1).\n\n"
-        "The matrix shows how: every rank sends to the next one only. It passes its own tensor on, then the one that "
-        "has just come in, and so on round the ring. No rank sends more than any other."
+        "The matrix shows how, where the kernel can count: every rank sends to the next one only. It passes its own "
+        "tensor on, then the one that has just come in, and so on round the ring. No rank sends more than any other."
     ),
 )
 
@@ -94,7 +116,7 @@ TWO_CALLS = Prediction(
     lesson="04",
     question=(
         "Each of these pairs of calls does the work of one call. For which one does the busiest rank send **no more** "
-        "bytes than in the one call, here on Gloo with four ranks?"
+        "bytes than in the one call, here with four ranks?"
     ),
     options=(
         Option(
@@ -120,6 +142,31 @@ TWO_CALLS = Prediction(
         "the result away. It saves memory, but no bytes.\n\n"
         "In the other two rows the one call is cheaper, since it has no root: nobody has to collect everything and "
         "hand it out again. What holds everywhere is the meaning of a pair; what it costs depends on the library."
+    ),
+    elsewhere=(
+        "**With NCCL**, on GPUs, it is none of them: its reduce-scatter is a true one. (From its source, not run.)"
+    ),
+    nccl=OnNccl(
+        answer="none of them: one call is always cheaper",
+        why=(
+            "None of them. NCCL has a true reduce-scatter, in which each rank sends 3 MiB. Its broadcast and its "
+            "reduce pass the whole buffer along a ring, and its gather and scatter are sends and receives. So the "
+            "busiest rank sends 5 MiB in a gather and a broadcast where an all-gather takes 3, 4 MiB in a reduce and "
+            "a scatter where a reduce-scatter takes 3, and 8 MiB in a reduce and a broadcast where an all-reduce "
+            "takes 6. (Computed from NCCL's source. Where NCCL does not use the network, the kernel counts nothing.)"
+        ),
+        elsewhere=(
+            "**With Gloo**, on CPUs, a reduce and then a scatter send no more than the one call: Gloo runs a whole "
+            "all-reduce under its reduce-scatter, 6 MiB from each rank instead of 3."
+        ),
+        replies={
+            "gather, then broadcast, for an all-gather": "This would be true if the broadcast were free. The whole "
+            "result goes along the whole ring, after the parts have been gathered.",
+            "reduce, then scatter, for a reduce-scatter": "This is true of Gloo, whose reduce-scatter is an all-reduce "
+            "inside. NCCL has a true one.",
+            "reduce, then broadcast, for an all-reduce": "This would be true if a root could hand the total out "
+            "without sending it. The whole buffer goes along the ring twice.",
+        },
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import SEEN, Option, Prediction
 
 PREDICTIONS = (
     Prediction(
@@ -85,8 +85,12 @@ PREDICTIONS = (
             "its data through the late one. With four ranks, the root hands to ranks 1 and 2, and rank 1 hands on to "
             "rank 3. So when rank 3 is late, the root has long gone. This route is a tree: lesson 06 builds it.\n\n"
             "**A broadcast is no barrier.** All of this is Gloo. An MPI library may copy a small message and let its "
-            "sender go at once. On NCCL a call returns when its work is *queued* on the GPU. (Neither was run here.) "
-            "Rely on a collective for its data, never for the waiting."
+            "sender go at once. (This was not run here.) Rely on a collective for its data, never for the waiting."
+        ),
+        elsewhere=(
+            "**With NCCL** a call returns when its work is *queued* on the GPU, and the waiting is in the queue: "
+            "after an all-reduce in which a rank was missing, the others waited in `torch.cuda.synchronize()`, on "
+            f"the next line. {SEEN}"
         ),
     ),
     Prediction(

@@ -105,6 +105,10 @@ PREDICTIONS = (
             "than yours. Halving and doubling sends as much, but to two partners: the sums of the rows are equal and "
             "the matrices are not."
         ),
+        elsewhere=(
+            "**With NCCL** it depends on the size and on the machine: a ring, two trees, or additions in a switch. The "
+            "end of this lesson has more on that."
+        ),
     ),
     Prediction(
         name="shared_link",

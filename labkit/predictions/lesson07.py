@@ -1,6 +1,6 @@
 """The predictions of lesson 07: prices on these ranks, what benchmarks print, and how far a model is off."""
 
-from labkit.predictions.prediction import Option, Prediction, Trap
+from labkit.predictions.prediction import OnNccl, Option, Prediction, Trap
 
 PREDICTIONS = (
     Prediction(
@@ -124,15 +124,15 @@ PREDICTIONS = (
         name="busbw_of_gloos_reduce_scatter",
         lesson="07",
         question=(
-            "You counted in lesson 04 that Gloo's reduce-scatter sends as many bytes as its all-reduce. `lab.sweep` "
-            "times both for the same S, 8 MiB. The busbw of the reduce-scatter is …"
+            "In lesson 04 you saw that Gloo's reduce-scatter sends as many bytes as its all-reduce. `lab.sweep` times "
+            "both for the same S, 8 MiB, with the backend of this lab. The busbw of the reduce-scatter is …"
         ),
         options=(
             Option(
                 "about half of the all-reduce's, or less",
             ),
             Option(
-                "about the same: the same links carry the same bytes",
+                "about the same",
                 "This would be true if busbw were measured on the links. It is calculated from S and the time, with "
                 "the bytes that a *good* reduce-scatter needs.",
             ),
@@ -148,6 +148,31 @@ PREDICTIONS = (
             "runs an all-reduce under its reduce-scatter, and then throws a part of the result away. So the "
             "reduce-scatter is not faster. But the factor of a reduce-scatter is half of an all-reduce's. So busbw "
             "says that half of what the links carried was of use. It measures what was *needed*, not what was *sent*."
+        ),
+        elsewhere=(
+            "**With NCCL** the two should be about the same: it has a true reduce-scatter, which sends half of an "
+            "all-reduce's bytes in half of its steps. (From its source, not run.)"
+        ),
+        nccl=OnNccl(
+            answer="about the same",
+            why=(
+                "**About the same**, as far as the source tells: NCCL has a true reduce-scatter, with half of an "
+                "all-reduce's bytes and half of its steps, so half of the time, and the factor of a reduce-scatter is "
+                "half, too. What your ranks did is printed above; one measurement can be far off, above all on ranks "
+                "that share a GPU. Like this, busbw lets you compare *different* operations: it is the speed of the "
+                "links while they carry nothing superfluous."
+            ),
+            elsewhere=(
+                "**With Gloo**, on CPUs, it is about half or less. Gloo runs an all-reduce under its reduce-scatter, "
+                "so it takes as long, and only half of what it sends was needed. busbw counts what was *needed*, not "
+                "what was *sent*."
+            ),
+            replies={
+                "about half of the all-reduce's, or less": "This is true of Gloo, which sends twice what a "
+                "reduce-scatter needs. NCCL sends what it needs.",
+                "about twice the all-reduce's: it moves half of the bytes": "This would be true if it moved them in a "
+                "quarter of the time. By the definition half of the bytes count, and it takes half of the time.",
+            },
         ),
     ),
     Prediction(

@@ -125,6 +125,9 @@ ORDER_OF_A_SUM = Prediction(
     why="Different numbers at different places, with four ranks on Gloo. In a ring, each part of the tensor starts its "
     "round at a different rank. So at different places the same numbers are added in different orders, and a 1 that "
     "meets 1e8 before −1e8 is lost.",
+    elsewhere="(Gloo carries tensors on the CPU, also where there are GPUs.) **NCCL** cuts eight floats into two "
+    "chunks of its ring at most, or adds them up along a tree, so there are fewer orders. All ranks hold the same "
+    "bits there as well. (From its source, not run.)",
 )
 
 
@@ -149,7 +152,7 @@ TWELVE = Series(
             "Every rank brings 1 if its loss is `nan` and 0 if not. All ranks get the same number and decide alike.",
             (
                 "all_reduce the loss, with MAX",
-                "On Gloo a `MAX` can lose the `nan`: every comparison with it is false (lesson 04).",
+                "A `MAX` can lose the `nan`, on Gloo and on NCCL (lesson 04).",
             ),
             "all_reduce a flag, with SUM",
             (

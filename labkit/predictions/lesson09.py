@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.predictions.prediction import Option, Prediction, Series
+from labkit.predictions.prediction import SEEN, Option, Prediction, Series
 
 DRIFT_THEN_AVERAGE = Prediction(
     name="drift_then_average",
@@ -75,8 +75,8 @@ FIRST_BACKWARD = Prediction(
 )
 
 
-def _asked(name: str, question: str, answer: str, why: str, *options: Option) -> Prediction:
-    return Prediction(name=name, lesson="09", question=question, answer=answer, why=why, options=options)
+def _asked(name: str, question: str, answer: str, why: str, *options: Option, elsewhere: str = "") -> Prediction:
+    return Prediction(name, "09", question, answer, why, options, elsewhere=elsewhere)
 
 
 SIX = Series(
@@ -132,6 +132,8 @@ SIX = Series(
                 "rank 0 waits for ranks that never come. Here no rank's bucket is ever full, so nobody has called "
                 "anything to wait in.",
             ),
+            elsewhere="**With NCCL**, rank 0 of that last case also waits, but not in `backward()`: the call "
+            f"returned, and rank 0 waited later, where it needed something from the GPU. {SEEN}",
         ),
         _asked(
             "surprise_join",

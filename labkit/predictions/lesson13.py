@@ -1,6 +1,6 @@
 """The predictions of lesson 13: what adds up, who stands idle, what a schedule saves, and who waits for whom."""
 
-from labkit.predictions.prediction import Option, Prediction, Series, Trap
+from labkit.predictions.prediction import SEEN, Option, Prediction, Series, Trap
 
 PARTS = Prediction(
     name="loss_of_micro_batches",
@@ -168,6 +168,11 @@ BLOCKING = Prediction(
         "It hangs. Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On "
         "Gloo a send is a rendezvous: each of the two waits until the other one receives. In GPipe's order all "
         "messages go in one direction first, so nobody's neighbour sends towards them."
+    ),
+    elsewhere=(
+        "**With NCCL**, on GPUs, this cell ran to its end: messages as small as these are sent off into a buffer "
+        f"before anybody receives them. {SEEN} With larger ones, both neighbours' queues can wait for each other. "
+        "(From NCCL's source.)"
     ),
 )
 

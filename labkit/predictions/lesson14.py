@@ -1,6 +1,6 @@
 """The predictions of lesson 14: six broken programs, and what each of them does."""
 
-from labkit.predictions.prediction import Option, Prediction
+from labkit.predictions.prediction import SEEN, Option, Prediction
 
 PREDICTIONS = (
     Prediction(
@@ -38,6 +38,10 @@ PREDICTIONS = (
             "is not always the healthy one."
             " Reported as pytorch#54059."
         ),
+        elsewhere=(
+            "**With NCCL** nobody can say: if the calls of the ranks do not fit together, its documentation promises "
+            '"undefined behavior, including hangs, crashes, or data corruption". (This case was not run on a GPU.)'
+        ),
     ),
     Prediction(
         name="clinic_2",
@@ -70,6 +74,10 @@ PREDICTIONS = (
             "case 1."
             " Reported as pytorch#33148."
         ),
+        elsewhere=(
+            "**With NCCL** they wait as well, but not in the call: `all_reduce` returned, and then `torch.cuda."
+            f"synchronize()` did not return within 30 s. {SEEN}"
+        ),
     ),
     Prediction(
         name="clinic_3",
@@ -96,9 +104,11 @@ PREDICTIONS = (
         why=(
             "**Some wait, and some end well.** Rank 3 ends, and the others wait for bytes. Which ranks do which "
             "depends on the lengths, and so does what the numbers are: with these lengths, rank 3 keeps its own. (Some "
-            "lengths end a process as well.) NCCL promises nothing either: its documentation calls such a program "
-            "undefined."
-            " Reported as nccl#1394 and #1417."
+            "lengths end a process as well.) Reported as nccl#1394 and #1417."
+        ),
+        elsewhere=(
+            "**With NCCL** the behaviour is undefined, by its documentation. With 8 numbers on rank 0 and 4 on the "
+            f"others, the cell had not ended after 30 s. {SEEN}"
         ),
     ),
     Prediction(
@@ -132,6 +142,10 @@ PREDICTIONS = (
             "6, SIGABRT. No `try` catches that. The process that dies is a neighbour of the culprit, not the culprit."
             " Reported as ms-swift#9550 and pytorch#54351."
         ),
+        elsewhere=(
+            "**With NCCL** the behaviour is undefined, by its documentation: each GPU counts bytes as its own dtype "
+            "says, and nobody looks at how long a message is. (This case was not run on a GPU.)"
+        ),
     ),
     Prediction(
         name="clinic_5",
@@ -162,6 +176,10 @@ PREDICTIONS = (
             "error and no warning. The mean loss of a training run would look noisy, and nobody would ask why."
             " Reported as apex#19."
         ),
+        elsewhere=(
+            "**With NCCL** it is the same lie: there, too, the first call of a group meets the others' first call. "
+            "(From NCCL's source, not run.)"
+        ),
     ),
     Prediction(
         name="clinic_6",
@@ -189,6 +207,10 @@ PREDICTIONS = (
             "result on, and rank 0's number got lost in its maximum. All ranks agree on the same wrong number, so "
             "comparing the ranks finds nothing. And with the old file on rank 3, the sum comes out right, by luck."
             " (Made up for this lesson; pytorch#39706 is a report of a `dst` that differs between the ranks.)"
+        ),
+        elsewhere=(
+            "**With NCCL** each rank also combines in its own way what it receives. Which number comes out depends on "
+            "the order in which NCCL combines the ranks. (From its source, not run.)"
         ),
     ),
 )

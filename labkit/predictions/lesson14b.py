@@ -16,9 +16,7 @@ PREDICTIONS = (
             Option("nothing: the other ranks go on", "They wait in `all_reduce`: rank 2 is one of their group."),
             Option(
                 "SIGABRT",
-                "An exception in Python is not a signal: it ends the process in an orderly way. (On NCCL a "
-                "watchdog may "
-                "end the waiting processes so, later.)",
+                "An exception in Python is not a signal: it ends the process in an orderly way.",
             ),
         ),
         answer="a time-out, or a closed connection, in all_reduce",
@@ -29,6 +27,10 @@ PREDICTIONS = (
             "as "
             "well as it can where the ranks do not end by themselves."
             " Reported as Automodel#2468."
+        ),
+        elsewhere=(
+            "**With NCCL** the consequence looks different: at the time-out, ten minutes unless you say otherwise, "
+            "torch's watchdog writes what it waited for and ends the process. (From torch's source, not run.)"
         ),
     ),
     Prediction(
@@ -55,6 +57,7 @@ PREDICTIONS = (
             "complains."
             " Reported as pytorch#91760 and #60356."
         ),
+        elsewhere="**With NCCL** it is the same: torch looks the rank up before it asks a backend.",
     ),
     Prediction(
         name="clinic_9",
@@ -81,6 +84,10 @@ PREDICTIONS = (
             "they would not be."
             " Reported as pytorch#150433. Which tool would have found it? `DETAIL` compares the dtypes, and the flight "
             "recorder knows them, as the next cell shows."
+        ),
+        elsewhere=(
+            "**With NCCL** each GPU also adds in the dtype that its own rank has named, and nobody compares. By NCCL's "
+            "documentation the behaviour is undefined. (Not run.)"
         ),
     ),
     Prediction(
@@ -113,6 +120,7 @@ PREDICTIONS = (
             "and since another part is there, nobody complains. The model trains, only worse."
             " Reported as pytorch#152127."
         ),
+        elsewhere="**With NCCL** it is the same: autograd sees neither backend's `all_gather`.",
     ),
     Prediction(
         name="clinic_11",
@@ -139,6 +147,10 @@ PREDICTIONS = (
             "wrong each time."
             " Reported as OpenNMT-py#2295."
         ),
+        elsewhere=(
+            "**With NCCL** it is the same race: the sum runs in a queue of its own on the GPU, and only `wait()` "
+            "makes the queue with the division wait for it. (From torch's source, not run.)"
+        ),
     ),
     Prediction(
         name="clinic_12",
@@ -159,6 +171,11 @@ PREDICTIONS = (
             Option("it hangs"),
         ),
         answer="it hangs",
+        elsewhere=(
+            "**With NCCL** it hangs as well: here in the calls, because the first one in a group sets up its "
+            "connections; in groups that have been used before, in the queues of the GPUs, which you notice where the "
+            "program needs a number. (From the sources of torch and NCCL, not run.)"
+        ),
         why=(
             "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
             "cycle. The second group has turned a lie into a hang, and a hang is better: somebody notices. Reported as "

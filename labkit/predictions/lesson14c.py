@@ -11,10 +11,10 @@ RIGHT = "all end well, with the right result"
 ALL = (HANGS, RAISES, AGREES, DIFFERS, RIGHT)
 
 
-def does(name: str, question: str, answer: str, why: str, replies: dict[str, str]) -> Prediction:
+def does(name: str, question: str, answer: str, why: str, replies: dict[str, str], elsewhere: str = "") -> Prediction:
     """What a program does: one of the five, always in the same order."""
     options = tuple(Option(text, replies.get(text, "")) for text in ALL)
-    return Prediction(name=name, lesson="14c", question=question, options=options, answer=answer, why=why)
+    return Prediction(name, "14c", question, answer, why, options, elsewhere=elsewhere)
 
 
 def because(name: str, question: str, answer: str, why: str, *wrong: tuple[str, str]) -> Prediction:
@@ -66,6 +66,9 @@ PREDICTIONS = (
                     RIGHT: "The two sends and the two receives look alike. Follow one message, with its tag, from "
                     "rank 0 to rank 1.",
                 },
+                elsewhere="**With NCCL**, which ignores tags, a message is taken in its turn. On three ranks or more "
+                "that would be the right one, if single sends and receives get that far there: they belong into one "
+                "`batch_isend_irecv`. (From torch's source and the reports below, not run.)",
             ),
             because(
                 "exam_b_because",
@@ -98,6 +101,8 @@ PREDICTIONS = (
                     AGREES: "Print rank 0's `weight`: it does hold the transpose.",
                     RIGHT: "It would be right if a broadcast sent elements by their index. What does it send?",
                 },
+                elsewhere="**With NCCL** rank 0 raises an error: torch takes only contiguous tensors there. (From its "
+                "source, not run.)",
             ),
             because(
                 "exam_c_because",

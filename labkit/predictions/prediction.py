@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from string import ascii_lowercase
 
 from labkit.errors import LabError
 
+SEEN = "(Seen on one H200 that four ranks shared: NCCL 2.28.9, torch 2.11.)"  # what is told of a GPU, and was run there
 ROUNDING = 0.06  # how far a number may be off a trap's and still come from it
 SLIPS = {  # by how much a number is off, and what often does that
     2: "Both directions of a link, or a factor that was left out?",
@@ -46,6 +47,19 @@ class Trap:
 
 
 @dataclass(frozen=True)
+class OnNccl:
+    """What a question's outcome is where the ranks run NCCL: the same options, with another answer.
+
+    `replies` are those that differ, by the option's text; `elsewhere` tells whoever is on NCCL what Gloo does.
+    """
+
+    answer: str | float
+    why: str
+    elsewhere: str
+    replies: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """A question to answer before the ranks do.
 
@@ -59,6 +73,9 @@ class Prediction:
         within: how far a number may be off, as a part of the right one.
         unit: of a number, such as "MiB".
         traps: wrong numbers that have a reply of their own.
+        elsewhere: in Markdown, a sentence or two on what the other backend does, told after `why`; it says whether
+            that was run, and where, or only read.
+        nccl: what replaces the answer where the ranks run NCCL; None where the same is true there.
     """
 
     name: str
@@ -70,6 +87,8 @@ class Prediction:
     within: float = 0.2
     unit: str = ""
     traps: tuple[Trap, ...] = ()
+    elsewhere: str = ""
+    nccl: OnNccl | None = None
 
     def __post_init__(self) -> None:
         texts = [option.text for option in self.options]
@@ -82,6 +101,28 @@ class Prediction:
             assert isinstance(self.answer, (int, float)), f"{self.name}: without options the answer is a number"
         right = [trap.value for trap in self.traps if self.options or self.is_right(trap.value)]
         assert not right, f"{self.name}: {right} are no traps: they count as right"
+        if self.nccl is not None:
+            assert self.nccl.answer != self.answer, f"{self.name}: NCCL does the same"
+            both = (self.elsewhere, self.nccl.elsewhere)
+            assert all(both), f"{self.name}: the other backend's outcome is not told"
+            assert self.nccl.replies.keys() <= set(texts), f"{self.name}: a reply to no option"
+            self.on("nccl")  # which is held to the same rules
+
+    def on(self, backend: str) -> Prediction:
+        """The question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same.
+
+        >>> options = (Option("one"), Option("two", "No: that is one."))
+        >>> there = OnNccl("two", "Two.", "Gloo says one.", {"one": "That would be Gloo."})
+        >>> asked = Prediction("q", "02", "Which?", "one", "One.", options, elsewhere="NCCL says two.", nccl=there)
+        >>> asked.on("nccl").answer, asked.on("nccl").reply("one"), asked.on("nccl").elsewhere
+        ('two', 'That would be Gloo.', 'Gloo says one.')
+        """
+        there = self.nccl
+        if there is None or backend != "nccl":
+            return self
+        replies = {o.text: o.reply for o in self.options} | dict(there.replies) | {there.answer: ""}
+        options = tuple(Option(o.text, replies[o.text]) for o in self.options)
+        return replace(self, answer=there.answer, why=there.why, options=options, elsewhere=there.elsewhere, nccl=None)
 
     def choice(self, said: str | float) -> str | float:
         """What is meant: an option by its letter or its words, or a number with or without its unit.
@@ -168,6 +209,10 @@ class Series:
         assert all(part.options and part.lesson == self.lesson for part in self.parts), (
             f"{self.name}: options, a lesson"
         )
+
+    def on(self, backend: str) -> Series:
+        """The questions as ranks with this backend answer them."""
+        return replace(self, parts=tuple(part.on(backend) for part in self.parts))
 
     @property
     def how_to_lock(self) -> str:

@@ -81,13 +81,14 @@ class Answers:
 
 def _told(part: Prediction, choice: str | None) -> str:
     """What is said of a choice, in Markdown; where nothing was chosen, the answer and a reply to every other option."""
+    elsewhere = f"\n\n{part.elsewhere}" if part.elsewhere else ""
     if choice is None:
         others = [f"{part.words(o.text)}? {o.reply}" for o in part.options if o.text != part.answer]
-        return "\n\n".join([f"**{part.words(part.answer)}.** {part.why}", *others])
+        return "\n\n".join([f"**{part.words(part.answer)}.** {part.why}", *others]) + elsewhere
     if part.is_right(choice):
-        return f"✓ **{part.words(choice)}.** {part.why}"
+        return f"✓ **{part.words(choice)}.** {part.why}{elsewhere}"
     reply = next(option.reply for option in part.options if option.text == choice)
-    return f"✗ **{part.words(choice)}.** {reply}\n\n**{part.words(part.answer)}.** {part.why}"
+    return f"✗ **{part.words(choice)}.** {reply}\n\n**{part.words(part.answer)}.** {part.why}{elsewhere}"
 
 
 def asked(series: Series) -> str:

@@ -76,10 +76,10 @@ class Answer:
                 if self._first in (None, self.choice)
                 else f"The first time you predicted {self._words(self._first)}."
             )
-            return [(before, p.reply(self.choice)), ("", why)]
+            return [(before, p.reply(self.choice)), ("", why), ("", p.elsewhere)]
         wrong = [(f"{self._words(o.text)}?", o.reply) for o in p.options if o.text != p.answer]
         wrong += [(f"{self._words(trap.value)}?", trap.reply) for trap in p.traps]
-        return [(f"The answer is {self._words(p.answer)}.", why), *wrong]
+        return [(f"The answer is {self._words(p.answer)}.", why), *wrong, ("", p.elsewhere)]
 
     @property
     def _short(self) -> str:

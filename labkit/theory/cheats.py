@@ -74,7 +74,7 @@ ON_ROOT = " if rank == 0 else None"
 CHEATS = (
     Cheat(
         name="send, recv",
-        does="One rank's tensor to one other rank. Both calls block.",
+        does="One rank's tensor to one other rank. Both calls block (on NCCL, the GPU's queue does).",
         code="if rank == 0:\n    dist.send(x, dst=1)\nif rank == 1:\n    dist.recv(x, src=0)",
         x=NUMBER,
         shows="x",

@@ -40,7 +40,7 @@ class Branch:
 TREE = (
     Branch(
         "It hangs",
-        "Nothing is printed, or a time-out ends the job.",
+        "Nothing is printed, or a time-out ends the job. On NCCL, it stops where it needs a number.",
         (
             Question(
                 "Has one rank raised, or died?",

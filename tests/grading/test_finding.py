@@ -47,3 +47,13 @@ def test_an_answer_by_single_calls_that_nccl_could_not_bring_together_is_told_so
     assert finding is not None
     assert finding.state == ("deadlock" if ended else "raises")
     assert finding.says[-1] == sentence([TOGETHER])
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_only_where_gloo_carried_the_data_is_a_crash_laid_to_the_bytes_that_it_got(on_gpu: bool):
+    answer = {"record": Told(2).meet("all_reduce", enqueued=on_gpu)(0)}
+    outcome = Outcome([RankOutcome(0, answer=answer), RankOutcome(1)], "", {1: "SIGABRT"})
+    exercise = Exercise("half_sum", "", "", "", lambda xs: xs, "")
+    says = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "").says
+    assert "With 2 ranks: rank 1 died (SIGABRT)." in says
+    assert any("Gloo ends a process like this" in line for line in says) == (not on_gpu)
