@@ -178,6 +178,8 @@ class Lab:
             forgotten.watch(shell, self._engines)
         if wish.spread:
             self.reason = f"{self.reason}\n{_where(self._engines)}"
+        if shares := self._engines.gpu.said():
+            self.reason = f"{self.reason}\n{shares}"
         print(self.reason)
 
     def _started(self, wish: Wish, failed: str = "") -> Engines:
@@ -190,6 +192,8 @@ class Lab:
                 at, backend, self.reason = _choose_far(wish, wish.spread, gpus, failed)
                 return len(at), backend, at
             chosen, backend, self.reason = _choose(wish.n, wish.backend, gpus[0], failed)
+            if backend == "nccl":
+                room.check_gpu(chosen, gpus[0])
             return chosen, backend, []
 
         shared = os.environ.get(SHARED) if wish.engines is None else None

@@ -44,12 +44,20 @@ _counted = False  # bytes were seen to be counted on them
 
 
 def join(
-    rank: int, world_size: int, backend: str, store: str, limit: float, local: int = 0, shares: bool = False
+    rank: int,
+    world_size: int,
+    backend: str,
+    store: str,
+    limit: float,
+    local: int = 0,
+    shares: bool = False,
+    direct: int = 0,
 ) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
-    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others.
+    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others, by NCCL's own paths where
+    NCCL has these for so many ranks of one GPU (`direct`).
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
@@ -61,7 +69,8 @@ def join(
     _to_store.update(connected_sockets() - before)
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
-    os.environ.update(sharing.settings(rank) if shares else {})
+    direct = direct if direct and torch.cuda.nccl.version() >= sharing.MANY_A_GPU else 0
+    os.environ.update(sharing.settings(rank, direct) if shares else {})
     with guard.world("" if store.startswith(TCP) else store):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
@@ -74,6 +83,9 @@ def join(
         )
     _world = weakref.ref(distributed_c10d._get_default_group())
     _counted = backend != "nccl" and _counts()
+    if direct:  # what does not fit on the GPU together hangs, and only in the first call: now, while that can be mended
+        dist.barrier()
+        torch.cuda.synchronize(device)
     set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
     set_timeout(timedelta(seconds=limit), None)
     return {
