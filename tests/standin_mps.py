@@ -1,7 +1,7 @@
 """What `nvidia-cuda-mps-control` does, as far as a lab sees it: a daemon that answers at `control`, and its clients.
 
-Copied to a folder on PATH under that name (`installed`). A client keeps a connection to the daemon: it is what CUDA does
-when a process first uses it. A fault of one client reaches all of them, and nobody new is taken until they have left.
+Copied to a folder on PATH under that name (`installed`). A client keeps a connection to the daemon, as CUDA does from a
+process's first use of it on. A fault of one client reaches all of them, and nobody new is taken until they have left.
 
 STANDIN_MPS makes it misbehave: "fails", "hangs" (it never starts a daemon), "mute" (the daemon does not answer).
 STANDIN_LOG names a file in which it notes what happens, a line each.

@@ -1,4 +1,4 @@
-"""A run's own MPS daemon, with a stand-in for NVIDIA's control program: it is begun, it answers, it ends with the run."""
+"""A run's own MPS daemon, with a stand-in for NVIDIA's control program: it begins, it answers, it ends with the run."""
 
 from __future__ import annotations
 

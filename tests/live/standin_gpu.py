@@ -1,10 +1,12 @@
 """One GPU that all ranks share, as far as the lab sees it on a machine without one: the fork server imports this.
 
-`LABKIT_PRELOAD=tests.live.standin_gpu` lets torch find a GPU, and a group with NCCL be one with Gloo. The ranks' cells say
-what happens on the GPU: `launch()` a kernel that runs until the group is aborted, `fault()` as a failed assert does. A
-process meets the MPS daemon that its environment names when it first uses the GPU, as CUDA does (tests/standin_mps.py).
+`LABKIT_PRELOAD=tests.live.standin_gpu` lets torch find a GPU, and a group with NCCL be one with Gloo. The ranks' cells
+say what happens on the GPU: `launch()` a kernel that runs until the group is aborted, `fault()` as a failed assert
+does. A process meets the MPS daemon that its environment names when it first uses the GPU, as CUDA does: see
+tests/standin_mps.py.
 
-STANDIN_NCCL is the version of NCCL, 2.28.9 where it is not set. STANDIN_REFUSES names ways in which NCCL joins nobody.
+STANDIN_NCCL is the version of NCCL, 2.28.9 where it is not set. STANDIN_REFUSES names ways in which NCCL joins nobody,
+STANDIN_HANGS those in which the first kernel of a group never ends.
 """
 
 import os
@@ -30,9 +32,11 @@ def way():
 
 
 def init_process_group(backend, device_id=None, **more):
-    if way() in os.environ.get("STANDIN_REFUSES", "").split():
+    if "nccl" in backend and way() in os.environ.get("STANDIN_REFUSES", "").split():
         raise dist.DistBackendError(f"NCCL does not work by {way()} here")
     _init_process_group("gloo", **more)
+    if "nccl" in backend and way() in os.environ.get("STANDIN_HANGS", "").split():
+        launch()
 
 
 def set_device(device):

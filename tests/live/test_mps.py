@@ -1,4 +1,4 @@
-"""Ranks that share a GPU, with stand-ins for the GPU and for NVIDIA's control program: together, or by turns; healed."""
+"""Ranks that share a GPU, with stand-ins for it and for NVIDIA's control program: together, or by turns; healed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.live.processes import Trace, carrying, eventually
 SUM = "x = torch.ones(1)\ndist.all_reduce(x)\nint(x)"
 TOGETHER = "They compute at the same time, under an MPS daemon of this lab."
 TURNS = (
-    "\nThey take turns on the GPU, which makes small messages slow: nvidia-cuda-mps-control failed (Cannot create the log "
-    "directory: Permission denied)."
+    "\nThey take turns on the GPU, which makes small messages slow: nvidia-cuda-mps-control failed (Cannot create the "
+    "log directory: Permission denied)."
 )
 HOW = "import os\nfrom tests.live import standin_gpu as gpu\nprint(gpu.way())"
 
@@ -114,7 +114,7 @@ def test_where_the_daemon_has_died_a_new_one_is_begun_and_all_ranks_with_it(log,
         assert "ranks 0, 1 were started anew, " in said
         assert not set(before) & set(pids(lab))
         assert lab.run(SUM) == ["2"] * 2
-        assert [pid for (pid,) in log("client")][2:] == [str(pid) for pid in pids(lab)]
+        assert {pid for (pid,) in log("client")[2:]} == {str(pid) for pid in pids(lab)}
         assert repr(lab).count("under MPS") == 2
 
 
@@ -133,7 +133,7 @@ def test_a_rank_that_loses_the_gpu_is_replaced_and_under_mps_all_are(log, monkey
         with pytest.raises(CellError) as caught:
             lab.run(FAULT)
         assert str(caught.value) == "rank 1: AcceleratorError: CUDA error: device-side assert triggered"
-        why, anew, joined = caught.value.notes
+        why, anew, _ = caught.value.notes
         who = "ranks 0–2" if together else "rank 1"
         assert why.startswith(f"{who} lost the GPU: after such an error every CUDA call of the process fails")
         assert why.endswith("; run the cells that make your variables again")
