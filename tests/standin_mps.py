@@ -100,7 +100,9 @@ def serve(listener, mute):
                 selector.register(listener.accept()[0], selectors.EVENT_READ)
                 continue
             connection = key.fileobj
-            command = b"" if mute else b" ".join(connection.recv(1000).split())
+            command = b""
+            with contextlib.suppress(ConnectionResetError):  # it has left, and read nothing of what it was told
+                command = b"" if mute else b" ".join(connection.recv(1000).split())
             if not command:
                 selector.unregister(connection)
                 if not mute:
