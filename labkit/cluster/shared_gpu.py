@@ -55,18 +55,18 @@ class SharedGpu:
             return
         self._each = max(-(-at.count(h) // gpus[h]) for h in set(at))
         self.way = "direct"
-        if len(set(at)) > 1 or self._engines.processes.hosts:
+        if self._engines.processes.hosts:
             self._take_turns("a lab on several hosts has no MPS daemon")
         self._begin_daemon()
 
     def said(self) -> str:
         """How ranks share a GPU, in a sentence for `start()`; "" where they do not."""
         if self.under_mps:
-            return "They compute at the same time, under an MPS daemon of this lab."
+            return "They compute at the same time, under this lab's own daemon of NVIDIA's Multi-Process Service (MPS)."
         return f"They take turns on the GPU, which makes small messages slow: {self._why}." if self.way else ""
 
     def told(self) -> list[str]:
-        """Why ranks were ended since somebody last asked: notes that have not been shown yet."""
+        """Why ranks were ended since somebody last asked, in sentences."""
         told, self._reasons = self._reasons, []
         return told
 
@@ -86,21 +86,21 @@ class SharedGpu:
         return mps is not None and not mps.answers()
 
     def end_lost(self) -> None:
-        """End the ranks that have lost the GPU; under MPS all, as a fault hits all of them, and so for a new daemon."""
+        """End the ranks that have lost the GPU; under MPS all, with the daemon: it takes nobody new after a fault."""
         lost, died = self.lost(), self.daemon_died()
+        if not (lost or died):
+            return
         if died:
-            self._reasons.append(f"the MPS daemon under which the ranks share the GPU had died; {AGAIN}")
-        elif lost:
-            others = ", and so does every call of the ranks that share the GPU with it under MPS" * self.under_mps
-            self._reasons.append(
-                f"{words.ranks(lost)} lost the GPU: after such an error every CUDA call of the process fails{others}; "
-                f"{AGAIN}"
-            )
-        if self.under_mps and (lost or died):
-            self._all_anew()
+            why = "the MPS daemon under which the ranks share the GPU had died"
+        elif self.under_mps:
+            why = "such an error of one rank ends the use of the GPU for all ranks that share it under MPS"
         else:
-            for r in lost:
-                self._engines.kill(r)
+            why = f"{words.ranks(lost)} lost the GPU: after such an error every CUDA call of the process fails"
+        self._reasons.append(f"{why}; {AGAIN}")
+        if self.under_mps:
+            self._all_anew()
+        for r in set(lost) - set(self._engines.dead()):
+            self._engines.kill(r)
 
     def try_otherwise(self, why: str, again: bool) -> None:
         """After ranks could not join under MPS, which is `why`: end all of them, so that they try it once more.

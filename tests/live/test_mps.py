@@ -16,7 +16,7 @@ from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, eventually
 
 SUM = "x = torch.ones(1)\ndist.all_reduce(x)\nint(x)"
-TOGETHER = "They compute at the same time, under an MPS daemon of this lab."
+TOGETHER = "They compute at the same time, under this lab's own daemon of NVIDIA's Multi-Process Service (MPS)."
 TURNS = (
     "\nThey take turns on the GPU, which makes small messages slow: nvidia-cuda-mps-control failed (Cannot create the "
     "log directory: Permission denied)."
@@ -138,8 +138,9 @@ def test_a_rank_that_loses_the_gpu_is_replaced_and_under_mps_all_are(log, monkey
         assert str(caught.value) == "rank 1: AcceleratorError: CUDA error: device-side assert triggered"
         why, anew, _ = caught.value.notes
         who = "ranks 0–2" if together else "rank 1"
-        assert why.startswith(f"{who} lost the GPU: after such an error every CUDA call of the process fails")
-        assert why.endswith("; run the cells that make your variables again")
+        of_one = "rank 1 lost the GPU: after such an error every CUDA call of the process fails"
+        of_all = "such an error of one rank ends the use of the GPU for all ranks that share it under MPS"
+        assert why == f"{of_all if together else of_one}; run the cells that make your variables again"
         assert anew.startswith(f"{who} w")
         assert "keep" in anew
         kept = [old == new for old, new in zip(before, pids(lab), strict=True)]
@@ -168,3 +169,4 @@ def test_before_a_rank_is_ended_all_leave_their_group_and_their_kernels_are_over
         assert lab.run(SUM) == ["3"] * 3
         assert pids(lab)[0] == first
         assert pids(lab)[2] == last
+        assert len(log("begun")) == 1, "a rank is replaced under the same daemon"
