@@ -1,4 +1,7 @@
-"""Ranks that share a GPU, with stand-ins for it and for NVIDIA's control program: together, or by turns; healed."""
+"""Ranks that share a GPU, with stand-ins for it and for NVIDIA's control program: together, or by turns; healed.
+
+What decides on it is labkit.cluster.shared_gpu.
+"""
 
 from __future__ import annotations
 
