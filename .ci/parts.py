@@ -42,8 +42,10 @@ class Family:
 
 
 # Live tests that cost much, or are about what changes seldom; each of the others always runs.
-SECOND = "exercise_cells|faults_(clock|disk|files|memory)|flow|footprint|limits|mps|race|shared_host|stop_anywhere|sweep|travel"
-THIRD = r"faults_flood|guard_programs|lesson\d\w*|painter|surroundings|use|waits|wire"
+SECOND = (
+    "exercise_cells|faults_(clock|disk|files|memory)|flow|footprint|limits|race|shared_host|stop_anywhere|sweep|travel"
+)
+THIRD = r"faults_flood|guard_programs|lesson\d\w*|mps|painter|surroundings|use|waits|wire"
 FOURTH = "capstone|chaos|faults_(sleep|two_notebooks)|launchers|lesson14|no_trace|script"
 EXERCISES = r"tests/live/test_exercises\.py::"
 # In the order in which they start: what waits long, or is long, comes first, so that nothing long is left at the end.

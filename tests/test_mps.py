@@ -24,7 +24,6 @@ def log(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", standin_mps.installed(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
     monkeypatch.delenv("STANDIN_MPS", raising=False)
-    monkeypatch.setattr(reaper, "ANSWER", 1)
     return lambda: (tmp_path / "log").read_text().split("\n")[:-1] if (tmp_path / "log").exists() else []
 
 
@@ -96,16 +95,17 @@ def test_without_the_control_program_there_is_no_daemon(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "starting", "answer", "said"),
     [
-        ("fails", r"^nvidia-cuda-mps-control failed \(Cannot create the log directory: Permission denied\)$"),
-        ("hangs", r"^nvidia-cuda-mps-control did not start a daemon in 1 s$"),
-        ("mute", r"^the MPS daemon does not answer$"),
+        ("fails", 10.0, 5, r"^nvidia-cuda-mps-control failed \(Cannot create the log directory: Permission denied\)$"),
+        ("hangs", 1.0, 5, r"^nvidia-cuda-mps-control did not start a daemon in 1 s$"),
+        ("mute", 10.0, 1, r"^the MPS daemon does not answer$"),
     ],
 )
-def test_where_none_can_be_had_it_is_said_why_and_nothing_is_left(log, run, monkeypatch, how, said):
+def test_where_none_can_be_had_it_is_said_why_and_nothing_is_left(log, run, monkeypatch, how, starting, answer, said):
     monkeypatch.setenv("STANDIN_MPS", how)
-    monkeypatch.setattr(mps, "STARTING", 1.0)
+    monkeypatch.setattr(mps, "STARTING", starting)
+    monkeypatch.setattr(reaper, "ANSWER", answer)
     monkeypatch.setattr(mps, "ANSWERING", 0.0)
     monkeypatch.setattr(reaper, "PATIENCE", 0)
     with pytest.raises(mps.NoDaemonError, match=said):

@@ -23,7 +23,7 @@ AWAKE = 1  # seconds between two looks whether the owner stands still
 STILL = 3  # looks after which one that stands still is woken: it may be meant to, for a moment
 MPS = "nvidia-cuda-mps-control"  # starts a daemon, and passes commands on to it
 MPS_FOLDER = "mps"  # in the run directory: where the daemon is, or a link to it
-ANSWER = 2  # seconds in which the daemon answers a command
+ANSWER = 5  # seconds in which the daemon answers a command, on a busy machine
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
 
