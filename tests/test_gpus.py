@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from labkit import LabError, lab
+from labkit.cluster import shared_gpu
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
 from labkit.cluster.sweep import where
@@ -182,3 +183,29 @@ def test_a_timing_says_that_ranks_share_a_gpu(monkeypatch, gpus, mps, device):
     monkeypatch.setattr(clock.dist, "all_gather_object", all_gather_object)
     timing = clock._together([(0.0, 1e-3), (1.0, 2e-3)], 1, None)
     assert repr(timing).endswith(f"2 ranks, NCCL on {device}")
+
+
+def test_ranks_on_several_hosts_take_turns():
+    engines = Engines(10.0, SimpleNamespace(mps=None, hosts=["na", "nb"], take_turns=lambda: None))
+    engines.backend = "nccl"
+    engines.gpu.begin([0, 0, 1, 1], [1, 1])
+    assert engines.gpu.way == "turns"
+    assert engines.gpu.said().endswith("slow: a lab on several hosts has no MPS daemon.")
+
+
+@pytest.mark.parametrize(("patience", "asked_again"), [(60.0, True), (0.0, False)])
+def test_before_a_rank_is_ended_kernels_are_waited_for_and_not_for_ever(monkeypatch, patience, asked_again):
+    """Rank 1's are over when it is asked again; rank 2 does not answer, and rank 3 stands still."""
+    monkeypatch.setattr(shared_gpu, "CALMING", patience)
+    engines, asked = on(*["cuda:0"] * 4, mps="a daemon"), []
+
+    def ask(do, ranks, timeout):
+        asked.append((do, list(ranks)))
+        over = {0: {"over": True}, 1: {"over": len(asked) > 2}, 2: None}
+        return {r: over[r] if do == "kernels" else None for r in ranks}
+
+    engines.ask, engines.is_stopped = ask, lambda rank: rank == 3
+    engines.gpu.calm()
+    engines.gpu.calm()  # they have left, and have not joined again
+    first = [("abort", [0, 1, 2])]
+    assert asked == ([*first, ("kernels", [0, 1, 2]), ("kernels", [1])] if asked_again else first)
