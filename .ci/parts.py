@@ -45,7 +45,7 @@ class Family:
 SECOND = (
     "exercise_cells|faults_(clock|disk|files|memory)|flow|footprint|limits|race|shared_host|stop_anywhere|sweep|travel"
 )
-THIRD = r"faults_flood|guard_programs|lesson\d\w*|painter|surroundings|use|waits|wire"
+THIRD = r"faults_flood|guard_programs|lesson\d\w*|mps|painter|surroundings|use|waits|wire"
 FOURTH = "capstone|chaos|faults_(sleep|two_notebooks)|launchers|lesson14|no_trace|script"
 EXERCISES = r"tests/live/test_exercises\.py::"
 # In the order in which they start: what waits long, or is long, comes first, so that nothing long is left at the end.

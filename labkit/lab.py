@@ -164,7 +164,7 @@ class Lab:
 
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
-        self.reason = ""
+        self._reason = ""
         shell = get_ipython()
         STOP.watch(shell)
         try:
@@ -182,7 +182,7 @@ class Lab:
             self._magics = magic.register(shell, self._console, self.flow, self.wire, self.late)
             forgotten.watch(shell, self._engines)
         if wish.spread:
-            self.reason = f"{self.reason}\n{_where(self._engines)}"
+            self._reason = f"{self._reason}\n{_where(self._engines)}"
         print(self.reason)
 
     def _started(self, wish: Wish, failed: str = "") -> Engines:
@@ -192,9 +192,11 @@ class Lab:
         def choose(gpus: list[int]) -> tuple[int, str, list[int]]:
             nonlocal backend
             if wish.spread:
-                at, backend, self.reason = _choose_far(wish, wish.spread, gpus, failed)
+                at, backend, self._reason = _choose_far(wish, wish.spread, gpus, failed)
                 return len(at), backend, at
-            chosen, backend, self.reason = _choose(wish.n, wish.backend, gpus[0], failed)
+            chosen, backend, self._reason = _choose(wish.n, wish.backend, gpus[0], failed)
+            if backend == "nccl":
+                room.check_gpu(chosen, gpus[0])
             return chosen, backend, []
 
         shared = os.environ.get(SHARED) if wish.engines is None else None
@@ -217,6 +219,12 @@ class Lab:
             done()
 
     # -- what a learner calls -----------------------------------------------------------------------------------
+
+    @property
+    def reason(self) -> str:
+        """What `start()` says: how many ranks, with which backend, and why; how they share a GPU, where they do."""
+        assert self._engines is not None
+        return "\n".join(filter(None, [self._reason, self._engines.gpu.said()]))
 
     @property
     def n(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from labkit import LabError
@@ -51,6 +53,47 @@ def test_where_not_even_two_ranks_have_room_fewer_or_none_are_proposed(machine, 
     machine(tmp_path / "none", 100)
     with pytest.raises(LabError, match=r"and call start\(\) again\.$"):
         room.check(1)
+
+
+def gpus(monkeypatch, *free):
+    """A machine with GPUs that have so many MiB free, or with no nvidia-smi."""
+
+    def asked(command, **_):
+        if not free:
+            raise FileNotFoundError
+        return SimpleNamespace(returncode=0, stdout="".join(f"{mib}\n" for mib in free))
+
+    monkeypatch.setattr(room.subprocess, "run", asked)
+
+
+def test_ranks_on_gpus_need_more_of_the_hosts_memory(machine, tmp_path, monkeypatch):
+    gpus(monkeypatch)
+    machine(tmp_path, 2292)
+    room.check_gpu(4, 1)
+    machine(tmp_path / "less", 2291)
+    with pytest.raises(LabError, match=r"4 ranks need about 2\.238 GiB.* or call start\(2\)\.$"):
+        room.check_gpu(4, 1)
+
+
+def test_a_gpu_without_room_for_the_ranks_that_share_it_says_what_to_do(machine, tmp_path, monkeypatch):
+    machine(tmp_path, 99999)
+    gpus(monkeypatch, 4312)
+    room.check_gpu(4, 1)
+    gpus(monkeypatch, 4311)
+    with pytest.raises(LabError) as refused:
+        room.check_gpu(4, 1)
+    assert str(refused.value) == (
+        "A GPU has 4.21 GiB of its memory left, and the 4 ranks that share it need about 4.211 GiB before they hold "
+        'anything. Call start(3), or start(backend="gloo") for CPU ranks.'
+    )
+    gpus(monkeypatch, 20000, 1000)
+    room.check_gpu(2, 2)
+    with pytest.raises(
+        LabError, match=r'End what else runs there \(nvidia-smi names it\), or call start\(backend="gloo"\) '
+    ):
+        room.check_gpu(4, 2)
+    gpus(monkeypatch, "[N/A]")
+    room.check_gpu(4, 1)
 
 
 VERSION_2 = "0::/user/learner\n"

@@ -22,6 +22,7 @@ from labkit.cluster.memory import Memory
 from labkit.cluster.process import Process
 from labkit.cluster.processes import HEARING, Processes
 from labkit.cluster.run import ANSWER, Running, Watch, run
+from labkit.cluster.shared_gpu import SharedGpu
 from labkit.cluster.stop import STOP
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
@@ -74,11 +75,12 @@ class Engines:
         self._ids: list[int] = []
         self._held: dict[int, Process | FarProcess] = {}  # others are only reached through their agents
         self._at: list[int] = []  # the number of each rank's host, where there are several
-        self._gpus: list[int] = []  # of each host
         self._ended: dict[int, str] = {}
         self._memory = Memory()
         self._store: Path | None = None
+        self._joins = 0
         self._why = ""  # the ranks could not be joined, in their own words
+        self.gpu = SharedGpu(self)
 
     # -- coming and going ---------------------------------------------------------------------------------------
 
@@ -87,8 +89,9 @@ class Engines:
         """Start a cluster; `choose(gpus)` decides on the ranks once torch has been asked for the GPUs of each host."""
         self = cls(limit, processes)
         try:
-            self._gpus = self.processes.start(say)
-            n, self.backend, self._at = choose(self._gpus)
+            gpus = self.processes.start(say)
+            n, self.backend, self._at = choose(gpus)
+            self.gpu.begin(self._at or [0] * n, gpus)
             say(f"Starting {n} ranks …")
             self._ids = self.processes.new_engines(n, self._at)
             say("Joining the process group …")
@@ -108,8 +111,9 @@ class Engines:
     def begin(cls, limit: float, shared: Processes, choose: Choose) -> Engines:
         """Fork new engines in a cluster that another process shares, and end those of the notebook before."""
         self = cls(limit, shared)
-        self._gpus = self.processes.gpus()
-        n, self.backend, _ = choose(self._gpus)
+        gpus = self.processes.gpus()
+        n, self.backend, _ = choose(gpus)
+        self.gpu.begin([0] * n, gpus)
         old = self.client.ids
         self._ids = self.processes.new_engines(n)
         self.processes.end(old)
@@ -240,6 +244,10 @@ class Engines:
             where |= self.ask("where", silent, 0.1)
         return where
 
+    def old(self) -> list[int]:
+        """The ranks that have joined the others before."""
+        return [r for r in range(self.n) if r not in self._fresh]
+
     def replace(self) -> list[int]:
         """Start a new engine for each dead rank, under the same rank; the group is joined separately."""
         gone = sorted(self.dead())
@@ -262,11 +270,14 @@ class Engines:
 
     def kill(self, rank: int) -> None:
         """End a rank that neither answers nor lets itself be interrupted; on another host, by its agent."""
+        self.gpu.calm()
         if rank in self._held:
             self._held[rank].send(signal.SIGKILL)
             self.await_end(rank)
         elif self.ask("end", [rank], 1.0)[rank]:
             self._ended[rank] = "SIGKILL"
+        elif not self.members:
+            raise JoinError(self._why)
         else:
             m = self.members[rank]
             raise LabError(
@@ -291,12 +302,24 @@ class Engines:
         if store is None:
             return False
         at = self._at or [0] * self.n
-        shares = [self.backend == "nccl" and at.count(h) > self._gpus[h] for h in at]
+        shares = self.gpu.shares(at)
         limit = max(60.0, 10 * self.limit)
         args = {
-            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.guarded)
+            r: (
+                r,
+                self.n,
+                self.backend,
+                store,
+                limit,
+                at[:r].count(h),
+                shares[r],
+                self.gpu.direct,
+                self._joins,
+                self.guarded,
+            )
             for r, h in enumerate(at)
         }
+        self._joins += 1
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
             self._why = _reason(outcome)
@@ -310,6 +333,7 @@ class Engines:
             if m.rank not in self._held and (process := self.processes.hold(m.engine, m.pid, m.place)):
                 self._held[m.rank] = process
         self.joined = True
+        self.gpu.joined()
         return True
 
     def _meeting_place(self) -> str | None:
@@ -327,11 +351,13 @@ class Engines:
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
-        for _ in range(4):
+        for attempt in range(4):
+            self.gpu.end_lost()
             self._fresh |= set(self.replace())
             if self.join():
                 replaced, self._fresh = sorted(self._fresh), set()
                 return replaced
+            self.gpu.try_otherwise(self._why, again=attempt > 0)
         if disk := self.processes.full_disk():
             raise LabError(
                 f"The ranks cannot be joined: the disk under {disk} is full. "
@@ -345,7 +371,8 @@ class Engines:
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):
-            row["device"] += f" (shared by {on.count(its)} ranks)" if on.count(its) > 1 else ""
+            how = "under MPS" if self.gpu.under_mps else "by turns"
+            row["device"] += f" (shared by {on.count(its)} ranks {how})" if on.count(its) > 1 else ""
         return [{**row, **(memory[row["rank"]] or {})} for row in facts]
 
 

@@ -19,6 +19,7 @@ from labkit.errors import LabError
 # Gloo and NCCL would otherwise listen on another address of the host.
 # NCCL's RAS would answer every user of the host at one port for all.
 # torch's watchdog and monitor would end a rank that waits, or write files: the lab itself frees it, and it lives on.
+# torch would warn of single sends and receives, which a lesson makes on purpose.
 # A warning that is an error would end an engine while it starts: ipykernel and ipyparallel warn about each other.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -32,6 +33,7 @@ ENVIRONMENT = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "PYTHONWARNINGS": "",
 }

@@ -33,7 +33,9 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
     out_of_step = broken or _differ([groups[r]["steps"] for r in ran if r in groups])
-    if not (lost or busy or out_of_step or engines.dead() or not all(g["joined"] for g in groups.values())):
+    apart = not all(g["joined"] for g in groups.values())
+    gone = engines.dead() or engines.gpu.lost() or engines.gpu.daemon_died()
+    if not (lost or busy or out_of_step or gone or apart):
         return []
     replaced = engines.heal()
     notes += given_back(engines, replaced)
@@ -56,15 +58,16 @@ def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
 
 
 def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
-    """Let replaced ranks have the definitions of the cells that ran on them; what became of these ranks."""
+    """Let replaced ranks have the definitions of the cells that ran on them; why they were ended, what they have."""
+    why = engines.gpu.told()
     if not replaced:
-        return []
+        return why
     cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}
     outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
     if outcome.ended:
         engines.heal()
     anew = alike({r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced})
-    return [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
+    return why + [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
 
 
 def _anew(back: list[str], lost: list[str]) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import place
+from labkit.cluster import mps
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
 from labkit.cluster.host import SEAT
 from labkit.cluster.hosts import FarProcess, Hosts
@@ -86,6 +87,7 @@ class Processes:
         self.launcher = "labkit" if spread else launcher
         self.spread, self.given = spread, config
         self.hosts: Hosts | None = None
+        self.mps: mps.Mps | None = None  # under which ranks share a GPU
         self.owner = True
         self._far: dict[int, FarProcess] = {}  # engines on other hosts
         self._seats = 0
@@ -262,6 +264,29 @@ class Processes:
         return self.run.path.parent if hasattr(self, "run") and self.run.full() else None
 
     # -- engines ------------------------------------------------------------------------------------------------
+
+    def share(self, ranks: int) -> None:
+        """Let engines that are started from now on share a GPU under an MPS daemon, so many on each.
+
+        Raises `mps.NoDaemonError` where there can be none; they then take turns, as with `take_turns`.
+        """
+        self.take_turns()
+        self.mps = mps.begin(self.run)
+        self._environment.update(self.mps.environment(ranks))
+
+    def take_turns(self) -> None:
+        """Let engines that are started from now on take turns on a GPU: end the daemon, where one was begun here."""
+        if self.mps is not None:
+            self.mps.end()
+            self.mps = None
+        for name in mps.NAMES:
+            self._environment.pop(name, None)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """What engines have in their environment beside their parent's."""
+        environment: dict[str, str] = self.cluster.config.EngineLauncher.environment
+        return environment
 
     def new_engines(self, n: int, at: Sequence[int] = ()) -> list[int]:
         """Start n engines, where there are several hosts on those with the numbers `at`; their ids in this order.

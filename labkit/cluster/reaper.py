@@ -2,8 +2,9 @@
 
 A process of its own, so that it outlives whatever kills the notebook's kernel. It watches the owner through
 a pidfd; on the owner's death, or on SIGTERM, it ends every process of this user that carries the run's
-random tag in its environment, then removes the run directory. Where the owner is the process of another host, which
-nobody sees, it wakes one that stands still. It imports nothing of labkit and no package.
+random tag in its environment, then lets the run's MPS daemon quit, where there is one, and removes the run directory.
+Where the owner is the process of another host, which nobody sees, it wakes one that stands still. It imports nothing of
+labkit and no package.
 """
 
 import contextlib
@@ -20,6 +21,9 @@ UNWINDING = 4  # seconds that they may take to end it, once they are told to; mp
 MOMENTS = 1000  # milliseconds that an exec may take
 AWAKE = 1  # seconds between two looks whether the owner stands still
 STILL = 3  # looks after which one that stands still is woken: it may be meant to, for a moment
+MPS = "nvidia-cuda-mps-control"  # starts a daemon, and passes commands on to it
+MPS_FOLDER = "mps"  # in the run directory: where the daemon is, or a link to it
+ANSWER = 5  # seconds in which the daemon answers a command, on a busy machine
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
 
@@ -111,14 +115,47 @@ def end_all(tag, grace=GRACE):
 
 
 def end_launched(tag):
-    """End the commands that started processes on other hosts: those end with the owner, and their commands with them.
+    """End what ends by itself once the ranks have: commands that started them on other hosts, an MPS daemon.
 
-    One that is ended before them ends them without mercy, and what they were about to clean up stays.
+    A command that is ended before them ends them without mercy, and what they were about to clean up stays.
     """
     deadline = time.monotonic() + PATIENCE
     while send(tag) and time.monotonic() < deadline:
         time.sleep(0.02)
     end_all(tag, UNWINDING)
+
+
+def ask_mps(folder, command):
+    """Give the MPS daemon of this folder a command; whether it has answered."""
+    import subprocess  # most runs have no such daemon
+
+    try:
+        asked = subprocess.run(
+            [MPS],
+            input=command.encode() + b"\n",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder},
+            timeout=ANSWER,
+            start_new_session=True,  # Stop is for the kernel
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0
+
+
+def end_mps(folder, tag):
+    """Let the MPS daemon of this folder quit, which it does when its last client has ended; end it where it does not.
+
+    What it carries is the tag of what ends after the ranks. The folder may be a link to it.
+    """
+    real = os.path.realpath(folder)
+    if os.path.isdir(real):
+        ask_mps(real, "quit")
+    end_launched(tag)
+    shutil.rmtree(real, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(folder)
 
 
 def owner_is_gone(owner, timeout):
@@ -198,7 +235,7 @@ def main():
     for _ in range(unfinished):
         time.sleep(0.1)
         end_all(tag)
-    end_launched(tag.replace(b"LABKIT_RUN=", b"LABKIT_LAUNCHED=", 1))
+    end_mps(os.path.join(rundir, MPS_FOLDER), tag.replace(b"LABKIT_RUN=", b"LABKIT_LAUNCHED=", 1))
     shutil.rmtree(rundir, ignore_errors=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 
 from labkit import words
@@ -11,20 +13,51 @@ from labkit.errors import LabError
 MiB = 1 << 20
 LAB = 200 * MiB  # torch, once for all ranks, the controller and the kernel's client: benchmarks/start.py
 RANK = 60 * MiB  # of its own, with a small model in training
+CUDA = 523 * MiB  # of its own where it uses a GPU
+CONTEXT = 1078 * MiB  # on the GPU, before it holds a tensor; both were seen on an H200
+ANSWERING = 10.0  # seconds in which nvidia-smi must answer
 
 
-def check(ranks: int) -> None:
+def check(ranks: int, each: int = RANK) -> None:
     """Raise `LabError` where so many ranks have no room in memory; nothing where nobody says how much there is."""
     there, whose = min(_free(), default=(None, ""))
-    needed = LAB + ranks * RANK
+    needed = LAB + ranks * each
     if there is None or there >= needed:
         return
-    fewer = [n for n in (2, 1) if n < ranks and there >= LAB + n * RANK]
+    fewer = [n for n in (2, 1) if n < ranks and there >= LAB + n * each]
     raise LabError(
         f"{whose} has {words.nbytes(there)} of memory left, and {words.count(ranks, 'rank')} need about "
         f"{words.nbytes(needed)}. Close other notebooks (Kernel, Shut Down Kernel)"
         + (f", or call start({fewer[0]})." if fewer else " and call start() again.")
     )
+
+
+def check_gpu(ranks: int, gpus: int) -> None:
+    """The same for ranks that use GPUs: in the host's memory, and in that of the fullest GPU where they share it."""
+    check(ranks, CUDA)
+    free = [int(line) * MiB for line in _asked_gpus().split() if line.isdigit()]
+    each = -(-ranks // gpus)
+    if each == 1 or not free or min(free) >= each * CONTEXT:
+        return
+    fit = min(free) // CONTEXT * gpus
+    instead = f"Call start({fit}), or" if fit else "End what else runs there (nvidia-smi names it), or call"
+    raise LabError(
+        f"A GPU has {words.nbytes(min(free))} of its memory left, and the {each} ranks that share it need about "
+        f'{words.nbytes(each * CONTEXT)} before they hold anything. {instead} start(backend="gloo") for CPU ranks.'
+    )
+
+
+def _asked_gpus() -> str:
+    """MiB free on each GPU that the learner sees, a line for each; "" where nobody says."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        asked = subprocess.run(
+            [*command, *(["-i", chosen] if chosen else [])], capture_output=True, text=True, timeout=ANSWERING
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout if asked.returncode == 0 else ""
 
 
 def _free() -> Iterator[tuple[int, str]]:

@@ -179,6 +179,7 @@ class Running:
         """
         engines, self.freed = self.engines, moment.now()
         if signal not in (None, 0, "SIGINT"):
+            engines.gpu.calm()
             engines.signal(self.pending(), signal)
         for r, w in self.where.items():
             if w == STOPPED:

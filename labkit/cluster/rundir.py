@@ -11,11 +11,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.cluster.reaper import MPS_FOLDER
 from labkit.cluster.reaper import __file__ as REAPER
 from labkit.errors import LabError
 
 TAG = "LABKIT_RUN"  # in the environment of every process of a run: what the reaper looks for
-LAUNCHED = "LABKIT_LAUNCHED"  # with the same value, in that of commands which start processes on other hosts
+LAUNCHED = "LABKIT_LAUNCHED"  # with the same value, in that of what ends after the ranks: commands, an MPS daemon
 NEEDED = 32 << 20  # bytes: logs and rendezvous files stay far below
 LEAST = 64 << 10  # bytes: less counts as a full disk
 SOCKET_PATH_LIMIT = 100  # a Unix socket's path may hold 107 bytes
@@ -36,6 +37,11 @@ class RunDir:
     def sockets(self) -> str:
         """How the names of the controller's Unix sockets begin: a colon and a number follow."""
         return str(self.path / "zmq")
+
+    @property
+    def mps(self) -> str:
+        """Where the run's MPS daemon has its sockets, or a link to it."""
+        return str(self.path / MPS_FOLDER)
 
     @property
     def address(self) -> str:

@@ -108,7 +108,7 @@ def where(engines: Engines, ranks: Sequence[int]) -> str:
     hosts = {m.host for m in members}
     backend = NAMES.get(members[0].backend, members[0].backend)
     kind = "GPU" if members[0].device.startswith("cuda") else "CPU"
-    shared = sharing.said([m.processor for m in members])
+    shared = sharing.said([m.processor for m in members], engines.gpu.under_mps)
     here = hosts == {os.uname().nodename} and hasattr(os, "sched_getaffinity")
     cores = f" with {len(os.sched_getaffinity(0))} cores" if here and kind == "CPU" else ""
     many = shared or f"{len(ranks)} {kind} ranks"

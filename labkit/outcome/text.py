@@ -95,7 +95,8 @@ def shorten(evalue: str) -> str:
     """
     text = ANSI.sub("", evalue)
     text = re.split(
-        r"\.?\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in ",
+        r"\.?\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in |"
+        r"\s*Search for `cuda|\s*CUDA kernel errors might be ",
         text,
     )[0]
     text = re.sub(r"\[?[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)

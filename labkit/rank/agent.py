@@ -42,6 +42,7 @@ from labkit.rank import (
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
+from labkit.rank.kernels import kernels
 from labkit.rank.memory import peak
 from labkit.rank.names import add_newest
 from labkit.rank.spans import span
@@ -118,7 +119,16 @@ def stay() -> None:
 
 
 def prepare(
-    rank: int, world_size: int, backend: str, store: str, limit: float, local: int, shares: bool, guarded: bool
+    rank: int,
+    world_size: int,
+    backend: str,
+    store: str,
+    limit: float,
+    local: int,
+    shares: bool,
+    direct: int,
+    nth: int,
+    guarded: bool,
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     descriptors.spare("this rank")
@@ -129,7 +139,7 @@ def prepare(
     ended.install(shell())
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
-    facts = group.join(rank, world_size, backend, store, limit, local, shares)
+    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct, nth)
     _note_counts()
     device = torch.device(facts["device"])
     given.give(
@@ -340,6 +350,7 @@ ACTIONS = {
     "end": end,
     "memory": memory,
     "groups": groups,
+    "kernels": kernels,
     "ended": ended.last,
     "records": recorder.records,
 }

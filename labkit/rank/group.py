@@ -61,13 +61,15 @@ def join(
     limit: float,
     local: int = 0,
     shares: bool = False,
+    direct: int = 0,
     nth: int = 0,
 ) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
-    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others. `nth` counts the lab's joins:
-    no group has a name that an aborted one had, of which NCCL may still be letting go.
+    counts the ranks of one host: it chooses the GPU, which the rank `shares` with others, by NCCL's own paths where
+    NCCL has these for so many ranks of one GPU (`direct`). `nth` counts the lab's joins: no group has a name that an
+    aborted one had, of which NCCL may still be letting go.
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
@@ -81,7 +83,8 @@ def join(
     _to_store.update(connected_sockets() - before)
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
-    os.environ.update(sharing.settings(rank) if shares else {})
+    direct = direct if direct and torch.cuda.nccl.version() >= sharing.MANY_A_GPU else 0
+    os.environ.update(sharing.settings(rank, direct) if shares else {})
     with guard.world("" if store.startswith(TCP) else store):
         dist.init_process_group(
             BACKENDS.get(backend, backend),
@@ -94,13 +97,13 @@ def join(
         )
     world = distributed_c10d._get_default_group()
     _world = weakref.ref(world)
-    for kind in (
-        "cpu",
-        "cuda",
-    ):  # torch knows them of a process's first world only, and crashes where it splits another
+    for kind in ("cpu", "cuda"):  # a group split off needs them, and torch fills them in for a process's first world
         with contextlib.suppress(RuntimeError, AttributeError):  # it has no such backend, or none with options
             world._get_backend(torch.device(kind)).options.global_ranks_in_group = list(range(world_size))
     _counted = backend not in BACKENDS and _counts()
+    if direct:  # what does not fit on the GPU together hangs, and only in the first call: now, while that can be mended
+        dist.barrier()
+        torch.cuda.synchronize(device)
     set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
     set_timeout(timedelta(seconds=limit), None)
     return {

@@ -72,7 +72,7 @@ class MeetingStore(dist.Store):
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         may_oversleep(0)
-        patience = timeout or self.timeout  # torch keeps the second: its C++ sets it without asking us
+        patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
         deadline = time.monotonic() + patience.total_seconds()
         while not self.store.check(keys):
             if self.aborted:
