@@ -42,7 +42,10 @@ FACTS = "(lab._engines.processes.cluster.controller.pids[0], [m.pid for m in lab
 
 
 class Learner:
-    """One learner, one notebook, one lab of `n` ranks; `detail` says more about the fault that is on."""
+    """One learner, one notebook, one lab of `n` ranks.
+
+    `detail` says more about the fault that is on; while the ranks are `anew`, none has variables that it must keep.
+    """
 
     n = N
     STARTS = f"from labkit import start\nlab = start({N}, timeout=2)"
@@ -53,7 +56,7 @@ class Learner:
         self.detail = ""
         self.said = ""
         self._may_die: set[int] = set()
-        self._anew = True  # all ranks are new
+        self.anew = True
         self._pids: list[int] = []
         self._token = 0
         self._marks = 0
@@ -69,7 +72,7 @@ class Learner:
         self.cell(self.STARTS, "")
         address = ast.literal_eval(self.notebook.value("str(lab.address)"))
         self.trace = Trace.of(address)
-        self._anew = True
+        self.anew = True
 
     def stop(self) -> None:
         """End the lab; nothing of it may be left."""
@@ -168,7 +171,7 @@ class Learner:
         answers = ast.literal_eval(cell.result)
         for r, (got, token, pid) in enumerate(answers):
             assert got == asked.want[r], f"WRONG on rank {r}: {got} instead of {asked.want[r]} after\n{asked.code}"
-            if self._anew:
+            if self.anew:
                 continue
             if pid == self._pids[r]:
                 assert token == self._token + r, f"rank {r} lost its variables: {token}"
@@ -179,7 +182,7 @@ class Learner:
         facts = self.cell(f"lab.run('token = torch.tensor({self._token} + rank, device=device)')\n{FACTS}", "").result
         controller, self._pids = ast.literal_eval(facts)
         self.who = chaos_census.Who(self.notebook.pid, controller, self._pids)
-        self._anew, self._may_die, self.said = False, set(), ""
+        self.anew, self._may_die, self.said = False, set(), ""
 
     def census(self) -> chaos_census.Census:
         """Count what the lab has, once what starts late is there, and what nobody holds is collected."""

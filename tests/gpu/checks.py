@@ -24,7 +24,7 @@ import nbformat
 import psutil
 import pytest
 import torch
-from cells import ROOT, code_cells
+from cells import DIFFERS, ROOT, code_cells
 from chaos_lab import nothing_left
 
 from tests.gpu.conftest import ALONE, LAST, Check, OutOfTime, Seen
@@ -35,6 +35,7 @@ from tests.gpu.lane import (
     LIMIT,
     MARK,
     MODES,
+    MPS,
     NO_GPU,
     ONLY_GPU,
     SIDE,
@@ -70,18 +71,24 @@ def started(lane: Lane) -> float:
     who.start()
     took = time.monotonic() - began
     who.right()
-    memory = re.findall(r"memory=(\S+ \S+)", who.cell("lab", "").result)
+    table = who.cell("lab", "").result
     gpu = "" if CPU else f", {(_gpu_used() - before) / N:,.0f} MiB on the GPU"
-    lane.note = f"a rank has {max(memory)} on the host{gpu}"
+    memory = ", ".join(sorted(set(re.findall(r"memory=(.*)", table))))
+    lane.note = (
+        f"{' '.join(sorted(set(re.findall('device=(.*) backend', table))))}; a rank has {memory} on the host{gpu}"
+    )
     who.px("import os", "")
     pipes = ast.literal_eval(who.cell("lab.pull(\"os.environ.get('CUDA_MPS_PIPE_DIRECTORY', '')\")", "").result)
     if lane.mode != SIDE:
-        assert pipes == [""] * N, f"ranks use the MPS daemon at {pipes}"
+        assert pipes == [""] * N, f"ranks are with an MPS daemon, at {pipes}"
         return took
-    assert len(set(pipes)) == 1, f"{pipes} should be one"
-    assert pipes[0], "the lab's ranks take turns, and there is a program for a daemon"
+    assert pipes[0], f"ranks take turns, although {MPS} is here"
+    assert pipes == [pipes[0]] * N, f"ranks are with several MPS daemons, at {pipes}"
     folder = os.stat(pipes[0])
     assert (folder.st_uid, stat.S_IMODE(folder.st_mode)) == (os.getuid(), 0o700), "others may enter the daemon's folder"
+    asked = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipes[0]}
+    said = subprocess.run([MPS], input="get_server_list\n", env=asked, capture_output=True, text=True, timeout=20)
+    assert re.search(r"\d", said.stdout), f"the daemon has no server: {said.stdout}{said.stderr}"
     return took
 
 
@@ -165,7 +172,6 @@ def leftovers(lane: Lane) -> None:
 
 # -- lessons ----------------------------------------------------------------------------------------------------------
 
-GLOO_ALONE = "differs-with-nccl"  # the tag of a cell that ends otherwise with NCCL than is committed
 LESSONS = "as start() does"
 BOOKS = [*sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")), ROOT / "notebooks" / "capstone.ipynb"]
 REHEARSED = ("00", "04")
@@ -195,7 +201,7 @@ def lesson(path: Path) -> Callable[[Lane], None]:
         for cell in cells:
             shown = [o.ename for o in nb.cells[cell.index].outputs if o.output_type == "error"]
             want, got = "".join(shown), ended[cell.index].partition(":")[0]
-            if got != want and (CPU or GLOO_ALONE not in cell.tags):
+            if got != want and (CPU or DIFFERS not in cell.tags):
                 different.append(
                     f"cell {cell.index} ended {ended[cell.index] or 'well'} ({want or 'well'} is committed)"
                 )
@@ -223,7 +229,7 @@ def checks() -> Iterator[Check]:
     """Every check, in the order in which they begin."""
     for mode in MODES:
         why = cannot(mode)
-        yield Check("start", mode, started, 3, ALONE, why)
+        yield Check("start", mode, started, 2, ALONE, why)
         for size, said in ((4, "4 B"), (2**16, "64 KiB"), (2**20, "1 MiB"), (2**24, "16 MiB")):
             yield Check(f"all_reduce of {said}", mode, timed(size), 5, ALONE, why)
     for mode in MODES:
@@ -258,6 +264,6 @@ def about() -> str:
     return f"{names} (GPU, its memory, driver). {on}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}. {COUNTED}"
 
 
-@pytest.mark.parametrize("check", checks(), ids=str)
+@pytest.mark.parametrize("check", list(checks()), ids=str)
 def test_is_right(check: Check, seen: Seen):
     assert not seen.wrong, f"{check}, {len(seen.wrong)} of {check.times}: {seen.wrong}"

@@ -79,13 +79,16 @@ class Lane:
         self.until = 0.0
         self._who: OnDevice | None = None
         self._open = contextlib.ExitStack()
+        self._failed = 0  # times in a row that no lab was to be had
 
     @property
     def who(self) -> OnDevice:
-        """The learner at the notebook; all ranks have been right once."""
+        """The learner at the notebook, whose lab has started."""
         if self._who is None:
+            assert self._failed < 3, "no lab has started, three times in a row"
+            self._failed += 1
             self._who = self._open.enter_context(learner(MARK, OnDevice, **environment(self.mode)))
-            self._who.right()
+            self._failed = 0
         return self._who
 
     def close(self) -> None:
