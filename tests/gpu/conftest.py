@@ -127,14 +127,20 @@ class Runner:
                     raise
                 except Exception as error:
                     seen.wrong.append(f"{type(error).__name__}: {error}")
-                    try:
-                        lane.close()
-                    except Exception as more:
-                        seen.wrong[-1] += f", and then: {more}"
+                    seen.wrong[-1] += _end(lane)
         except OutOfTime as error:
             seen.left_out = str(error)
         seen.note = lane.note
         return seen
+
+
+def _end(lane: Any) -> str:
+    """End what a lane has after something was wrong; what is wrong with that too."""
+    try:
+        lane.close()
+    except Exception as error:
+        return f"\n{error}"
+    return ""
 
 
 # -- pytest ---------------------------------------------------------------------------------------------------------
@@ -172,10 +178,11 @@ def seen(check: Check, request: pytest.FixtureRequest, record_property: Callable
     return seen
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
     """Print the table, and write it into the file that the environment variable TABLE names."""
     config = terminalreporter.config
-    if config.option.collectonly or not (asked := config.stash.get(ROWS, [])):
+    asked = config.stash.get(ROWS, [])
+    if not asked or config.option.collectonly or exitstatus == pytest.ExitCode.USAGE_ERROR:
         return
     reports = {}
     for outcome in ("passed", "failed", "error", "skipped"):

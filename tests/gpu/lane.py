@@ -16,9 +16,11 @@ from pathlib import Path
 import torch
 from chaos_lab import Learner, learner
 
+from tests.live.notebook import ENOUGH
+
 N = 4
 LIMIT = 2  # seconds that a rank may wait
-HANGS = 30.0  # seconds after which a cell counts as hung
+HANGS = 30.0  # seconds after which a cell counts as hung, but for the start
 CPU = os.environ.get("DEVICE") == "cpu"
 GPUS = 0 if CPU else torch.cuda.device_count()
 MARK = "LABKIT_TEST_GPU"
@@ -66,8 +68,9 @@ class OnDevice(Learner):
     STARTS = f'from labkit import start\nlab = start({N}, "{"gloo" if CPU else "nccl"}", timeout={LIMIT})'
 
     def start(self) -> None:
-        self.notebook.enough = HANGS
+        self.notebook.enough = ENOUGH
         super().start()
+        self.notebook.enough = HANGS
 
 
 class Lane:

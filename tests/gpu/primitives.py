@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -169,15 +170,17 @@ PRIMITIVES: dict[str, tuple[str, Wants]] = {
 NOT_ON_GLOO = {"all_reduce PREMUL_SUM": "Gloo has no PREMUL_SUM", "split_group": "Gloo cannot split a group"}
 
 
-def primitive(code: str, wants: Wants) -> Callable[[Lane], None]:
+def primitive(code: str, wants: Wants) -> Callable[[Lane], float]:
     """The values on every rank, at two sizes."""
 
-    def run(lane: Lane) -> None:
+    def run(lane: Lane) -> float:
+        who, began = lane.who, time.monotonic()
         for size in SIZES:
-            lane.who.px(GIVEN.format(size=size) + code + AS_LISTS, "")
-            got = ast.literal_eval(lane.who.cell('print(lab.pull("y"))', "").stdout)
+            who.px(GIVEN.format(size=size) + code + AS_LISTS, "")
+            got = ast.literal_eval(who.cell('print(lab.pull("y"))', "").stdout)
             want = wants([[i % 5 + r + 1 for i in range(size)] for r in range(N)])
             for r in range(N):
                 assert got[r] == want[r], f"rank {r} has {str(got[r])[:80]} instead of {str(want[r])[:80]}"
+        return time.monotonic() - began
 
     return run
