@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.gpu import lane
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = "tests/gpu/checks.py"
@@ -119,11 +122,24 @@ def test_without_a_gpu_every_check_is_skipped_by_name_and_none_is_right():
     assert ran.returncode == 0, ran.stdout
     rows = re.findall(r"^\| (?!what|---).*$", ran.stdout, re.MULTILINE)
     assert len(rows) > 100
-    assert all(row.endswith("| 0 | 0 | 0 |  |  | skipped: no NVIDIA GPU here |") for row in rows)
+    assert all(row.endswith(f"| 0 | 0 | 0 |  |  | skipped: {lane.FINDS_NONE} |") for row in rows)
     for name in ("all_reduce AVG, in turns", "a rank is killed, side by side", "04-everyone, as start() does"):
         assert any(row.startswith(f"| {name.replace(', ', ' | ')} |") for row in rows)
     counted = f"{len(rows)} checks: 0 right, 0 wrong, 0 not run as often as they should be, {len(rows)} skipped."
     assert counted in ran.stdout
+
+
+def test_a_program_is_hidden_and_those_beside_it_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for folder, names in (("here", ("mps", "smi")), ("there", ("mps", "env"))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/here{os.pathsep}{tmp_path}/there{os.pathsep}{tmp_path}/nowhere")
+    path = lane.path_without("mps")
+    assert shutil.which("mps") == f"{tmp_path}/here/mps"
+    assert shutil.which("mps", path=path) is None
+    assert all(os.path.exists(shutil.which(name, path=path)) for name in ("smi", "env"))
+    assert path.endswith(f"{tmp_path}/nowhere")
 
 
 def test_no_other_run_of_the_tests_counts_these_checks():

@@ -128,7 +128,8 @@ def listeners(lane: Lane) -> None:
     assert not wide, f"reached from other machines, as (process, address, port): {wide}"
     ras = [each for each in found if each[2] == RAS]
     assert not ras, f"NCCL answers whoever asks, as (process, address, port): {ras}"
-    lane.note = f"{len(found)} sockets, all at {', '.join(sorted({each[1] for each in found}))}"
+    whose, where, _ = zip(*found, strict=True)
+    lane.note = f"{len(found)} sockets of {len(set(whose))} processes, all at {', '.join(sorted(set(where)))}"
 
 
 def _loopback(ip: str) -> bool:
@@ -230,7 +231,7 @@ def checks() -> Iterator[Check]:
     for mode in MODES:
         why = cannot(mode)
         for name, (code, wants) in PRIMITIVES.items():
-            yield Check(name, mode, primitive(code, wants), 2, cannot=why or (NOT_ON_GLOO.get(name, "") if CPU else ""))
+            yield Check(name, mode, primitive(code, wants), cannot=why or (NOT_ON_GLOO.get(name, "") if CPU else ""))
         yield Check("listeners", mode, listeners, cannot=why)
         for name, way in WAYS.items():
             needs = ONLY_GPU if "synchronize" in name else ""

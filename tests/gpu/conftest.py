@@ -151,8 +151,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _checks(session: pytest.Session) -> list[Check]:
-    given = (getattr(item, "callspec", None) for item in session.items)
-    return [spec.params["check"] for spec in given if spec and "check" in spec.params]
+    given = (item.callspec.params.get("check") for item in session.items if hasattr(item, "callspec"))
+    return [check for check in given if isinstance(check, Check)]
 
 
 @pytest.fixture(scope="session")

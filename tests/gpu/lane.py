@@ -28,7 +28,10 @@ MPS = "nvidia-cuda-mps-control"
 SIDE, TURNS, OWN, ON_CPU = "side by side", "in turns", "a GPU each", "CPU ranks"
 MODES = [ON_CPU] if CPU else [OWN] if GPUS >= N else [SIDE, TURNS]
 SYNC = "" if CPU else "torch.cuda.synchronize()"
-NO_GPU = "" if CPU or GPUS else "no NVIDIA GPU here"
+FINDS_NONE = (
+    f"torch {torch.__version__} finds no NVIDIA GPU here" if shutil.which("nvidia-smi") else "no NVIDIA GPU here"
+)
+NO_GPU = "" if CPU or GPUS else FINDS_NONE
 ONLY_GPU = "only a GPU has it" if CPU else ""
 
 
@@ -43,10 +46,10 @@ def environment(mode: str) -> dict[str, str]:
     always = {"LABKIT_QUIET": "1", "LABKIT_SHARED": "", "LABKIT_PROFILE": ""}
     if mode == ON_CPU:
         return always | {"CUDA_VISIBLE_DEVICES": ""}
-    return always | ({"PATH": _path_without(MPS)} if mode == TURNS else {})
+    return always | ({"PATH": path_without(MPS)} if mode == TURNS else {})
 
 
-def _path_without(program: str) -> str:
+def path_without(program: str) -> str:
     """PATH, with a folder of links in the place of each that has the program, which this folder lacks."""
     folders = []
     for folder in map(Path, os.get_exec_path()):
