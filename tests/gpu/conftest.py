@@ -126,8 +126,8 @@ class Runner:
                 except OutOfTime:
                     raise
                 except Exception as error:
-                    seen.wrong.append(f"{type(error).__name__}: {error}")
-                    seen.wrong[-1] += _end(lane)
+                    kind = "" if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: "
+                    seen.wrong.append(f"{kind}{error}{_end(lane)}")
         except OutOfTime as error:
             seen.left_out = str(error)
         seen.note = lane.note
@@ -147,6 +147,7 @@ def _end(lane: Any) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note the rows that were asked for."""
     session.config.stash[ROWS] = [(c.what, c.ranks) for c in _checks(session)]
 
 
