@@ -20,6 +20,9 @@ RUNS ?= 20
 SEED ?=
 FAULTS ?= 200
 ONLY ?=
+# What `make test-gpu` checks: a GPU, or with "cpu" itself, on CPU ranks; and a file for its table, besides the screen.
+DEVICE ?= gpu
+TABLE ?=
 
 BIN = $(VENV)/bin
 # Without bytecode, each of the hundred programs that the tests start would compile labkit for itself.
@@ -37,8 +40,8 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab back test test-all landed quick lint format test-notebooks test-browser test-oldest test-newest other soak \
-  again notebooks bench clean
+.PHONY: help lab back test test-all landed quick lint format test-notebooks test-browser test-gpu test-oldest test-newest \
+  other soak again notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +83,9 @@ test-notebooks: $(VENV)/.test ## run the notebooks and compare every output with
 
 test-browser: $(VENV)/.test ## use the workbook in JupyterLab, in a real Chromium
 	$(BROWSE) $(PYTEST) tests/browser
+
+test-gpu: $(VENV)/.test ## check on an NVIDIA GPU, in ten minutes, what CPUs cannot tell; ends with a table (TABLE=file)
+	DEVICE="$(DEVICE)" TABLE="$(TABLE)" $(PYTEST) tests/gpu/checks.py
 
 test-oldest: ## run the tests on the oldest versions, in .venv-oldest (PYTHON=python3.11)
 	$(MAKE) VENV=.venv-oldest PINS=.venv-oldest/pins.txt other

@@ -11,7 +11,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -42,31 +42,37 @@ FACTS = "(lab._engines.processes.cluster.controller.pids[0], [m.pid for m in lab
 
 
 class Learner:
-    """One learner, one notebook, one lab of `n` ranks; `detail` says more about the fault that is on."""
+    """One learner, one notebook, one lab of `n` ranks.
+
+    `detail` says more about the fault that is on; while the ranks are `anew`, none has variables that it must keep.
+    """
 
     n = N
     STARTS = f"from labkit import start\nlab = start({N}, timeout=2)"
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, **environment: str) -> None:
         self.place = place
         self.draw = Random(0)
         self.detail = ""
         self.said = ""
         self._may_die: set[int] = set()
-        self._anew = True  # all ranks are new
+        self.anew = True
         self._pids: list[int] = []
         self._token = 0
         self._marks = 0
-        own = place / "ipython"
-        self.notebook = Notebook(TMPDIR=str(place), IPYTHONDIR=str(own), LABKIT_PROGRESS=str(own / "work"))
-        self.start()
+        self.notebook = Notebook(**environment)
+        try:
+            self.start()
+        except BaseException:
+            self.notebook.close()
+            raise
 
     def start(self) -> None:
         """Start a lab, or get back the one that is running."""
         self.cell(self.STARTS, "")
         address = ast.literal_eval(self.notebook.value("str(lab.address)"))
         self.trace = Trace.of(address)
-        self._anew = True
+        self.anew = True
 
     def stop(self) -> None:
         """End the lab; nothing of it may be left."""
@@ -160,12 +166,12 @@ class Learner:
     def right(self) -> None:
         """A random correct program gives the right results; variables are kept, and each death was told."""
         asked = draw_round(self.draw, self.n)
-        pull = "lab.pull(\"[got, globals().get('token'), __import__('os').getpid()]\")"
+        pull = "lab.pull(\"[got, token.tolist() if 'token' in globals() else None, __import__('os').getpid()]\")"
         cell = self.cell(f"lab.run({asked.code!r})\n{pull}", "")
         answers = ast.literal_eval(cell.result)
         for r, (got, token, pid) in enumerate(answers):
             assert got == asked.want[r], f"WRONG on rank {r}: {got} instead of {asked.want[r]} after\n{asked.code}"
-            if self._anew:
+            if self.anew:
                 continue
             if pid == self._pids[r]:
                 assert token == self._token + r, f"rank {r} lost its variables: {token}"
@@ -173,10 +179,10 @@ class Learner:
                 assert r in self._may_die, f"rank {r} died for no reason:\n{self.said}"
                 assert "anew" in self.said, f"nobody told that rank {r} died:\n{self.said}"
         self._token = 1000 * self.draw.randrange(1, 1000)
-        facts = self.cell(f"lab.run('token = {self._token} + rank')\n{FACTS}", "").result
+        facts = self.cell(f"lab.run('token = torch.tensor({self._token} + rank, device=device)')\n{FACTS}", "").result
         controller, self._pids = ast.literal_eval(facts)
         self.who = chaos_census.Who(self.notebook.pid, controller, self._pids)
-        self._anew, self._may_die, self.said = False, set(), ""
+        self.anew, self._may_die, self.said = False, set(), ""
 
     def census(self) -> chaos_census.Census:
         """Count what the lab has, once what starts late is there, and what nobody holds is collected."""
@@ -185,17 +191,27 @@ class Learner:
 
 
 @contextlib.contextmanager
-def learner(mark: str):
-    """A learner in a place of its own; afterwards nothing of the kernel, the lab or their files may be left."""
+def nothing_left(mark: str, **environment: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A place, and the environment of a kernel in it; afterwards no process or file of the kernel's may be left."""
     with tempfile.TemporaryDirectory(prefix="chaos-", dir="/tmp") as name:
-        os.environ[mark] = name
-        who = Learner(Path(name))
+        own = f"{name}/ipython"
+        yield (
+            Path(name),
+            {mark: name, "TMPDIR": name, "IPYTHONDIR": own, "LABKIT_PROGRESS": f"{own}/work", **environment},
+        )
+        gone = eventually(lambda: not carrying(f"{mark}={name}"))
+        left = [" ".join(p.cmdline()) for p in carrying(f"{mark}={name}")] if not gone else []
+        assert not left, f"left at the end: {left}"
+        files = eventually(lambda: not list(Path(name).glob("labkit-*")))
+        assert files, f"left at the end: {list(Path(name).glob('labkit-*'))}"
+
+
+@contextlib.contextmanager
+def learner(mark: str, kind: type[Learner] = Learner, **environment: str) -> Iterator[Learner]:
+    """A learner of this kind in a place of its own, of whom nothing may be left."""
+    with nothing_left(mark, **environment) as (place, theirs):
+        who = kind(place, **theirs)
         try:
             yield who
         finally:
             who.notebook.close()
-            gone = eventually(lambda: not carrying(f"{mark}={name}"))
-            left = [" ".join(p.cmdline()) for p in carrying(f"{mark}={name}")] if not gone else []
-            assert not left, f"left at the end: {left}"
-            files = eventually(lambda: not list(Path(name).glob("labkit-*")))
-            assert files, f"left at the end: {list(Path(name).glob('labkit-*'))}"

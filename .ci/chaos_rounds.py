@@ -50,7 +50,10 @@ def _call(draw: Random, name: str, members: list[int]) -> tuple[list[str], list[
     length = size * n if chunked else size
     xs: list[Any] = [[(seed + 7 * r + i * i) % 5 - 2 for i in range(length)] for r in range(n)]
     made = f"({seed} + 7 * {members}.index(rank) + torch.arange({length}) ** 2) % 5 - 2"
-    lines = [f"x = ({made}).to(torch.{dtype})", *CALLS[name].format(root=members[root], op=op, n=n).splitlines()]
+    lines = [
+        f"x = ({made}).to(device, torch.{dtype})",
+        *CALLS[name].format(root=members[root], op=op, n=n).splitlines(),
+    ]
     if chunked:
         xs = [[x[i * size : (i + 1) * size] for i in range(n)] for x in xs]
     results = _means(name, xs, root, op)
@@ -87,6 +90,7 @@ CALLS = {
     "all_to_all": "out = torch.empty_like(x)\ndist.all_to_all_single(out, x, group=group)\n"
     "got.append([o.tolist() for o in out.chunk({n})])",
     "shift": "me, out = dist.get_rank(group), torch.empty_like(x)\n"
-    "sent = dist.isend(x, group=group, group_dst=(me + 1) % {n})\n"
-    "dist.recv(out, group=group, group_src=(me - 1) % {n})\nsent.wait()\ngot.append(out.tolist())",
+    "ops = [dist.P2POp(dist.isend, x, group=group, group_peer=(me + 1) % {n})]\n"
+    "ops += [dist.P2POp(dist.irecv, out, group=group, group_peer=(me - 1) % {n})]\n"
+    "for work in dist.batch_isend_irecv(ops): work.wait()\ngot.append(out.tolist())",
 }

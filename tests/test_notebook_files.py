@@ -8,6 +8,7 @@ import lint_notebooks
 import nbformat
 import normal_form
 import pytest
+from cells import DIFFERS
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 START = new_code_cell("from labkit import start\n\nlab = start()")
@@ -122,14 +123,14 @@ def test_a_file_that_is_not_in_normal_form_is_named(nb: nbformat.NotebookNode, f
     assert message
 
 
-def test_a_cell_that_raises_on_nccl_only_need_not_raise_here():
-    tags = ("raises-exception", "raises-on-nccl")
-    assert list(normal_form.faults(normal_form.serialised(executed("f()", tags=tags)))) == []
-
-
 def test_a_cell_that_may_show_nothing_needs_no_output():
     for source in ("x = 1", "f()", "lab.stop()", "%%capture\nprint(1)", "%time x", "%%px\ny = x"):
         assert list(normal_form.faults(normal_form.serialised(executed(source)))) == [], source
+
+
+def test_a_cell_that_raises_with_nccl_alone_shows_that_it_did_not():
+    nb = executed("f()", tags=(DIFFERS, "raises-exception"))
+    assert list(normal_form.faults(normal_form.serialised(nb))) == []
 
 
 def test_the_rest_of_a_files_form_is_held_too():

@@ -42,6 +42,8 @@ class Cell:
 class Notebook:
     """A kernel and the cells run in it, one after another; the kernel ends with the `with` block."""
 
+    enough = ENOUGH
+
     def __init__(self, **environment: str) -> None:
         self._place = tempfile.TemporaryDirectory(prefix="kernel-")
         # No TCP ports: Jupyter only looks for free ones, and somebody else may have one before the kernel does.
@@ -86,7 +88,7 @@ class Notebook:
     def wait(self, message: str) -> Cell:
         """Collect the outputs of a cell that was sent."""
         cell = Cell()
-        deadline = time.monotonic() + ENOUGH
+        deadline = time.monotonic() + self.enough
         while True:
             try:
                 heard = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
