@@ -46,7 +46,8 @@ def watch() -> None:
     destroy = dist.destroy_process_group
 
     def told(*args: Any, **kwargs: Any) -> None:
-        seen = (c for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN)
+        every = psutil.net_connections("inet")  # a process's own has another name in psutil 5
+        seen = (c for c in every if c.pid == os.getpid() and c.status == psutil.CONN_LISTEN)
         print(LISTENS, *sorted({c.laddr.ip for c in seen}), file=sys.stderr, flush=True)
         destroy(*args, **kwargs)
 

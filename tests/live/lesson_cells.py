@@ -13,6 +13,12 @@ import labkit
 from labkit import CellError, exercises
 from tests.notebooks import NOTEBOOKS, cells
 
+# On a GPU an optimizer steps all its tensors at once, unless told not to, which plain tensors beside DTensors cannot.
+STEP_AS_ON_A_GPU = """
+from torch.optim import optimizer as _torchs
+
+_torchs._get_foreach_kernels_supported_devices = lambda: ["cpu"]
+"""
 NOT_HERE = ("lab = start(", "lab.stop(", "lab.exercise(", "lab.check(", "lab.progress(")
 
 
@@ -25,8 +31,9 @@ def run_cells(lab: labkit.Lab, lesson: str, notebook: bool = False) -> Iterator[
     """Each cell that runs on ranks, in its order, and what every rank has printed in it ("" where it did not run).
 
     With `notebook`, cells of the notebook's own process run as well; questions are asked there, and nobody answers.
-    A cell that the lesson expects to raise must raise, and is not among the others.
+    A cell that the lesson expects to raise must raise, and is not among the others. Optimizers step as on a GPU.
     """
+    lab.run(STEP_AS_ON_A_GPU)
     mine = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
     space: dict[str, Any] = {"lab": lab, "Predict": labkit.Predict, "Choose": labkit.Choose}
     written = set()

@@ -7,8 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 from tests.live.processes import Trace
+from tests.live.versions import GLOOS_LOOP
 
-OF_A_GROUP = {"gloo_tcp_loop": 1, "pt_gloo_runloop": 2}  # threads by which Gloo connects, and carries out
+GROUPS = 2  # the world and one more
+OF_A_GROUP = {**dict.fromkeys(GLOOS_LOOP, 1), "pt_gloo_runloop": 2}  # threads by which Gloo connects, and carries out
 OF_SOCKETS = 4  # ZeroMQ's two, of the engine and of the kernel in it
 OF_PYTHON = 6  # the main one; ipykernel's for output, control, heart, shell and history
 WORKSHOP = 40
@@ -42,10 +44,11 @@ threads = torch.get_num_threads()""")
     for row in lab.status():
         found = threads(row["pid"])
         for name, each in OF_A_GROUP.items():
-            assert found.pop(name) == 2 * each  # the world and one group
+            assert found.pop(name) == GROUPS * each
         sockets = sum(found.pop(name) for name in list(found) if name.startswith("ZMQbg"))
         assert sockets <= OF_SOCKETS
-        assert found.total() <= OF_PYTHON, found
+        nameless = 0 if GLOOS_LOOP else GROUPS
+        assert found.total() <= OF_PYTHON + nameless, found
 
 
 def test_the_other_processes_of_a_lab_have_few_threads_however_many_cores_there_are(lab):

@@ -149,6 +149,8 @@ def cheapest_chain(widths, tokens, ranks):
 """
     ],
 }
+TORCH = metadata.version("torch")
+OLD = TORCH.startswith("2.11.")  # its DTensor cannot run the annotated transformer
 EACH = [(name, source) for name, sources in OTHER_WAYS.items() for source in sources]
 
 
@@ -181,15 +183,11 @@ def script(tmp_path_factory):
 @pytest.mark.slow
 def test_every_way_of_the_script_has_the_losses_of_one_process(script):
     said = losses(script)
-    assert list(said) == [
-        "tied, one process",
-        "tied, both ends cut",
-        "one process",
-        "columns, then rows",
-        "every matrix cut",
-    ]
+    annotated = [] if OLD else ["columns, then rows", "every matrix cut"]
+    assert list(said) == ["tied, one process", "tied, both ends cut", "one process", *annotated]
     assert said["tied, both ends cut"] == pytest.approx(said["tied, one process"], abs=2e-6)
-    for way in ("columns, then rows", "every matrix cut"):
+    assert ("as DTensors: not with torch 2.11" in "\n".join(script)) == OLD
+    for way in annotated:
         assert said[way] == pytest.approx(said["one process"], abs=2e-6)
     assert said["one process"][-1] < said["one process"][0] - 0.1, "it learns"
     off = [float(x) for x in re.findall(r"off by ([\d.e+-]+)", script[0])]
@@ -210,22 +208,23 @@ def test_the_cells_print_the_losses_that_the_script_prints_and_the_collectives_t
         r"  forward  (\{.*\}) *\n  backward (\{.*\})\n  gradients laid out .*: (\d+) "
     )
     trained = re.findall(pattern, said, re.MULTILINE)
-    assert [name for name, *_ in trained] == ["one process", "columns_then_rows", "every_matrix", "thoughtless"]
+    annotated = [] if OLD else ["columns_then_rows", "every_matrix", "thoughtless"]
+    assert [name for name, *_ in trained] == ["one process", *annotated]
     for _, found, error, *_ in trained:
         assert numbers(found) == pytest.approx(right["one process"][:2], abs=2e-6)
         assert float(error) < 1e-12
     forward = {name: ast.literal_eval(counts) for name, _, _, counts, *_ in trained}
     assert forward["one process"] == {}
-    torchs = metadata.version("torch")
-    if torchs.startswith("2.13."):
+    if TORCH.startswith("2.13."):
         assert forward["columns_then_rows"]["all_reduce"] == 5
         assert "all_reduce" not in forward["every_matrix"]
         assert forward["every_matrix"]["reduce_scatter_tensor"] == 5
-    if torchs.startswith("2.15."):  # as the text says
+    if TORCH.startswith("2.15."):  # as the text says
         assert forward["columns_then_rows"] == {"all_reduce": 1, "all_gather_into_tensor": 12}
         assert "all_reduce" not in ast.literal_eval(trained[1][-2])
-    assert sum(forward["thoughtless"].values()) > 2 * sum(forward["columns_then_rows"].values())
-    assert int(trained[1][-1]) > 0, "gradients laid out differently from their weights"
+    if not OLD:
+        assert sum(forward["thoughtless"].values()) > 2 * sum(forward["columns_then_rows"].values())
+        assert int(trained[1][-1]) > 0, "gradients laid out differently from their weights"
     (off,) = re.findall(r"last gradient: .* off by ([\d.e+-]+)", said)
     assert float(off) < 1e-12
     gathered, kept = re.findall(r"^(?:gathered|loss_parallel): +([\d.]+) (\{.*\})$", said, re.MULTILINE)
