@@ -226,11 +226,11 @@ PREDICTIONS = (
                 question="**The log.** Which call of the program is number 6, an `AllReduce` with `count 1`?",
                 options=(
                     Option("a fourth all_reduce of `x`", "Then its count would be that of `x`: 262144."),
-                    Option("the barrier"),
                     Option(
                         "the end of reduce_scatter_tensor, which adds up",
                         "A reduce-scatter is one call with one line, here number 5. Its count is what one rank gets.",
                     ),
+                    Option("the barrier"),
                     Option(
                         "none: NCCL makes sure that all ranks are there",
                         "NCCL writes such a line when somebody calls it, and this time it was torch.",
