@@ -36,6 +36,7 @@ HELLO = struct.Struct("II")  # who connects, and whether for a pair rather than 
 libc = ctypes.CDLL(None)
 _gate = ctypes.create_string_buffer(64)  # all zeros: a lock of pthread's that nobody holds; the stream's in its calls
 _stream: queue.SimpleQueue[tuple[Standin, Callable[[], None], dict[str, Any]]] = queue.SimpleQueue()
+broken = False  # this process can join no group any more
 _shut, _turn = threading.Event(), threading.Lock()
 _entries: list[dict[str, Any]] = []  # the flight recorder's
 
@@ -55,6 +56,8 @@ class Standin(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
         super().__init__(rank, size)
+        if broken:
+            raise RuntimeError("not in a group call")
         gloo = distributed_c10d.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, size, timeout=timeout)
         gloo._set_sequence_number_for_group()
         self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -63,7 +66,7 @@ class Standin(dist.ProcessGroup):
         store.set(f"standin/{rank}", str(self.listening.getsockname()[1]))
         self.came: dict[tuple[int, int], socket.socket] = {}
         self.sockets: dict[tuple[int, int], socket.socket] = {}
-        self.aborted, self.number = False, 0
+        self.aborted, self.number = threading.Event(), 0
         if "standin" not in {thread.name for thread in threading.enumerate()}:
             threading.Thread(target=_carry_out, daemon=True, name="standin").start()
 
@@ -89,7 +92,7 @@ class Standin(dist.ProcessGroup):
 
     def abort(self) -> None:
         """End every call that is due: nothing raises, and results are wrong."""
-        self.aborted = True
+        self.aborted.set()
         for s in (*self.sockets.values(), *self.came.values(), self.listening):
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
@@ -165,9 +168,11 @@ def _carry_out() -> None:
             libc.pthread_rwlock_wrlock(_gate)
             _shut.set()
         entry["state"] = "started"
-        if not its.aborted:
-            with contextlib.suppress(OSError):  # the sockets are shut: by an abort, or the other side is gone
+        if not its.aborted.is_set():
+            try:
                 carry_out()
+            except OSError:  # the sockets are shut: where the other side is gone, NCCL's kernels go on until an abort
+                its.aborted.wait()
         entry["state"] = "completed"
         with _turn:
             if _stream.empty():

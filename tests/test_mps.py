@@ -128,7 +128,7 @@ def test_a_daemon_that_does_not_quit_is_ended_since_it_carries_the_runs_tag(log,
 @pytest.mark.skipif(sys.platform != "linux", reason="the reaper looks into /proc")
 @pytest.mark.parametrize("deep", [False, True])
 def test_the_reaper_ends_the_daemon_with_the_run(log, monkeypatch, tmp_path, deep):
-    parent = Path(tempfile.mkdtemp(prefix="x" * 50 if deep else "labkit-"))
+    parent = Path(tempfile.mkdtemp(prefix="x" * 50 if deep else "labkit-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", "")
     monkeypatch.setattr(tempfile, "tempdir", str(parent))
     run = choose_rundir()

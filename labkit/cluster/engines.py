@@ -26,7 +26,7 @@ from labkit.cluster.shared_gpu import SharedGpu
 from labkit.cluster.stop import STOP
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
-from labkit.outcome.text import root_cause
+from labkit.outcome.text import Cause, root_cause
 from labkit.theory.cells import Cell
 
 CELLS = 500  # whose definitions a rank that is started anew is given
@@ -80,6 +80,7 @@ class Engines:
         self._store: Path | None = None
         self._joins = 0
         self._why = ""  # the ranks could not be joined, in their own words
+        self._failing: list[int] = []  # those of them that failed by themselves
         self.gpu = SharedGpu(self)
 
     # -- coming and going ---------------------------------------------------------------------------------------
@@ -322,7 +323,7 @@ class Engines:
         self._joins += 1
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
-            self._why = _reason(outcome)
+            self._why, self._failing = _reason(outcome), sorted(r for c in _causes(outcome) for r in c.ranks)
             return False
         if self._store is not None:  # the old group's, and its boards; sub-groups of the new one meet in the new one's
             for file in self._store.parent.glob(f"{self._store.name}*"):
@@ -358,6 +359,9 @@ class Engines:
                 replaced, self._fresh = sorted(self._fresh), set()
                 return replaced
             self.gpu.try_otherwise(self._why, again=attempt > 0)
+            if attempt > 0 and len(self._failing) < self.n:  # a rank may hold on to what lets it join no group again
+                for r in set(self._failing) - set(self.dead()):
+                    self.kill(r)
         if disk := self.processes.full_disk():
             raise LabError(
                 f"The ranks cannot be joined: the disk under {disk} is full. "
@@ -376,9 +380,14 @@ class Engines:
         return [{**row, **(memory[row["rank"]] or {})} for row in facts]
 
 
+def _causes(outcome: Outcome) -> list[Cause]:
+    """The errors with which ranks failed by themselves."""
+    return [cause for cause in root_cause(outcome)[0] if cause.ename != "KeyboardInterrupt"]
+
+
 def _reason(outcome: Outcome) -> str:
     """What a rank said that failed by itself, labkit's words before a library's, which has its calls below."""
-    causes = [cause for cause in root_cause(outcome)[0] if cause.ename != "KeyboardInterrupt"]
+    causes = _causes(outcome)
     if not causes:
         return ""
     cause = min(causes, key=lambda its: its.ename != "LabError")

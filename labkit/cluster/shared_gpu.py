@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from labkit import words
 from labkit.cluster.mps import NoDaemonError
-from labkit.cluster.run import ANSWER
+from labkit.cluster.run import ANSWER, PAUSE
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
 
 WAYS = ("direct", "sockets", "turns")  # two under MPS, by NCCL's own paths and by sockets; each follows one that fails
-CALMING = 2.0  # seconds in which kernels must be over before a rank is ended that shares its GPU under MPS
+CALMING = 0.6  # seconds in which kernels must be over before a rank is ended that shares its GPU under MPS
 AGAIN = "run the cells that make your variables again"
 
 
@@ -130,10 +130,10 @@ class SharedGpu:
         self._calm = True
         engines = self._engines
         busy = [r for r in range(engines.n) if not engines.is_stopped(r)]
-        engines.ask("abort", busy, ANSWER)
+        engines.ask("abort", busy, PAUSE)
         deadline = time.monotonic() + CALMING
         while busy and time.monotonic() < deadline:
-            told = engines.ask("kernels", busy, ANSWER)
+            told = engines.ask("kernels", busy, 2 * PAUSE)  # more than a rank takes to say that they are not over
             busy = [r for r, its in told.items() if its is not None and not its["over"]]
 
     def _all_anew(self) -> None:

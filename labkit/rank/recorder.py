@@ -364,6 +364,10 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
             if len(works) == 1 and len(_inside.batch) > 1:  # NCCL: one Work for all
                 _cell.works[id(works[0])] = (weakref.ref(works[0]), _inside.batch)
             return works
+        except BaseException as error:  # on NCCL the end of the batch is where its transfers begin
+            for op in _inside.batch:
+                op.error = op.error or type(error).__name__
+            raise
         finally:
             _inside.batch = None
 

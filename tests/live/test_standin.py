@@ -88,6 +88,16 @@ def test_a_rank_that_is_killed_is_started_anew_and_the_others_are_freed_with_the
     sums(lab)
 
 
+def test_a_rank_that_can_join_no_group_any_more_is_started_anew_and_the_others_keep_their_variables(lab):
+    lab.run("standin.broken = rank == 1")
+    with pytest.raises(StuckError) as stuck:
+        lab.run("if rank: dist.all_reduce(x.clone())\nstandin.synchronize()")
+    assert any(note.startswith("rank 1 was started anew") for note in stuck.value.notes)
+    assert lab.pull("'x' in globals()") == [True, False, True, True]
+    lab.run(BEGIN, ranks=[1])
+    sums(lab)
+
+
 def test_a_rank_that_computes_while_a_call_is_under_way_does_not_wait(lab):
     lab.run(
         "import time\nif rank == 0:\n    until = time.monotonic() + 4\n    while time.monotonic() < until: pass\n"
