@@ -27,6 +27,13 @@ def sums(lab) -> None:
     assert lab.run("y = x.clone()\ndist.all_reduce(y)\nstandin.synchronize()\nprint(y[0].item())") == ["10.0\n"] * 4
 
 
+def test_nccl_keeps_to_loopback_answers_nobody_and_ends_no_rank_that_waits(lab):
+    lab.run("import os")
+    told = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_RAS_ENABLE": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+            "TORCH_NCCL_ENABLE_MONITORING": "0"}  # fmt: skip
+    assert lab.pull(f"{{name: os.environ[name] for name in {list(told)}}}") == [told] * 4
+
+
 def test_connections_that_are_made_later_are_nobodys_business(lab):
     sums(lab)
     lab.run("if rank == 0: dist.send(x, 3)\nif rank == 3: dist.recv(z := torch.empty(4), 0)\nstandin.synchronize()")
