@@ -78,7 +78,6 @@ class Engines:
         self._ended: dict[int, str] = {}
         self._memory = Memory()
         self._store: Path | None = None
-        self._joins = 0
         self._why = ""  # the ranks could not be joined, in their own words
         self._failing: list[int] = []  # those of them that failed by themselves
         self.gpu = SharedGpu(self)
@@ -306,21 +305,9 @@ class Engines:
         shares = self.gpu.shares(at)
         limit = max(60.0, 10 * self.limit)
         args = {
-            r: (
-                r,
-                self.n,
-                self.backend,
-                store,
-                limit,
-                at[:r].count(h),
-                shares[r],
-                self.gpu.direct,
-                self._joins,
-                self.guarded,
-            )
+            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.gpu.direct, self.guarded)
             for r, h in enumerate(at)
         }
-        self._joins += 1
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
             self._why, self._failing = _reason(outcome), sorted(r for c in _causes(outcome) for r in c.ranks)

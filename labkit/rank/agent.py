@@ -127,7 +127,6 @@ def prepare(
     local: int,
     shares: bool,
     direct: int,
-    nth: int,
     guarded: bool,
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
@@ -139,7 +138,7 @@ def prepare(
     ended.install(shell())
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
-    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct, nth)
+    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct)
     _note_counts()
     device = torch.device(facts["device"])
     given.give(

@@ -33,8 +33,6 @@ ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose a
 
 RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
 
-NAMES = 1_000_000  # groups of one join: torch names each by its number, under which its ranks meet
-
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
 LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
 
@@ -62,20 +60,18 @@ def join(
     local: int = 0,
     shares: bool = False,
     direct: int = 0,
-    nth: int = 0,
 ) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
     counts the ranks of one host: it chooses the GPU, which the rank `shares` with others, by NCCL's own paths where
-    NCCL has these for so many ranks of one GPU (`direct`). `nth` counts the lab's joins: no group has a name that an
-    aborted one had, of which NCCL may still be letting go.
+    NCCL has these for so many ranks of one GPU (`direct`).
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
     leave()
     _doors.clear()
-    distributed_c10d._world.group_count = nth * NAMES  # a failed attempt counted, too
+    distributed_c10d._world.group_count = 0  # a failed attempt counts; meshes of an earlier world know it by its name
     _joined_at = moment.now()
     before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
