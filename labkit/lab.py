@@ -516,7 +516,8 @@ class Lab:
             pulled = self._console.call("labkit.rank.agent.readings", expression)
             _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
             kept[expression] = [seconds for _, seconds in pulled]
-        return Times(kept, warmup, sharing.said([m.processor for m in self._engines.members]))
+        shared = sharing.said([m.processor for m in self._engines.members], self._engines.gpu.under_mps)
+        return Times(kept, warmup, shared)
 
     def bars(self, *expressions: str, formula: Mapping[str, Any] | None = None) -> Bars:
         """Draw bytes by kind that every rank has in a dict: a stacked bar a rank, all expressions on one scale.

@@ -311,7 +311,7 @@ def test_a_record_has_the_gpus_times_where_calls_return_at_once(monkeypatch):
     assert all(log.ended >= ops[0].left for log, ops in zip(record.logs, record.ops, strict=True))
     assert record.notes == (
         "times on a GPU are the GPU's: from when it came to a call until the data had moved (CUDA events)",
-        "2 ranks share 1 GPU: the times say nothing about GPUs that are not shared",
+        "2 ranks share 1 GPU by turns: the times say nothing about GPUs that are not shared",
     )
 
 
@@ -319,11 +319,12 @@ def test_whatever_shows_times_of_a_record_says_that_ranks_share_a_gpu(monkeypatc
     logs = [told(monkeypatch, 0, 1.0, 3.0), told(monkeypatch, 1, 3.0, 1.0)]
     timeline = Timeline(logs)
     waits = Waits(logs, None)
-    assert waits.why == "Nothing was stuck. The longest wait: 2 s (2 ranks share 1 GPU)."
+    assert waits.why == "Nothing was stuck. The longest wait: 2 s (2 ranks share 1 GPU by turns)."
     assert waits.title in waits.alt
-    assert repr(timeline.gantt).endswith("2 ranks share 1 GPU.")
+    assert repr(timeline.gantt).endswith("2 ranks share 1 GPU by turns.")
     for said in (repr(timeline), waits.svg.decode(), timeline.svg.decode(), timeline.gantt.svg.decode()):
         assert "2 ranks share 1 GPU" in said
+    assert "2 ranks share 1 GPU under MPS" in repr(Timeline([log | {"together": True} for log in logs]))
     own = [log | {"gpu": f"cuda:{r}"} for r, log in enumerate(logs)]
     for shown in (Timeline(own), Timeline(own).gantt, Waits(own, None)):
         assert "share" not in repr(shown) + shown.svg.decode()
@@ -364,8 +365,8 @@ def test_without_a_gpu_nothing_is_marked(monkeypatch):
 
 def test_times_say_that_ranks_share_a_gpu():
     times = Times({"readings": [[0.1, 0.2]] * 2}, shared=sharing.said(["cuda:0"] * 2))
-    assert repr(times).endswith("\n2 ranks share 1 GPU.")
-    assert times.alt.endswith(" 2 ranks share 1 GPU.")
+    assert repr(times).endswith("\n2 ranks share 1 GPU by turns.")
+    assert times.alt.endswith(" 2 ranks share 1 GPU by turns.")
     assert b"2 ranks share 1 GPU" in times.svg
     assert "GPU" not in repr(Times({"readings": [[0.1, 0.2]]}))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.errors import LabError
-from labkit.rank import recorder
+from labkit.rank import recorder, stream
 from labkit.theory import sharing
 from labkit.theory.samples import Timing
 
@@ -86,8 +85,7 @@ def _together(mine: Sequence[tuple[float, float]], calls: int, group: Any) -> Ti
     rows = list(zip(*(measured for *_, measured in told), strict=True))
     arrivals = [tuple(begin - min(b for b, _ in row) for begin, _ in row) for row in rows]
     backend, device = ("NCCL", "cuda") if _on_gpu(group) else ("Gloo", "cpu")
-    together = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
-    shared = sharing.said([(host, gpu) for host, gpu, _ in told], together)
+    shared = sharing.said([(host, gpu) for host, gpu, _ in told], stream.together())
     return Timing(
         samples=tuple(tuple(seconds / calls for _, seconds in row) for row in rows),
         calls=calls,

@@ -218,6 +218,7 @@ def records() -> dict[str, Any]:
         clock=moment.clock(),
         host=socket.gethostname(),
         gpu=_cell.gpu,
+        together=stream.together(),
         dropped=_cell.made - len(kept),
         unnamed=unnamed,
         sent=None if _cell.on else _cell.sent,

@@ -8,6 +8,7 @@ moved. Nothing here waits long for the GPU, where work may never end: a moment t
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Any
 
@@ -23,6 +24,11 @@ _beside: Any = None  # a stream of our own, made before anything can be stuck
 def gpu() -> str:
     """Name the GPU that this rank uses, "cuda:0" for instance; "" where it uses none."""
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else ""
+
+
+def together() -> bool:
+    """Whether this rank computes at the same time as those that share its GPU, under an MPS daemon."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
 def came(what: Any) -> None:

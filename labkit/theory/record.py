@@ -172,9 +172,10 @@ class Log:
     """What one rank kept of one cell: its calls in their order, and what its small buffers held.
 
     `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, each a `moment`
-    of the `clock`. `gpu` is the one of its host that the rank uses, "" where it uses none. `dropped` calls are too many
-    to be kept; `unnamed` ones were counted by a process group and noted by nobody. `sent` are the bytes on the wire to
-    other ranks meanwhile, None where nobody counts them.
+    of the `clock`. `gpu` is the one of its host that the rank uses, "" where it uses none; ranks that share it compute
+    `together` under MPS, else by turns. `dropped` calls are too many to be kept; `unnamed` ones were counted by a
+    process group and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody
+    counts them.
     `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
     backward pass: from when its graph was computed until what waits for other ranks behind it was done.
     `made` has the ranks of each group that this rank has begun to make, of those that all ranks have to make.
@@ -188,6 +189,7 @@ class Log:
     clock: tuple[str, float] = ("", 0.0)
     host: str = ""
     gpu: str = ""
+    together: bool = False
     dropped: int = 0
     unnamed: int = 0
     sent: int | None = None
@@ -300,7 +302,8 @@ class Record:
     def shared(self) -> str:
         """In words, whether ranks share a GPU, where one has worked in this cell."""
         worked = any(op.enqueued for mine in self.ops for op in mine) or any(s.ran for mine in self.spans for s in mine)
-        return sharing.said([(log.host, log.gpu) for log in self.logs if log.gpu]) if worked else ""
+        together = any(log.together for log in self.logs)
+        return sharing.said([(log.host, log.gpu) for log in self.logs if log.gpu], together) if worked else ""
 
     @cached_property
     def spans(self) -> tuple[tuple[Span, ...], ...]:
