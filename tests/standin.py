@@ -59,7 +59,8 @@ class Standin(dist.ProcessGroup):
         if broken:
             raise RuntimeError("not in a group call")
         gloo = distributed_c10d.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, size, timeout=timeout)
-        gloo._set_sequence_number_for_group()
+        if hasattr(gloo, "_set_sequence_number_for_group"):  # before torch 2.14
+            gloo._set_sequence_number_for_group()
         self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self.gloo, self.me, self.n, self.store = gloo, rank, size, store
         self.listening = socket.create_server(("127.0.0.1", 0))

@@ -19,6 +19,7 @@ from labkit.errors import LabError
 # Gloo and NCCL would otherwise listen on another address of the host.
 # NCCL's RAS would answer every user of the host at one port for all.
 # torch's watchdog and monitor would end a rank that waits, or write files: the lab itself frees it, and it lives on.
+# From 2.15 on torch has two backends for NCCL. The lab frees ranks by what the older one tells of its calls.
 # torch would warn of single sends and receives, which a lesson makes on purpose.
 # A warning that is an error would end an engine while it starts: ipykernel and ipyparallel warn about each other.
 ENVIRONMENT = {
@@ -28,6 +29,7 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_RAS_ENABLE": "0",
+    "TORCH_DIST_USE_NCCL2": "0",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",

@@ -227,8 +227,8 @@ def two_sums(x):
     hints=(
         "How many groups has each rank made when it comes to the second `new_group`?",
         "torch numbers the groups as they are made, and the ranks look for each other under that number.",
-        "Move the first `new_group` out of the `if`, so that every rank calls it; or let the leaders alone call it "
-        "with `use_local_synchronization=True`, whose groups are not numbered (with Gloo).",
+        "Move the first `new_group` out of the `if`, so that every rank calls it. (`use_local_synchronization=True` "
+        "lets the leaders alone call it, but since torch 2.14 they count that group as well.)",
     ),
     after=(
         "In a program of your own nobody compares the groups, and the second `new_group` hangs (with NCCL, the first "

@@ -19,6 +19,7 @@ from labkit.show.verdict import _drawing
 from labkit.theory import collectives
 from tests.live.notebook import Notebook
 from tests.live.processes import eventually
+from tests.live.versions import GLOO_ALL_TO_ALL
 
 RIGHT = "def f(x):\n    y = x.clone()\n    dist.all_reduce(y)\n    return y"
 SOME = "def f(x):\n    y = x.clone()\n"
@@ -89,7 +90,8 @@ def test_wrong_names_the_first_input_and_rank_and_shows_both_sides(lab):
     ("call", "results"),
     [("dist.gather(x, parts if rank == 0 else None)", "Rank 0 gives gather"),
      ("dist.all_gather(parts, x)", "Ranks 0, 1 give all_gather"),
-     ("dist.all_to_all(parts, [x] * world_size)", "Ranks 0, 1 give all_to_all")],
+     pytest.param(
+         "dist.all_to_all(parts, [x] * world_size)", "Ranks 0, 1 give all_to_all", marks=GLOO_ALL_TO_ALL)],
 )  # fmt: skip
 def test_a_list_with_one_tensor_for_all_results_is_named(lab, call, results):
     code = "def f(x):\n    parts = [torch.empty_like(x)] * world_size\n    {}\n    return sum(parts)"

@@ -13,7 +13,7 @@ from labkit.grading.exercise import Exercise
 from tests import mistakes
 from tests.live.cheapest import hold_to_the_least, runs_of_checks
 from tests.live.other_ways import OTHER_WAYS
-from tests.live.versions import GLOO_ALL_TO_ALL
+from tests.live.versions import GLOO_ALL_TO_ALL, GROUP_AFTER_LOCAL_ONE
 from tests.mistakes import Mistake
 from tests.nccl_exchanges import faults
 
@@ -36,6 +36,7 @@ def named(exercise: Exercise) -> str:
     return f"lesson{exercise.lesson}-{exercise.name}"
 
 
+CALLS = {"dist.all_to_all(": GLOO_ALL_TO_ALL, "use_local_synchronization=True": GROUP_AFTER_LOCAL_ONE}
 EACH = pytest.mark.parametrize("exercise", ALL.values(), ids=map(named, ALL.values()))
 EACH_MISTAKE = pytest.mark.parametrize(
     "mistake",
@@ -79,7 +80,7 @@ def test_the_mistake_is_named_for_what_it_is(lab: labkit.Lab, mistake: Mistake):
     ("name", "source"),
     [
         pytest.param(
-            name, source, id=f"{named(ALL[name])}-{i}", marks=GLOO_ALL_TO_ALL if "dist.all_to_all(" in source else ()
+            name, source, id=f"{named(ALL[name])}-{i}", marks=[mark for call, mark in CALLS.items() if call in source]
         )
         for i, (name, source) in enumerate(OTHER_WAYS)
     ],

@@ -13,7 +13,9 @@ from torch.distributed.distributed_c10d import _world
 x = torch.tensor([float(rank)])
 mine, world = [0, 1] if rank < 2 else [2], dist.group.WORLD
 half = world.split_group(mine, timeout=timedelta(seconds=20), group_name=f"{world.group_name}-{mine}", group_desc="")
-half._get_backend(device)._set_sequence_number_for_group()
+part = half._get_backend(device)
+if hasattr(part, "_set_sequence_number_for_group"):  # before torch 2.14
+    part._set_sequence_number_for_group()
 _world.pg_map[half], _world.pg_names[half] = ("gloo", half.get_group_store()), half.group_name
 _world.pg_group_ranks[half] = {r: i for i, r in enumerate(mine)}
 _world.pg_backend_config[half], _world.pg_to_tag[half] = "cpu:gloo", ""
