@@ -62,6 +62,7 @@ class Standin(dist.ProcessGroup):
         if hasattr(gloo, "_set_sequence_number_for_group"):  # before torch 2.14
             gloo._set_sequence_number_for_group()
         self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self.gloo, self.me, self.n, self.store = gloo, rank, size, store
         self.listening = socket.create_server(("127.0.0.1", 0))
         store.set(f"standin/{rank}", str(self.listening.getsockname()[1]))
