@@ -6,7 +6,7 @@ import concurrent.futures
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from labkit import moment
@@ -25,7 +25,7 @@ ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
 PAUSE = 0.3  # seconds between two ways of freeing a rank
 SETTLING = 1.0  # seconds in which ranks that go from call to call must come to rest before their sockets are shut
 FREEING = 1.4  # seconds in which a rank that was interrupted must leave its cell: none outlives its limit by over two
-DEAF = 1.0  # seconds in which one must that had been silent before
+DEAF = 1.0  # seconds after which one is ended that answers neither when its cell is cut short nor then
 IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 ASLEEP = 3.0  # seconds without a look after which this process stood still, as a laptop that slept, and its ranks too
@@ -167,8 +167,14 @@ class Running:
         now = time.monotonic()
         due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > AGAIN]
         if due:
-            self.engines.ask("interrupt", due, ANSWER if any(self.where.get(r) != SILENT for r in due) else 0)
+            self._tell("interrupt", due)
             self._interrupted |= dict.fromkeys(due, now)
+
+    def _tell(self, do: str, ranks: Collection[int]) -> None:
+        """Ask ranks to do something; nobody waits for those that did not answer when last looked at."""
+        silent = [r for r in ranks if self.where.get(r) == SILENT]
+        self.engines.ask(do, silent, 0)
+        self.engines.ask(do, [r for r in ranks if r not in silent], ANSWER)
 
     def free(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
@@ -192,8 +198,7 @@ class Running:
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
         while True:
             if broken:
-                engines.ask("abort", deaf, 0)  # they do not answer, and may hear it
-                engines.ask("abort", [r for r in range(engines.n) if r not in deaf], ANSWER)
+                self._tell("abort", range(engines.n))
                 if self.wait(PAUSE):
                     return
             now = time.monotonic()
