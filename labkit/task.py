@@ -275,7 +275,7 @@ def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
             return "That was the last one: you have solved every exercise of the workbook."
         return f"Next: {open_[0]}, in lesson {exercises.find(open_[0]).lesson}."
     play = ""
-    if state in ("wrong", "deadlock", "costly", "not as asked") and re.search(r"\bi?send\(", exercise.code):
+    if state in ("wrong", "deadlock", "costly", "not as asked") and re.search(r"\bi?send\b", exercise.code):
         play = f" {how('steps', name)} plays your messages beside the workbook's." if not exercise.specimen else ""
     left = len(exercise.hints) - known.get("hints", 0)
     if state not in ("not attempted", "elsewhere") and left <= 0:

@@ -79,7 +79,7 @@ class Engines:
         self._memory = Memory()
         self._store: Path | None = None
         self._why = ""  # the ranks could not be joined, in their own words
-        self._failing: list[int] = []  # those of them that failed by themselves
+        self._failing: list[int] = []  # those of them that failed by themselves, and not for what a learner can mend
         self.gpu = SharedGpu(self)
 
     # -- coming and going ---------------------------------------------------------------------------------------
@@ -310,7 +310,8 @@ class Engines:
         }
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
-            self._why, self._failing = _reason(outcome), sorted(r for c in _causes(outcome) for r in c.ranks)
+            self._why = _reason(outcome)
+            self._failing = [r for c in _causes(outcome) if c.ename != LabError.__name__ for r in c.ranks]
             return False
         if self._store is not None:  # the old group's, and its boards; sub-groups of the new one meet in the new one's
             for file in self._store.parent.glob(f"{self._store.name}*"):
@@ -346,7 +347,7 @@ class Engines:
                 replaced, self._fresh = sorted(self._fresh), set()
                 return replaced
             self.gpu.try_otherwise(self._why, again=attempt > 0)
-            if attempt > 0 and len(self._failing) < self.n:  # a rank may hold on to what lets it join no group again
+            if attempt > 0 and len(self._failing) < self.n:  # one may hold on to what lets it join no group again
                 for r in set(self._failing) - set(self.dead()):
                     self.kill(r)
         if disk := self.processes.full_disk():

@@ -16,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from labkit.rank import group
+from labkit.rank import group, stream
 from tests import standin_mps
 
 _client = None  # the connection to the daemon
@@ -75,6 +75,8 @@ def fault():
     synchronize()
 
 
+stream.gpu = lambda: "cuda:0" if _used else ""
+stream.came = stream.left = lambda what: None  # a GPU's own clock is nothing that this one has
 torch.backends.cuda.is_built = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.is_initialized = lambda: _used

@@ -175,7 +175,7 @@ def test_a_trial_says_that_its_ranks_share_a_gpu(monkeypatch):
     monkeypatch.setattr(nccl_trial, "gpus", lambda: 1)
     monkeypatch.setattr(nccl_trial, "run", lambda *_, seen: ([nccl_trial.Tried({}, 4, 61e-6, True, small)], log))
     assert repr(Trials([{}], ranks=4)).splitlines() == [
-        "4 ranks share 1 GPU, NCCL 2.28.9",
+        "4 ranks share 1 GPU by turns, NCCL 2.28.9",
         "NCCL's own choice: all-reduce of 4 B: tree, LL, channel 0, 61 µs",
     ]
     assert machine("p4d") == topology.find("p4d")

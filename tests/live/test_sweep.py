@@ -123,6 +123,16 @@ def test_a_bar_under_the_cell_says_how_far_the_sweep_is(notebook):
     assert cell.result.startswith("all_reduce, float32: Gloo, 3 CPU ranks on one host")
 
 
+def test_a_sweep_to_which_a_rank_does_not_come_ends_at_the_limit(lab):
+    lab.run("from labkit.rank import sweep\nkept = sweep.CALLS['all_reduce']")
+    lab.run("if rank == 1: sweep.CALLS['all_reduce'] = lambda b: __import__('time').sleep(600)")
+    try:
+        with pytest.raises(StuckError, match="ranks 0, 2 wait in all_reduce"):
+            lab.sweep("all_reduce", sizes=[64])
+    finally:
+        lab.run("sweep.CALLS['all_reduce'] = kept")
+
+
 PATCHED = """
 import os, pathlib
 from labkit.rank import sweep
@@ -154,13 +164,3 @@ def test_a_sweep_that_a_dying_rank_ends_keeps_its_rows_and_heals(lab):
     sweep = lab.sweep(sizes=[64, 128], repeat=3)
     assert sweep.note.startswith("The sweep ended early, rank 2 died (exit code 1) after 1 of 2 sizes")
     assert lab.run("print(dist.get_world_size())") == ["3\n"] * 3
-
-
-def test_a_sweep_to_which_a_rank_does_not_come_ends_at_the_limit(lab):
-    lab.run("from labkit.rank import sweep\nkept = sweep.CALLS['all_reduce']")
-    lab.run("if rank == 1: sweep.CALLS['all_reduce'] = lambda b: __import__('time').sleep(600)")
-    try:
-        with pytest.raises(StuckError, match="ranks 0, 2 wait in all_reduce"):
-            lab.sweep("all_reduce", sizes=[64])
-    finally:
-        lab.run("sweep.CALLS['all_reduce'] = kept")
