@@ -27,6 +27,7 @@ from labkit.cluster.stop import STOP
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.text import Cause, root_cause
+from labkit.theory import sharing
 from labkit.theory.cells import Cell
 
 CELLS = 500  # whose definitions a rank that is started anew is given
@@ -363,7 +364,7 @@ class Engines:
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):
-            how = "under MPS" if self.gpu.under_mps else "by turns"
+            how = sharing.how(self.gpu.under_mps)
             row["device"] += f" (shared by {on.count(its)} ranks {how})" if on.count(its) > 1 else ""
         return [{**row, **(memory[row["rank"]] or {})} for row in facts]
 

@@ -41,5 +41,11 @@ def said(gpus: Sequence[Hashable], together: bool = False) -> str:
     ''
     """
     different = len(set(gpus))
-    how = "under MPS" if together else "by turns"
-    return f"{count(len(gpus), 'rank')} share {count(different, 'GPU')} {how}" if different < len(gpus) else ""
+    if different == len(gpus):
+        return ""
+    return f"{count(len(gpus), 'rank')} share {count(different, 'GPU')} {how(together)}"
+
+
+def how(together: bool) -> str:
+    """Say how ranks share a GPU: at the same time under an MPS daemon, or one after the other."""
+    return "under MPS" if together else "by turns"
