@@ -20,7 +20,7 @@ from labkit import words
 from labkit.cluster.hosts import FarProcess
 from labkit.cluster.memory import Memory
 from labkit.cluster.process import Process
-from labkit.cluster.processes import HEARING, Processes
+from labkit.cluster.processes import HEARING, Processes, Question
 from labkit.cluster.run import ANSWER, Running, Watch, run
 from labkit.cluster.shared_gpu import SharedGpu
 from labkit.cluster.stop import STOP
@@ -187,9 +187,12 @@ class Engines:
 
     def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
-        ranks, dead = list(ranks), self.dead()
-        heard = self.processes.ask(do, [self._ids[r] for r in ranks if r not in dead], timeout)
-        return {r: heard.get(self._ids[r]) if r not in dead else None for r in ranks}
+        return {r: question and question.answer(timeout) for r, question in self.put(do, ranks).items()}
+
+    def put(self, do: str, ranks: Iterable[int]) -> dict[int, Question | None]:
+        """Ask the ranks' agents and wait for no answer; None for a rank that has died."""
+        dead = self.dead()
+        return {r: self.processes.ask(do, self._ids[r]) if r not in dead else None for r in ranks}
 
     # -- health -------------------------------------------------------------------------------------------------
 

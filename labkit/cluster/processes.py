@@ -79,6 +79,31 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+class Question:
+    """What an engine's agent was asked: `do` is one of `labkit.rank.agent.ACTIONS`, `reply` ipyparallel's future."""
+
+    def __init__(self, do: str, engine: int, reply: Any) -> None:
+        self._what, self._reply, self._put = f"{do} on engine {engine}", reply, time.monotonic()
+
+    @property
+    def open(self) -> bool:
+        """Whether an answer may come still."""
+        return not self._reply.done()
+
+    def answer(self, seconds: float) -> Any:
+        """The answer, where it comes within `seconds` after the question was put; else None.
+
+        An agent that fails counts as one that does not answer: what the learner runs meanwhile goes on.
+        """
+        if not self._reply.wait(max(0.0, self._put + seconds - time.monotonic())):
+            return None
+        answer = self._reply.result()["content"]
+        if answer["status"] == "ok":
+            return answer["value"]
+        warnings.warn(f"labkit's own mistake: {self._what}: {answer['value']}. Please report it.", stacklevel=2)
+        return None
+
+
 class Processes:
     """What one lab has started; `stop` ends all of it, and the reaper does should this process die before."""
 
@@ -420,22 +445,11 @@ class Processes:
         ident = client._engines[engine].encode()
         return client.send_apply_request(client._mux_stream, call_by_name, [path, *args], ident=ident)
 
-    def ask(self, do: str, engines: Iterable[int], timeout: float) -> dict[int, Any]:
-        """Ask the agents on the control channel, which answer while the main thread is blocked; the answers in time.
-
-        An agent that fails counts as one that does not answer: what the learner runs meanwhile goes on.
-        """
-        known = [e for e in engines if e in self.client._engines]
-        sent = {e: self._control(e, "labkit_request", {"do": do}) for e in known}
-        deadline = time.monotonic() + timeout
-        heard = [e for e in known if sent[e].wait(max(0.0, deadline - time.monotonic()))]
-        answers = {e: sent[e].result()["content"] for e in heard}
-        for e, answer in answers.items():
-            if answer["status"] != "ok":
-                warnings.warn(
-                    f"labkit's own mistake: {do} on engine {e}: {answer['value']}. Please report it.", stacklevel=2
-                )
-        return {e: answer["value"] for e, answer in answers.items() if answer["status"] == "ok"}
+    def ask(self, do: str, engine: int) -> Question | None:
+        """Ask an engine's agent on the control channel; None where there is no such engine any more."""
+        if engine not in self.client._engines:
+            return None
+        return Question(do, engine, self._control(engine, "labkit_request", {"do": do}))
 
     def end(self, engines: Iterable[int]) -> None:
         """Ask engines to end, and wait a moment until they have heard it; they do once their cell has."""

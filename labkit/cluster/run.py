@@ -17,15 +17,17 @@ from labkit.outcome.outcome import WITHOUT, Outcome, RankOutcome
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
+    from labkit.cluster.processes import Question
 
 TICK = 0.05  # seconds between two looks at the Stop button and at the controller
 LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
 SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
 ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
+GLANCE = 0.2  # seconds in which an idle machine's agent answers; a later answer is heard by the next look
 PAUSE = 0.3  # seconds between two ways of freeing a rank
 SETTLING = 1.0  # seconds in which ranks that go from call to call must come to rest before their sockets are shut
 FREEING = 1.4  # seconds in which a rank that was interrupted must leave its cell: none outlives its limit by over two
-DEAF = 1.0  # seconds after which one is ended that answers neither when its cell is cut short nor then
+DEAF = 1.5  # seconds without an answer after which a rank is ended when its cell is cut short
 IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
 LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
 ASLEEP = 3.0  # seconds without a look after which this process stood still, as a laptop that slept, and its ranks too
@@ -62,6 +64,7 @@ class Running:
         self.importing = False  # a rank imports a library, when last looked at for a hang
         self.freed = math.inf  # the `moment` when the lab began to free its ranks
         self.awake = Awake()
+        self._asked: dict[int, Question] = {}  # where a rank is, as long as it has not answered
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
         self._imports: dict[int, float] = {}  # since when a rank imports a library
         self._interrupted: dict[int, float] = {}  # when a rank was sent its last interrupt
@@ -101,13 +104,13 @@ class Running:
         waits too long for it.
         """
         now = self.awake()
-        self.look()
+        self.look(GLANCE)
         self.importing = self._import(now)
         if self.importing:
             self._since.clear()
             return False
         waits, counted = [], True
-        for r, w in self.where.items():
+        for r, w in _heard(self.where).items():
             here = (w["state"], w.get("op"), w.get("line"), *_steps(w))
             if r not in self._since or self._since[r][0] != here:
                 self._since[r] = (here, now)
@@ -127,10 +130,16 @@ class Running:
         return any(now - began < IMPORT for began in self._imports.values())
 
     def look(self, seconds: float = ANSWER) -> None:
-        """Ask the unfinished ranks where they are; for so long the answer of a busy one is awaited."""
+        """Ask the unfinished ranks where they are; so long after a question its answer is awaited.
+
+        One that has not answered yet is not asked again: what it says at last counts.
+        """
         engines, pending = self.engines, self.pending()
         still = [r for r in pending if self.where.get(r) == STOPPED and engines.is_stopped(r)]
-        answers = engines.ask("where", [r for r in pending if r not in still], seconds)
+        awaited = [r for r in pending if r not in still]
+        asked = self._asked | engines.put("where", [r for r in awaited if r not in self._asked])
+        answers = {r: (question := asked[r]) and question.answer(seconds) for r in awaited}
+        self._asked = {r: question for r, question in asked.items() if question and question.open}
         self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
@@ -179,21 +188,21 @@ class Running:
     def free(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
 
-        Where nobody waits the group lives on, but for a rank that does not hear the interrupt. None is ended that
-        has left its cell, or has not begun with it yet, before `LEAVING` is over.
+        Where nobody waits the group lives on, but for a rank that does not hear the interrupt. Whoever did not answer
+        when last looked at is ended at once; who falls silent from now on has much to do, and none is ended that has
+        left its cell, or has not begun with it yet, before `LEAVING` is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
         engines, self.freed = self.engines, moment.now()
         if signal not in (None, 0, "SIGINT"):
             engines.gpu.calm()
             engines.signal(self.pending(), signal)
-        for r, w in self.where.items():
-            if w == STOPPED:
+        for r in self.pending():
+            if self.where.get(r) in (STOPPED, SILENT):
                 engines.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
         if broken and self._settle():
             return
-        deaf = [r for r, w in self.where.items() if w == SILENT]  # another that is silent from now on, has much to do
         began = time.monotonic()
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
         while True:
@@ -202,7 +211,7 @@ class Running:
                 if self.wait(PAUSE):
                     return
             now = time.monotonic()
-            since = {r: since.get(r, now) for r in self._inside(deaf)}
+            since = {r: since.get(r, now) for r in self._inside()}
             self.interrupt(since)
             if self.wait(PAUSE):
                 return
@@ -210,10 +219,9 @@ class Running:
             if engines.lost():  # they hear nothing, and are freed when they are reached again
                 return
             broken = True
-            now, inside = time.monotonic(), self._inside(deaf)
+            now, inside = time.monotonic(), self._inside()
             for r in self.pending():
-                until = since.get(r, now) + FREEING if r in inside else began + LEAVING
-                if now > (began + DEAF if r in deaf and self.where.get(r) == SILENT else until):
+                if now > (since.get(r, now) + FREEING if r in inside else began + LEAVING):
                     engines.kill(r)
 
     def _settle(self) -> bool:
@@ -234,10 +242,9 @@ class Running:
             self.interrupt(moving)
         return False
 
-    def _inside(self, deaf: list[int]) -> list[int]:
+    def _inside(self) -> list[int]:
         """The unfinished ranks that run their cell still, as far as was seen."""
-        state = {r: self.where.get(r, SILENT)["state"] for r in self.pending()}
-        return [r for r, s in state.items() if s != "idle" and (s != "silent" or r in deaf)]
+        return [r for r in self.pending() if self.where.get(r, SILENT)["state"] not in ("idle", "silent")]
 
     def outcome(self, ended: str, **fate: Any) -> Outcome:
         """Collect what every rank printed, returned or raised; a living rank's output arrives just after its reply."""
@@ -304,8 +311,8 @@ def run(
     ended = _wait(running, limit, watch, stoppable)
     if ended in ("", "lost"):
         return running.outcome(ended, **_now())
-    if ended != "stuck":
-        running.look()
+    if ended != "stuck" or SILENT in running.where.values():
+        running.look(DEAF)
     fate = running.fate()
     running.free(signal)
     return running.outcome(ended, **fate)

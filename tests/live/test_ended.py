@@ -57,17 +57,17 @@ def test_a_rank_that_raises_is_told_from_those_that_the_lab_freed(lab):
 def test_a_waiting_rank_that_is_not_heard_in_a_look_is_not_taken_for_one_that_went_on(lab, monkeypatch):
     """On a busy machine an agent may answer too late. Who went on is interrupted, who waits is broken off."""
     engines = lab._console.engines
-    ask, settle, asked = engines.ask, Running._settle, []
+    put, settle, asked = engines.put, Running._settle, []
 
     def settle_unheard(running):
         looks = iter([{0: None}])
 
-        def unheard(do, ranks, timeout):
+        def unheard(do, ranks):
             asked.append(do)
-            return ask(do, ranks, timeout) | (next(looks, {}) if do == "where" else {})
+            return put(do, ranks) | (next(looks, {}) if do == "where" else {})
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engines, "ask", unheard)
+            patch.setattr(engines, "put", unheard)
             return settle(running)
 
     monkeypatch.setattr(Running, "_settle", settle_unheard)

@@ -9,6 +9,7 @@ import pytest
 
 from labkit import CellError, StuckError
 from labkit.cluster import run
+from labkit.cluster.engines import Engines
 
 
 def test_a_chain_of_sends_is_a_cycle_that_is_named(lab):
@@ -106,6 +107,36 @@ def test_a_rank_that_raised_or_died_is_what_the_others_wait_for(lab):
     waits = lab.last.waits()
     assert waits.arrows == [(0, 1), (2, 1)]
     assert waits.others == {1: "died (SIGKILL)"}
+
+
+def questions(monkeypatch) -> list[int]:
+    """The ranks that are asked where they are, from now on."""
+    asked: list[int] = []
+    put = Engines.put
+
+    def note(self, do, ranks):
+        ranks = list(ranks)
+        asked.extend(ranks if do == "where" else ())
+        return put(self, do, ranks)
+
+    monkeypatch.setattr(Engines, "put", note)
+    return asked
+
+
+def test_a_rank_that_answers_nothing_delays_no_look_at_the_others_and_is_ended_at_the_limit(lab, monkeypatch):
+    lab.run("x = rank")
+    asked = questions(monkeypatch)
+    with pytest.raises(CellError, match=r"^rank 1 did not answer and was ended"):
+        lab.run("import ctypes\nif rank == 1: ctypes.PyDLL(None).sleep(1000)\ndist.barrier()")
+    assert lab.last.waits().arrows == [(0, 1), (2, 1)]
+    assert asked.count(1) < asked.count(0)  # it is asked no more, for whatever it still says to the first counts
+    assert lab.pull("'x' in globals()") == [True, False, True]
+
+
+def test_a_rank_that_answers_late_is_heard(lab):
+    keeps = "ctypes.PyDLL(None).usleep(700_000)"  # longer than the first look waits, with the interpreter's lock
+    with pytest.raises(StuckError, match=r"^rank 1 went on computing \(line 4\), while ranks 0, 2 wait in barrier"):
+        lab.run(f"import ctypes\nif rank == 1:\n    {keeps}\n    while True: pass\ndist.barrier()")
 
 
 def slow_import(folder: Path, seconds: float) -> str:
