@@ -232,7 +232,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
         did |= {"line": lines.line(outer), "source": frames.source(inner)}
         did["function"] = None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}"
     op = frames.operation(itertools.takewhile(lambda frame: frame is not inner, stack))
-    if op is None and (call := _enqueued()) and _rests():
+    if op is None and _rests() and (call := _enqueued()):
         seen = (frames.calls(inner) or "the cell") + f" (line {did['line']})" * bool(cells)
         return {"state": "collective", **did, **call, "seen": seen, "moved": None}
     if op is None and stack[0] is inner and cells and frames.waits(inner):
