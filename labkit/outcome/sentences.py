@@ -14,8 +14,9 @@ from labkit.outcome.why import together, why
 from labkit.theory.record import read
 from labkit.words import alike, ranks
 
-# What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it.
-ITSELF = re.compile(r"destination rank should not be the same as the rank|Pair is not connected \(\S* <--> \[none\]\)")
+# What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it. Only with
+# itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.
+ITSELF = re.compile(r"destination rank should not be the same as the rank|Pair is not connected")
 CHOOSE = "no rank can send to itself or receive from itself: choose a different rank, or copy the tensor with x.clone()"
 # What torch says of a process group that it has forgotten: the lab joins a new one when it heals.
 FORGOTTEN = re.compile(r"<\S*ProcessGroup object at \S+>( is not registered|$)|^Invalid process group specified")

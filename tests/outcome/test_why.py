@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labkit.outcome.outcome import Outcome, RankOutcome
-from labkit.outcome.sentences import judge
+from labkit.outcome.sentences import CHOOSE, judge
 from labkit.outcome.story import Story
 from labkit.outcome.why import handles, why
 from tests.recorded import Told, told
@@ -210,3 +210,12 @@ def test_a_ring_in_which_all_begin_with_isend_stands_in_these_calls_on_nccl():
 )
 def test_nothing_is_said_of_batches_where_something_else_failed(ranks, errors):
     assert all(REMEDY not in said for said in ended(ranks, *errors))
+
+
+@pytest.mark.parametrize("peer", [" [none]", "", " [127.0.0.1]:40123"])  # Gloo gives it no address: what it says is chance
+def test_whoever_exchanges_with_itself_is_told_what_to_do(peer):
+    said = f"[enforce fail at state_ >= CONNECTED. 1 vs 4. Pair is not connected ($1 <-->{peer})"
+    raised = RankOutcome(1, ename="RuntimeError", evalue=said, raised="operation", at=1)
+    error = judge(Outcome([RankOutcome(0), raised], ""))
+    assert error is not None
+    assert error.notes == [CHOOSE]
