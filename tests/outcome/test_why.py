@@ -212,7 +212,7 @@ def test_nothing_is_said_of_batches_where_something_else_failed(ranks, errors):
     assert all(REMEDY not in said for said in ended(ranks, *errors))
 
 
-@pytest.mark.parametrize("peer", [" [none]", "", " [127.0.0.1]:40123"])  # Gloo gives it no address: what it says is chance
+@pytest.mark.parametrize("peer", [" [none]", "", " [127.0.0.1]:40123"])  # Gloo knows none: what it says is chance
 def test_whoever_exchanges_with_itself_is_told_what_to_do(peer):
     said = f"[enforce fail at state_ >= CONNECTED. 1 vs 4. Pair is not connected ($1 <-->{peer})"
     raised = RankOutcome(1, ename="RuntimeError", evalue=said, raised="operation", at=1)
