@@ -109,6 +109,7 @@ class Predict(Box):
         self._ours = every().get(found.name) is found  # one of the workbook's, whose answers count
         self._prediction = found.on(lab.backend())
         self._choice: str | float | None = None
+        self._shown = self._late = False  # the answer, folded away: now, and when the choice was locked in
         self._said = ipywidgets.HTML()
         self._button = ipywidgets.Button(description="Lock it in", disabled=bool(self._prediction.options))
         self._button.on_click(lambda _: self._press())
@@ -128,7 +129,7 @@ class Predict(Box):
         understood = self._prediction.choice(choice)
         if self._choice is not None:
             raise LabError("This prediction is already locked in. Run its cell again to give a new answer.")
-        self._choice = understood
+        self._choice, self._late = understood, self._shown
         if self._ours:
             progress.predict(self._prediction.name, understood, self._prediction.is_right(understood))
         words = self._prediction.words(understood)
@@ -142,7 +143,8 @@ class Predict(Box):
     def reveal(self) -> Answer:
         """Hold what was locked in against the answer; where nothing was, the answer is folded away."""
         first = progress.predicted().get(self._prediction.name, {}).get("first") if self._ours else None
-        return Answer(self._prediction, self._choice, first)
+        self._shown = True
+        return Answer(self._prediction, self._choice, first, self._late)
 
     def _options(self) -> tuple[Any, Any]:
         wide = ipywidgets.Layout(width="max-content", max_width="100%")

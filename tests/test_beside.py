@@ -46,7 +46,7 @@ def test_the_same_messages_are_said_to_be_the_same():
 def test_its_text_lists_the_steps_of_both_with_what_differs(other_chunk):
     assert repr(other_chunk).splitlines() == [
         "**Wrong.**",
-        "What differs from the workbook's: Step 1: from rank 0 to rank 1 go element 1 of rank 0, and not element 0 of "
+        "What differs from the workbook's: Step 1: rank 0 sends element 1 of rank 0 to rank 1, and not element 0 of "
         "rank 0.",
         "Mend your cell.",
         "your relay, step 1: 0→1 [1] (≠ chunk)",

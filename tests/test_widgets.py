@@ -226,7 +226,16 @@ def test_without_a_choice_the_answer_is_folded_away_and_one_may_still_choose(que
     for told in ("The answer is b. 10.", "The others&#x27; parts", "It is overwritten.", "<strong>all</strong>"):
         assert told.replace("&#x27;", "'") in hidden.replace("&#x27;", "'").replace("&#39;", "'")
     question.lock("a")
-    assert repr(question.reveal()).startswith("✗ You predicted a. 6, but the answer is b.")
+    told = repr(question.reveal())
+    assert told.startswith("✗ You chose a. 6 when the answer was already there to read, but the answer is b.")
+
+
+def test_what_is_locked_in_after_the_answer_was_there_is_not_called_predicted(question):
+    question.reveal()
+    question.lock("b")
+    told = repr(question.reveal())
+    assert told.startswith("✓ You chose b. 10 when the answer was already there to read. That is right.")
+    assert "predicted" not in told
 
 
 def test_the_question_cannot_write_html_and_stands_on_a_static_page_with_its_letters(question, number):

@@ -67,9 +67,8 @@ def harness(average_in_team, *grads, split):{TEAMS}
     assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
     return [p.grad for p in model] if len(model) > 1 else model[0].grad
 """,
-    least=Least(  # one team is a single rank, which needs nobody
+    least=Least(  # one team is a single rank, which needs nobody; the given loop makes a call for each parameter
         sent=lambda n, S: 2 * (n - 2) / (n - 1) * S,
-        rounds=lambda n: min(1, n - 2),
         memory=lambda n, S: 0,
     ),
     solution='''
@@ -132,8 +131,7 @@ FROM_MEMBER = Exercise(
 def harness(from_member, x, member, split):{TEAMS}
     return from_member(x, team, member)
 """,
-    least=Least(  # one team is a single rank, which needs nobody
-        sent=lambda n, S: min(1, n - 2) * S,
+    least=Least(  # one team is a single rank, which needs nobody; the card asks for a repair, not for fewer bytes
         rounds=lambda n: min(1, n - 2),
         memory=lambda n, S: min(1, n - 2) * S,
     ),

@@ -118,7 +118,7 @@ RING_SHIFT = Exercise(
     means=_from_the_left,
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(1)),
-    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 2 + n % 2, memory=lambda n, S: S),  # by send and recv
     keeps_input=True,
     specimen='''
 def ring_shift(x):
@@ -232,19 +232,20 @@ HALO = Exercise(
     forbids=("collectives",),
     promises=(Messages(2),),
     budget=Budget(steps=lambda n: 4),
-    least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S),
+    least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S * 202 / 200),  # 200 elements, and two more
     keeps_input=True,
     solution='''
 def halo(x):
     """Return x with the neighbours' border elements on either side."""
     wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
-    exchange = []
-    if rank > 0:
-        exchange += [dist.P2POp(dist.isend, x[:1], rank - 1), dist.P2POp(dist.irecv, wide[:1], rank - 1)]
-    if rank < world_size - 1:
-        exchange += [dist.P2POp(dist.isend, x[-1:], rank + 1), dist.P2POp(dist.irecv, wide[-1:], rank + 1)]
-    for work in dist.batch_isend_irecv(exchange):
-        work.wait()
+    for way, out, room in ((1, x[-1:], wide[:1]), (-1, x[:1], wide[-1:])):  # to the right, then to the left
+        exchange = []
+        if 0 <= rank + way < world_size:
+            exchange.append(dist.P2POp(dist.isend, out, rank + way))
+        if 0 <= rank - way < world_size:
+            exchange.append(dist.P2POp(dist.irecv, room, rank - way))
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
     return wide
 ''',
     hints=(
@@ -256,8 +257,8 @@ def halo(x):
     ),
     after=(
         "Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split between "
-        "ranks, and attention over a window of a split sequence, exchange the same. Two steps are enough if every "
-        "rank starts its message to the right first, then the one to the left."
+        "ranks, and attention over a window of a split sequence, exchange the same. Two steps are enough: in the "
+        "first one all messages go to the right, in the second one all go to the left."
     ),
 )
 
@@ -315,10 +316,7 @@ PIPELINE = Exercise(
     forbids=("collectives",),
     promises=(Messages(4),),
     budget=Budget(steps=lambda n: 2 * n + 2),
-    least=Least(
-        sent=lambda n, S: min(4, 2 * n - 2) * S / 3,  # S: two micro-batches and a weight
-        rounds=lambda n: 2 * n - 1,  # the second micro-batch sets off one round later, and goes there and back
-    ),
+    least=Least(sent=lambda n, S: min(4, 2 * n - 2) * S / 3),  # S: two micro-batches and a weight
     tolerance=1e-5,
     solution='''
 def pipeline(first, second, weight):

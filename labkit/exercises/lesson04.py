@@ -49,7 +49,7 @@ SHARDED_STEP = Exercise(
         "both have one dimension and the same dtype, and `world_size` divides their length. Return, on every rank, the "
         "weights after one step with the **average** gradient: the old weights minus `lr * average`. Each rank may "
         "learn the total gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in "
-        "the end everybody gets all parts. One reduce-scatter and one all-gather."
+        "the end everybody gets all parts. One reduce-scatter and one all-gather. (In the picture, `lr` is 1.)"
     ),
     minutes=8,
     difficulty=2,

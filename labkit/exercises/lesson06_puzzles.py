@@ -124,6 +124,7 @@ RING_ALL_REDUCE = Exercise(
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(lambda n: 2 * (n - 1))),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
+    alone=True,
     picture=lambda: counting(3, 3),
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),
@@ -307,7 +308,7 @@ TWO_HOSTS = Exercise(
         "stage is an all-gather in each host.",
     ),
     after=(
-        "A ring sends as few bytes from host to host, in more steps. Between hosts with g ranks each, every rank's own "
+        "A ring sends 1.5 S from host to host, in six steps. Between hosts with g ranks each, every rank's own "
         "network card carries an all-reduce of S / g: this is how several cards of one host are used at once."
     ),
 )

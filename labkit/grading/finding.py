@@ -193,8 +193,13 @@ def _waits(attempt: Attempt) -> list[str]:
             whom = f" for rank {last.peer} to receive"
         elif last is not None and last.kind == "recv":
             whom = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
-        inside = f" (in {w['function']})" if w.get("function") else ""
-        places[r] = f"{whom} in {w['op']}, line {w['line']}{inside}: {w['source']}"
+        where = f"{w['op']}, line {w['line']}"
+        inside = f"in {w['function']}" if w.get("function") else ""
+        if whom:
+            where = f"{whom} ({', '.join(filter(None, [where, inside]))})"
+        else:
+            where = f" in {where}{f' ({inside})' * bool(inside)}"
+        places[r] = f"{where}: {w['source']}"
     return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
 
 

@@ -18,8 +18,10 @@ from labkit.words import alike, ranks
 # itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.
 ITSELF = re.compile(r"destination rank should not be the same as the rank|Pair is not connected")
 CHOOSE = "no rank can send to itself or receive from itself: choose a different rank, or copy the tensor with x.clone()"
-# What torch says of a process group that it has forgotten: the lab joins a new one when it heals.
-FORGOTTEN = re.compile(r"<\S*ProcessGroup object at \S+>( is not registered|$)|^Invalid process group specified")
+# What torch says of a process group that it has forgotten: the lab joins a new one when it heals. A KeyError names the
+# group and nothing else; "… is not part of group <…>" is said of one that lives.
+GROUP = r"<\S*ProcessGroup object at \S+>"
+FORGOTTEN = re.compile(rf"^{GROUP}$|{GROUP} is not registered|^Invalid process group specified")
 AGAIN = "this process group is gone: run the cell that made it with dist.new_group again"
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks

@@ -139,7 +139,7 @@ TWO_CALLS = Prediction(
     why=(
         "Reduce, then scatter: 6 MiB, as much as the one call. The one call should need half of that, 3 MiB, as the "
         "textbook's column says. But **Gloo runs an all-reduce under its reduce-scatter** and throws three quarters of "
-        "the result away. It saves memory, but no bytes.\n\n"
+        "the result away. The result takes less memory, but no bytes are saved.\n\n"
         "In the other two rows the one call is cheaper, since it has no root: nobody has to collect everything and "
         "hand it out again. What holds everywhere is the meaning of a pair; what it costs depends on the library."
     ),

@@ -106,8 +106,8 @@ PREDICTIONS = (
             "the matrices are not."
         ),
         elsewhere=(
-            "**With NCCL** it depends on the size and on the machine: a ring, two trees, or additions in a switch. The "
-            "end of this lesson has more on that."
+            "**With NCCL** it depends on the size and on the machine: a ring, two trees, or additions in a switch. "
+            "(From its source. The end of this lesson has more on that.)"
         ),
     ),
     Prediction(

@@ -96,7 +96,8 @@ def _all_gather(given: dict[str, Any], group: Place) -> Call:
 
 def _all_gather_single(given: dict[str, Any], group: Place) -> Call:
     takes = given["output_tensor"].numel() // len(group.members)
-    return _tensor("all_gather", given["input_tensor"], takes=takes)
+    sizes = given["input_tensor"].numel(), given["output_tensor"].numel()
+    return _tensor("all_gather", given["input_tensor"], takes=takes, sizes=sizes)
 
 
 def _reduce_scatter(given: dict[str, Any], group: Place) -> Call:
@@ -106,7 +107,8 @@ def _reduce_scatter(given: dict[str, Any], group: Place) -> Call:
 
 def _reduce_scatter_single(given: dict[str, Any], group: Place) -> Call:
     gives, op = given["input_tensor"].numel() // len(group.members), _reduction(given["reduce_op"])
-    return _tensor("reduce_scatter_tensor", given["output_tensor"], gives, reduce=op)
+    sizes = given["input_tensor"].numel(), given["output_tensor"].numel()
+    return _tensor("reduce_scatter_tensor", given["output_tensor"], gives, reduce=op, sizes=sizes)
 
 
 def _gather(given: dict[str, Any], group: Place) -> Call:
@@ -129,7 +131,10 @@ def _all_to_all(given: dict[str, Any], group: Place) -> Call:
 def _all_to_all_single(given: dict[str, Any], group: Place) -> Call:
     n = len(group.members)
     gives = _split(given["input"], given["input_split_sizes"], n)
-    return _tensor("all_to_all", given["input"], gives, _split(given["output"], given["output_split_sizes"], n))
+    takes = _split(given["output"], given["output_split_sizes"], n)
+    equal = not given["input_split_sizes"] and not given["output_split_sizes"]
+    sizes = (given["input"].numel(), given["output"].numel()) if equal else None
+    return _tensor("all_to_all", given["input"], gives, takes, sizes=sizes)
 
 
 def _split(x: torch.Tensor, sizes: Any, n: int) -> Any:

@@ -47,10 +47,14 @@ class Answer:
         prediction: the question.
         choice: what was locked in; None where nothing was: then the answer is there, folded away.
         first: what was locked in when the question was first answered.
+        late: whether the answer was there, folded away, before the choice was locked in.
     """
 
-    def __init__(self, prediction: Prediction, choice: str | float | None, first: str | float | None = None) -> None:
+    def __init__(
+        self, prediction: Prediction, choice: str | float | None, first: str | float | None = None, late: bool = False
+    ) -> None:
         self.prediction = prediction
+        self._late = late
         self.choice = choice
         self._first = first
 
@@ -60,6 +64,8 @@ class Answer:
         if self.choice is None:
             return NOTHING
         chose = f"You predicted {self._words(self.choice)}"
+        if self._late:
+            chose = f"You chose {self._words(self.choice)} when the answer was already there to read"
         if not self.prediction.is_right(self.choice):
             return f"✗ {chose}, but the answer is {self._short}."
         if self.choice != self.prediction.answer:

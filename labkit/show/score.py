@@ -15,10 +15,16 @@ LESS = {"sent": "fewer bytes", "rounds": "fewer steps", "memory": "less memory"}
 
 
 class Costs:
-    """The bytes, steps and memory of one run, each with the least possible and the learner's best, where known."""
+    """The bytes, steps and memory of one run, each with the least possible and the learner's best, where known.
 
-    def __init__(self, score: Score, least: Mapping[str, float], best: Mapping[str, Any] | None) -> None:
+    `allowed`: whether it was done as the card asks; else nothing is said of how near that comes to the least.
+    """
+
+    def __init__(
+        self, score: Score, least: Mapping[str, float], best: Mapping[str, Any] | None, allowed: bool = True
+    ) -> None:
         self._score = score
+        self._allowed = allowed
         self._least = dict(least)
         comparable = best and (best["n"], best["size"]) == (score.n, score.size)
         self._best = dict(best) if best and comparable else {}
@@ -37,10 +43,12 @@ class Costs:
         said = []
         if self._score.textbook:
             said.append("For a collective, the bytes are the textbook's figure, and the call counts as one step.")
+        if not self._allowed:
+            return said
         if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
             said.append(f"It can be done with {listed(over)}.")
         elif any(self._mine[cost] < least - 0.5 for cost, least in self._least.items() if cost in self._mine):
-            said.append("That is less than the workbook held possible.")
+            said.append("That is less than the workbook held possible by the card's rules.")
         elif all(cost in self._least and value <= self._least[cost] + 0.5 for cost, value in self._mine.items()):
             said.append("No solution takes less.")
         return said

@@ -66,13 +66,19 @@ class Verdict:
         self.says = list(finding.says)
         self._finding = finding
         self.score = finding.score
-        self._costs = score.Costs(finding.score, finding.score.least(exercise), best) if finding.score else None
+        self._costs = self._counted(exercise, finding, best)
         self._next = [line for line in (exercise.after if self.ok else "", next_) if line]
 
     @property
     def ok(self) -> bool:
         """Whether the function is right, within its budget, and does it as the card asks."""
         return self.state == "right"
+
+    def _counted(self, exercise: Exercise, finding: Finding, best: Mapping[str, Any] | None) -> score.Costs | None:
+        """What it cost, where that is known, and where the exercise lets it be done like that."""
+        if finding.score is None or finding.state == "forbidden":
+            return None
+        return score.Costs(finding.score, finding.score.least(exercise), best, finding.state != "not as asked")
 
     @property
     def head(self) -> str:

@@ -34,7 +34,8 @@ class Statement:
 class Call:
     """One rank's call. `gives[j]` elements go to the group's rank j, `takes[j]` come from it; None: nobody knows.
 
-    `root` is a rank of the world; `path` are the statements that the call is in, the innermost first.
+    `root` is a rank of the world; `path` are the statements that the call is in, the innermost first. `sizes` are the
+    elements of its input and of its output, where it has one tensor of each and each rank's part is as long.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Call:
     shape: str = ""
     gives: Elements | None = None
     takes: Elements | None = None
+    sizes: tuple[int, int] | None = None
     place: str = ""
     text: str = ""
     path: tuple[Statement, ...] = ()
@@ -70,7 +72,7 @@ def unpack(data: bytes) -> Call:
     """What `pack` made."""
     told = json.loads(data)
     path = tuple(Statement(s["mark"], tuple(s["later"])) for s in told["path"])
-    elements = {name: tuple(v) if isinstance(v := told[name], list) else v for name in ("gives", "takes")}
+    elements = {name: tuple(v) if isinstance(v := told[name], list) else v for name in ("gives", "takes", "sizes")}
     return Call(**{**told, **elements, "path": path})
 
 
@@ -129,6 +131,11 @@ REMEDY = {
     ELEMENTS: "Give every rank what the others expect of it.",
 }
 SAME = "Make the same call with the same arguments on every rank."
+ROOM = {  # of a call with one input and one output, on so many ranks
+    "all_gather": "The output has to be {n} times as long as the input.",
+    "all_to_all": "The output has to be as long as the input.",
+    "reduce_scatter_tensor": "The input has to be {n} times as long as the output.",
+}
 
 
 def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
@@ -148,7 +155,11 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
     if absent := [r for r in members if r not in calls]:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
     uneven = next((_uneven(calls, a, b) for a, b, d in pairs if d == what == ELEMENTS), "")
-    return f"Ranks disagree on the {what}: {'; '.join(said)}. {uneven}{REMEDY.get(what, SAME)}"
+    remedy = REMEDY.get(what, SAME)
+    if what == ELEMENTS and any(calls[r].sizes and _differ(calls[r], i, calls[r], i) for i, r in come):
+        remedy = ROOM[calls[come[0][1]].kind].format(n=len(members))
+    fault = f"The {what} does not fit" if what == ELEMENTS and len(told) == 1 else f"Ranks disagree on the {what}"
+    return f"{fault}: {'; '.join(said)}. {uneven}{remedy}"
 
 
 def fit(a: Call, i: int, b: Call, j: int) -> bool:
@@ -199,6 +210,8 @@ def _told(call: Call, what: str) -> str:
     if what == ORDER and call.text:
         text = call.text if len(call.text) <= SHOWN else f"{call.text[: SHOWN - 1]}…"
         return f"{text} first{where}"
+    if what == ELEMENTS and call.sizes:
+        return f"{call} with {count(call.sizes[0], 'element')} of input and {call.sizes[1]} of output{where}"
     return f"{call}{where}"
 
 

@@ -110,7 +110,7 @@ def _told(pieces: list[tuple[int, int, Origin | None, Origin | None]], should: S
                 belongs = _made_of(want, noun) if want.counts else "a 0" if inside else "nothing"
                 others.append(f"{_made_of(came, noun)} where {belongs} belong{'s' * (len(want.counts) < 2)}")
     whole = {s for _, _, want in should if want is not None for s in want.counts}
-    said = [f"lacks {_sources(lacks, noun, whole)}"] if lacks else []
+    said = ["lacks " + _sources(lacks, noun, whole, "'s numbers")] if lacks else []
     for times, which in sorted(often.items()):
         said.append(f"counts {_sources(which, noun, whole)} {'twice' if times == 2 else f'{times} times'}")
     for held in ([_moved(*whose, pairs, noun) for whose, pairs in moved.items()], others):
@@ -141,13 +141,13 @@ def _made_of(origin: Origin, noun: str) -> str:
     return _sources(set(origin.counts), noun) if len(origin.counts) <= TOLD else f"{len(origin.counts)} {noun}s"
 
 
-def _sources(which: set[tuple[int, int]], noun: str, whole: set[tuple[int, int]] | None = None) -> str:
-    """Sources in words: "rank 3's element 1"; "rank 3" where all that rank 3 has to give is meant."""
+def _sources(which: set[tuple[int, int]], noun: str, whole: set[tuple[int, int]] | None = None, every: str = "") -> str:
+    """Sources in words: "rank 3's element 1"; "rank 3" and `every` where all that rank 3 has to give is meant."""
     parts = []
     for r in sorted({r for r, _ in which}):
         mine = sorted(i for s, i in which if s == r)
         if whole is not None and len(mine) > 1 and {(r, i) for i in mine} == {s for s in whole if s[0] == r}:
-            parts.append(f"rank {r}")
+            parts.append(f"rank {r}{every}")
         else:
             parts.append(f"rank {r}'s {noun}{'s' * (len(mine) > 1)} {', '.join(map(str, mine))}")
     return listed(parts)

@@ -94,9 +94,8 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
     for a, b in _pairs(ours, theirs, lambda a, b: (a.step, a.way) == (b.step, b.way)):
         mark = "≠ chunk" if a.chunk and b.chunk and a.chunk != b.chunk else "≠ data"
         goes, meant = (a.what, b.what) if a.chunk and b.chunk else (a.numbers, b.numbers)
-        says = f"step {a.step + 1}: from {a.words} go {goes}, and not {meant}"
-        if goes == meant:
-            says = f"step {a.step + 1}: from {a.words} go {goes}, but not the right ones"
+        other = f"and not {meant}" if goes != meant else "but not the right ones"
+        says = f"step {a.step + 1}: rank {a.way[0]} sends {goes} to rank {a.way[1]}, {other}"
         found.append(Difference(a.step, a.message, b.message, mark, says))
 
     for a in ours:

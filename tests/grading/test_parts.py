@@ -220,7 +220,7 @@ def test_a_mistake_is_told_as_what_lacks_and_what_counts_twice():
     case = inputs.Case(inputs.counting(3, 2))
     came = traced(case, lambda xs: [xs[0] + xs[1], 2 * xs[0] + xs[1] + xs[2], xs[0] + xs[1] + xs[2]])
     wanted = tracing.origins(collectives.all_reduce, case, collectives.all_reduce(case.xs))
-    assert tracing.in_words(came, wanted) == ["rank 0 lacks rank 2", "rank 1 counts rank 0 twice"]
+    assert tracing.in_words(came, wanted) == ["rank 0 lacks rank 2's numbers", "rank 1 counts rank 0 twice"]
     shifted = traced(case, lambda xs: [xs[1], xs[2], xs[0]])
     assert tracing.in_words(shifted, [[Origin(2, i) for i in range(2)], None, None]) == [
         "rank 0 holds rank 1's numbers where rank 2's belong"

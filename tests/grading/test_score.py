@@ -89,9 +89,16 @@ def test_only_what_is_true_is_said_of_the_least():
     least = SCORE.least(EXERCISE)
     assert "No solution takes less." in shown(SCORE, least)
     assert "less" not in shown(replace(SCORE, memory=440), least), "a small tensor or two is no invitation"
-    assert "That is less than the workbook held possible." in shown(replace(SCORE, rounds=5), least)
+    assert "That is less than the workbook held possible by the card's rules." in shown(replace(SCORE, rounds=5), least)
     assert "less" not in shown(replace(SCORE, memory=None), {"rounds": 6})
     traded = shown(replace(SCORE, sent=400.0, rounds=9), least)
     assert "sent by the busiest rank: 400 · steps: 9 (least possible: 6)" in traded, "fewer bytes for more steps"
     assert "held possible" not in traded
     assert "memory" not in shown(replace(SCORE, memory=None), least)
+
+
+def test_of_what_is_not_as_the_card_asks_it_is_not_said_how_near_it_comes_to_the_least():
+    for cheaper in (replace(SCORE, rounds=5), SCORE, replace(SCORE, rounds=9)):
+        said = repr(Costs(cheaper, {"rounds": 6}, None, allowed=False))
+        assert "least possible: 6" in said
+        assert not any(words in said for words in ("held possible", "No solution", "can be done"))

@@ -151,8 +151,8 @@ def test_a_deadlock_names_who_waits_for_whom_at_which_line(lab):
     assert verdict.state == "deadlock"
     assert verdict.says == [
         "It hangs with 2 ranks.",
-        "Rank 0 waits for rank 1 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
-        "Rank 1 waits for rank 0 to receive in send, line 4: dist.send(y, (rank + 1) % world_size).",
+        "Rank 0 waits for rank 1 to receive (send, line 4): dist.send(y, (rank + 1) % world_size).",
+        "Rank 1 waits for rank 0 to receive (send, line 4): dist.send(y, (rank + 1) % world_size).",
     ]
     assert "0 → 1 → 0 is a cycle: nobody can go on." in verdict._repr_html_()
 
@@ -348,6 +348,17 @@ def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
     verdict = checked(lab, SOME + around, budget=Budget(steps=lambda n: n - 2))
     assert "It takes 3 steps with 4 ranks" in verdict.says[0]
     assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
+
+
+def test_a_function_that_may_need_no_other_one_is_told_which_it_calls(lab):
+    lab.run("def helper(y):\n    dist.all_reduce(y)\n\n\ndef wait(): ...")
+    code = SOME + "    mine(y)\n    return y\n\n\ndef mine(y):\n    helper(y)"
+    verdict = checked(lab, code, alone=True)
+    assert verdict.state == "not as asked"
+    assert verdict.says[0] == "It calls helper from another cell. Make it work without."
+    assert checked(lab, code).ok
+    in_it = code + "\n\n\ndef helper(y):\n    dist.all_reduce(y, async_op=True).wait()"
+    assert checked(lab, in_it, alone=True).ok, "a method has the name of another cell's function"
 
 
 @pytest.mark.parametrize(("code", "sizes"), [(RIGHT, [2, 3, 4]), ("def f(x):\n    return x", [2])])
@@ -566,7 +577,7 @@ def test_a_wrong_sum_says_what_it_is_made_of(lab):
     verdict = checked(lab, SOME + body)
     assert verdict.says[0] == "With 2 ranks: on rank 1 element 0 is 20, and 10 belongs there."
     assert verdict.says[-1] == "Rank 1 counts rank 1 twice."
-    assert "Rank 0 lacks rank 1." in checked(lab, SOME + "    return y").says
+    assert "Rank 0 lacks rank 1's numbers." in checked(lab, SOME + "    return y").says
     assert "all_reduce" not in repr(checked(lab, SOME + "    dist.all_reduce(y)\n    return y / 2").says)
 
 

@@ -195,6 +195,14 @@ def test_a_sub_group_that_went_with_the_old_group_is_called_gone(lab, call):
     assert error.notes == []
 
 
+def test_a_sub_group_that_lives_is_not_called_gone_where_a_rank_is_not_in_it(lab):
+    lab.run("team = dist.new_group([1, 2])\nx = torch.ones(1)")
+    error = ended(lab, "if rank: dist.broadcast(x, src=0, group=team)")
+    assert "Global rank 0 is not part of group" in str(error)
+    assert error.notes == []
+    lab.run("if rank: dist.all_reduce(x, group=team)")
+
+
 def test_a_sub_group_made_by_some_ranks_only_is_freed(lab):
     error = ended(lab, "if rank < 2: dist.new_group([0, 1, 2])", StuckError)
     assert "ranks 0, 1 wait in new_group (line 1)" in str(error)

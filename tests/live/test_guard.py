@@ -116,6 +116,13 @@ def test_a_mismatch_is_everyones_error(lab, code, what):
     assert all(f"{r}" in said for r in range(lab.n))
 
 
+def test_an_output_that_does_not_fit_its_input_is_no_disagreement_of_ranks(lab):
+    said = refused(lab, "dist.all_to_all_single(torch.empty(3), torch.ones(6))")
+    assert said.startswith("The number of elements does not fit: rank")
+    assert "all_to_all(float32[6]) with 6 elements of input and 3 of output (line 1)" in said
+    assert said.endswith("The output has to be as long as the input.")
+
+
 def test_a_bucket_of_ddp_does_not_meet_another_call(lab):
     lab.run(
         "from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(torch.nn.Linear(3, 3))"

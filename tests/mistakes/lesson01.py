@@ -46,7 +46,7 @@ deadlock | leaves those that have lost out of the call | Rank 1 finished the fun
 
 grid_sums = """
 wrong | returns the column first | Rank 0 lacks rank 1 | return sums[0], sums[1] → return sums[1], sums[0]
-wrong | takes the row of the last group made | Rank 0 lacks rank 1 and rank 2
+wrong | takes the row of the last group made | Rank 0 lacks rank 1's numbers and rank 2's numbers
     -             if rank in ranks:
     -                 mine = group
     +             mine = group

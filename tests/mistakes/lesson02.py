@@ -108,9 +108,9 @@ not as asked | sends its numbers to everybody, who keep their neighbour's | may 
 
 halo = """
 wrong | sends each neighbour the border that is farther away | Rank 0 holds rank 1's element 2
-    dist.isend, x[:1], → dist.isend, x[-1:],
+    (-1, x[:1], → (-1, x[-1:],
 raises | forgets that the last rank has no right-hand neighbour | there is no rank 2 among 2 ranks
-    if rank < world_size - 1: → if True:
+    0 <= rank + way < world_size → 0 <= rank + way
 deadlock | receives from both sides before it sends | Rank 0 waits for rank 1 to send
     def halo(x):
         wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])

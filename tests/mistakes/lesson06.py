@@ -322,7 +322,7 @@ costly | exchanges whole buffers with the other host first | Its busiest rank se
                 work.wait()
             total = total + room
         return total
-wrong | adds in one host only | Ranks 0, 1 lack rank 2 and rank 3 | ((other, mate), (mine, twin)) → ((other, mate),)
+wrong | adds in one host only | Ranks 0, 1 lack rank 2's numbers and | ((other, mate), (mine, twin)) → ((other, mate),)
 deadlock | sends first, then receives | Rank 0 waits for rank 1 to receive
     -         exchange = [dist.P2POp(dist.isend, out, partner), dist.P2POp(dist.irecv, room, partner)]
     -         for work in dist.batch_isend_irecv(exchange):

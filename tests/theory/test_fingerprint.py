@@ -80,6 +80,29 @@ def test_a_gather_compares_only_with_its_root():
     assert "number of elements" in told(root, other, dataclasses.replace(other, gives=(4, 0, 0)))
 
 
+def exchange(n, size, room):
+    return Call("all_to_all", dtype="float32", shape=f"[{size}]", gives=size // n, takes=room // n,
+                sizes=(size, room), place="line 2")  # fmt: skip
+
+
+def test_an_output_that_fits_on_no_rank_is_named_with_its_input_and_no_rank_is_said_to_disagree():
+    assert told(*[exchange(4, 4, 2)] * 4) == (
+        "The number of elements does not fit: ranks 0–3 call all_to_all(float32[4]) with 4 elements of input and 2 of "
+        "output (line 2). The output has to be as long as the input."
+    )
+    gathers = Call("all_gather", dtype="float32", shape="[2]", gives=2, takes=1, sizes=(2, 3))
+    assert told(*[gathers] * 3).endswith("The output has to be 3 times as long as the input.")
+
+
+def test_an_output_that_fits_not_on_one_rank_is_named_there():
+    assert told(exchange(2, 4, 4), exchange(2, 4, 2)) == (
+        "Ranks disagree on the number of elements: rank 0 calls all_to_all(float32[4]) with 4 elements of input and 4 "
+        "of output (line 2); rank 1 calls all_to_all(float32[4]) with 4 elements of input and 2 of output (line 2). "
+        "The output has to be as long as the input."
+    )
+    assert "Give every rank what the others expect of it." in told(exchange(2, 4, 4), exchange(2, 2, 2))
+
+
 SWAPPED = "if rank == 1:\n    f(b)\n    f(a)\nelse:\n    f(a)\n    f(b)\n"
 
 
@@ -115,7 +138,7 @@ def test_the_innermost_statement_of_a_line_counts():
 
 
 def test_a_call_survives_being_packed():
-    call = but(path=(Statement(1, (2, 3)),), gives=(1, 2))
+    call = but(path=(Statement(1, (2, 3)),), gives=(1, 2), sizes=(4, 2))
     assert unpack(pack(call)) == call
 
 

@@ -87,7 +87,7 @@ def test_ranks_with_the_same_mistake_are_told_together():
 def test_a_rank_that_is_missing_altogether_is_named_without_its_elements():
     right = span(*(Origin(0, i) + Origin(3, i) for i in range(3)))
     wrong = span(*(Origin(0, i) for i in range(3)))
-    assert mistakes.mistakes([wrong], [right]) == ["rank 0 lacks rank 3"]
+    assert mistakes.mistakes([wrong], [right]) == ["rank 0 lacks rank 3's numbers"]
 
 
 def test_something_in_another_s_place_is_named_with_what_belongs_there():

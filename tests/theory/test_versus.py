@@ -49,7 +49,7 @@ def test_another_chunk_on_the_same_way_is_named():
     mine = replay(RIGHT[0], [(0, 1, 2), *RIGHT[1][1:]])
     found = differences(mine, replay(*RIGHT))
     assert [d.mark for d in found] == ["≠ chunk"]
-    assert told(found) == ["Step 2: from rank 0 to rank 1 go element 2 of rank 0, and not element 1 of rank 0."]
+    assert told(found) == ["Step 2: rank 0 sends element 2 of rank 0 to rank 1, and not element 1 of rank 0."]
 
 
 def test_the_right_chunk_to_another_rank_is_named():
