@@ -28,6 +28,7 @@ from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.limits import STATES, remarks
 from labkit.grading.score import scored
+from labkit.outcome.why import singly
 from labkit.words import alike, ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
@@ -172,6 +173,8 @@ def _all(
         if such := [f for f in found if f.state == state]:
             finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
     finding.right = right
+    if largest is not None and finding.state == "right":
+        finding.says += [sentence([what]) for what in singly(largest[1].told)]
     if largest is not None and (score := scored(exercise, *largest)):
         memory = _memory(console, exercise, largest[0], finding, look) if exercise.counts_memory else None
         finding.score = replace(score, memory=memory)

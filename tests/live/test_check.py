@@ -399,6 +399,18 @@ def test_gradients_are_checked_beside_the_values(lab):
     assert "rank 0 │ [0, 1, 2, 3] → gradient of argument 0: [1, 0.267, " in repr(verdict)
     verdict = checked(lab, RIGHT.replace("x.clone()", "x.detach().clone()"), gradients=True)
     assert "carries no gradient" in verdict.says[0]
+    assert checked(lab, right, gradients="one").says[1].startswith("Everything is 2 times too large: the backward pass")
+
+
+def test_an_exchange_by_single_calls_is_right_and_its_verdict_says_what_nccl_needs(lab):
+    code = (
+        "def f(x):\n    room = torch.empty_like(x)\n    n = world_size\n"
+        "    works = [dist.isend(x, (rank + 1) % n), dist.irecv(room, (rank - 1) % n)]\n"
+        "    for work in works:\n        work.wait()\n    return room"
+    )
+    verdict = checked(lab, code, means=lambda xs: [xs[-1], *xs[:-1]])
+    assert verdict.ok
+    assert verdict.says == ["With NCCL, make the transfers of one exchange one dist.batch_isend_irecv call."]
 
 
 @pytest.mark.parametrize(
