@@ -41,7 +41,7 @@ class Trials:
 
     def __repr__(self) -> str:
         if not self.gpus:
-            lines = [f"No NVIDIA GPU here: nothing was run. Recorded elsewhere, without any setting ({FROM}):"]
+            lines = [f"No NVIDIA GPU here: nothing was run. Recorded elsewhere, with no algorithm forced ({FROM}):"]
             return "\n".join([*lines, *(_told(call) for call in self.log.calls)])
         shared = sharing.said([r % self.gpus for r in range(self.ranks)]) or f"{self.ranks} ranks, each on its GPU"
         lines = [f"{shared}, NCCL {self.log.version or 'of an unknown version'}"]

@@ -66,6 +66,16 @@ def test_each_step_has_a_picture_and_words_of_its_own(steps):
     assert len(shown) == 3
 
 
+def test_where_no_buffer_has_a_name_what_came_is_told_at_last():
+    ranks = [Told(2), Told(2)]
+    for r, rank in enumerate(ranks):
+        sent, room = rank.buffer("", [r, r]), rank.buffer("", [9, 9], "recv", 2)
+        rank.send(1 - r, view=(sent, 0, 2)).recv(1 - r, view=(room, 0, 2), landed=[1 - r] * 2)
+    assert repr(Steps(told(*ranks))).splitlines()[-1] == (
+        "after step 2: rank 0: inbox = [1, 1]; rank 1: inbox = [0, 0]"
+    )
+
+
 def test_all_steps_have_one_size_so_that_nothing_jumps(steps):
     assert len({steps.film.svg(k).split(b"viewBox", 1)[0] for k in range(3)}) == 1
 

@@ -2,12 +2,13 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from labkit import progress, widgets
 from labkit.errors import LabError
-from labkit.predictions import Option, Prediction
+from labkit.predictions import Option, Prediction, Trap
 from labkit.widgets import STATES, Predict, Strip
 
 IDLE = {"rank": 0, "state": "idle", "op": None, "line": None, "seconds": 0.0}
@@ -186,6 +187,36 @@ def test_what_is_no_number_is_said_under_the_field_and_can_be_mended(number, sai
     number._field.value = "30"
     number._button.click()
     assert number.choice == 30
+
+
+@pytest.mark.parametrize(("said", "meant"), [("1,170", 1170), ("1,170.5 MiB", 1170.5), ("12,345,678", 12345678)])
+def test_commas_part_thousands(number, said, meant):
+    number.lock(said)
+    assert number.choice == meant
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("1,17", r"Write 1\.17 if you mean that"),
+        ("0,170", r"Write 0\.170 if you mean that"),
+        ("1,1705", r"Write 1\.1705"),
+        ("2,5e3", r"Write 2\.5e3"),
+        ("1.5,000", "Leave out the commas"),
+        ("1,17,000", "Leave out the commas"),
+    ],
+)
+def test_a_comma_that_stands_for_a_point_is_refused_with_a_sentence(number, said, why):
+    with pytest.raises(LabError, match=f"has a comma, which parts thousands here, as in 1,170. {why}"):
+        number.lock(said)
+    assert number.choice is None
+
+
+def test_a_number_is_not_negative_unless_the_answer_or_a_trap_is(number):
+    with pytest.raises(LabError, match="'-1' is negative, and what is asked for is not"):
+        number.lock("-1")
+    for loss in (replace(MESSAGES, answer=-24), replace(MESSAGES, traps=(Trap(-2, "That is the other way round."),))):
+        assert loss.choice("-1") == -1
 
 
 def test_a_prediction_that_was_right_says_so_and_why(question):

@@ -28,7 +28,8 @@ from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.limits import STATES, remarks
 from labkit.grading.score import scored
-from labkit.words import alike, listed, ranks, sentence
+from labkit.outcome.why import singly
+from labkit.words import alike, ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
@@ -77,9 +78,6 @@ def check(
     with prepared(engines) as reach:
         finding = _all(console, exercise, sizes, reach, watch)
     finding.says += filter(None, [misspelt])
-    if exercise.alone and finding.state == "right" and (others := seen[0]["needs"]):
-        says = f"It calls {listed(others)} from another cell. Make it work without."
-        finding.state, finding.says = "not as asked", [says, *finding.says]
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
     if groups == 1:  # only the check's own have gone
@@ -175,6 +173,8 @@ def _all(
         if such := [f for f in found if f.state == state]:
             finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
     finding.right = right
+    if largest is not None and finding.state == "right":
+        finding.says += [sentence([what]) for what in singly(largest[1].told)]
     if largest is not None and (score := scored(exercise, *largest)):
         memory = _memory(console, exercise, largest[0], finding, look) if exercise.counts_memory else None
         finding.score = replace(score, memory=memory)

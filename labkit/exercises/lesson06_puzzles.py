@@ -124,7 +124,6 @@ RING_ALL_REDUCE = Exercise(
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(lambda n: 2 * (n - 1))),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
-    alone=True,
     picture=lambda: counting(3, 3),
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),

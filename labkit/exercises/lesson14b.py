@@ -211,9 +211,8 @@ FEATURES = Exercise(
     statement=(
         "Every rank needs the features of all ranks for its loss; all `x` have the same length. Repair the function: "
         "return all of them in the order of the ranks, one after the other, in a tensor through which the gradient "
-        "gets **back to this rank's** `x`. (The loss is the same on all ranks, so each rank's own part of its "
-        "gradient is "
-        "all that it needs.) One call is enough."
+        "gets **back to this rank's** `x`. (Unlike in the case above, the loss is the same on all ranks, so "
+        "each rank needs its own part of the gradient only.) One call is enough."
     ),
     minutes=5,
     difficulty=2,

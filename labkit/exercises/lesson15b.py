@@ -46,7 +46,8 @@ PATH = Exercise(
     title="The path between two devices",
     statement=(
         "`mine` and `theirs` say what stands above two devices of one server, nearest first: their PCIe switches, "
-        'last their CPU, such as `["switch 3", "switch 1", "CPU 0"]`. Return the path between the two over PCIe: '
+        'last their CPU, such as `["switch 3", "switch 1", "CPU 0"]`. Each CPU numbers its switches anew. '
+        "Return the path between the two over PCIe: "
         '`"PIX"` where they are below the same switch, with no other on the way; `"PXB"` through several switches and '
         'no CPU; `"PHB"` through one CPU; `"SYS"` from one CPU to another. Every rank is asked about a different pair.'
     ),
@@ -230,8 +231,8 @@ PAT = Exercise(
         "steps, ⌈log2 n⌉, every rank sends to the rank d **before** it, modulo n, in step 0, 1, 2, …\n\n"
         "What it sends: all chunks that it has by then, if the receiver still lacks them. These are its own chunk and "
         "those that came with the jumps before, all of which were longer: the chunks of the ranks 0, 2d, 4d, … after "
-        "it, modulo n. Leave out a chunk with which the receiver would be n or more ranks away from its owner: it "
-        "would have gone all the way round.\n\n"
+        "it, modulo n. Leave out a chunk whose owner is n or more ranks after the receiver: it would have gone "
+        "all the way round.\n\n"
         "Return what rank `place` sends in `step` as a list: the receiver, and the sorted list of chunks."
     ),
     minutes=12,

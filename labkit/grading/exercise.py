@@ -81,7 +81,6 @@ class Exercise:
         ranks: how many ranks it is run on, as far as the lab has them.
         forbids: functions of `torch.distributed` that it may not call; "collectives" stands for all of them.
         promises: what the card says of its calls besides: see `labkit.grading.promises`.
-        alone: it may call no function of the learner's from another cell.
         budget: what it may cost.
         least: what it costs at least, to be shown beside what it did.
         counts_memory: whether the memory that the call takes at its peak is shown. False where the backward pass, which
@@ -114,7 +113,6 @@ class Exercise:
     ranks: tuple[int, ...] = (2, 3, 4)
     forbids: tuple[str, ...] = ()
     promises: tuple[Promise, ...] = ()
-    alone: bool = False
     budget: Budget | None = None
     least: Least | None = None
     counts_memory: bool = True

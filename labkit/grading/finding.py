@@ -25,6 +25,7 @@ WHY = (
     "Gloo ends a process like this when it gets other bytes than it expects: the sender's tensor has a different "
     "length or dtype."
 )
+ADDED = "the backward pass adds up the gradients of all ranks, and their losses are one and the same"
 GUARDED = (
     "The lab's guard has stopped the ranks before this call ran. In a job of your own it would hang, crash or give "
     "wrong numbers."
@@ -260,7 +261,7 @@ def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Findin
             got = attempt.answers[r]["gradients"][i]
             if got is None:
                 wrong[r, i] = judge.Difference(f"no gradient reaches {names[r][i]}")
-            elif difference := judge.first_difference(got, want.astype(got.dtype), 2e-3):
+            elif difference := _off(got, want):
                 wrong[r, i] = replace(difference, says=f"the gradient of {names[r][i]} is wrong: {difference.says}")
     if wrong:
         (r, i), difference = next(iter(wrong.items()))
@@ -269,6 +270,13 @@ def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Findin
         finding.outs = [attempt.answers[rank]["gradients"][i] for rank in range(case.n)]
         finding.want = [grads[i] for grads in expected]
         finding.says = [f"The values are right, the gradients are not. Rank {r} {setting(case)}: {difference.says}."]
+        pairs = list(zip(finding.outs, finding.want, strict=True))
+        if mode == "one" and not any(g is None or _off(g, case.n * w) for g, w in pairs):
+            finding.says.append(f"Everything is {case.n} times too large: {ADDED}.")
+
+
+def _off(got: Any, want: Any) -> judge.Difference | None:
+    return judge.first_difference(got, want.astype(got.dtype), 2e-3)
 
 
 def _floating(exercise: Exercise, x: Any) -> list[str]:

@@ -63,6 +63,13 @@ def together(record: Record, outcome: Outcome | None) -> list[str]:
     return [TOGETHER] * exchanged
 
 
+def singly(record: Record) -> list[str]:
+    """The same of an exchange that Gloo has brought together: where the first messages are a cycle of single calls."""
+    first = {r: next((op for op in ops if op.kind != "collective"), None) for r, ops in enumerate(record.ops)}
+    single = {r: op for r, op in first.items() if op is not None and not op.batch}
+    return [f"with NCCL, {TOGETHER}"] * any(_alike(single, op) for op in single.values())
+
+
 def _single(ops: Sequence[Op]) -> Op | None:
     """The send or receive on a GPU, of no batch, that a rank did not get through."""
     last = next((op for op in reversed(ops) if op.error or op.left is None), None)

@@ -67,7 +67,7 @@ def draw(ax: Axes, record: Record) -> Axes:
     for tail, tip in arrows:
         _message(ax, tail, tip)
     labels = [(_spans(op, scale)[0], op.rank, _said(op)) for op in ops]
-    labels += [(_spans(op, scale)[1], op.rank, (f"wait · line {op.waited[2]}", "wait")) for op in ops if op.waited]
+    labels += [(_spans(op, scale)[1], op.rank, _said_wait(op)) for op in ops if op.waited]
     room = Room(arrows)
     for bar, rank, words in sorted(labels)[:MOST]:
         room.label(ax, bar, rank, words)
@@ -176,8 +176,16 @@ def _message(ax: Axes, tail: Place, tip: Place) -> None:
 
 def _said(op: Op) -> tuple[str, str]:
     """What a bar is, in more and in fewer words."""
-    where = f"line {op.line}" if op.function is None else op.function.replace(", its line ", " line ")
-    return (f"{op.op} · {where}" if op.line else op.op), op.op
+    return (f"{op.op} · {_where(op.line, op.function)}" if op.line else op.op), op.op
+
+
+def _said_wait(op: Op) -> tuple[str, str]:
+    """The same of the `.wait()` for it."""
+    return f"wait · {_where(op.waited[2] if op.waited else None, op.wait_in)}", "wait"
+
+
+def _where(line: int | None, function: str | None) -> str:
+    return f"line {line}" if function is None else function.replace(", its line ", " line ")
 
 
 class Room:

@@ -283,8 +283,8 @@ PREDICTIONS = (
         why=(
             "**100 GB/s** instead of 400. The parts are equal, so everybody waits for the slowest: 8 × 12.5 GB/s. "
             "One bad cable of eight costs three quarters of the bandwidth, and no error is raised. A busbw that is a "
-            "quarter, a half or an eighth of what the neighbours reach points to one link. Test pairs of servers, then "
-            "one NIC at a time (`NCCL_IB_HCA` names the ones to use)."
+            "quarter, a half or an eighth of what the neighbours reach points to one link, or to NICs that are not "
+            "used. Test pairs of servers, then one NIC at a time (`NCCL_IB_HCA` names the ones to use)."
         ),
         traps=(
             Trap(

@@ -115,8 +115,8 @@ BYTES = Prediction(
     ),
     answer="as much",
     why=(
-        "As much. Either way, each rank passes on N − 1 blocks. What differs is that the ring computes in between and "
-        "does not keep the blocks."
+        "As much. Either way, each rank passes on N − 1 blocks. (What `comms` adds lets the ranks agree on shapes.) "
+        "What differs is that the ring computes in between and does not keep the blocks."
     ),
 )
 

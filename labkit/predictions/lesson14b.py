@@ -143,8 +143,8 @@ PREDICTIONS = (
         answer="their own number, divided by 4",
         why=(
             "**Their own number, divided by 4.** The division reads `total` before anybody's number has been added to "
-            "it; the sum is there half a second later. Whether such a program is wrong depends on time. Here it is "
-            "wrong each time."
+            "it; the sum is there half a second later. Whether such a program is wrong depends on time. Here at least "
+            "one rank is wrong each time."
             " Reported as OpenNMT-py#2295."
         ),
         elsewhere=(
@@ -180,8 +180,8 @@ PREDICTIONS = (
             "**It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a "
             "cycle. The second group has turned a lie into a hang, and a hang is better: somebody notices. Reported as "
             "torchrec#4149. Lines alone do not tell you for whom a rank waits, where several groups have the same "
-            "ranks. The lab's picture has noted each call's group, and so has the flight recorder, as the next cell "
-            "shows."
+            "ranks. The lab's error says that the groups differ, and the flight recorder which they are, as the next "
+            "cell shows."
         ),
     ),
     Series(
@@ -223,12 +223,13 @@ PREDICTIONS = (
             Prediction(
                 name="clinic_nccl_barrier",
                 lesson="14b",
-                question="**The log.** Which call of the program is number 6, an `AllReduce` with `count 1`?",
+                question="**The log.** Which call of the program has `opCount 6`, an `AllReduce` with `count 1`?",
                 options=(
                     Option("a fourth all_reduce of `x`", "Then its count would be that of `x`: 262144."),
                     Option(
                         "the end of reduce_scatter_tensor, which adds up",
-                        "A reduce-scatter is one call with one line, here number 5. Its count is what one rank gets.",
+                        "A reduce-scatter is one call with one line, here that of `opCount 5`. Its count is what one "
+                        "rank gets.",
                     ),
                     Option("the barrier"),
                     Option(
@@ -265,8 +266,9 @@ PREDICTIONS = (
                     "A watchdog thread looks now and then at what has been done, and `last_completed_collective` is "
                     "what it saw the last time. When the record is written, each call that is still open is asked once "
                     "more. So the calls' own `state` counts: one that hangs is `scheduled` (or `started`, which torch "
-                    "notes only if TORCH_NCCL_ENABLE_TIMING is set). And the times say when somebody *saw* that a call "
-                    "was done: the first six at the same moment. They do not say how long a call took."
+                    "notes only if TORCH_NCCL_ENABLE_TIMING is set: hence the -1). And the times say when somebody "
+                    "*saw* that a call was done: the first six at the same moment. They do not say how long a call "
+                    "took."
                 ),
             ),
             Prediction(
@@ -277,8 +279,8 @@ PREDICTIONS = (
                     Option("it adds up the GPUs that each process uses"),
                     Option(
                         "each rank takes itself for a machine with a GPU of its own",
-                        "They do: NCCL's log says `nNodes 4` of the same ranks. But RAS goes by the addresses of "
-                        "the hosts, and says that there is 1 node.",
+                        "They do: NCCL's log says `nNodes 4` of the same ranks, in a line that is not shown here. "
+                        "But RAS goes by the addresses of the hosts, and says that there is 1 node.",
                     ),
                     Option(
                         "the GPU has been cut into four",
@@ -287,15 +289,15 @@ PREDICTIONS = (
                     ),
                     Option(
                         "it counts channels: one for each rank",
-                        "There are 2 channels, says the log, and each one passes through all ranks.",
+                        "There are 2 channels, as another part of the log says, and each one passes through all ranks.",
                     ),
                 ),
                 answer="it adds up the GPUs that each process uses",
                 why=(
                     "Four processes use one GPU each, and RAS does not ask whether it is the same one. It counts nodes "
-                    "by the addresses of the hosts: 1. NCCL's log says `nNodes 4` of the same ranks, as each one has a "
-                    "name of its own in `NCCL_HOSTID`, without which NCCL refuses to share a GPU. Both are right: ask "
-                    "what is counted."
+                    "by the addresses of the hosts: 1. NCCL's log, in a line that is not shown here, says `nNodes 4` "
+                    "of the same ranks, as each one has a name of its own in `NCCL_HOSTID`, without which NCCL refuses "
+                    "to share a GPU. Both are right: ask what is counted."
                 ),
             ),
         ),

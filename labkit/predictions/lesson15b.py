@@ -115,8 +115,8 @@ TWO_NODES = Prediction(
     name="tree_on_two_nodes",
     lesson="15b",
     question=(
-        "Two nodes of 8 GPUs. A ring through all 16 sends 2 S · 15/16 = 1.875 S out of each node. How much does the "
-        "double tree send out of each node, as a multiple of S?"
+        "Two nodes (servers) of 8 GPUs. A ring through all 16 sends 2 S · 15/16 = 1.875 S out of each node. How much "
+        "does the double tree send out of each node, as a multiple of S?"
     ),
     answer=1.0,
     unit="S",
@@ -130,7 +130,7 @@ TWO_NODES = Prediction(
     traps=(
         Trap(2, "2 S is right for a node with two children in one of the trees. Here no node has more than one child."),
         Trap(0.5, "One tree carries half of the buffer. There are two."),
-        Trap(1.875, "That would be true if each of the 16 ranks were a node of the tree. NCCL's trees are over nodes."),
+        Trap(1.875, "That would be true if each of the 16 GPUs had a place in the tree. The tree joins the two nodes."),
     ),
 )
 
@@ -162,8 +162,8 @@ NVLS = Prediction(
     name="steps_of_nvls",
     lesson="15b",
     question=(
-        "72 GPUs on one set of NVSwitches. A ring all-reduce takes 2 · 71 = 142 steps. How many does NVLS take, where "
-        "the NVSwitch adds up and copies?"
+        "72 GPUs on one set of NVSwitches. A ring all-reduce takes 2 · 71 = 142 steps. How many does NVLS take, if "
+        "each way to or from the switch is a step?"
     ),
     answer=4.0,
     within=0.01,
@@ -215,7 +215,8 @@ FORCED = Prediction(
     question=(
         "Somebody broadcast 128 MiB between two ranks that share one GPU. NCCL's own choice, a ring with the protocol "
         "Simple, took 35.5 ms. `NCCL_PROTO=LL` forces the low-latency protocol, which sends a flag of 4 bytes with "
-        "every 4 bytes of data. How long did it take then?"
+        "every 4 bytes of data. Between nodes, as these two are for NCCL, a thread of the CPU also looks at every flag "
+        "before a message leaves (`transport/net.cc`). How long did it take then?"
     ),
     options=(
         Option(
@@ -235,10 +236,10 @@ FORCED = Prediction(
     ),
     answer="more than five times as long",
     why=(
-        "**195.8 ms, 5.5 times as long** (published, eunomia-bpf/nccl-eBPF). Flags double the bytes, and NCCL's table "
-        "expects just that. (The one that was recorded on the H200 also does: 0.8 GB/s for an all-reduce with Simple, "
-        "0.4 with LL.) On this machine LL was slower still. A forced setting holds for *all* sizes and operations. Use "
-        "it to find out something, not in production."
+        "**195.8 ms, 5.5 times as long** (published, eunomia-bpf/nccl-eBPF). Flags double the bytes, and NCCL's tables "
+        "expect just that (the one that was recorded on the H200, too: 0.8 GB/s for an all-reduce with Simple, 0.4 "
+        "with LL). In the published run LL was slower still. A forced setting holds for *all* sizes and operations. "
+        "Use it to find out something, not in production."
     ),
 )
 

@@ -10,6 +10,8 @@ from string import ascii_lowercase
 from labkit.errors import LabError
 
 SEEN = "(Seen on one H200 that four ranks shared: NCCL 2.28.9, torch 2.11.)"  # what is told of a GPU, and was run there
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
+COMMAS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(?!\d)[^,]*")  # those of thousands, as in 1,170
 ROUNDING = 0.06  # how far a number may be off a trap's and still come from it
 SLIPS = {  # by how much a number is off, and what often does that
     2: "Both directions of a link, or a factor that was left out?",
@@ -132,13 +134,23 @@ class Prediction:
         ('two', 'one')
         >>> Prediction("q", "02", "How much?", 24, "", unit="MiB").choice("2.4e1 MiB")
         24.0
+
+        A comma parts thousands, and a number is not negative unless the answer or a trap is.
         """
         words = str(said).strip().removesuffix(".").replace("`", "").lower()
         if not self.options:
-            digits = words.removesuffix(self.unit.lower()).strip().replace(",", "").replace("_", "")
-            if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", digits):
+            digits = words.removesuffix(self.unit.lower()).strip()
+            plain = digits.replace(",", "").replace("_", "")
+            if not NUMBER.fullmatch(plain):
                 raise LabError(f"{str(said)!r} is not a number. Write one such as 24 or 1.5e6{self._in_unit}.")
-            return float(digits)
+            if "," in digits and not COMMAS.fullmatch(digits):
+                point = digits.replace(",", ".")
+                instead = f"Write {point} if you mean that" if NUMBER.fullmatch(point) else "Leave out the commas"
+                raise LabError(f"{str(said)!r} has a comma, which parts thousands here, as in 1,170. {instead}.")
+            number = float(plain)
+            if number < 0 <= min([float(self.answer), *(trap.value for trap in self.traps)]):
+                raise LabError(f"{str(said)!r} is negative, and what is asked for is not. Write a number such as 24.")
+            return number
         for option in self.options:
             if option.text.replace("`", "").lower().removesuffix(".") == words:
                 return option.text

@@ -73,7 +73,7 @@ def define(cell: str, name: str) -> str:
     function = space.get(name)
     if not isinstance(function, types.FunctionType):
         return f"its cell defines no function {name}"
-    lacks = [n for n in dict.fromkeys(global_names(function.__code__)) if n not in space and not hasattr(builtins, n)]
+    lacks = [n for n in dict.fromkeys(_globals(function.__code__)) if n not in space and not hasattr(builtins, n)]
     return f"it uses {listed(lacks)}, which the ranks do not have" if lacks else ""
 
 
@@ -82,12 +82,12 @@ def drop(name: str) -> None:
     shell().user_ns.pop(name, None)
 
 
-def global_names(code: types.CodeType) -> Iterator[str]:
+def _globals(code: types.CodeType) -> Iterator[str]:
     """The global names that a function's code looks up, in the functions inside it as well."""
     yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from global_names(inner)
+            yield from _globals(inner)
 
 
 def _run(node: ast.stmt, file: str, space: dict[str, Any]) -> bool:

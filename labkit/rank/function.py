@@ -23,7 +23,6 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from labkit.grading import gradients
 from labkit.rank import agent, ended, group, recorder, subworld
 from labkit.rank.copies import shell
-from labkit.rank.definitions import global_names
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
 from labkit.theory.record import is_cell
@@ -61,23 +60,8 @@ def finish(count: int) -> bool:
 
 
 def ready(name: str) -> dict[str, Any]:
-    """Before a check: what `describe` and `needs` tell, how many groups this rank is in, whether the lab's is one."""
-    return {**describe(name), **agent.groups(), "needs": needs(name)}
-
-
-def needs(name: str) -> list[str]:
-    """The functions of other cells that the learner's function calls, also through those of its own cell."""
-    space = shell().user_ns
-    names, others = [name], []
-    for used in names:
-        function = space.get(used)
-        if not isinstance(function, FunctionType) or function.__globals__ is not space:
-            continue
-        if function.__code__.co_filename == space[name].__code__.co_filename:
-            names += [n for n in dict.fromkeys(global_names(function.__code__)) if n not in names]
-        else:
-            others.append(used)
-    return sorted(others)
+    """Before a check: what `describe` tells, how many groups this rank is in, and whether the lab's is one of them."""
+    return {**describe(name), **agent.groups()}
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -414,7 +414,9 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         for op in (op for op in mine if op.enqueued):
             stream.came(op)
         entered = time.perf_counter()
-        at = _where()[0]
+        at, inside = _where()
+        for op in mine:
+            op.wait_in = inside
         try:
             result = function(self, *args, **kwargs)
         except BaseException as error:

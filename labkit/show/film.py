@@ -66,8 +66,10 @@ class Film:
     def _left(self) -> list[str]:
         said: dict[int, str] = {}
         for r, slots in enumerate(list(map(list, self.replay.slots))):
-            held = [(s, self.replay.contents(r, i, self.count)) for i, s in enumerate(slots) if s.name not in BOXES]
-            told = [f"{s.name} = [{', '.join(map(_value, es))}]" for s, es in held if len(es) <= 2 * FEW]
+            held = [(s.name, self.replay.contents(r, i, self.count)) for i, s in enumerate(slots)]
+            named = [one for one in held if one[0] not in BOXES]  # where none is, what came is what is left
+            shown = [(name, es) for name, es in named or held if name != "outbox" and len(es) <= 2 * FEW]
+            told = [f"{name} = [{', '.join(map(_value, es))}]" for name, es in shown]
             said[r] = ", ".join(told) or "nothing recorded"
         groups: dict[str, list[int]] = {}
         for r, words in said.items():

@@ -148,7 +148,7 @@ def told(rank: int, found: Overlap, spans: bool) -> str:
     if found.open:
         said += f" (not counted: {count(found.open, 'operation')} of which nobody noted when the data was there)"
     if found.late:
-        said += f" (at most: {count(found.late, 'operation')} counted until the .wait(), the data may have come before)"
+        said += f" (at most: {count(found.late, 'operation')} counted until the .wait(); data may come earlier)"
     return said
 
 
@@ -166,7 +166,7 @@ def described(op: Op, n: int) -> str:
     wait = ""
     if op.asynchronous:
         never = "never waited for" if op.there is None else "without a .wait()"
-        wait = f"waited for in line {op.waited[2]}" if op.waited else never
+        wait = f"waited for in {op.wait_place}" if op.waited else never
     seen = "seen by the process group" if op.witnessed else ""
     error = f"ended with {op.error}" if op.error else "" if op.left is not None else "has not ended"
     return ", ".join(filter(None, [f"{what} {size}".strip(), group, op.place, batch, wait, seen, error]))

@@ -56,7 +56,8 @@ class Op:
 
     Times are seconds of the rank's own clock; in a `Record`, since the cell's first operation. `left` is None while
     the call runs. `kind` is "send", "recv" or "collective"; `peer` the other rank, or the root; `nth` counts a group's
-    collectives. `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous one.
+    collectives. `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous one,
+    and `wait_in` the learner's function that it stands in, as `function` is that of the call.
     `issued` and `done` order the rank's own calls: positions in its program, `done` None where nobody waited.
     `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
     `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.
@@ -94,6 +95,7 @@ class Op:
     there: float | None = None
     group: str = ""
     ran: tuple[float, float] | None = None
+    wait_in: str | None = None
     held: list[Held] = field(default_factory=list)
     view: View | None = None
 
@@ -125,15 +127,25 @@ class Op:
     @property
     def place(self) -> str:
         """Where in the cell: "line 2", "line 4 of ring, called in line 9"; "" where that is not known."""
-        if self.function:
-            name, _, line = self.function.partition(", its line ")
-            return f"line {line} of {name}, called in line {self.line}"
-        return f"line {self.line}" if self.line else ""
+        return _place(self.line, self.function)
+
+    @property
+    def wait_place(self) -> str:
+        """Where its `.wait()` stands: "line 9", "line 14 of ring"; who called that is told where it is another line."""
+        place = _place(self.waited and self.waited[2], self.wait_in)
+        return place.removesuffix(f", called in line {self.line}") if self.function else place
 
     @property
     def primitive(self) -> Primitive | None:
         """Which primitive it is, whatever it is called."""
         return find(self.op)
+
+
+def _place(line: int | None, function: str | None) -> str:
+    if function:
+        name, _, inner = function.partition(", its line ")
+        return f"line {inner} of {name}, called in line {line}"
+    return f"line {line}" if line else ""
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ def flight_recorder() -> bytes:
 
 def launch(n: int) -> None:
     """Run n ranks of this program, and print what they have left or how they died, in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
     for kind in ("said", "stack", "trace"):  # of a run before
         for old in folder.glob(f"{kind}_*"):
             old.unlink()

@@ -350,17 +350,6 @@ def test_what_is_forbidden_or_too_costly_is_right_with_a_but(lab):
     assert checked(lab, RIGHT, budget=budget).ok, "torch's own all-reduce keeps to the ring's bytes"
 
 
-def test_a_function_that_may_need_no_other_one_is_told_which_it_calls(lab):
-    lab.run("def helper(y):\n    dist.all_reduce(y)\n\n\ndef wait(): ...")
-    code = SOME + "    mine(y)\n    return y\n\n\ndef mine(y):\n    helper(y)"
-    verdict = checked(lab, code, alone=True)
-    assert verdict.state == "not as asked"
-    assert verdict.says[0] == "It calls helper from another cell. Make it work without."
-    assert checked(lab, code).ok
-    in_it = code + "\n\n\ndef helper(y):\n    dist.all_reduce(y, async_op=True).wait()"
-    assert checked(lab, in_it, alone=True).ok, "a method has the name of another cell's function"
-
-
 @pytest.mark.parametrize(("code", "sizes"), [(RIGHT, [2, 3, 4]), ("def f(x):\n    return x", [2])])
 def test_the_ranks_are_asked_nothing_twice_and_make_a_group_for_the_sizes_that_are_reached(
     lab, monkeypatch, code, sizes
@@ -410,6 +399,18 @@ def test_gradients_are_checked_beside_the_values(lab):
     assert "rank 0 │ [0, 1, 2, 3] → gradient of argument 0: [1, 0.267, " in repr(verdict)
     verdict = checked(lab, RIGHT.replace("x.clone()", "x.detach().clone()"), gradients=True)
     assert "carries no gradient" in verdict.says[0]
+    assert checked(lab, right, gradients="one").says[1].startswith("Everything is 2 times too large: the backward pass")
+
+
+def test_an_exchange_by_single_calls_is_right_and_its_verdict_says_what_nccl_needs(lab):
+    code = (
+        "def f(x):\n    room = torch.empty_like(x)\n    n = world_size\n"
+        "    works = [dist.isend(x, (rank + 1) % n), dist.irecv(room, (rank - 1) % n)]\n"
+        "    for work in works:\n        work.wait()\n    return room"
+    )
+    verdict = checked(lab, code, means=lambda xs: [xs[-1], *xs[:-1]])
+    assert verdict.ok
+    assert verdict.says == ["With NCCL, make the transfers of one exchange one dist.batch_isend_irecv call."]
 
 
 @pytest.mark.parametrize(

@@ -264,12 +264,13 @@ def test_without_labkit_nothing_listens_beyond_loopback(tmp_path: Path):
 
 @pytest.mark.slow
 def test_without_labkit_one_log_names_the_cause_and_it_is_the_first(tmp_path: Path):
-    told = clinic("bad_batch", tmp_path)
+    folder = tmp_path / "made" / "by the script"
+    told = clinic("bad_batch", folder)
     assert re.findall(r"^rank (\d): ValueError: a bad batch$", told, re.MULTILINE) == ["2"]
     others = re.findall(r"^rank (\d): RuntimeError: (.*)$", told, re.MULTILINE)  # timed out, closed, or reset by peer
     assert [r for r, _ in others] == ["0", "1", "3"]
     assert not any("batch" in text for _, text in others)
-    assert min(tmp_path.glob("said_*"), key=lambda file: file.stat().st_mtime_ns).name == "said_2"
+    assert min(folder.glob("said_*"), key=lambda file: file.stat().st_mtime_ns).name == "said_2"
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ def test_without_a_gpu_a_recorded_log_is_shown_and_called_so(monkeypatch):
     trials = Trials([{"NCCL_ALGO": "Ring"}])
     first, *calls = repr(trials).splitlines()
     assert first.startswith(
-        "No NVIDIA GPU here: nothing was run. Recorded elsewhere, without any setting (4 ranks share "
+        "No NVIDIA GPU here: nothing was run. Recorded elsewhere, with no algorithm forced (4 ranks share "
     )
     assert f"NCCL {trials.log.version})" in first
     assert "all-reduce of 4 B: tree, LL, channel 0" in calls

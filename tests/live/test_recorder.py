@@ -133,6 +133,20 @@ def test_a_batch_is_recorded_message_by_message(lab):
     assert len(record.messages) == 4
 
 
+def test_a_wait_is_told_with_the_function_that_it_stands_in(lab):
+    ring = (
+        "def ring(x):\n    y = torch.empty_like(x)\n"
+        "    ops = [dist.P2POp(dist.isend, x, (rank + 1) % 4), dist.P2POp(dist.irecv, y, (rank - 1) % 4)]\n"
+        "    works = dist.batch_isend_irecv(ops)\n    for work in works:\n        work.wait()\n    return y\n\n"
+    )
+    record = recorded(lab, ring + "y = ring(torch.ones(2))")
+    assert {o.wait_place for o in record.ops[0]} == {"line 6 of ring"}
+    record = recorded(lab, "def end(work):\n    work.wait()\n\n\nend(dist.all_reduce(y, async_op=True))")
+    assert record.ops[0][0].wait_place == "line 2 of end, called in line 5"
+    record = recorded(lab, "work = dist.all_reduce(y, async_op=True)\nwork.wait()")
+    assert record.ops[0][0].wait_place == "line 2"
+
+
 def test_a_receive_from_anybody_learns_who_it_was(lab):
     code = "x = torch.ones(1)\nif rank == 3: dist.send(x, 0)\nif rank == 0: dist.recv(x)\ndist.barrier()"
     assert recorded(lab, code).ops[0][0].peer == 3

@@ -9,7 +9,8 @@ import pytest
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.outcome.sentences import CHOOSE, judge
 from labkit.outcome.story import Story
-from labkit.outcome.why import handles, why
+from labkit.outcome.why import handles, singly, why
+from labkit.theory.record import read
 from tests.recorded import Told, told
 
 CUT = {"start": 0, "end": 900, "error": "RuntimeError"}
@@ -186,6 +187,18 @@ def test_an_exchange_by_single_calls_that_failed_on_nccl_is_to_be_one_call(ranks
     failed = [any(op.error for op in rank.log.ops) for rank in ranks]
     notes, last = ended(ranks, *("DistBackendError" * one for one in failed))
     assert notes[-1] == last == REMEDY
+
+
+def test_an_exchange_by_single_calls_that_gloo_has_brought_together_is_told_what_nccl_needs():
+    def said(**more: Any) -> list[str]:
+        ranks = [Told(3).meet("all_reduce").send((r + 1) % 3, **more).recv((r - 1) % 3, **more) for r in range(3)]
+        return singly(read(told(*ranks)))
+
+    assert said(asynchronous=True) == [f"with NCCL, {REMEDY}"]
+    assert said(asynchronous=True, batch=True) == []
+    chain = [Told(3).send(1), Told(3).recv(0).send(2), Told(3).recv(1)]
+    assert singly(read(told(*chain))) == []
+    assert singly(read(told(*(Told(3).meet("all_reduce") for _ in range(3))))) == []
 
 
 def test_a_ring_in_which_all_begin_with_isend_stands_in_these_calls_on_nccl():
