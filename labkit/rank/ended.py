@@ -169,6 +169,8 @@ def _let_go(shell: Any, error: BaseException | None) -> None:
     while error is not None and id(error) not in gone:
         gone.add(id(error))
         clear_frames(error.__traceback__)
+        for frame, *_ in _frames(error.__traceback__):
+            _ = frame.f_locals  # before Python 3.13 a copy, which IPython 8 asked for and keeps: it is emptied too
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
 

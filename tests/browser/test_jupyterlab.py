@@ -27,7 +27,7 @@ def begin(nb: browse.Notebook) -> None:
 
 def test_start_here_runs_from_the_menu_and_shows_the_ranks(opened):
     nb = opened("00-start-here.ipynb")
-    nb.page.set_viewport_size({"width": 1400, "height": 6000})  # JupyterLab hides the cells beyond
+    nb.page.set_viewport_size({"width": 1400, "height": 12000})  # JupyterLab hides the cells beyond
     nb.run_all()
     assert nb.errors() == []
     rows = nb.cells.locator("table.labkit-lab tbody tr")

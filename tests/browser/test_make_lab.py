@@ -36,6 +36,7 @@ def test_a_button_puts_a_notebook_back_and_keeps_what_was_typed(opened, lab_serv
     nb = opened(name)
     nb.cells.nth(0).click()
     nb.page.keyboard.press("b")  # a new cell below the first
+    expect(nb.cells.nth(1)).to_be_focused()  # JupyterLab 4.4 takes a moment
     nb.page.keyboard.press("Enter")
     nb.page.keyboard.insert_text("from labkit import put_back\n\nput_back()")
     cell = nb.run_cell(1)

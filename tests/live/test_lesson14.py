@@ -235,6 +235,8 @@ def test_without_labkit_stacks_and_recorder_set_rank_0_apart_and_the_time_out_do
     assert ["all_reduce" in source[line - 1] for line in lines] == [False, True, True, True]
     tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path), "--prefix", "trace_"]
     ran = subprocess.run(tool, capture_output=True, text=True, timeout=300)
+    if "name formatting error? gloo" in ran.stderr:
+        pytest.skip("this torch's fr_trace takes no record of Gloo's")
     culprits = set(re.findall(r"Culprit rank (\d)", ran.stdout + ran.stderr))  # whoever differs from the first file
     assert culprits == {"0"} or (culprits and culprits <= {"1", "2", "3"}), "rank 0 is apart from all others"
     assert any(f"clinic.py:{line}" in ran.stdout + ran.stderr for line in lines)

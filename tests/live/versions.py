@@ -12,4 +12,5 @@ GROUP_AFTER_LOCAL_ONE = pytest.mark.skipif(
     torch >= Version("2.14"),
     reason="since torch 2.14 all ranks' next group hangs after one made by its members",
 )
+SUBSHELLS = Version(metadata.version("ipykernel")) >= Version("7")  # threads that hear a page's messages beside a cell
 GLOOS_LOOP = {"gloo_tcp_loop"} if torch >= Version("2.13") else set()  # the thread that sends and receives has a name
