@@ -315,7 +315,9 @@ class Engines:
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
             self._why = _reason(outcome)
-            self._failing = [r for c in _causes(outcome) if c.ename != LabError.__name__ for r in c.ranks]
+            causes = _causes(outcome)
+            told = any(c.ename == LabError.__name__ for c in causes)  # which says what is to be done; the rest follows
+            self._failing = [] if told else [r for c in causes for r in c.ranks]
             return False
         if self._store is not None:  # the old group's, and its boards; sub-groups of the new one meet in the new one's
             for file in self._store.parent.glob(f"{self._store.name}*"):

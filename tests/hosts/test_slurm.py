@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -173,9 +174,11 @@ def test_the_readmes_batch_script_runs_a_lesson_on_its_jobs_nodes(hosts):
     name, settings = re.search(r"LABKIT_PROFILE=(\w+) +# (.*)", script).groups()
     for node in NODES:
         write_profile(hosts, node, name, settings)  # the hosts share no home, unlike a cluster's
-        hosts.run(node, ["ln", "-sfn", str(CHECKOUT), f"{HOME}/collectives-workbook"])
-        if not (CHECKOUT / ".venv").exists():
-            hosts.run(node, ["ln", "-sfn", sys.prefix, f"{CHECKOUT}/.venv"])
+        workbook = Path(HOME) / "collectives-workbook"
+        hosts.run(node, ["mkdir", "-p", str(workbook)])
+        files = [str(path) for path in CHECKOUT.iterdir() if path.name != ".venv"]  # of whichever Python that is
+        hosts.run(node, ["ln", "-sfn", "-t", str(workbook), *files])
+        hosts.run(node, ["ln", "-sfn", sys.prefix, str(workbook / ".venv")])
     with ranks_on_both(hosts):
         # What a job prints goes to a file in the folder that it was submitted from, as the first of its nodes sees it.
         done = hosts.run("head", ["sbatch", "--wait"], cwd=SHARED, input=script, timeout=600, check=False)

@@ -338,3 +338,33 @@ def test_a_rank_that_fails_at_the_end_of_a_join_is_in_the_next_one(lab, module, 
     assert engines._why == ": rank 2: RuntimeError: by itself"
     assert engines.join(), engines._why
     alive(lab)
+
+
+# Twice rank 0 says what is to be done, and rank 1 fails for it.
+DISTURBED = """
+from labkit.errors import LabError
+from labkit.rank import group
+
+join, left = group.join, 2
+
+
+def disturbed(*args, **kwargs):
+    global left
+    left -= 1
+    if left >= 0 and rank < 2:
+        raise LabError("Try again.") if rank == 0 else ConnectionError("Rank 0 has gone.")
+    return join(*args, **kwargs)
+
+
+group.join = disturbed
+"""
+
+
+def test_a_rank_that_cannot_join_since_another_says_what_is_to_be_done_is_not_ended(lab):
+    lab.run(DISTURBED)
+    try:
+        assert lab._console.engines.heal() == []
+        assert lab.pull("left") == [-1] * lab.n
+    finally:
+        lab.run("group.join = join")
+    alive(lab)
