@@ -75,15 +75,18 @@ def _reach(name: str) -> None:
 
 
 def doors(how: str, user: int) -> None:
-    """Go to each door that is open; say of each whether it was, and at the end how much came out of them."""
+    """Go to each door that is open; say of each whether it was, and at the end how much came out of them.
+
+    `how` "rank" goes to each once, as a rank does, and "one rank" to none any more once it was let in.
+    """
     held: list[socket.socket] = []
     tried: set[str] = set()
     came = 0
     while not select.select([sys.stdin], [], [], 0)[0]:
         for address, port in _open_doors(user):
-            if how == "rank" and address in tried:
+            if "rank" in how and (address in tried or ("one" in how and held)):
                 continue
-            greetings = RANK_NUMBERS if how == "rank" else [b""] if how == "hold" else [GARBAGE]
+            greetings = RANK_NUMBERS if "rank" in how else [b""] if how == "hold" else [GARBAGE]
             let_in = [s for greeting in greetings if (s := _go_in(port, greeting)) is not None]
             if address not in tried:
                 say({"port": port, "open": bool(let_in)})
