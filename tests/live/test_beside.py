@@ -63,7 +63,7 @@ def test_a_step_that_lacks_is_marked_in_the_workbooks_picture(lab):
 def test_other_numbers_are_marked_in_the_learners_picture(lab):
     beside = played(lab, planted("overwrites instead of adding"))
     assert set(beside.films[0].marks.values()) == {"≠ data"}
-    assert "element 2 of rank 3, and not element 2 of ranks 0,3" in repr(beside)
+    assert "rank 0 sends element 2 of rank 3 to rank 1, and not element 2 of ranks 0,3" in repr(beside)
 
 
 def test_a_hang_plays_what_was_sent_until_then_and_the_ranks_are_well(lab):
