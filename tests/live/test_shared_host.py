@@ -143,7 +143,7 @@ def test_whatever_a_stranger_sends_the_ranks_compute_what_is_right_or_say_who_di
 
 
 def held_up(lab, tmp_path, code):
-    """Run code in which rank 0 opens its door, and the other ranks come when a stranger has gone in, who stays there."""
+    """Run code in which rank 0 opens its door, and the others come when a stranger has gone in, who stays there."""
     flag = tmp_path / "in"
     with stranger("one rank") as hear:
         for _ in range(sum(len(listening(p)) for p in Trace.of(lab.address).processes())):
