@@ -346,6 +346,7 @@ class Engines:
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
+        failing = set(range(self.n))  # each time by themselves
         for attempt in range(4):
             self.gpu.end_lost()
             self._fresh |= set(self.replace())
@@ -353,8 +354,9 @@ class Engines:
                 replaced, self._fresh = sorted(self._fresh), set()
                 return replaced
             self.gpu.try_otherwise(self._why, again=attempt > 0)
-            if attempt > 0 and len(self._failing) < self.n:  # one may hold on to what lets it join no group again
-                for r in set(self._failing) - set(self.dead()):
+            failing &= set(self._failing)
+            if attempt > 0 and len(failing) < self.n:  # one may hold on to what lets it join no group again
+                for r in failing - set(self.dead()):
                     self.kill(r)
         if disk := self.processes.full_disk():
             raise LabError(

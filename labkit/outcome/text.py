@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
 from labkit.words import alike, ranks
 
@@ -57,14 +58,16 @@ def root_cause(outcome: Outcome) -> tuple[list[Cause], dict[int, str]]:
     """Tell causes from consequences, by what the ranks recorded when they raised.
 
     An error is a consequence where the lab brought it about, to free a rank, and where it came out of an operation
-    after another rank had raised or died. Returns the causes in the order of their first rank, equal ones merged, and
-    for every other rank what it suffered ("Connection closed by peer"). Both have short messages.
+    after another rank had raised or died. A `LabError` says what has happened, and is none, though another rank may
+    have felt what it tells of before it was raised. Returns the causes in the order of their first rank, equal ones
+    merged, and for every other rank what it suffered ("Connection closed by peer"). Both have short messages.
     """
     causes: dict[tuple[str, str], Cause] = {}
     consequences = {}
     errors = outcome.errors
     first = min((e.at for e in errors.values() if e.raised != "lab"), default=0)
-    late = {r for r, e in errors.items() if e.at > first or outcome.dead}
+    told = {r for r, e in errors.items() if e.ename == LabError.__name__}
+    late = {r for r, e in errors.items() if e.at > first or outcome.dead or told} - told
     suffered = {r for r, e in errors.items() if e.raised == "lab" or (e.raised == "operation" and r in late)}
     for r in sorted(errors, key=lambda r: (r in suffered, r)):
         error = errors[r]

@@ -118,6 +118,14 @@ def test_an_operation_that_failed_where_a_rank_died_is_a_consequence():
     assert told(outcome) == ([], {0: "Connection reset by peer"})
 
 
+def test_what_labkit_says_is_the_cause_though_another_rank_has_felt_it_before():
+    felt = (0, "RuntimeError", PEER, "operation", 7)
+    assert told(ended(felt, (1, "LabError", "A stranger came.", "operation", 8))) == (
+        ["rank 1: LabError: A stranger came."],
+        {0: "Connection reset by peer"},
+    )
+
+
 def test_one_mistake_made_by_all_ranks_is_one_cause():
     name = "name 'y' is not defined"
     assert told(ended(*((r, "NameError", name, "learner", r) for r in range(4)))) == (
