@@ -314,8 +314,8 @@ class Engines:
         }
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
-            self._why = _reason(outcome)
             causes = _causes(outcome)
+            self._why = _reason(causes)
             told = any(c.ename == LabError.__name__ for c in causes)  # which says what is to be done; the rest follows
             self._failing = [] if told else [r for c in causes for r in c.ranks]
             return False
@@ -381,9 +381,8 @@ def _causes(outcome: Outcome) -> list[Cause]:
     return [cause for cause in root_cause(outcome)[0] if cause.ename != "KeyboardInterrupt"]
 
 
-def _reason(outcome: Outcome) -> str:
+def _reason(causes: list[Cause]) -> str:
     """What a rank said that failed by itself, labkit's words before a library's, which has its calls below."""
-    causes = _causes(outcome)
     if not causes:
         return ""
     cause = min(causes, key=lambda its: its.ename != "LabError")
