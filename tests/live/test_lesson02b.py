@@ -148,6 +148,10 @@ window.fence()
 
 
 def test_a_count_under_a_lock_is_exact_and_one_without_is_never_too_high(lab, window):
+    """Without a lock, a rank that is held up between its get and its put writes an old number over all that was counted
+    since, even in its last round. Before its last get it has put something itself: so it found 1 or more, and the last
+    put of all wrote 2 or more.
+    """
     lab.run("""
 counter = open_window(1, torch.int64)
 for _ in range(200):
@@ -163,7 +167,7 @@ counter.fence()
 raced = int(counter.get(2))
 """)
     assert lab.pull("exact") == [600] * 3
-    assert all(200 <= k <= 600 for k in lab.pull("raced")), "one rank's own last put counts all of its own"
+    assert all(2 <= k <= 600 for k in lab.pull("raced"))
 
 
 def test_other_dtypes_are_kept(lab, window):
