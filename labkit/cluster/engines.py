@@ -314,9 +314,9 @@ class Engines:
         }
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
         if not outcome.well:
-            causes = _causes(outcome)
-            self._why = _reason(causes)
-            told = any(c.ename == LabError.__name__ for c in causes)  # which says what is to be done; the rest follows
+            causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
+            told = [c for c in causes if c.ename == LabError.__name__]  # they say what is to be done; the rest follows
+            self._why = _reason(told or causes)
             self._failing = [] if told else [r for c in causes for r in c.ranks]
             return False
         if self._store is not None:  # the old group's, and its boards; sub-groups of the new one meet in the new one's
@@ -346,7 +346,7 @@ class Engines:
 
     def heal(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
-        failing = set(range(self.n))  # each time by themselves
+        failing = set(range(self.n))  # the ranks that failed by themselves in every attempt
         for attempt in range(4):
             self.gpu.end_lost()
             self._fresh |= set(self.replace())
@@ -376,18 +376,12 @@ class Engines:
         return [{**row, **(memory[row["rank"]] or {})} for row in facts]
 
 
-def _causes(outcome: Outcome) -> list[Cause]:
-    """The errors with which ranks failed by themselves."""
-    return [cause for cause in root_cause(outcome)[0] if cause.ename != "KeyboardInterrupt"]
-
-
 def _reason(causes: list[Cause]) -> str:
-    """What a rank said that failed by itself, labkit's words before a library's, which has its calls below."""
+    """What the first of the causes says, at most its last SAID characters; "" where there is none."""
     if not causes:
         return ""
-    cause = min(causes, key=lambda its: its.ename != "LabError")
-    said = " ".join(cause.evalue.split())
-    return f": {words.ranks(cause.ranks)}: {cause.ename}: {said[-SAID:]}".rstrip(".")
+    said = " ".join(causes[0].evalue.split())
+    return f": {words.ranks(causes[0].ranks)}: {causes[0].ename}: {said[-SAID:]}".rstrip(".")
 
 
 def _of_the_notebook() -> tuple[int, str]:
