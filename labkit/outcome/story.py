@@ -70,6 +70,8 @@ class Story(Graph):
         where = outcome.waiting[rank]
         if where.get("seen"):
             ops = self._enqueued(rank, where["line"])
+        if not ops and where.get("below"):  # in torch's own code: its group alone has noted what that has begun
+            return self._in_torch(rank, where)
         if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
             ops = [op for op in self.record.ops[rank] if self._is_open(op)]
         if not ops or where["op"] == "backward":  # what DDP does in there is none of the learner's calls
@@ -78,6 +80,17 @@ class Story(Graph):
             return Waiting(where["op"], place, whom, seen=where.get("seen", ""))
         found = replace(self._of(ops), seen=where.get("seen", ""))
         return found if found.place or not where["line"] else replace(found, place=f"line {where['line']}")
+
+    def _in_torch(self, rank: int, where: dict[str, Any]) -> Waiting:
+        """Where a rank waits that torch's own code holds up, and for whom."""
+        place = Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place
+        ops = self._begun(rank)
+        return replace(self._of(ops) if ops else Waiting(""), call=where["op"], place=place, handle=False)
+
+    def _begun(self, rank: int) -> list[Op]:
+        """What holds up a rank in torch's own code: the first collective that lacks another rank, or the last one."""
+        ops = [op for op in self.record.ops[rank] if op.kind == "collective"]
+        return [next((op for op in ops if self._whom(op)), ops[-1])] if ops else []
 
     def _enqueued(self, rank: int, line: int | None) -> list[Op]:
         """The call of this line that the GPU has not completed: the first to which a rank has not come, or the last."""
@@ -168,7 +181,7 @@ class Story(Graph):
             within = {id(op) for op in self._within(rank)}
             mine = [op for op, read in zip(raw.ops, self.record.ops[rank], strict=True) if id(read) in within]
             began = [op.waited[0] if op.waited else op.entered for op in mine]
-            now = min([now, *(end for op in mine if (end := op.ended) is not None)])
+            now = min([now, *(end for op in mine if not op.witnessed and (end := op.ended) is not None)])
         elif self.others[rank].startswith(tuple(COMPUTING)):
             began = [raw.began, *(end for op in raw.ops if (end := op.ended or op.left) is not None and end <= now)]
         else:
@@ -180,6 +193,8 @@ class Story(Graph):
         w = self.waiting.get(rank)
         if w is not None and w.seen and self.outcome is not None:
             return self._enqueued(rank, self.outcome.waiting[rank]["line"])
+        if self.outcome is not None and self.outcome.waiting.get(rank, {}).get("below"):
+            return self._begun(rank)
         ops = _unfinished(self.record, rank)
         return ops if ops or w is None or not w.handle else [op for op in self.record.ops[rank] if self._is_open(op)]
 

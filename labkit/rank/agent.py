@@ -51,6 +51,7 @@ from labkit.theory.samples import Timing
 
 RESTS = 0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `run.LOOK_EVERY`
 MAIN = threading.main_thread().ident or 0
+AT_RESULT = ("wait", "wait_tensor", "unwrap", "trigger_wait")  # names in torch for a wait for what was begun before
 
 
 def attach() -> None:
@@ -208,37 +209,55 @@ def push(values: dict[str, Any]) -> None:
 
 
 def where() -> dict[str, Any]:
-    """What the main thread does: idle, computing, or inside a collective, and at which line of the cell."""
-    return frames.look(MAIN, _where)
+    """What this rank does: idle, computing, or inside a collective, and at which line of the cell.
+
+    It is what the main thread does; where that waits for a thread of the learner's that is in a collective, it is this.
+    """
+    did = frames.look(MAIN, _where)
+    if did["state"] == "computing" and did["line"] and frames.look(MAIN, frames.blocks):
+        for thread in threading.enumerate():
+            if thread.ident not in (MAIN, threading.get_ident()):
+                its = frames.look(thread.ident or 0, functools.partial(_in_cell, str(thread.native_id)))
+                if its["state"] == "collective":
+                    return its if its["line"] else {**its, "line": did["line"], "function": did["function"]}
+    return did
 
 
 def _where(found: list[FrameType]) -> dict[str, Any]:
     stack = [frame for frame in found if not frames.stands_between(frame)]
-    cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
     runs = importing.runs(stack)
-    did: dict[str, Any] = {
-        "op": None,
-        "line": None,
-        "function": None,
-        "source": "",
-        "imports": importing.imports(found),
-    }
-    if not runs or not (cells or group.joined()):  # what joins a group waits in its own way
-        return {"state": "computing" if runs else "idle", **did}
+    if runs and (any(is_cell(frame.f_code.co_filename) for frame in stack) or group.joined()):
+        return _in_cell(str(os.getpid()), found)  # not what joins a group: it waits in its own way
+    return {"state": "computing" if runs else "idle", **NOWHERE, "imports": importing.imports(found)}
+
+
+NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": False}
+
+
+def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
+    """What a thread does that runs a cell's code, or a function that labkit has called; these are its frames."""
+    did: dict[str, Any] = {**NOWHERE, "imports": importing.imports(found)}
     did |= {"sequence": sequence(), "moved": None if frames.connects(found) else group.moved()}
+    stack = [frame for frame in found if not frames.stands_between(frame)]
+    cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
+    if not stack:  # the thread has ended
+        return {"state": "computing", **did, "stack": []}
     inner = cells[0] if cells else next((f for f in stack if f.f_code.co_filename.startswith(frames.OWN)), stack[-1])
     if cells:
         outer = cells[-1]
         did |= {"line": lines.line(outer), "source": frames.source(inner)}
         did["function"] = None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}"
-    op = frames.operation(itertools.takewhile(lambda frame: frame is not inner, stack))
-    if op is None and _rests() and (call := _enqueued()):
+    between = list(itertools.takewhile(lambda frame: frame is not inner, stack))
+    op = frames.operation(between)
+    if op is None and thread == str(os.getpid()) and _rests() and (call := _enqueued()):
         seen = (frames.calls(inner) or "the cell") + f" (line {did['line']})" * bool(cells)
         return {"state": "collective", **did, **call, "seen": seen, "moved": None}
-    if op is None and stack[0] is inner and cells and frames.waits(inner):
+    if op is None and cells and (frames.at_handle(found[0]) or (not between and frames.waits(inner))):
         op = "wait"
-    if op is None and frames.in_backward(stack[0]) and gloo.sleeps(str(os.getpid())):  # C++ waits for another rank
+    if op is None and frames.in_backward(stack[0]) and gloo.sleeps(thread):  # C++ waits for another rank
         op = "backward"
+    if op in (None, *AT_RESULT) and gloo.holds_up(thread) and frames.calls_torch(stack[0]):
+        op, did["below"] = frames.machinery(between) or witness.newest(), True
     learners = frames.learners(stack) if op is None and cells else []
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 

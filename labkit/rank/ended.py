@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
+from collections.abc import Callable
 from traceback import clear_frames
 from types import FrameType, TracebackType
 from typing import Any
@@ -46,8 +48,19 @@ def install(shell: Any) -> None:
 
     showtraceback.noting = True  # type: ignore[attr-defined]
     shell.showtraceback = showtraceback
+    threading.excepthook = _unless_freed(threading.excepthook)
     shell.events.register("pre_run_cell", _begin)
     shell.events.register("post_run_cell", lambda result: _end(shell, result))
+
+
+def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[threading.ExceptHookArgs], None]:
+    """Show what a thread of the learner's raises, unless the lab has freed it: the cell's own error tells of that."""
+
+    def shown(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is None or _raised(args.exc_value) != LAB:
+            show(args)
+
+    return shown
 
 
 def last() -> dict[str, Any]:

@@ -7,18 +7,22 @@ import itertools
 import linecache
 import os
 import re
+import selectors
 import sys
 import threading
+from asyncio import base_events
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import _ops
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import distributed as ddp
 
 from labkit import lines
 from labkit.theory.record import is_cell
@@ -30,12 +34,14 @@ def _of(module: str) -> str:
 
 
 MAIN = threading.main_thread().ident or 0
+ALL_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 TORCH = str(Path(dist.__file__).parent) + os.sep
 OWN = str(Path(__file__).parent) + os.sep  # what runs on a rank without being a learner's
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 COMMS = (_of("comms"), _of("p2p"))
 BETWEEN = (_of("recorder"), _of("anysource"))
+GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
 GROUP, STORE = _of("group"), _of("store")
 STACK = 6  # frames of the learner's that are told
 Place = tuple[CodeType, int]  # some code, and the line of it that a frame is in
@@ -166,6 +172,28 @@ def in_torch(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(TORCH)
 
 
+def calls_torch(frame: FrameType) -> bool:
+    """Whether a frame that waits in C has called torch: its own, one that torch has made of a learner's, or a cell's.
+
+    A cell may wait for a lock, or for a queue, as well.
+    """
+    file = frame.f_code.co_filename
+    if is_cell(file):
+        return calls(frame) not in ("", "acquire", "get", "join")
+    return file.startswith(ALL_OF_TORCH) or bool(GENERATED.search(file))
+
+
+def at_handle(frame: FrameType) -> bool:
+    """Whether a frame is labkit's own that waits for the handle of a call."""
+    return stands_between(frame) and frame.f_code.co_name == "wait"
+
+
+def blocks(frames: list[FrameType]) -> bool:
+    """Whether a thread, whose frames these are, waits for another thread of Python's, or for asyncio's loop."""
+    here, caller = [*(frame.f_code.co_filename for frame in frames[:2]), "", ""][:2]
+    return here == threading.__file__ or (here == selectors.__file__ and caller == base_events.__file__)
+
+
 def passes_on(frame: FrameType) -> bool:
     """Whether a frame only stands between a call of torch.ops and the C++ behind it."""
     return frame.f_code.co_filename == _ops.__file__
@@ -193,6 +221,21 @@ def operation(frames: Iterable[FrameType]) -> str | None:
     what it needs, as a first functional collective does for seconds: that is no wait for another rank.
     """
     return named((frame.f_code.co_filename, frame.f_code.co_name) for frame in frames)
+
+
+def machinery(frames: Iterable[FrameType]) -> str | None:
+    """Name what the cell called where it is torch's own code that communicates: "DDP's constructor", "full_tensor".
+
+    It is the outermost function of torch.distributed that has a public name; of DDP, the pass that it is in.
+    """
+    called = None
+    for frame in frames:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file == ddp.__file__:
+            called = "DDP's constructor" if name == "__init__" else "DDP's forward pass"
+        elif file.startswith(TORCH) and file not in CALLS and not name.startswith(("_", "<")) and name != "wrapper":
+            called = name
+    return called
 
 
 def named(places: Iterable[tuple[str, str]]) -> str | None:

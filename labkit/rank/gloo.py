@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Sequence
 
 TASKS = "/proc/self/task"
@@ -36,6 +37,25 @@ def at_work() -> int | None:
         return sum(not _waits_for_work(thread) for thread in threads())
     except OSError:
         return None
+
+
+def holds_up(thread: str) -> bool:
+    """Whether a thread that is in C++ waits there for a collective: one is under way, and no thread computes.
+
+    False where that cannot be known, see `at_work`. Python's own threads do not count: C++ lets none of them compute.
+    """
+    if not at_work() or not waits_for_thread(thread):
+        return False
+    its_own = {str(known.native_id) for known in threading.enumerate()}
+    return all(map(sleeps, set(os.listdir(TASKS)) - its_own - set(threads(("pt_gloo", "gloo_tcp", "ZMQbg")))))
+
+
+def waits_for_thread(thread: str) -> bool:
+    """Whether a thread waits until another one of this process lets it go on; False where nobody can know."""
+    try:
+        return sleeps(thread) and _told(thread, "syscall").split()[:1] == [FUTEX]
+    except OSError:
+        return False
 
 
 def sleeps(thread: str) -> bool:

@@ -178,6 +178,13 @@ def noted(since: float, until: float, mixed: Collection[str] = (), wall: float |
             yield _noted(entry, entered, mixed)
 
 
+def newest() -> str:
+    """Name the collective that began last on Gloo, as its flight recorder has it: "all_reduce"; "" for none."""
+    entries = _entries(GLOO, frames=False)
+    last = max(entries, key=lambda entry: entry["time_created_ns"], default=None)
+    return last["profiling_name"].rpartition(":")[2] if last else ""
+
+
 def enqueued() -> Noted | None:
     """Find the first call that NCCL was given and that is not complete, as its flight recorder has it; None for none.
 
@@ -188,8 +195,8 @@ def enqueued() -> Noted | None:
     return None if first is None else _noted(first, first["time_created_ns"] / 1e9 - moment.wall(), ())
 
 
-def _entries(*recorders: str, active: bool = False) -> list[dict[str, Any]]:
-    """The flight recorders' entries with their stacks; torch keeps NCCL's apart, where it has NCCL.
+def _entries(*recorders: str, active: bool = False, frames: bool = True) -> list[dict[str, Any]]:
+    """The flight recorders' entries, with their stacks unless not asked for; torch keeps NCCL's apart, where it has it.
 
     `active`: those alone whose calls are not complete. To find names for compiled code, torch looks for
     `torch._inductor`, and so imports it: 2 s and 70 MiB.
@@ -199,7 +206,7 @@ def _entries(*recorders: str, active: bool = False) -> list[dict[str, Any]]:
         vars(torch)["_inductor"] = None
     try:
         dumps = [getattr(_distributed_c10d, name, None) for name in recorders]
-        return [e for dump in dumps if dump for e in pickle.loads(dump(True, True, active)).get("entries", ())]
+        return [e for dump in dumps if dump for e in pickle.loads(dump(True, frames, active)).get("entries", ())]
     finally:
         if stub and vars(torch).get("_inductor") is None:
             vars(torch).pop("_inductor", None)
