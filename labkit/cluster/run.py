@@ -279,7 +279,10 @@ class Running:
         )
 
     def _trace(self, outcome: Outcome) -> None:
-        """Note of every error when it was raised and by whom, as the rank recorded it."""
+        """Note of every error when it was raised and by whom, as the rank recorded it.
+
+        The lab brought about what a rank raised that was freed, whatever frames that came through.
+        """
         raised = list(outcome.errors)
         told = self.engines.ask("ended", raised, ANSWER) if raised and outcome.ended != "lost" else {}
         here = moment.clock()
@@ -292,7 +295,8 @@ class Running:
                 if not end or end["request"] != self.replies[r.rank].msg_id:
                     continue
             r.at = end["at"] + moment.apart(end["clock"], here)
-            r.raised = "lab" if end["raised"] == "operation" and r.at > self.freed else end["raised"]
+            freed = r.at > self.freed and (end["raised"] == "operation" or r.rank in outcome.waiting)
+            r.raised = "lab" if freed else end["raised"]
 
 
 def run(

@@ -103,6 +103,8 @@ def shorten(evalue: str) -> str:
         text,
     )[0]
     text = re.sub(r"\[?[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)
+    text = re.sub(r"^NCCL error in:\s*", "NCCL error: ", text)
+    text = re.sub(r"\s*Last error:\s*\Z", "", text)  # NCCL has one for some failures only
     text = re.sub(r"\s*\[[\w.:%]+\]:\d+|\s*\b\d{1,3}(?:\.\d{1,3}){3}:\d+", "", text)
     text = FINGERPRINT.sub(lambda m: " ".join(filter(None, m.groups())), text)
     text = re.sub(r"\(\d+\.py, line (\d+)\)", r"(line \1)", text)  # a SyntaxError names a temporary file

@@ -14,12 +14,15 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch.distributed as dist
+from torch import futures
+from torch.nn.parallel import distributed as ddp
 
 from labkit import moment
 from labkit.rank import frames, group, importing, output, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
+BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None}
 
@@ -123,18 +126,22 @@ def _failed_under_way(error: BaseException) -> bool:
     """Whether an operation failed for something that came, or did not come, from another rank.
 
     What torch raises in Python is about arguments, but for its own DistErrors. What it raises in C++ may be either:
-    a connection that went down tells them apart, where there is one that can be asked.
+    a connection that went down tells them apart, where there is one that can be asked. A call that has come to
+    torch.ops is in C++, though a backend there may be written in Python, and a compiler have called it.
     """
     below = _frames(error.__traceback__)
     if not below or not isinstance(error, RuntimeError) or isinstance(error, NotImplementedError):
         return False
-    frame, line, in_python = next(b for b in reversed(below) if b is below[0] or not frames.passes_on(b[0]))
+    frame, line, in_python = below[-1]
+    if any(frames.passes_on(f) for f, *_ in below):
+        return group.broken() is not False
     if in_python:
         ours = frames.in_torch(frame) or frame.f_code.co_filename == store.__file__
         return ours and isinstance(error, dist.DistError)
     if is_cell(frame.f_code.co_filename):
         return frames.waits(frame, line) and group.broken() is True
-    waited = frames.in_torch(frame) or frames.in_backward(frame) or frames.stands_between(frame)
+    file = frame.f_code.co_filename
+    waited = frames.in_torch(frame) or frames.in_backward(frame) or frames.stands_between(frame) or file in BESIDE
     return waited and group.broken() is not False
 
 

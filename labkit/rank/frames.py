@@ -42,6 +42,7 @@ CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # wha
 COMMS = (_of("comms"), _of("p2p"))
 BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
+BETWEEN_RANKS = ("c10d.", "_c10d_functional", "_dtensor.")  # operations of torch.ops: "_c10d_functional.wait_tensor"
 GROUP, STORE = _of("group"), _of("store")
 STACK = 6  # frames of the learner's that are told
 Place = tuple[CodeType, int]  # some code, and the line of it that a frame is in
@@ -195,8 +196,8 @@ def blocks(frames: list[FrameType]) -> bool:
 
 
 def passes_on(frame: FrameType) -> bool:
-    """Whether a frame only stands between a call of torch.ops and the C++ behind it."""
-    return frame.f_code.co_filename == _ops.__file__
+    """Whether a frame hands a call between ranks to the C++ behind torch.ops, whoever has called it."""
+    return frame.f_code.co_filename == _ops.__file__ and str(frame.f_locals.get("self")).startswith(BETWEEN_RANKS)
 
 
 def source(frame: FrameType, line: int | None = None) -> str:
