@@ -256,8 +256,9 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
         op = "wait"
     if op is None and frames.in_backward(stack[0]) and gloo.sleeps(thread):  # C++ waits for another rank
         op = "backward"
-    if op in (None, *AT_RESULT) and gloo.holds_up(thread) and frames.calls_torch(stack[0]):
-        op, did["below"] = frames.machinery(between) or witness.newest(), True
+    if op in (None, "backward", *AT_RESULT) and gloo.holds_up(thread) and frames.calls_torch(stack[0]):
+        did["below"] = True
+        op = op if op == "backward" else frames.machinery(between) or witness.newest()
     learners = frames.learners(stack) if op is None and cells else []
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 

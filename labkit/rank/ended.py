@@ -22,6 +22,7 @@ from labkit.rank import frames, group, importing, output, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
+TURN = 1.0  # seconds within which the lab has broken off every rank
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None}
@@ -57,10 +58,14 @@ def install(shell: Any) -> None:
 
 
 def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[threading.ExceptHookArgs], None]:
-    """Show what a thread of the learner's raises, unless the lab has freed it: the cell's own error tells of that."""
+    """Show what a thread of the learner's raises, unless the lab frees it: the cell's own error tells of that.
+
+    The lab breaks off all ranks, one a little before the other, and this one may feel it before its own turn.
+    """
 
     def shown(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is None or _raised(args.exc_value) != LAB:
+        raised = LEARNER if args.exc_value is None else _raised(args.exc_value)
+        if raised == LEARNER or not group.aborted(within=TURN):
             show(args)
 
     return shown

@@ -166,9 +166,9 @@ def _shut() -> None:
         distributed_c10d._abort_process_group()  # all groups, in one call: one after the other they could lock up
 
 
-def aborted() -> bool:
-    """Whether `abort` has come since this rank joined."""
-    return _store is None or _store.aborted
+def aborted(within: float = 0.0) -> bool:
+    """Whether `abort` has come since this rank joined, or comes within so many seconds."""
+    return _store is None or _store.broken_off.wait(within)
 
 
 def times() -> tuple[float, float | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -64,18 +65,18 @@ class MeetingStore(dist.Store):
     def __init__(self, place: str, world_size: int) -> None:
         super().__init__()
         self.store = _store(place, world_size)
-        self.aborted = False
+        self.broken_off = threading.Event()
 
     def abort(self) -> None:
         """Let every wait in this store, now and later, raise."""
-        self.aborted = True
+        self.broken_off.set()
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         may_oversleep(0)
         patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
         deadline = time.monotonic() + patience.total_seconds()
         while not self.store.check(keys):
-            if self.aborted:
+            if self.broken_off.is_set():
                 raise dist.DistStoreError("the wait was broken off by the lab")
             if time.monotonic() > deadline:
                 raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")

@@ -116,3 +116,28 @@ def test_a_collective_that_cannot_be_done_is_waited_for_in_vain_once(
     assert p._patience == 0
     ranks[1].allreduce([torch.ones(100)])
     work.wait()
+
+
+def test_a_collective_holds_up_the_thread_that_waits_for_it_and_nobody_else(ranks: list[dist.ProcessGroupGloo]):
+    begun = ranks[0].allreduce([torch.ones(2)])
+    waits = threading.Thread(target=begun.wait)
+    waits.start()
+    try:
+        assert eventually(lambda: gloo.holds_up(str(waits.native_id)))
+        assert not gloo.holds_up(str(threading.get_native_id())), "this one runs"
+    finally:
+        ranks[1].allreduce([torch.ones(2)]).wait()
+        waits.join()
+
+
+def test_a_lock_holds_up_no_thread_while_no_collective_is_under_way(ranks: list[dist.ProcessGroupGloo]):
+    assert becomes(0)
+    wake = threading.Event()
+    waits = threading.Thread(target=wake.wait)
+    waits.start()
+    try:
+        assert eventually(lambda: gloo.waits_for_thread(str(waits.native_id)))
+        assert not gloo.holds_up(str(waits.native_id))
+    finally:
+        wake.set()
+        waits.join()
