@@ -25,6 +25,7 @@ from labkit import descriptors, lines, moment
 from labkit.errors import LabError
 from labkit.rank import (
     anysource,
+    awaiting,
     comms,
     describe,
     ended,
@@ -105,6 +106,8 @@ def _control_thread(kernel: Any) -> None:
 
 def _sigint(signum: int, frame: FrameType | None) -> None:
     """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
+    if awaiting.interrupt(frame):
+        return
     if importing.runs(frames.callers(frame)) and not importing.postponed(frame):
         lines.interrupt(frame)
 
@@ -135,6 +138,7 @@ def prepare(
     attach()
     add_newest()
     anysource.install()
+    awaiting.install(shell())
     recorder.install(shell())
     ended.install(shell())
     (guard.on if guarded else guard.off)()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable
 from traceback import clear_frames
 from types import FrameType, TracebackType
@@ -120,7 +121,7 @@ def _raised(error: BaseException) -> str:
     """By whom; an exception that was raised from another one, by whom that was."""
     while error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, (KeyboardInterrupt, CancelledError)):  # a cell that awaits something is cancelled
         return LAB if _interrupted else LEARNER
     if not _failed_under_way(error):
         return LEARNER

@@ -44,6 +44,7 @@ BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
 BETWEEN_RANKS = ("c10d.", "_c10d_functional", "_dtensor.")  # operations of torch.ops: "_c10d_functional.wait_tensor"
 GROUP, STORE = _of("group"), _of("store")
+AWAITING = (_of("awaiting"), "run_awaiting")  # what runs a cell that awaits something
 STACK = 6  # frames of the learner's that are told
 Place = tuple[CodeType, int]  # some code, and the line of it that a frame is in
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def look(thread: int, at: Callable[[list[FrameType]], T]) -> T:
     meanwhile. Whoever counts memory, or lets go of some, waits for `looking`.
     """
     with looking:
-        return at(_with_hooks(stack(thread)))
+        return at(_with_awaiting(_with_hooks(stack(thread))))
 
 
 def leading_here() -> list[Place]:
@@ -96,6 +97,29 @@ def _with_hooks(found: list[FrameType]) -> list[FrameType]:
     """The frames of a thread, and before them those of a hook that it waits for in a backward pass."""
     hooks = list(hooks_for(found).values())
     return [*next((frames for frames in hooks if operation(frames)), next(iter(hooks), [])), *found]
+
+
+def rests_in_loop(frames: Iterable[FrameType]) -> bool:
+    """Whether these frames, innermost first, are of a cell that awaits something, and none of its own code runs."""
+    inside = itertools.takewhile(lambda frame: not is_cell(frame.f_code.co_filename), frames)
+    return any(map(_awaits, inside))
+
+
+def _awaits(frame: FrameType) -> bool:
+    return (frame.f_code.co_filename, frame.f_code.co_name) == AWAITING
+
+
+def _with_awaiting(found: list[FrameType]) -> list[FrameType]:
+    """The frames of a thread; where a cell rests in its loop, as if the cell's own frames had called that loop."""
+    if not rests_in_loop(found):
+        return found
+    at = next(i for i, frame in enumerate(found) if _awaits(frame))
+    awaiting: list[FrameType] = []
+    link: Any = found[at].f_locals["cell"]
+    while (frame := getattr(link, "cr_frame", None)) is not None:
+        awaiting.insert(0, frame)
+        link = link.cr_await
+    return [*found[:at], *awaiting, *found[at:]]
 
 
 def hooks_for(found: list[FrameType]) -> dict[int, list[FrameType]]:

@@ -21,6 +21,7 @@ from labkit.rank.frames import MAIN, callers, hooks_for, is_learners, look, look
 from labkit.theory.record import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
+RUN = ("call_by_name", "run_awaiting")  # functions that run what the notebook has asked for
 BATCH = (distributed_c10d.__file__, "batch_isend_irecv")
 
 _waiting = threading.Lock()  # held as long as an interrupt waits
@@ -88,4 +89,4 @@ def imports(frames: Iterable[FrameType]) -> bool:
 
 def runs(frames: Iterable[FrameType]) -> bool:
     """Whether a cell, or a function of labkit that the notebook has called, is among these frames."""
-    return any(is_cell(frame.f_code.co_filename) or frame.f_code.co_name == "call_by_name" for frame in frames)
+    return any(is_cell(frame.f_code.co_filename) or frame.f_code.co_name in RUN for frame in frames)

@@ -8,6 +8,7 @@ steps in the same order.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import linecache
 import os
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
 from labkit.rank import ended, guard, subworld
+from labkit.rank.awaiting import run_awaiting
 from labkit.rank.copies import Refused, copied, named, shell
 from labkit.rank.frames import MAIN, works_for_backward
 from labkit.theory.values import leaves
@@ -224,7 +226,9 @@ def _run(levels: np.ndarray | None) -> dict[str, Any]:
     source = shell().transform_cell(_kept["code"])
     linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
     with capture_output():
-        exec(compile(source, FILE, "exec"), space)
+        waits = eval(compile(source, FILE, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space)
+        if waits is not None:  # the code awaits something, and what was made is its coroutine
+            run_awaiting(waits)
     return space
 
 

@@ -110,7 +110,8 @@ def lacking(cells: Sequence[Cell], ran: Iterable[Cell]) -> dict[str, Cell]:
     True
     """
     there = GIVEN.union(*(_makes(cell.body) for cell in cells))
-    wanted = {name for cell in cells for name in _looked_up(compile(tree(cell.body), "cell", "exec"))} - there
+    codes = [compile(tree(cell.body), "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT) for cell in cells]
+    wanted = {name for code in codes for name in _looked_up(code)} - there
     makers = {name: cell for cell in ran for name in _makes(cell.body)}
     return {name: makers[name] for name in sorted(wanted & makers.keys())}
 

@@ -102,9 +102,20 @@ def _why_not(cell: Cell) -> str:
     except (SyntaxError, ValueError):
         if cell.origin == "lab.push":
             return f"the value of {cell.body.split()[0]} came from the notebook (make it in a %%px cell)"
+        if _awaits(cell.body):
+            return "it awaits outside of an async def, as only notebooks can"
         ipython = next((s for line in cell.body.splitlines() if (s := line.strip()).startswith(("%", "!"))), "")
         return f"{ipython.split()[0]} is IPython's, not Python's" if ipython else "it is no plain Python"
     return ""
+
+
+def _awaits(body: str) -> bool:
+    """Whether the code is Python where IPython runs it, which lets it await anywhere."""
+    try:
+        compile(body, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _about(file: str, n: int, cells: Sequence[Cell], left: Sequence[tuple[Cell, str]]) -> str:

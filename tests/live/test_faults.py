@@ -119,6 +119,32 @@ def test_a_rank_that_never_joins_is_named(lab):
     assert rejoined(error)
 
 
+@pytest.mark.parametrize(
+    ("waits", "where"),
+    [
+        ("await f()", "line 3 of f, called in line 4"),
+        ("await asyncio.gather(f(), asyncio.sleep(0))", "line 3"),
+        ("task = asyncio.create_task(f())\nawait task", "line 3"),
+    ],
+)
+def test_a_hang_inside_a_coroutine_is_told_with_its_line_and_freed(lab, waits, where):
+    code = f"import asyncio\nasync def f():\n    if rank != 2: dist.barrier()\n{waits}"
+    error = ended(lab, code, StuckError)
+    assert str(error) == f"rank 2 is missing: it finished the cell, while ranks 0, 1 wait in barrier ({where})"
+    assert rejoined(error)
+
+
+def test_a_rank_that_awaits_for_longer_than_the_limit_is_named(lab):
+    error = ended(lab, "import asyncio\nif rank == 1: await asyncio.sleep(600)\ndist.barrier()", StuckError)
+    assert str(error) == "rank 1 went on computing (line 2), while ranks 0, 2 wait in barrier (line 3)"
+
+
+def test_what_a_failed_cell_has_begun_does_not_go_on_in_the_next_one(lab):
+    later = "async def later():\n    await asyncio.sleep(0.01)\n    print('later')"
+    ended(lab, f"import asyncio\n{later}\ntask = asyncio.create_task(later())\nawait asyncio.sleep(0)\n1 / 0")
+    assert lab.run("await asyncio.sleep(0.05)\nprint(task.cancelled())") == ["True\n"] * 3
+
+
 def test_a_rank_that_was_not_asked_is_named(lab):
     error = ended(lab, "dist.barrier()", StuckError, ranks=0)
     assert str(error) == "ranks 1, 2 are missing: they never ran the cell, while rank 0 waits in barrier (line 1)"

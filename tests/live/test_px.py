@@ -100,6 +100,67 @@ def test_a_figure_is_shown_under_its_rank(notebook):
     assert ["image/png" in data for data in cell.displays if "│" not in data["text/plain"]] == [True]  # no progress
 
 
+# -- await --------------------------------------------------------------------------------------------------------
+
+ASYNC = """import asyncio, contextlib
+async def f(x):
+    await asyncio.sleep(0.01)
+    return x
+async def counted():
+    for i in range(3):
+        yield await f(i)
+@contextlib.asynccontextmanager
+async def opened():
+    yield await f(5)
+async def reduced():
+    x = await f(torch.ones(1))
+    dist.all_reduce(x)
+    return int(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("await f(4)", "4"),
+        ("print(await f(4))", "4"),
+        ("await asyncio.gather(f(1), f(2))", "[1, 2]"),
+        ("[i async for i in counted()]", "[0, 1, 2]"),
+        ("async with opened() as x: print(x)", "5"),
+        ("async with asyncio.timeout(20): print(await f(6))", "6"),
+        ("await asyncio.wait_for(f(7), 20)", "7"),
+        ("await asyncio.to_thread(int, '8')", "8"),
+        ("task = asyncio.create_task(f(9))\nawait task", "9"),
+        ("await reduced()", "3"),
+        ("await asyncio.gather(reduced(), f(1))", "[3, 1]"),
+    ],
+)
+def test_a_cell_may_await(notebook, code, value):
+    notebook.value(f"%%px\n{ASYNC}")
+    assert shown(notebook, f"%%px\n{code}") == f"ranks 0–2 │ {value}\n"
+
+
+def test_a_task_that_a_cell_makes_is_awaited_by_a_later_one(notebook):
+    notebook.value(f"%%px\n{ASYNC}task = asyncio.create_task(f('later'))")
+    notebook.value("%%px\nother = asyncio.create_task(f('another'))\nawait f(1)")
+    assert shown(notebook, "%%px\n[await task, await other]") == "ranks 0–2 │ ['later', 'another']\n"
+
+
+def test_an_error_behind_an_await_has_the_editors_line_numbers(notebook):
+    cell = failed(notebook, "%%px\nimport asyncio\nawait asyncio.sleep(0)\n1 / 0")
+    assert cell.error == "CellError: ranks 0–2: ZeroDivisionError: division by zero"
+    assert cell.traceback.count("----> 4 1 / 0") == 1
+
+
+@pytest.mark.parametrize("magic", ["%%flow x", "%%wire", "%%late 1"])
+def test_a_cell_that_is_drawn_may_await(notebook, magic):
+    notebook.value(f"%%px\n{ASYNC}x = torch.ones(1)")
+    cell = notebook.run(f"{magic}\nx = await f(x)\ndist.all_reduce(x)")
+    assert (cell.error, cell.stderr) == ("", "")
+    assert "rank 1" in cell.result
+    assert "SyntaxError" not in cell.result
+
+
 # -- options ------------------------------------------------------------------------------------------------------
 
 

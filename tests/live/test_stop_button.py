@@ -42,8 +42,18 @@ def stopped(notebook, folder, code):
 LOOP = "for i in range(10**12):\n    if i < 0:\n        pass"
 
 
+AWAIT = "import asyncio\nasync def spin():\n    {}\n"
+
+
 @pytest.mark.parametrize(
-    "code", ["while True: pass", "import time; time.sleep(600)", "import os; os.read(os.pipe()[0], 1)", LOOP]
+    "code",
+    [
+        *("while True: pass", "import time; time.sleep(600)", "import os; os.read(os.pipe()[0], 1)", LOOP),
+        f"{AWAIT.format('await asyncio.sleep(600)')}await spin()",
+        f"{AWAIT.format('await asyncio.sleep(600)')}await asyncio.gather(spin(), asyncio.to_thread(print, end=''))",
+        f"{AWAIT.format('while True: pass')}await asyncio.gather(asyncio.sleep(0), spin())",
+        f"{AWAIT.format('while True: pass')}task = asyncio.create_task(spin())\nawait asyncio.sleep(600)",
+    ],
 )
 def test_stop_ends_a_cell_that_computes_or_sleeps(notebook, tmp_path, code):
     stopped(notebook, tmp_path, code)

@@ -81,6 +81,7 @@ def test_a_failed_cell_and_what_is_no_python_are_left_out_and_told():
         ran("x", 4, well=None),
         ran("!ls", 5),
         ran("# %%px\n%time x", 6),
+        ran("import asyncio\nawait asyncio.sleep(0)", 8),
         ran(f"# lab.push\n{assignment('big', object())}", 7),
     ]
     made = program(cells, 3, "gloo", "mean.py")
@@ -90,9 +91,10 @@ def test_a_failed_cell_and_what_is_no_python_are_left_out_and_told():
         (4, "nobody has waited for its end"),
         (5, "!ls is IPython's, not Python's"),
         (6, "%time is IPython's, not Python's"),
+        (8, "it awaits outside of an async def, as only notebooks can"),
         (7, "the value of big came from the notebook"),
     ]
-    assert all(f"[{number}] is left out" in made.text for number in range(3, 8))
+    assert all(f"[{number}] is left out" in made.text for number in range(3, 9))
 
 
 @pytest.mark.parametrize(
