@@ -12,7 +12,7 @@ from labkit import descriptors
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
-from labkit.cluster.run import Running, run
+from labkit.cluster.run import ANSWER, Running, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
 from labkit.outcome.memory import memory
@@ -66,11 +66,15 @@ class Console:
         finally:
             progress.clear()
         self.unhealed = False
+        if outcome.behind:  # a pool's thread may have been about to begin with what it was given
+            told = self.engines.ask("groups", [r.rank for r in outcome.ranks], ANSWER)
+            for r in outcome.ranks:
+                r.groups = told[r.rank] or r.groups
         self.outcome = outcome
         self.engines.ended(result, outcome.well)
         self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
-        self.finish(outcome, self.records() if outcome.ended in ("stuck", "stopped") else [])
+        self.finish(outcome, self.records() if outcome.behind or outcome.ended in ("stuck", "stopped") else [])
         return outcome
 
     def records(self) -> list[dict[str, Any] | None]:
@@ -105,7 +109,9 @@ class Console:
             STOP.told |= outcome.ended == "stopped"
             error.notes += undefined(outcome, self.engines.anew)
             error.notes += memory(outcome)
-            error.notes += heal(self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch))
+            error.notes += heal(
+                self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch or outcome.behind)
+            )
             raise error
 
     @STOP

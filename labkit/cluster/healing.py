@@ -7,6 +7,7 @@ from typing import Any
 
 from labkit.cluster.engines import Engines
 from labkit.cluster.run import ANSWER
+from labkit.outcome.counts import differ
 from labkit.words import alike, listed, ranks
 
 REPLAYING = 30.0  # seconds in which the definitions of earlier cells must be made again
@@ -32,7 +33,7 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     answers = engines.ask("groups", range(engines.n), ANSWER)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
-    out_of_step = broken or _differ([groups[r]["steps"] for r in ran if r in groups])
+    out_of_step = broken or differ([groups[r]["steps"] for r in ran if r in groups])
     apart = not all(g["joined"] for g in groups.values())
     gone = engines.dead() or engines.gpu.lost() or engines.gpu.daemon_died()
     if not (lost or busy or out_of_step or gone or apart):
@@ -44,11 +45,6 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     if any(g["groups"] > 1 for g in groups.values()):
         notes.append("sub-groups are gone with the old group: make them again")
     return notes
-
-
-def _differ(steps: Sequence[dict[str, int]]) -> bool:
-    """Whether ranks of one group have started different numbers of its operations: one has missed a call."""
-    return any(len({its[name] for its in steps if name in its}) > 1 for name in {n for its in steps for n in its})
 
 
 def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:

@@ -49,7 +49,7 @@ FAR_MISSES = 40  # where every host tells which engines have ended, and a link m
 IMPORTING = "Importing torch once for all ranks …"
 MAGICS = ("labkit.cluster.magic",)  # what the notebook needs once there are ranks
 RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
-JOINED = "__import__('labkit.rank.group', fromlist=['joined']).joined()"  # asked where a cell has ended well
+GROUPS = "__import__('labkit.rank.agent', fromlist=['told']).told()"  # asked where a cell has ended well
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
     "--IPEngine.max_heartbeat_misses=0",  # the reaper ends engines, a busy controller must not
@@ -435,7 +435,7 @@ class Processes:
         """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
         from ipyparallel import AsyncResult
 
-        content = {"code": code, "silent": False, "user_expressions": {"group": JOINED}, "stop_on_error": False}
+        content = {"code": code, "silent": False, "user_expressions": {"groups": GROUPS}, "stop_on_error": False}
         sent = [self._shell(e, "execute_request", content) for e in engines]
         return AsyncResult(self.client, sent, fname="%px", targets=engines, owner=True)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import concurrent.futures
+import json
 import math
 import os
 import time
@@ -264,7 +266,7 @@ class Running:
         result = output["execute_result"] or {}
         error = None if dead else self.error(rank)
         answer = reply.result() if reply.done() and not error and not dead else None
-        group = getattr(answer, "_content", {}).get("user_expressions", {}).get("group", {})
+        groups = getattr(answer, "_content", {}).get("user_expressions", {}).get("groups", {}).get("data", {})
         return RankOutcome(
             rank,
             stdout=output["stdout"] or "",
@@ -275,7 +277,7 @@ class Running:
             ename=_name(error) if error else "",
             evalue=str(getattr(error, "evalue", error)) if error else "",
             traceback=getattr(error, "traceback", "") or "" if error else "",
-            apart=group.get("data", {}).get("text/plain") == "False",
+            groups=json.loads(ast.literal_eval(groups.get("text/plain", "'{}'"))),
         )
 
     def _trace(self, outcome: Outcome) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.errors import MismatchError
+from labkit.outcome.counts import Behind, behind
 
 WITHOUT = "finished the cell without it"  # what a rank did that the others still wait for
 
@@ -25,7 +26,12 @@ class RankOutcome:
     traceback: str = ""
     raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
     at: float = 0.0  # when: a `moment` of the notebook's clock
-    apart: bool = False  # it ended well, and outside of the lab's process group
+    groups: dict[str, Any] = field(default_factory=dict)  # `labkit.rank.agent.groups`, where the cell ended well
+
+    @property
+    def apart(self) -> bool:
+        """Whether it ended well, and outside of the lab's process group."""
+        return self.groups.get("joined") is False
 
 
 @dataclass
@@ -66,6 +72,13 @@ class Outcome:
         return bool(self.dead or self.ended or self.mismatch)
 
     @property
+    def behind(self) -> Behind | None:
+        """A group in which ranks have ended the cell well and will not come to a collective that others have begun."""
+        if self.cut_short or self.errors:
+            return None
+        return behind({r.rank: r.groups for r in self.ranks})
+
+    @property
     def well(self) -> bool:
-        """Whether every rank has done what it was asked."""
-        return not (self.cut_short or self.errors)
+        """Whether every rank has done what it was asked, and what the others count on."""
+        return not (self.cut_short or self.errors or self.behind)

@@ -8,11 +8,12 @@ from typing import Any
 
 from labkit.errors import CellError, StoppedError, StuckError
 from labkit.outcome import text
+from labkit.outcome.counts import Behind
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.story import Story
 from labkit.outcome.why import together, why
-from labkit.theory.record import read
-from labkit.words import alike, ranks
+from labkit.theory.record import Record, read
+from labkit.words import alike, count, listed, ranks
 
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it. Only with
 # itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.
@@ -24,6 +25,7 @@ GROUP = r"<\S*ProcessGroup object at \S+>"
 FORGOTTEN = re.compile(rf"^{GROUP}$|{GROUP} is not registered|^Invalid process group specified")
 AGAIN = "this process group is gone: run the cell that made it with dist.new_group again"
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
+EVERY = "make each call on every rank of its group, in the same cell"
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
 
@@ -50,11 +52,26 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
         return CellError(f"it took longer than it may: {stuck}")
     if outcome.ended == "stuck":
         return StuckError(stuck)
+    if outcome.behind:
+        return StuckError(_left_open(outcome.behind, read(logs)))
     if consequences:
         notes = [f"{ranks(rs)}: {what}" for what, rs in alike(consequences).items()]
         first = outcome.errors[min(consequences)]
         return CellError(notes[0], text.trim(first.traceback), notes[1:])
     return None
+
+
+def _left_open(behind: Behind, record: Record) -> str:
+    """Who has begun a collective to which others never came; without the record, how many each has begun."""
+    late = set(behind.ranks)
+    for meeting in record.meetings:
+        begun = {op.rank: f"{op.op}{f' ({op.place})' * bool(op.place)}" for op in meeting.ops}
+        if meeting.group == behind.group and (absent := late - set(begun)):
+            calls = listed([f"{ranks(rs)} {_have(rs)} begun {call}" for call, rs in alike(begun).items()])
+            return f"{calls}, and {ranks(absent)} never came to it: {EVERY}"
+    many = alike({r: f"begun {count(n, 'collective')}" for r, n in behind.begun.items()})
+    calls = listed([f"{ranks(rs)} {_have(rs)} {what}" for what, rs in many.items()])
+    return f"{calls} of one group, and the cell is over: {EVERY}"
 
 
 def undefined(outcome: Outcome, anew: Collection[int]) -> list[str]:
@@ -100,6 +117,10 @@ def _place(where: dict[str, object]) -> str:
     function = f", in {where['function']}" if where.get("function") else ""
     seen = f", seen in {where['seen']}" if where.get("seen") else ""
     return f"{where['op']} (line {where['line']}{function}){seen}"
+
+
+def _have(which: list[int]) -> str:
+    return "has" if len(which) == 1 else "have"
 
 
 def _was(which: list[int]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import json
 import logging
 import os
 import signal
@@ -344,10 +345,41 @@ def _note_counts(_: Any = None) -> None:
 
 
 def groups() -> dict[str, Any]:
-    """How many operations of each group the last cell has started here (`steps`), how many groups there are, and
-    whether this rank is in the group that the lab joined, and it works: see `group.joined`."""
-    steps = {name: n - _at_cell_start.get(name, 0) for name, n in _counts().items()}
-    return {"steps": steps, "groups": len(distributed_c10d._world.pg_map), "joined": group.joined()}
+    """What this rank has begun in its groups, and whether it is in the one that the lab joined and that works.
+
+    `steps` are the operations of each group that the last cell has started here. `compared` has, for each group whose
+    calls are compared, its ranks and how many calls this rank has made: in the last cell, and ever. `beside` is whether
+    the learner's code runs on beside the cell, and may make more. `groups` is how many groups there are; for `joined`
+    see `group.joined`.
+    """
+    beside = _runs_beside()  # asked first: what ends now has made its calls
+    counts, members = _counts(), guard.members()
+    steps = {name: n - _at_cell_start.get(name, 0) for name, n in counts.items()}
+    names = {name: f"{name} compared" for name in members}
+    return {
+        "steps": steps,
+        "compared": {name: (members[name], steps[key], counts[key]) for name, key in names.items() if key in counts},
+        "beside": beside,
+        "groups": len(distributed_c10d._world.pg_map),
+        "joined": group.joined(),
+    }
+
+
+def told() -> str:
+    """The same as JSON: what a cell's reply takes along."""
+    return json.dumps(groups())
+
+
+def _runs_beside() -> bool:
+    """Whether code of the learner's runs in a thread, or in a task that goes on once another cell awaits."""
+    others = sys._current_frames().keys() - {MAIN, threading.get_ident()}
+    return awaiting.unfinished() or any(frames.look(thread, _is_learners) for thread in others)
+
+
+def _is_learners(found: list[FrameType]) -> bool:
+    """Whether a thread runs the learner's code, or is about to: it has just begun, or is a timer."""
+    files = {frame.f_code.co_filename for frame in found}
+    return files == {threading.__file__} or any(map(frames.is_learners, found))
 
 
 def interrupt() -> bool:

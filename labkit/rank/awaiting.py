@@ -52,6 +52,11 @@ def run_awaiting(cell: Coroutine[Any, Any, Any]) -> Any:
         _set_running_loop(outer)
 
 
+def unfinished() -> bool:
+    """Whether a task of a cell's is not done."""
+    return _loop is not None and bool(asyncio.all_tasks(_loop) - {_cell})
+
+
 def interrupt(frame: FrameType | None) -> bool:
     """Cancel the cell, if it rests in its loop in this frame of the main thread; whether it does."""
     if _loop is None or _cell is None or not rests_in_loop(callers(frame)):

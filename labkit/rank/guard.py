@@ -80,6 +80,11 @@ def counts() -> dict[str, int]:
     return {name: guarded.made for name, guarded in list(_groups.items())}
 
 
+def members() -> dict[str, list[int]]:
+    """The ranks of each group whose calls are compared, by its name."""
+    return {name: list(guarded.place.members) for name, guarded in list(_groups.items())}
+
+
 def started(group: Any) -> int:
     """How many operations this rank has started in a group; -1 where torch does not count them."""
     try:

@@ -193,11 +193,88 @@ def test_an_asynchronous_operation_that_hangs_in_wait_is_freed(lab):
     )
 
 
-def test_an_asynchronous_operation_left_hanging_does_not_spoil_the_next_cell(lab):
-    """Nobody waits for it: the cell ends well, and a heal by hand clears what it left."""
-    lab.run("if rank: work = dist.all_reduce(torch.ones(1), async_op=True)")
-    with pytest.raises(StuckError):
-        lab.run("if rank: work.wait()")
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (
+            "if rank: work = dist.all_reduce(torch.ones(1), async_op=True)",
+            "ranks 1, 2 have begun all_reduce (line 1), and rank 0 never came to it",
+        ),
+        (
+            "works = [dist.all_gather_into_tensor(torch.ones(3), torch.ones(1), async_op=True) for _ in range(rank)]",
+            "ranks 1, 2 have begun all_gather_into_tensor (",
+        ),
+        (
+            "dist.barrier()\nif rank == 0: work = dist.broadcast(torch.ones(1), 0, async_op=True)",
+            "rank 0 has begun broadcast (line 2), and ranks 1, 2 never came to it",
+        ),
+        (
+            "from torch.distributed import _functional_collectives as fc\n"
+            "if rank == 2: x = fc.all_reduce(torch.ones(1), 'sum', dist.group.WORLD)",
+            "rank 2 has begun funcol.all_reduce (line 2), and ranks 0, 1 never came to it",
+        ),
+        (
+            "group = dist.new_group([0, 2])\n"
+            "if rank == 2: work = dist.all_reduce(torch.ones(1), group=group, async_op=True)",
+            "rank 2 has begun all_reduce (line 2), and rank 0 never came to it",
+        ),
+        (
+            "import threading\n"
+            "open_ = lambda: dist.barrier(async_op=True)\n"
+            "if rank:\n    thread = threading.Thread(target=open_)\n    thread.start()\n    thread.join()",
+            "ranks 1, 2 have begun barrier (line 2), and rank 0 never came to it",
+        ),
+    ],
+)
+def test_a_collective_that_a_rank_never_came_to_is_told_at_the_cells_end_and_spoils_no_later_cell(lab, code, says):
+    """Nobody waits for it: without a word the next cell would take it for one of its own, and give wrong numbers."""
+    error = ended(lab, code, StuckError)
+    assert says in str(error)
+    assert str(error).endswith(": make each call on every rank of its group, in the same cell")
+    assert rejoined(error)
+    assert lab.run("x = torch.full((1,), 20.)\ndist.all_reduce(x)\nprint(int(x))") == ["60\n"] * 3
+    assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
+
+
+OPEN = "work = dist.all_reduce(x := torch.ones(1), async_op=True)"
+LATER = """import threading
+done = threading.Event()
+def f():
+    done.wait()
+    dist.all_reduce(torch.ones(1))
+if rank:
+    thread = threading.Thread(target=f)
+    thread.start()
+else:
+    work = dist.all_reduce(torch.ones(1), async_op=True)"""
+TASK = """import asyncio
+ready = asyncio.Event()
+async def f():
+    await ready.wait()
+    return dist.all_reduce(torch.ones(1), async_op=True)
+if rank:
+    task = asyncio.create_task(f())
+    await asyncio.sleep(0)
+else:
+    work = dist.all_reduce(torch.ones(1), async_op=True)"""
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [(OPEN, None), ("work.wait()", None)],
+        [(OPEN, 0), ("1 + 1", None), (OPEN, [1, 2]), ("work.wait()", None)],
+        [(OPEN, [0, 1]), (f"if rank == 2: {OPEN}", None), ("work.wait()", None)],
+        [("if rank == 0: work = dist.isend(torch.ones(1), 1)", None), ("if rank == 1: dist.recv(torch.ones(1), 0)", 1)],
+        [(LATER, None), ("done.set()\nthread.join() if rank else work.wait()", None)],
+        [(TASK, None), ("ready.set()\nif rank: work = await task\nwork.wait()", None)],
+        [("group = dist.new_group([0, 1])\nif rank < 2: work = dist.barrier(group, async_op=True)", None)],
+        [("group = dist.new_group([0, 1])\nif rank == 0: dist.destroy_process_group(group)", None)],
+    ],
+)
+def test_what_all_ranks_leave_open_or_may_still_come_to_is_no_fault(lab, cells):
+    for code, ranks in cells:
+        lab.run(code, ranks)
     assert lab.run(ALIVE) == [f"{r} 3 3 {100 + r}\n" for r in range(3)]
 
 

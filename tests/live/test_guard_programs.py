@@ -14,8 +14,11 @@ def inputs(seed, n, shape, dtype):
     g = torch.Generator().manual_seed(seed)
     return [torch.randint(1, 4, shape, generator=g).to(dtype) for _ in range(n)]
 
-def program(seed, steps):
-    """Make the same random calls on every rank, each at a time of its own; the results that are wrong."""
+def program(seed, steps, left=None):
+    """Make the same random calls on every rank, each at a time of its own; the results that are wrong.
+
+    What is open at the end is waited for, or `left`.
+    """
     draw, mine = random.Random(seed), random.Random(1000 * seed + rank)
     members = [list(range(world_size)), [0, world_size - 1], [1, 0], [world_size - 1, 1, 0]]
     groups = [dist.group.WORLD] + [dist.new_group(m) for m in members[1:]]
@@ -43,7 +46,7 @@ def program(seed, steps):
         while open_ and mine.random() < 0.6:  # in any order, and never in the same on two ranks
             finish(open_.pop(mine.randrange(len(open_))), wrong)
     for each in open_:
-        finish(each, wrong)
+        finish(each, wrong) if left is None else left.append(each)
     return wrong
 
 def finish(one, wrong):
@@ -147,6 +150,19 @@ def test_a_random_right_program_runs_to_its_end_with_the_right_results(lab, seed
     assert lab.run(f"print(program({seed}, 60))") == ["[]\n"] * lab.n
     lab.run("for group in [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]:\n"
             "    dist.destroy_process_group(group)")  # fmt: skip
+
+
+HERE, THREAD, POOL = "runs()", "last = threading.Thread(target=runs)\nlast.start()", "last = pool.submit(runs)"
+
+
+@pytest.mark.usefixtures("_program")
+@pytest.mark.parametrize(("where", "ends"), [(HERE, ""), (THREAD, "last.join()"), (POOL, "last.result()")])
+@pytest.mark.parametrize("seed", range(8, 12))
+def test_a_random_right_program_may_go_on_beyond_its_cell(lab, seed, where, ends):
+    """Its handles are waited for in the next cell, and a thread may make its calls while the cell ends."""
+    lab.run("import threading\nfrom concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()")
+    lab.run(f"left, wrong = [], []\ndef runs(): wrong.extend(program({seed}, 40, left))\n{where}")
+    assert lab.run(f"{ends}\nfor each in left: finish(each, wrong)\nprint(wrong)\npool.shutdown()") == ["[]\n"] * lab.n
 
 
 def test_ranks_may_be_as_far_apart_as_a_reduction_lets_them(lab):
