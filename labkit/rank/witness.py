@@ -98,7 +98,8 @@ class Tally:
     def _now(self) -> dict[str, Counts]:
         """What every group has counted."""
         found: dict[str, Counts] = {}
-        for group in list(distributed_c10d._world.pg_map):
+        made = distributed_c10d._world.pg_group_ranks  # which a group comes to last, where a thread is making one
+        for group in [group for group in list(distributed_c10d._world.pg_map) if group in made]:
             name = group.group_name
             self.know(group, name)
             found[name] = _counts(group, name in self._mixed)
