@@ -13,7 +13,10 @@ import torch
 import torch.distributed as dist
 
 from labkit.rank.frames import leading_here
+from labkit.rank.strides import in_order
 from labkit.theory.fingerprint import SHOWN, Call, Statement, statement
+
+NO_GIVES, NO_TAKES = -1, -2  # elements of a tensor that cannot be cut into equal parts
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **
     )  # fmt: skip
 
 
+def _memory(kind: str, x: torch.Tensor, **more: Any) -> Call:
+    """A call that moves a tensor's memory as it lies: the order of the elements there has to be everyone's."""
+    return _tensor(kind, x, strides="" if in_order(x) else str(x.stride()), **more)
+
+
 def _reduction(op: Any) -> str:
     return _named(op.op())
 
@@ -72,22 +80,27 @@ def _numels(tensors: Any) -> tuple[int, ...]:
     return tuple(x.numel() for x in tensors)
 
 
+def _part(x: torch.Tensor, n: int, none: int) -> int:
+    """Elements of each of n equal parts; where there are none such, a number that fits no other."""
+    return none if x.numel() % n else x.numel() // n
+
+
 def _only_at(root: int, many: int, n: int) -> tuple[int, ...]:
     """Elements for the group's root, or of it; none for the others."""
     return tuple(many if i == root else 0 for i in range(n))
 
 
 def _all_reduce(given: dict[str, Any], group: Place) -> Call:
-    return _tensor("all_reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]))
+    return _memory("all_reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]))
 
 
 def _broadcast(given: dict[str, Any], group: Place) -> Call:
-    return _tensor("broadcast", given["tensors"][0], root=group.members[given["root_rank"]], other="src")
+    return _memory("broadcast", given["tensors"][0], root=group.members[given["root_rank"]], other="src")
 
 
 def _reduce(given: dict[str, Any], group: Place) -> Call:
     root = group.members[given["root_rank"]]
-    return _tensor("reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]), root=root, other="dst")
+    return _memory("reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]), root=root, other="dst")
 
 
 def _all_gather(given: dict[str, Any], group: Place) -> Call:
@@ -95,7 +108,7 @@ def _all_gather(given: dict[str, Any], group: Place) -> Call:
 
 
 def _all_gather_single(given: dict[str, Any], group: Place) -> Call:
-    takes = given["output_tensor"].numel() // len(group.members)
+    takes = _part(given["output_tensor"], len(group.members), NO_TAKES)
     sizes = given["input_tensor"].numel(), given["output_tensor"].numel()
     return _tensor("all_gather", given["input_tensor"], takes=takes, sizes=sizes)
 
@@ -106,7 +119,7 @@ def _reduce_scatter(given: dict[str, Any], group: Place) -> Call:
 
 
 def _reduce_scatter_single(given: dict[str, Any], group: Place) -> Call:
-    gives, op = given["input_tensor"].numel() // len(group.members), _reduction(given["reduce_op"])
+    gives, op = _part(given["input_tensor"], len(group.members), NO_GIVES), _reduction(given["reduce_op"])
     sizes = given["input_tensor"].numel(), given["output_tensor"].numel()
     return _tensor("reduce_scatter_tensor", given["output_tensor"], gives, reduce=op, sizes=sizes)
 
@@ -130,17 +143,17 @@ def _all_to_all(given: dict[str, Any], group: Place) -> Call:
 
 def _all_to_all_single(given: dict[str, Any], group: Place) -> Call:
     n = len(group.members)
-    gives = _split(given["input"], given["input_split_sizes"], n)
-    takes = _split(given["output"], given["output_split_sizes"], n)
+    gives = _split(given["input"], given["input_split_sizes"], n, NO_GIVES)
+    takes = _split(given["output"], given["output_split_sizes"], n, NO_TAKES)
     equal = not given["input_split_sizes"] and not given["output_split_sizes"]
     sizes = (given["input"].numel(), given["output"].numel()) if equal else None
     return _tensor("all_to_all", given["input"], gives, takes, sizes=sizes)
 
 
-def _split(x: torch.Tensor, sizes: Any, n: int) -> Any:
+def _split(x: torch.Tensor, sizes: Any, n: int, none: int) -> Any:
     """How many elements each rank's part has; sizes are along the first dimension."""
     row = x.numel() // max(x.shape[0], 1) if x.dim() else 1
-    return tuple(size * row for size in sizes) if sizes else x.numel() // n
+    return tuple(size * row for size in sizes) if sizes else _part(x, n, none)
 
 
 def _coalesced(kind: str, gives: str, takes: str) -> Callable[..., Call]:

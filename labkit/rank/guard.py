@@ -19,7 +19,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ from labkit.errors import MismatchError
 from labkit.rank import membership
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
+from labkit.rank.strides import spoiled
 from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
 
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
@@ -49,6 +50,7 @@ _groups: dict[str, Guarded] = {}  # by the group's name
 _beside: str | None = None  # a file beside which boards go; "": into the group's store; None: no group is guarded
 _library: torch.library.Library | None = None
 _wanted = False
+_refused: tuple[type[Exception], str] | None = None  # the first call that this rank was refused in its cell
 
 
 def install() -> None:
@@ -101,6 +103,7 @@ def is_board(path: Any) -> bool:
 def forget() -> None:
     """Let all groups go."""
     global _beside
+    pardon()
     _beside = None
     for guarded in _groups.values():
         guarded.board.close()
@@ -115,8 +118,8 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
     def made(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs).arguments
         name, n, ranks = given["group_name"], given["group_size"], given["global_ranks_in_group"]
-        if _ours() and _wanted and ranks:
-            membership.compare(given["store"], name, ranks)
+        if _ours() and _wanted and ranks and (said := membership.compare(given["store"], name, ranks)):
+            refuse(MismatchError(said))
         me = given["group_rank"] if not ranks or dist.get_rank() in ranks else None
         return _with_board(lambda: make_group(*args, **kwargs), given["store"], name, list(ranks) or list(range(n)), me)
 
@@ -199,6 +202,25 @@ def _gone(name: str, guarded: Guarded) -> None:
         guarded.board.remove()
 
 
+# -- refusing -----------------------------------------------------------------------------------------------------
+
+
+def refuse(error: Exception) -> NoReturn:
+    """Raise this, and whatever collective this rank calls next in its cell, the same again.
+
+    The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
+    """
+    global _refused
+    _refused = _refused or (type(error), str(error))
+    raise error
+
+
+def pardon() -> None:
+    """The cell that was refused something is over."""
+    global _refused
+    _refused = None
+
+
 # -- in the dispatcher --------------------------------------------------------------------------------------------
 
 
@@ -255,9 +277,15 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         guarded = _groups.get(group.group_name)
         if guarded is None:
             return operation.redispatch(keys.remove(KEY), *args)
+        if _refused is not None:
+            error, said = _refused
+            raise error(said)
         made, begun = guarded.made, started(group)
         try:
-            _meet(guarded, describe, dict(zip(names, args, strict=False)))
+            given = dict(zip(names, args, strict=False))
+            if said := spoiled(name, given, group):
+                refuse(ValueError(said))
+            _meet(guarded, describe, given)
             return operation.redispatch(keys.remove(KEY), *args)
         except MismatchError:
             raise
@@ -279,11 +307,11 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     with contextlib.suppress(*GONE):
         guarded.board.write(nth, pack(mine, ROOM - HEAD.size))
     up = _up(guarded, nth)
-    if all(fit(mine, me, call, i) for i, call in up.items() if i != me):
+    if all(fit(mine, me, call, i) for i, call in ((me, mine), *up.items())):  # its output fits its own input, too
         return
     up = gathered(lambda: _up(guarded, nth), len(members), WITHDRAWN)
     if said := disagreement({members[i]: call for i, call in up.items()}, members):
-        raise MismatchError(said)
+        refuse(MismatchError(said))
 
 
 def _up(guarded: Guarded, nth: int) -> dict[int, Call]:

@@ -115,7 +115,8 @@ def _note(tensors: Tensors, name: str, value: Any) -> None:
 
 
 def _small(tensor: Tensor) -> bool:
-    return tensor.numel() <= MOST and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+    plain = tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized
+    return plain and tensor.numel() <= MOST and tensor.is_contiguous()
 
 
 def _read_if_there(weak: StorageWeakRef, start: int, size: int) -> bytes | None:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
-from labkit.errors import MismatchError
 from labkit.rank.board import gathered, look_up
 from labkit.rank.frames import leading_here
 from labkit.words import alike, ranks
@@ -40,17 +39,17 @@ class Meant:
         return f"one of {who}{where}"
 
 
-def compare(store: dist.Store, name: str, members: Sequence[int]) -> None:
-    """Raise where a rank that has come to a group's name means other ranks by it; nobody waits for anybody.
+def compare(store: dist.Store, name: str, members: Sequence[int]) -> str:
+    """In what ranks disagree that have come to a group's name: which ranks they mean by it; "" where they agree.
 
-    Each puts up its own before it reads, so of two ranks at least one sees the other.
+    Each puts up its own before it reads, so of two ranks at least one sees the other. Whoever comes first waits a
+    moment for the others, that all of them find it out, and none has done anything in its group meanwhile.
     """
     mine = Meant(list(members), *_place())
     store.set(_key(name, dist.get_rank()), json.dumps(asdict(mine)))
-    if all(meant.members == mine.members for meant in _up(store, name).values()):
-        return
-    up = gathered(lambda: _up(store, name), dist.get_world_size())
-    raise MismatchError(_disagreement(up, mine.cell))
+    everyone = dist.get_world_size() if name.isdigit() else 1  # of one that is named by its ranks, they alone know
+    up = gathered(lambda: _up(store, name), everyone)
+    return _disagreement(up, mine.cell) if any(meant.members != mine.members for meant in up.values()) else ""
 
 
 def _disagreement(up: Mapping[int, Meant], cell: str) -> str:

@@ -32,13 +32,14 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 import socket
 import sys
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, cast
@@ -57,6 +58,7 @@ from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Log, Op, is_cell
+from labkit.words import count
 
 RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
@@ -98,7 +100,6 @@ _cell = Cell()
 _snapshots = Snapshots()
 _copies = Copies()
 _space: dict[str, Any] = {}  # the learner's variables
-_peers: int | None = None  # how many ranks a function is checked among
 _inside = threading.local()
 _wrapped: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # where, its name, torch's, ours
 
@@ -131,12 +132,6 @@ def install(shell: Any) -> None:
             shell.events.register(event, callback)
 
 
-def confine(n: int | None) -> None:
-    """While a function is checked among n ranks: refuse a peer beyond them, which Gloo would crash on or wait for."""
-    global _peers
-    _peers = n
-
-
 def _wrap(name: str, wrapper: Callable[..., Any], *places: Any) -> None:
     wrapper.recorded = True  # type: ignore[attr-defined]
     _wrapped.extend((place, name, vars(place)[name], wrapper) for place in places)  # a method as its class has it
@@ -154,6 +149,7 @@ def begin(info: Any = None) -> None:
     _inside.call = False
     _inside.whole = None
     _put(ours=True)  # all stand already, unless a Stop came just as `paused` or a call ended
+    guard.pardon()
     guard.resume()
     _snapshots.begin(getattr(info, "raw_cell", None) or "", _space)
     _copies.begin()
@@ -165,6 +161,7 @@ def begin(info: Any = None) -> None:
 
 def end(_: Any = None) -> None:
     """A cell has ended: what runs between cells, `lab.look` for instance, is nobody's business."""
+    guard.pardon()
     if not _cell.on:
         return
     _cell.on = False
@@ -324,7 +321,7 @@ def _recording(
             record.reduce = _reduction(given("op"))
         if results:
             record.shared = _shared(given(results))
-        record.asynchronous = asynchronous or bool(given("async_op"))
+        record.asynchronous = asynchronous or _is_true(given("async_op"))
         if record.asynchronous and passes.running() >= 0 and passes.carries_a_bucket():
             passes.at_end(_brought_back(record))
         held = _copies.before(record, _caller(), tensors, given, at) if tensors or ours else None
@@ -359,6 +356,7 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
     def batched(*args: Any, **kwargs: Any) -> Any:
         if not _records() or getattr(_inside, "call", False):
             return function(*args, **kwargs)
+        _check_batch(*args, **kwargs)
         _inside.batch = []
         try:
             works = function(*args, **kwargs)
@@ -455,16 +453,16 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         ranks = _cell.tally.ranks.get(name)
         if ranks is None:
             ranks = _cell.tally.know(group, name)
-        peer = given(other) if other else None
-        if peer is None and other and (inside := given(f"group_{other}")) is not None:
-            peer = ranks[inside] if inside in range(len(ranks)) else inside
-        if peer is None and other and kind == "collective":
-            peer = 0  # the root that torch and comms take where none is named
+        peer, inside = (_number(given(name)) for name in (other, f"group_{other}")) if other else (None, None)
         dtype, shape, size = _facts(what)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         return None
-    if _peers is not None and kind != "collective" and isinstance(peer, int) and peer not in range(_peers):
-        raise ValueError(f"there is no rank {peer} among {_peers} ranks")
+    if not op.startswith("comms."):  # whose ranks tell one another
+        _check_peer(group, ranks, peer, inside)
+    if peer is None and inside is not None:
+        peer = ranks[inside]
+    if peer is None and other and kind == "collective":
+        peer = 0  # the root that torch and comms take where none is named
     span = _cell.tally.begun(group, name)
     at, function = _where()
     record = Op(
@@ -487,7 +485,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     if kind == "collective":
         record.nth = _cell.nth[name] = _cell.nth.get(name, -1) + 1
     else:
-        record.tag = given("tag") or 0
+        record.tag = _number(given("tag")) or 0
         if isinstance(tensor, Tensor):
             record.view = _snapshots.before(tensor, at, kind)
     batch = getattr(_inside, "batch", None)
@@ -497,6 +495,49 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     _cell.ops.append(record)
     _cell.made += 1
     return record, group, name, span
+
+
+def _is_true(given: Any) -> bool:
+    """Whether what a learner has given counts as true; not what is neither, an array say: torch will say so."""
+    try:
+        return bool(given)
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _number(given: Any) -> int | None:
+    """A whole number as a learner has given it, also numpy's; None where it is none, which torch will say."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None
+
+
+def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int | None) -> None:
+    """Refuse a rank that does not exist, on which Gloo crashes, or for which it waits.
+
+    `peer` is its number in the world, `inside` the one in the group. Of a rank that the world has and a smaller group
+    has not, torch says so itself.
+    """
+    world = group is distributed_c10d._get_default_group()
+    named = inside if peer is None else peer if world else None
+    if named is not None and named not in range(len(ranks)):
+        within = "" if world else " of this group"
+        guard.refuse(ValueError(
+            f"there is no rank {named} among {count(len(ranks), 'rank')}{within}: choose one of 0 to {len(ranks) - 1}"
+        ))  # fmt: skip
+
+
+def _check_batch(batch: Any = None, *more: Any, **others: Any) -> None:
+    """Refuse a batch that cannot be carried out before any of it is begun; torch says what is no batch at all."""
+    ops = others.get("p2p_op_list", batch)
+    if not isinstance(ops, list) or not all(isinstance(op, dist.P2POp) for op in ops):
+        return
+    if not ops:
+        guard.refuse(ValueError("this batch has no send and no receive: leave the call out on a rank without any"))
+    for op in ops:
+        if ranks := distributed_c10d._world.pg_group_ranks.get(op.group):  # torch says where it has forgotten a group
+            _check_peer(op.group, tuple(ranks), None, op.group_peer)
 
 
 def _passing() -> passes.Pass | None:

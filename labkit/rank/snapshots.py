@@ -123,7 +123,7 @@ class Snapshots:
 
 def _watched(tensor: Tensor) -> bool:
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if not plain or tensor.is_quantized or tensor.device.type != "cpu" or not tensor.is_contiguous():
         return False
     storage = tensor.untyped_storage()
     return 0 < storage.nbytes() <= MOST * tensor.element_size() and storage.data_ptr() != 0

@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
@@ -36,6 +36,7 @@ class Call:
 
     `root` is a rank of the world; `path` are the statements that the call is in, the innermost first. `sizes` are the
     elements of its input and of its output, where it has one tensor of each and each rank's part is as long.
+    `strides` are those of a tensor that is moved as it lies in memory, and not row by row: a transposed one's.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Call:
     other: str = ""  # "src" or "dst": what torch calls the root
     dtype: str = ""
     shape: str = ""
+    strides: str = ""
     gives: Elements | None = None
     takes: Elements | None = None
     sizes: tuple[int, int] | None = None
@@ -117,17 +119,19 @@ def _mark(text: str) -> int:
 
 # -- comparing ----------------------------------------------------------------------------------------------------
 
-ORDER, OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS = (
+ORDER, OPERATION, REDUCTION, ROOT, DTYPE, LAYOUT, ELEMENTS = (
     "order of their calls",
     "operation",
     "reduction",
     "root",
     "dtype",
+    "order of the elements in memory",
     "number of elements",
 )
 REMEDY = {
     ORDER: "Make the calls in the same order on every rank.",
     DTYPE: "Convert with x.to(dtype) before the call.",
+    LAYOUT: "Make the call with x.contiguous().",
     ELEMENTS: "Give every rank what the others expect of it.",
 }
 SAME = "Make the same call with the same arguments on every rank."
@@ -136,6 +140,7 @@ ROOM = {  # of a call with one input and one output, on so many ranks
     "all_to_all": "The output has to be as long as the input.",
     "reduce_scatter_tensor": "The input has to be {n} times as long as the output.",
 }
+EQUAL = "Their length has to be a multiple of {n}."
 
 
 def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
@@ -144,11 +149,11 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
     `calls` are by rank of the world, of those that have come so far; `members[i]` is the group's rank i.
     """
     come = [(i, r) for i, r in enumerate(members) if r in calls]
-    pairs = [(a, b, _differ(calls[a[1]], a[0], calls[b[1]], b[0])) for a, b in itertools.combinations(come, 2)]
+    pairs = [(a, b, _differ(calls[a[1]], a[0], calls[b[1]], b[0])) for a, b in _pairs(come)]
     what = next((each for each in REASONS if any(d == each for *_, d in pairs)), "")
     if not what:
         return ""
-    if any(swapped(calls[a], calls[b]) for (_, a), (_, b), d in pairs if d):
+    if any(swapped(calls[a], calls[b]) for (_, a), (_, b), d in pairs if d and a != b):
         what = ORDER
     told = alike({r: _told(calls[r], what) for _, r in come})
     said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in _fewest_first(told)]
@@ -156,10 +161,16 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
     uneven = next((_uneven(calls, a, b) for a, b, d in pairs if d == what == ELEMENTS), "")
     remedy = REMEDY.get(what, SAME)
-    if what == ELEMENTS and any(calls[r].sizes and _differ(calls[r], i, calls[r], i) for i, r in come):
-        remedy = ROOM[calls[come[0][1]].kind].format(n=len(members))
+    if own := [calls[r] for i, r in come if what == ELEMENTS and calls[r].sizes and _differ(calls[r], i, calls[r], i)]:
+        cut = all(call.sizes and call.sizes[0] == call.sizes[1] for call in own)
+        remedy = (EQUAL if cut else ROOM[own[0].kind]).format(n=len(members))
     fault = f"The {what} does not fit" if what == ELEMENTS and len(told) == 1 else f"Ranks disagree on the {what}"
     return f"{fault}: {'; '.join(said)}. {uneven}{remedy}"
+
+
+def _pairs(come: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
+    """Each rank with each other one, and at last each with itself: what it takes of itself is what it gives."""
+    return itertools.chain(itertools.combinations(come, 2), zip(come, come, strict=True))
 
 
 def fit(a: Call, i: int, b: Call, j: int) -> bool:
@@ -167,7 +178,7 @@ def fit(a: Call, i: int, b: Call, j: int) -> bool:
     return not _differ(a, i, b, j)
 
 
-REASONS = (OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS, ORDER)
+REASONS = (OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS, LAYOUT, ORDER)
 
 
 def _differ(a: Call, i: int, b: Call, j: int) -> str:
@@ -182,6 +193,8 @@ def _differ(a: Call, i: int, b: Call, j: int) -> str:
         return DTYPE
     if not (_agree(a.gives, j, b.takes, i) and _agree(b.gives, i, a.takes, j)):
         return ELEMENTS
+    if a.strides != b.strides:
+        return LAYOUT
     return ORDER if a.path and b.path and _crossed(a.path[0], b.path[0]) else ""
 
 
@@ -210,6 +223,8 @@ def _told(call: Call, what: str) -> str:
     if what == ORDER and call.text:
         text = call.text if len(call.text) <= SHOWN else f"{call.text[: SHOWN - 1]}…"
         return f"{text} first{where}"
+    if what == LAYOUT:
+        return f"{call} with {f'strides {call.strides}' if call.strides else 'its rows one behind the other'}{where}"
     if what == ELEMENTS and call.sizes:
         return f"{call} with {count(call.sizes[0], 'element')} of input and {call.sizes[1]} of output{where}"
     return f"{call}{where}"
@@ -225,5 +240,6 @@ def _uneven(calls: Mapping[int, Call], a: tuple[int, int], b: tuple[int, int]) -
         gives, takes = calls[r].gives, calls[s].takes
         given, taken = _at(gives, j), _at(takes, i)
         if given != taken and not (isinstance(gives, int) and isinstance(takes, int)):
-            return f"Rank {r} gives rank {s} {count(given or 0, 'element')}, and rank {s} expects {taken}. "
+            whom, who = ("itself", "") if r == s else (f"rank {s}", f"rank {s} ")
+            return f"Rank {r} gives {whom} {count(given or 0, 'element')}, and {who}expects {taken}. "
     return ""

@@ -461,7 +461,6 @@ STANDING = """{
     "stop": str(__import__("signal").getsignal(2)),
     "stdout": str(type(__import__("sys").stdout)),
     "dying": __import__("faulthandler").is_enabled(),
-    "peers": __import__("labkit.rank.recorder", fromlist=["_"])._peers,
     "defaults": str(__import__("torch.distributed.nn.functional", fromlist=["_"]).all_reduce.__defaults__),
     "random": torch.rand(1).item(),
 }"""

@@ -123,6 +123,21 @@ def test_an_output_that_does_not_fit_its_input_is_no_disagreement_of_ranks(lab):
     assert said.endswith("The output has to be as long as the input.")
 
 
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("all_gather_into_tensor(torch.zeros(7), torch.ones(2))", "2 elements of input and 7 of output (line 1). "),
+        ("all_gather_into_tensor(torch.zeros(7 if rank else 6), torch.ones(2))", "rank 0 calls all_gather(float32[2]"),
+        ("reduce_scatter_tensor(torch.zeros(2), torch.ones(7))", "7 elements of input and 2 of output (line 1). "),
+        ("all_to_all_single(torch.empty(7), torch.ones(7))", "(line 1). Their length has to be a multiple of 3."),
+        ("all_gather([torch.zeros(2 + (rank == 1))] * 3, torch.ones(2))", "Rank 0 gives rank 1 2 elements, and "),
+    ],
+)  # fmt: skip
+def test_an_output_of_a_wrong_length_is_named_whoever_comes_first(lab, code, says):
+    code = f"import warnings\nwarnings.simplefilter('ignore')\ndist.{code}"
+    assert says.replace("line 1", "line 3") in refused(lab, code)
+
+
 def test_a_bucket_of_ddp_does_not_meet_another_call(lab):
     lab.run(
         "from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(torch.nn.Linear(3, 3))"
@@ -146,6 +161,16 @@ def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their
         "(line 3). Call dist.new_group with the same ranks and in the same order on every rank, also for groups that "
         "it is not in."
     )
+
+
+def test_a_group_of_others_is_refused_before_anybody_does_anything_in_it(lab, capsys):
+    said = refused(
+        lab,
+        "g = dist.new_group([0, 1] if rank < 2 else [1, 2])\nx = torch.ones(1)\n"
+        "if rank == 2: dist.all_reduce(x, group=g)\nprint('done')",
+    )
+    assert "ranks 0, 1 make one of ranks 0, 1 (line 1); rank 2 makes one of ranks 1, 2 (line 1)." in said
+    assert "done" not in capsys.readouterr().out
 
 
 def test_other_ranks_for_one_group_are_refused(lab):

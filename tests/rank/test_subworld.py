@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.rank import recorder, subworld
+from labkit.rank import subworld
 from labkit.rank.subworld import Gate, one_of
 
 
@@ -31,7 +31,7 @@ def standing(space):
     subworld.let_go()
     world = distributed_c10d._world
     groups = (world.default_pg, set(world.pg_map), set(world.pg_names), set(world.pg_group_ranks))
-    return (*groups, dict(os.environ), dict(space), signal.getsignal(signal.SIGINT), recorder._peers)
+    return (*groups, dict(os.environ), dict(space), signal.getsignal(signal.SIGINT))
 
 
 def test_meanwhile_the_sub_group_is_the_world_and_afterwards_it_is_not(space):
@@ -73,7 +73,7 @@ def test_an_error_inside_passes_and_leaves_nothing(space):
     assert standing(space) == before
 
 
-@pytest.mark.parametrize(("place", "name"), [(recorder, "confine"), (dist, "destroy_process_group")])
+@pytest.mark.parametrize(("place", "name"), [(subworld, "_assert_in"), (dist, "destroy_process_group")])
 def test_a_step_that_fails_leaves_the_others_to_be_done(space, monkeypatch, place, name):
     before = standing(space)
     whole = getattr(place, name)

@@ -1,0 +1,149 @@
+"""Arguments that cannot be right are refused in words of torch or of the lab, and no rank dies of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit import CellError
+
+ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
+
+
+@pytest.fixture(autouse=True)
+def _variables(lab):
+    lab.run("keep = 100 + rank")
+
+
+def refused(lab, code):
+    """What a cell says that ranks are refused, and its error; the next one finds the same processes and variables."""
+    pids = [row["pid"] for row in lab._engines.table()]
+    with pytest.raises(CellError) as caught:
+        lab.run(code)
+    assert [row["pid"] for row in lab._engines.table()] == pids
+    assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
+    assert "labkit" not in caught.value.traceback
+    return str(caught.value), caught.value
+
+
+NOBODY = {
+    "recv": "recv(x, src=3)",
+    "send": "send(x, dst=5)",
+    "isend": "isend(x, -1)",
+    "irecv, a number of numpy's": "irecv(x, __import__('numpy').int64(3))",
+    "its number in the group": "recv(x, group_src=3)",
+    "a batch": "batch_isend_irecv([dist.P2POp(dist.irecv, x, 3)])",
+    "broadcast": "broadcast(x, src=3)",
+    "broadcast, its number in the group": "broadcast(x, group_src=7)",
+    "reduce": "reduce(x, dst=-2)",
+    "gather": "gather(x, [x] * 3 if rank == 0 else None, dst=3)",
+    "scatter": "scatter(x, [x] * 3 if rank == 0 else None, src=3)",
+    "broadcast_object_list": "broadcast_object_list([1], src=4)",
+    "gather_object": "gather_object(1, [0] * 3 if rank == 0 else None, dst=4)",
+    "scatter_object_list": "scatter_object_list([0], [1, 2, 3], src=4)",
+    "send_object_list": "send_object_list([1], dst=4)",
+    "recv_object_list": "recv_object_list([1], src=4)",
+    "of the group itself": "group.WORLD.send([x], 4, 0)",
+}
+
+
+@pytest.mark.parametrize("code", NOBODY.values(), ids=NOBODY)
+def test_a_rank_that_does_not_exist_is_named_and_nobody_dies(lab, code):
+    said, error = refused(lab, f"x = torch.ones(1)\ndist.{code}")
+    assert re.fullmatch(r"ranks 0–2: ValueError: there is no rank -?\d among 3 ranks: choose one of 0 to 2", said)
+    assert "----> 2 dist." in error.traceback
+
+
+def test_a_ring_that_does_not_close_is_refused_where_it_ends_and_the_others_are_freed(lab):
+    ring = "x, y = torch.ones(1), torch.zeros(1)\nwork = dist.isend(x, rank + 1)\ndist.recv(y, (rank - 1) % 3)"
+    said, error = refused(lab, ring)
+    assert said == "rank 2: ValueError: there is no rank 3 among 3 ranks: choose one of 0 to 2"
+    assert any(note.startswith("rank 0 waited in recv (line 3)") for note in error.notes)
+    closed = ring.replace("rank + 1", "(rank + 1) % 3").replace("ones(1)", "full([1], 7.0 + rank)")
+    assert lab.run(f"{closed}\nok = work.wait()\nprint(y.tolist())") == ["[9.0]\n", "[7.0]\n", "[8.0]\n"]
+
+
+def test_of_a_batch_that_cannot_be_whole_nothing_is_begun(lab):
+    code = (
+        "x = torch.ones(1)\nops = [dist.P2POp(dist.isend, x, (rank + 1) % 3), dist.P2POp(dist.irecv, x, rank - 1)]\n"
+        "before = dist.group.WORLD._get_sequence_number_for_group()\n"
+        "try:\n    works = dist.batch_isend_irecv(ops) if rank == 0 else []\n"
+        "finally:\n    assert dist.group.WORLD._get_sequence_number_for_group() == before"
+    )
+    assert refused(lab, code)[0].startswith("rank 0: ValueError: there is no rank -1 among 3 ranks")
+    assert "leave the call out" in refused(lab, "dist.batch_isend_irecv([])")[0]
+
+
+def test_a_rank_beyond_a_smaller_group_is_named_by_its_number_there(lab):
+    lab.run("pair = dist.new_group([0, 2])")
+    said, _ = refused(lab, "if rank != 1:\n    dist.broadcast(torch.ones(1), group=pair, group_src=2)")
+    assert said == "ranks 0, 2: ValueError: there is no rank 2 among 2 ranks of this group: choose one of 0 to 1"
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("dist.all_reduce(torch.ones(4 if rank == 1 else 5))", "Ranks disagree on the number of elements"),
+        ("dist.broadcast(torch.ones(4), src=3)", "ranks 0–2: ValueError: there is no rank 3"),
+        ("dist.new_group([0, 1] if rank else [0, 2])", "Ranks make different groups"),
+    ],
+)
+def test_a_refusal_lasts_until_the_cell_ends(lab, call, says):
+    code = f"y = torch.ones(1)\ntry:\n    {call}\nexcept Exception:\n    pass\ndist.all_reduce(y)\nprint(y)"
+    assert refused(lab, code)[0].startswith(says)
+
+
+COLUMN, STEPS, ONE = "torch.ones(3, 2)[:, 1]", "torch.ones(6)[::2]", "torch.ones(1).expand(3)"
+TURNED, ROWS = "torch.ones(2, 3).t()", "[torch.ones(3, 2)] * 3"
+SPOILED = [
+    *(call.format(x) for x in (COLUMN, STEPS, ONE) for call in ("all_reduce({})", "broadcast({}, 0)", "reduce({}, 0)")),
+    *(f"scatter({x}, [torch.ones(3)] * 3 if rank == 0 else None)" for x in (COLUMN, ONE)),
+    f"scatter(torch.zeros(3, 2), [{TURNED}] * 3 if rank == 0 else None)",
+    f"scatter({TURNED}, {ROWS} if rank == 0 else None)",
+    f"reduce_scatter(torch.zeros(3, 2), [{TURNED}] * 3)",
+    f"reduce_scatter({TURNED}, {ROWS})",
+    f"reduce_scatter({COLUMN}, [torch.ones(3)] * 3)",
+    f"all_to_all_single({TURNED}, torch.ones(3, 2))",
+    f"all_to_all_single({COLUMN}, torch.ones(3), [1, 1, 1], [1, 1, 1])",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", SPOILED)
+def test_a_tensor_that_gloo_would_spoil_is_refused(lab, code):
+    said, _ = refused(lab, f"dist.{code}")
+    assert "Gloo would spoil a tensor of shape [3" in said
+    assert "x.contiguous()" in said
+
+
+RIGHT = {  # tensors that do not lie in order, in calls that take them as they are, and what x holds afterwards
+    "x = base.t(); dist.all_reduce(x)": "3 * base.t()",
+    "x = base.t(); dist.broadcast(x, 1)": "base.t()",
+    "x = base.t(); dist.reduce(x, 0); x = want if rank else x": "3 * base.t()",
+    "x = base[1:]; dist.all_reduce(x)": "torch.tensor([[9.0, 12.0, 15.0]])",
+    "x = base[:, :1]; dist.all_reduce_coalesced([x])": "torch.tensor([[0.0], [9.0]])",
+    "x = torch.ones(1, 1).expand(1, 1); dist.all_reduce(x)": "torch.tensor([[3.0]])",
+    "x = torch.zeros(9, 2); dist.all_gather(list(x.view(3, 3, 2)), base.t())": "base.t().repeat(3, 1)",
+    "x = torch.zeros(2, 3)[:, 0]; dist.all_gather([x, torch.zeros(2), torch.zeros(2)], base[0, ::2])": "base[0, ::2]",
+    "x = torch.zeros(6, 3)[:, 0]; dist.all_gather_single(x, base[:, 1])": "base[:, 1].repeat(3)",
+    "x = torch.zeros(2); dist.reduce_scatter(x, [base[:, 0]] * 3)": "torch.tensor([0.0, 9.0])",
+    "x = torch.zeros(3)[::3]; dist.reduce_scatter_single(x, base[1]); x = x - 9 - 3 * rank": "torch.zeros(1)",
+    "x = torch.zeros(3, 2)[:, 0]; dist.all_to_all(list(x.split(1)), list(base[1].split(1)))": "base[1, [rank] * 3]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "means"), RIGHT.items())
+def test_a_tensor_that_comes_out_right_is_not_refused(lab, code, means):
+    code = (
+        "import warnings\nwarnings.simplefilter('ignore')\nbase = torch.arange(6.0).reshape(2, 3)\n"
+        f"want = ({means}).clone()\n{code}\nprint(torch.equal(x, want) or (x, want))"
+    )
+    assert lab.run(code) == ["True\n"] * lab.n
+
+
+def test_a_matrix_that_is_transposed_on_some_ranks_only_is_refused(lab):
+    said, _ = refused(lab, "x = torch.ones(2, 3)\ndist.all_reduce(x if rank else torch.ones(3, 2).t())")
+    assert said.startswith(
+        "Ranks disagree on the order of the elements in memory: rank 0 calls all_reduce(SUM, float32[2"
+    )
+    assert "with strides (1, 2) (line 2); ranks 1, 2 call" in said
