@@ -22,6 +22,7 @@ from labkit.errors import LabError
 # From 2.15 on torch has two backends for NCCL. The lab frees ranks by what the older one tells of its calls.
 # torch would warn of single sends and receives, which a lesson makes on purpose.
 # A warning that is an error would end an engine while it starts: ipykernel and ipyparallel warn about each other.
+# Python would leave out assertions: those of a learner's cells, and those by which functions are checked.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -38,6 +39,7 @@ ENVIRONMENT = {
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "PYTHONWARNINGS": "",
+    "PYTHONOPTIMIZE": "",
 }
 
 

@@ -126,6 +126,11 @@ class Processes:
     @without_garbage_collection()
     def start(self, say: Callable[[str], None]) -> list[int]:
         """Start everything but the engines; the number of GPUs that torch finds, on each host."""
+        if sys.flags.optimize > 1:
+            raise LabError(
+                "Python drops docstrings here (PYTHONOPTIMIZE=2, or -OO), and ipyparallel cannot be imported without. "
+                "Unset PYTHONOPTIMIZE, and start the notebook again."
+            )
         self.run = choose_rundir()
         with STOP.whole():  # a reaper that nobody knows would keep the directory as long as the kernel lives
             self._reaper = start_reaper(self.run)

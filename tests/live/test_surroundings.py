@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.notebook import Notebook
+
 SCRIPT = """
 from IPython.core.interactiveshell import InteractiveShell
 from labkit import start
@@ -83,3 +85,18 @@ def _starts_reduces_and_stops(surroundings: dict[str, str], folder: Path) -> Non
     assert "['3.0 0 2\\n', '3.0 1 2\\n']" in ran.stdout
     assert not list(folder.glob("labkit-*"))
     assert "unclosed" not in ran.stderr, ran.stderr
+
+
+def test_assertions_hold_for_cells_and_checks_where_python_would_leave_them_out():
+    with Notebook(PYTHONOPTIMIZE="1") as notebook:
+        notebook.value("from labkit import start\nlab = start(2, timeout=30)")
+        assert notebook.run("%%px\nassert rank == 0").error == "CellError: rank 1: AssertionError"
+        notebook.value("%%px\ndef average_gradients(model):\n    for p in model.parameters(): p.data.zero_()")
+        assert "It changes the weights" in notebook.value("lab.check('average_gradients')")
+
+
+def test_a_notebook_whose_python_drops_docstrings_is_told_so():
+    with Notebook(PYTHONOPTIMIZE="2") as notebook:
+        error = notebook.run("from labkit import start\nlab = start(2)").error
+    assert error.startswith("LabError: Python drops docstrings here (PYTHONOPTIMIZE=2, or -OO)")
+    assert error.endswith("Unset PYTHONOPTIMIZE, and start the notebook again.")
