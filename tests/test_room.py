@@ -1,13 +1,14 @@
-"""A lab that has no room in memory is not started, and says how much is missing and what to do."""
+"""A lab that has no room is not started, and says how much is missing and what to do."""
 
 from __future__ import annotations
 
+import resource
 from types import SimpleNamespace
 
 import pytest
 
 from labkit import LabError
-from labkit.cluster import cgroups, room
+from labkit.cluster import cgroups, room, tasks
 
 MiB = room.MiB
 
@@ -138,3 +139,59 @@ def test_the_limit_of_control_groups_of_version_1_counts_also_where_a_container_
 def test_where_nobody_says_how_much_memory_there_is_a_lab_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     room.check(16)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "folder"),
+    [
+        (VERSION_2, "user__learner__"),
+        ("8:pids:/user/learner\n", "pids__user__learner__"),
+        ("8:pids:/docker/a\n", "pids__"),
+    ],
+)
+def test_a_containers_limit_of_processes_and_threads_counts(machine, tmp_path, cgroup, folder):
+    files = {f"{folder}pids_dot_max": 112, f"{folder}pids_dot_current": 16}
+    machine(tmp_path / "enough", 9000, cgroup, **files)
+    room.check(4)
+    files[f"{folder}pids_dot_max"] = 111
+    machine(tmp_path / "less", 9000, cgroup, **files)
+    with pytest.raises(LabError) as refused:
+        room.check(4)
+    assert str(refused.value) == (
+        "This notebook's container may have 111 processes and threads, and 95 of them are left. "
+        "4 ranks need about 96. "
+        "Close other notebooks (Kernel, Shut Down Kernel), have the limit raised (pids.max), or call start(2)."
+    )
+    files[f"{folder}pids_dot_max"] = "max"
+    machine(tmp_path / "no limit", 9000, cgroup, **files)
+    room.check(16)
+
+
+def test_a_users_limit_of_processes_and_threads_counts_where_it_holds(monkeypatch):
+    monkeypatch.setattr(tasks.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (50, 50))
+    monkeypatch.setattr(tasks, "EXEMPT", 0)
+    with pytest.raises(
+        LabError, match=r"^This user may have 50 processes and threads, .*\(ulimit -u\), or call start\(1\)"
+    ):
+        tasks.check(4)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    tasks.check(4)
+
+
+def test_few_open_files_are_raised_as_far_as_that_is_allowed_and_needed(machine, tmp_path, monkeypatch):
+    machine(tmp_path, 9000)
+    limit = [(64, 181)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limit[0])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, given: limit.insert(0, given))
+    with pytest.raises(LabError) as refused:
+        room.check(4)
+    assert str(refused.value) == (
+        "A process may have no more than 181 files open here, and one of a lab with 4 ranks needs about 182. "
+        "Have that limit raised (ulimit -n), and start the notebook again."
+    )
+    limit[:] = [(64, 4096)]
+    room.check(4)
+    assert limit == [(182, 4096), (64, 4096)]
+    room.check(2)
+    assert len(limit) == 2

@@ -12,9 +12,11 @@ from labkit.cluster.engines import Engines
 from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
 from labkit.cluster.stop import STOP
+from labkit.errors import LabError
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
+from labkit.outcome.text import root_cause
 from labkit.words import sentence
 
 PATIENCE = 10.0  # seconds that one run may compute, at least
@@ -74,14 +76,18 @@ def prepared(engines: Engines) -> Iterator[Callable[[int], None]]:
 
 
 def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
-    """Begin on all ranks, or finish; their answers. Where one cannot all are joined anew first, and there are none."""
+    """Begin on all ranks, or finish; their answers. Where one cannot all are joined anew first, and there are none.
+
+    LabError where one cannot even then: what would run without the group must not be blamed for that.
+    """
     everyone = dict.fromkeys(range(engines.n), args)
     for answered in (True, False):
         outcome = engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False)
         if outcome.well:
             return outcome.answers if answered else {}
+        why = engines.why_not(root_cause(outcome)[0])
         rejoin(engines)
-    return {}
+    raise LabError(f"No group of all ranks can be made for this{why}. Call lab.stop() and start() for new ones.")
 
 
 def rejoin(engines: Engines) -> None:

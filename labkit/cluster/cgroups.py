@@ -1,7 +1,9 @@
-"""The control groups (cgroups) in which Linux counts, and may limit, the memory of a process: both versions of them."""
+"""The control groups (cgroups) in which Linux counts, and may limit, the memory of a process, and how many processes
+and threads there are: both versions of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ VERSIONS = {
         "memory.oom_control",
     ),
 }  # fmt: skip
+TASKS = {"": VERSIONS[""].top, "pids": "sys/fs/cgroup/pids"}  # where the groups lie that count processes and threads
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,12 @@ class Group:
 
     def limit(self) -> int | None:
         """The bytes that its processes may use; None where that is as they like."""
-        said = self._number(self.version.limit)
+        said = _number(self.folder / self.version.limit)
         return said if said is not None and said < UNLIMITED else None
 
     def free(self) -> int | None:
         """How many of them are left, what Linux would give back among them; None without a limit."""
-        limit, used = self.limit(), self._number(self.version.used)
+        limit, used = self.limit(), _number(self.folder / self.version.used)
         if limit is None or used is None:
             return None
         return limit - used + counts(self.folder / "memory.stat").get(self.version.cache, 0)
@@ -52,31 +55,61 @@ class Group:
         """How many of its processes Linux has killed because memory ran out, in the group or on the whole machine."""
         return counts(self.folder / self.version.ends).get("oom_kill", 0)
 
-    def _number(self, name: str) -> int | None:
-        lines = _lines(self.folder / name)
-        return int(lines[0]) if lines and lines[0].isdigit() else None  # version 2 says "max" where there is none
+
+@dataclass(frozen=True)
+class Tasks:
+    """How many processes and threads, which Linux counts alike, a control group has and may have.
+
+    `refused` counts how often one more was asked for and refused.
+    """
+
+    used: int
+    most: int
+    refused: int
 
 
 def groups(pid: int | str = "self") -> list[Group]:
-    """The groups that count a process's memory: the outermost first, its own last.
+    """The groups that count a process's memory: the outermost first, its own last."""
+    found = []
+    for kind, folder in _folders(pid, {kind: version.top for kind, version in VERSIONS.items()}):
+        version = VERSIONS[kind]
+        if (folder / version.limit).exists() or (folder / version.ends).exists():
+            found.append(Group(folder, version))
+    return found
+
+
+def tasks() -> list[Tasks]:
+    """The limits of processes and threads in the groups of this process; none where nothing is limited."""
+    found = []
+    for _, folder in _folders("self", TASKS):
+        most, used = _number(folder / "pids.max"), _number(folder / "pids.current")
+        if most is not None and used is not None:
+            found.append(Tasks(used, most, counts(folder / "pids.events").get("max", 0)))
+    return found
+
+
+def _folders(pid: int | str, tops: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """The folders of a process's groups, each with its kind, the outermost first; `tops` are where each kind's lie.
 
     A container may see only its own, at the top, whatever path the process has.
     """
-    found = []
     for line in _lines(ROOT / "proc" / str(pid) / "cgroup"):
-        _, kinds, path = line.split(":", 2)
-        for version in (v for kind, v in VERSIONS.items() if kind in kinds.split(",")):
-            folder = ROOT / version.top
+        _, named, path = line.split(":", 2)
+        for kind in (kind for kind in named.split(",") if kind in tops):
+            folder = ROOT / tops[kind]
             for name in ["", *filter(None, path.split("/"))]:
                 folder = folder / name
-                if (folder / version.limit).exists() or (folder / version.ends).exists():
-                    found.append(Group(folder, version))
-    return found
+                yield kind, folder
 
 
 def counts(file: Path) -> dict[str, int]:
     """The numbers of a file of Linux's whose lines are a name and a number, and maybe a unit."""
     return {name: int(count) for name, count, *_ in (line.split() for line in _lines(file))}
+
+
+def _number(file: Path) -> int | None:
+    lines = _lines(file)
+    return int(lines[0]) if lines and lines[0].isdigit() else None  # it says "max" where there is none
 
 
 def _lines(file: Path) -> list[str]:

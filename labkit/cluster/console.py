@@ -109,6 +109,7 @@ class Console:
             STOP.told |= outcome.ended == "stopped"
             error.notes += undefined(outcome, self.engines.anew)
             error.notes += memory(outcome)
+            error.notes += filter(None, [self.engines.refusals.told()])
             error.notes += heal(
                 self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch or outcome.behind)
             )

@@ -24,6 +24,7 @@ from labkit.cluster.processes import HEARING, Processes, Question
 from labkit.cluster.run import ANSWER, Running, Watch, run
 from labkit.cluster.shared_gpu import SharedGpu
 from labkit.cluster.stop import STOP
+from labkit.cluster.tasks import Refusals
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.text import Cause, root_cause
@@ -78,6 +79,7 @@ class Engines:
         self._at: list[int] = []  # the number of each rank's host, where there are several
         self._ended: dict[int, str] = {}
         self._memory = Memory()
+        self.refusals = Refusals()  # of processes and threads, since a cell was sent
         self._store: Path | None = None
         self._why = ""  # the ranks could not be joined, in their own words
         self._failing: list[int] = []  # those of them that failed by themselves, and not for what a learner can mend
@@ -98,13 +100,17 @@ class Engines:
             say("Joining the process group …")
             self.heal()
         except BaseException as error:
-            disk = self.processes.full_disk() if isinstance(error, Exception) else None
+            failed = isinstance(error, Exception)
+            disk = self.processes.full_disk() if failed else None
+            refused = self.refusals.told() if failed else ""
             self.stop()
             if disk:
                 raise LabError(
                     f"The disk under {disk} is full. "
                     "Free some room there, or set TMPDIR to a directory on another disk, and start again."
                 ) from error
+            if refused:
+                raise LabError(f"The ranks cannot be started: {refused}. Then start again.") from error
             raise
         return self
 
@@ -148,6 +154,7 @@ class Engines:
         """Send a cell to these ranks, or a part of one that is known already; ipyparallel's AsyncResult."""
         cell = part_of or self.remember(code, ranks)
         cell.well = None
+        self.refusals.note()
         self._memory.note({r: held.pid for r, held in self._held.items() if isinstance(held, Process)})
         result = self.processes.execute(code, self.ids(ranks))
         cell.sent = list(result.msg_ids)
@@ -182,6 +189,7 @@ class Engines:
         stoppable: bool = True,
     ) -> Outcome:
         """Call a function of `labkit.rank` by name, with its own arguments on each rank: see `run`."""
+        self.refusals.note()
         replies = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
         return run(Running(self, replies), limit, watch, stoppable=stoppable)
 
@@ -316,7 +324,7 @@ class Engines:
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
             told = [c for c in causes if c.ename == LabError.__name__]  # they say what is to be done; the rest follows
-            self._why = _reason(told or causes)
+            self._why = self.why_not(told or causes)
             self._failing = [] if told else [r for c in causes for r in c.ranks]
             return False
         if self._store is not None:  # the old group's, and its boards; sub-groups of the new one meet in the new one's
@@ -330,6 +338,11 @@ class Engines:
         self.joined = True
         self.gpu.joined()
         return True
+
+    def why_not(self, causes: list[Cause]) -> str:
+        """What keeps the ranks from being joined, after a colon, or "": a limit that was reached, or what they said."""
+        refused = self.refusals.told()
+        return f": {refused}" if refused else _reason(causes)
 
     def _meeting_place(self) -> str | None:
         """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""

@@ -1,13 +1,17 @@
-"""Whether there is memory for a lab before it is started: what Linux says, against what ranks were measured to take."""
+"""Whether there is room for a lab before it is started: in memory, for processes and threads, for open files.
+
+What Linux says, against what ranks were measured to take.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from collections.abc import Iterator
 
 from labkit import words
-from labkit.cluster import cgroups
+from labkit.cluster import cgroups, tasks
 from labkit.errors import LabError
 
 MiB = 1 << 20
@@ -15,11 +19,19 @@ LAB = 200 * MiB  # torch, once for all ranks, the controller and the kernel's cl
 RANK = 60 * MiB  # of its own, with a small model in training
 CUDA = 523 * MiB  # of its own where it uses a GPU
 CONTEXT = 1078 * MiB  # on the GPU, before it holds a tensor; both were seen on an H200
+CONTROLLER = 150  # files that it has open beside those for each rank; the kernel has fewer
+LINKS = 8  # files that it has open for each rank
 ANSWERING = 10.0  # seconds in which nvidia-smi must answer
 
 
-def check(ranks: int, each: int = RANK) -> None:
-    """Raise `LabError` where so many ranks have no room in memory; nothing where nobody says how much there is."""
+def check(ranks: int) -> None:
+    """Raise `LabError` where so many ranks have no room; nothing where nobody says how much there is."""
+    _check_memory(ranks, RANK)
+    tasks.check(ranks)
+    _check_files(ranks)
+
+
+def _check_memory(ranks: int, each: int) -> None:
     there, whose = min(_free(), default=(None, ""))
     needed = LAB + ranks * each
     if there is None or there >= needed:
@@ -34,7 +46,7 @@ def check(ranks: int, each: int = RANK) -> None:
 
 def check_gpu(ranks: int, gpus: int) -> None:
     """The same for ranks that use GPUs: in the host's memory, and in that of the fullest GPU where they share it."""
-    check(ranks, CUDA)
+    _check_memory(ranks, CUDA)
     free = [int(line) * MiB for line in _asked_gpus().split() if line.isdigit()]
     each = -(-ranks // gpus)
     if each == 1 or not free or min(free) >= each * CONTEXT:
@@ -45,6 +57,22 @@ def check_gpu(ranks: int, gpus: int) -> None:
         f"A GPU has {words.nbytes(min(free))} of its memory left, and the {each} ranks that share it need about "
         f'{words.nbytes(each * CONTEXT)} before they hold anything. {instead} start(backend="gloo") for CPU ranks.'
     )
+
+
+def _check_files(ranks: int) -> None:
+    """Let this process and those that it starts have so many files open as the controller of these ranks will have."""
+    import resource  # Windows has none
+
+    needed = CONTROLLER + ranks * LINKS
+    soft, hard = (math.inf if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    if hard < needed:
+        raise LabError(
+            f"A process may have no more than {hard} files open here, and one of a lab with "
+            f"{words.count(ranks, 'rank')} needs about {needed}. "
+            "Have that limit raised (ulimit -n), and start the notebook again."
+        )
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def _asked_gpus() -> str:
