@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from labkit.errors import CellError, StoppedError, StuckError
+from labkit.errors import CellError, MismatchError, StoppedError, StuckError
 from labkit.outcome import text
 from labkit.outcome.counts import Behind
 from labkit.outcome.outcome import Outcome
@@ -37,17 +37,19 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
     if outcome.ended == "stopped":
         return StoppedError(f"You stopped the cell: {stuck}.")
     causes, consequences = text.root_cause(outcome)
+    deaths = [_deaths(outcome)] if outcome.dead else []
     if outcome.mismatch:  # which ranks found it, and which waited, is chance
-        return CellError(outcome.mismatch, text.trim(causes[0].traceback) if causes else "")
+        besides = [str(cause) for cause in causes if cause.ename != MismatchError.__name__]
+        return CellError(outcome.mismatch, text.trim(causes[0].traceback) if causes else "", besides + deaths)
     if causes:
         cause = causes[0]
         itself = any(ITSELF.search(error.evalue) for error in outcome.errors.values())
         forgotten = any(FORGOTTEN.search(error.evalue) for error in outcome.errors.values())
-        notes = [*map(str, causes[1:]), *[CHOOSE] * itself, *[AGAIN] * forgotten, *waited(outcome)]
+        notes = [*map(str, causes[1:]), *deaths, *[CHOOSE] * itself, *[AGAIN] * forgotten, *waited(outcome)]
         notes += together(read(logs), outcome)
         return CellError(str(cause), text.trim(cause.traceback), notes)
-    if outcome.dead:
-        return CellError(_deaths(outcome), notes=waited(outcome))
+    if deaths:
+        return CellError(deaths[0], notes=waited(outcome))
     if outcome.ended == "slow":
         return CellError(f"it took longer than it may: {stuck}")
     if outcome.ended == "stuck":

@@ -66,6 +66,33 @@ def test_a_rank_killed_while_the_others_never_wait_for_it_is_replaced(lab):
     assert str(error) == "rank 1 died (SIGKILL)"
 
 
+DIES = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "beside"),
+    [
+        (f"if rank == 1: raise ValueError('no')\nif rank == 2: {DIES}\ndist.barrier()", "rank 1: ValueError: no", []),
+        (f"if rank == 1: raise ValueError('no')\nif rank == 2: {DIES}", "rank 1: ValueError: no", []),
+        (f"if rank < 2: raise ValueError(rank)\n{DIES}", "rank 0: ValueError: 0", ["rank 1: ValueError: 1"]),
+        (f"if rank == 2: {DIES}\ndist.broadcast(torch.ones(1), rank)", "Ranks disagree on the root: ", []),
+    ],
+    ids=["while the third waits", "while nobody waits", "of both others", "that is a wrong call"],
+)
+def test_a_death_beside_an_error_is_told_as_well(lab, code, says, beside):
+    error = ended(lab, code, {2})
+    assert str(error).startswith(says)
+    assert error.notes[: len(beside) + 1] == [*beside, "rank 2 died (SIGKILL)"]
+
+
+def test_a_rank_that_was_ended_beside_an_error_is_told_as_well(lab):
+    error = ended(
+        lab, "if rank == 1: raise ValueError('no')\nif rank == 2: signal.raise_signal(19)\ndist.barrier()", {2}
+    )
+    assert str(error) == "rank 1: ValueError: no"
+    assert error.notes[:1] == ["rank 2 stood still (SIGSTOP) and was ended"]
+
+
 def test_all_ranks_killed_in_a_cell_are_replaced(lab):
     error = ended(lab, "os.kill(os.getpid(), signal.SIGKILL)", {0, 1, 2})
     assert str(error) == "ranks 0–2 died (SIGKILL)"

@@ -232,3 +232,13 @@ def test_whoever_exchanges_with_itself_is_told_what_to_do(peer):
     error = judge(Outcome([RankOutcome(0), raised], ""))
     assert error is not None
     assert error.notes == [CHOOSE]
+
+
+def test_who_failed_otherwise_is_told_beside_calls_that_do_not_fit():
+    misfit = RankOutcome(0, ename="MismatchError", evalue="Ranks disagree on the root", raised="learner", at=1)
+    alone = RankOutcome(1, ename="ValueError", evalue="no", raised="learner", at=2)
+    freed = RankOutcome(2, ename="RuntimeError", evalue="Connection closed by peer", raised="lab", at=3)
+    error = judge(Outcome([misfit, alone, freed, RankOutcome(3)], "stuck", dead={3: "SIGKILL"}))
+    assert str(error) == "Ranks disagree on the root"
+    assert error is not None
+    assert error.notes == ["rank 1: ValueError: no", "rank 3 died (SIGKILL)"]
