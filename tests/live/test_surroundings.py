@@ -100,3 +100,30 @@ def test_a_notebook_whose_python_drops_docstrings_is_told_so():
         error = notebook.run("from labkit import start\nlab = start(2)").error
     assert error.startswith("LabError: Python drops docstrings here (PYTHONOPTIMIZE=2, or -OO)")
     assert error.endswith("Unset PYTHONOPTIMIZE, and start the notebook again.")
+
+
+IN_DETAIL = {  # what a cell ends with in torch's detail mode, as in any other
+    "if rank == 2: os._exit(1)\ndist.barrier()": "CellError: rank 2 died (exit code 1)",
+    "if rank == 2: os._exit(1)\ndist.all_reduce(x)": "CellError: rank 2 died (exit code 1)",
+    "if rank == 1: 1 / 0\ndist.barrier()": "CellError: rank 1: ZeroDivisionError: division by zero",
+    "if rank != 2: dist.all_reduce(x)": (
+        "StuckError: rank 2 is missing: it finished the cell, while ranks 0, 1 wait in all_reduce (line 3)"
+    ),
+    "if rank: dist.broadcast(x, 0)": (
+        "StuckError: rank 0 is missing: it finished the cell, while ranks 1, 2 wait in broadcast (line 3)"
+    ),
+    "g = dist.new_group([0, 1])\nif rank == 0: dist.all_reduce(x, group=g)": (
+        "StuckError: rank 1 is missing: it finished the cell, "
+        "while rank 0 waits in all_reduce among ranks 0, 1 (line 4)"
+    ),
+    "if rank == 1: dist.recv(x, 2)": (
+        "StuckError: rank 2 is missing: it finished the cell, while rank 1 waits in recv (line 3)"
+    ),
+}
+
+
+def test_torchs_detail_mode_changes_no_word_of_what_deaths_and_hangs_are_told_as():
+    with Notebook(TORCH_DISTRIBUTED_DEBUG="DETAIL") as notebook:
+        notebook.value("from labkit import start\nlab = start(3, timeout=2)")
+        said = {code: notebook.run(f"%%px\nimport os; x = torch.ones(1)\n{code}").error for code in IN_DETAIL}
+    assert said == IN_DETAIL
