@@ -180,7 +180,7 @@ class Lab:
             from labkit.cluster import forgotten, magic
 
             self._magics = magic.register(shell, self._console, self.flow, self.wire, self.late)
-            forgotten.watch(shell, self._engines)
+            forgotten.watch(shell, self._engines, type(self))
         if wish.spread:
             self._reason = f"{self._reason}\n{_where(self._engines)}"
         print(self.reason)
@@ -277,6 +277,7 @@ class Lab:
 
         Ranks that lack the name are told apart from ranks on which the expression raises.
         """
+        _text('lab.look("x")', expression)
         self._live()
         return Look(expression, self._console.call("labkit.rank.agent.look", expression))
 
@@ -307,6 +308,7 @@ class Lab:
         seals what the ranks hold after the code until you have filled in what you think: see
         `labkit.show.sealed.SealedFlow`.
         """
+        _text('lab.flow("dist.all_reduce(x)", "x")', code, x, y or x)
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
 
@@ -328,6 +330,7 @@ class Lab:
         made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. Raises what the cell
         ends with.
         """
+        _text('lab.wire("dist.all_reduce(x)")', code)
         self._live()
         from labkit.cluster.wire import count
         from labkit.show.wire import Wire
@@ -339,6 +342,7 @@ class Lab:
 
         Raises `CellError` where a rank raised, died or could not finish; the group is healed by then.
         """
+        _text('lab.run("print(rank)")', code)
         engines = self._live()
         report = self._console.run(code, _ranks(ranks, engines.n))
         return [r.stdout + r.value for r in report.ranks]
@@ -348,6 +352,7 @@ class Lab:
 
         Raises `LabError` where a rank lacks it.
         """
+        _text('lab.pull("x")', expression)
         self._live()
         pulled = self._console.call("labkit.rank.agent.pull", expression)
         _all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
@@ -380,6 +385,7 @@ class Lab:
 
         if not expressions:
             raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
+        _text('lab.curves("losses")', *expressions)
         against = _against(expressions, every, over, unit)
         only = _ranks(rank, self.n)
         lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
@@ -448,6 +454,7 @@ class Lab:
 
         Each statement runs once, on your variables. Raises `CellError` as a `%%px` cell does.
         """
+        _text('lab.late("dist.barrier()", rank=1)', code)
         self._live()
         from labkit.cluster.late import observe
         from labkit.show.late import Late
@@ -560,6 +567,7 @@ class Lab:
 
         Raises `LabError` where a rank has no such window.
         """
+        _text('lab.moves("window")', window)
         self._live()
         from labkit.show.moves import Moves
 
@@ -594,6 +602,7 @@ class Lab:
         >>> lab.exercise("ring_shift")
         >>> lab.exercise("ring_shift").hint()     # also .check(), .solution() once you have tried, .mine()
         """
+        _text('lab.exercise("ring_shift")', name)
         self._live()
         from labkit.task import Task
 
@@ -610,6 +619,7 @@ class Lab:
         the exercise's cell once more puts what stands there on the ranks, an empty function too; `lab.use` mends that.
         A kept version that no longer works gives way to the workbook's, and the sentence says why.
         """
+        _text('lab.use("ring_shift")', *names)
         self._live()
         from labkit import task
 
@@ -628,6 +638,7 @@ class Lab:
         are left out, and it says so. A file that you have changed, or that something else wrote, is only written over
         with `overwrite=True`. The lab remembers the last 500 cells.
         """
+        _text('lab.script("mean.py")', file)
         engines = self._live()
         from labkit import script
 
@@ -784,6 +795,14 @@ def _ranks(ranks: int | Sequence[int] | None, n: int) -> list[int]:
     if not chosen or not all(isinstance(r, int) and 0 <= r < n for r in chosen):
         raise LabError(f"ranks={ranks!r}: this lab has the ranks 0 to {n - 1}. Choose among them.")
     return chosen
+
+
+def _text(like: str, *given: object) -> None:
+    """Refuse a value of the notebook's where text is wanted that the ranks read, or a name; `like` is such a call."""
+    for value in given:
+        if not isinstance(value, str):
+            what = f"{like.partition('(')[0]} takes text, and was given a value ({type(value).__name__})"
+            raise LabError(f"{what}. Put quotes around it, as in {like}.")
 
 
 def _against(expressions: Sequence[str], every: int, over: str | Sequence[str] | None, unit: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from labkit.errors import LabError
 
@@ -22,9 +22,17 @@ def explain(why: str, instead: bool = False) -> None:
     def no_ranks(line: str, cell: str | None = None) -> NoReturn:
         raise LabError(why)
 
+    if not instead:
+        shell.events.register("post_run_cell", no_lab)
     for name in MAGICS:
         if TAG not in os.environ and (instead or name not in shell.magics_manager.magics["cell"]):
             shell.register_magic_function(no_ranks, "line_cell", name)
+
+
+def no_lab(result: Any) -> None:
+    """Say behind a NameError for `lab` what makes it."""
+    if isinstance(result.error_in_exec, NameError) and result.error_in_exec.name == "lab":
+        print("lab is what start() returns. Run the cell with lab = start() first.")
 
 
 def after(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
 from labkit import descriptors
@@ -15,9 +16,10 @@ from labkit.cluster.live_line import Line
 from labkit.cluster.run import ANSWER, Running, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
+from labkit.outcome.advice import advice
 from labkit.outcome.memory import memory
 from labkit.outcome.outcome import Outcome
-from labkit.outcome.sentences import judge, undefined
+from labkit.outcome.sentences import judge
 from labkit.outcome.text import merge
 from labkit.theory.cells import Cell
 from labkit.words import alike, ranks, sentence
@@ -107,7 +109,8 @@ class Console:
             self.draw(logs, outcome)
         if error is not None:
             STOP.told |= outcome.ended == "stopped"
-            error.notes += undefined(outcome, self.engines.anew)
+            here = getattr(get_ipython(), "user_ns", {})
+            error.notes += advice(outcome, self.engines.anew, [cell.code for cell in self.engines.cells], here)
             error.notes += memory(outcome)
             error.notes += filter(None, [self.engines.refusals.told()])
             error.notes += heal(

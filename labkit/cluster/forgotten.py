@@ -1,23 +1,42 @@
-"""A forgotten `%%px`: after a NameError for a name that only the ranks have, say where it lives."""
+"""A slip in a cell of the notebook's own, a forgotten `%%px` or quotes: behind its error, what to write instead."""
 
 from __future__ import annotations
 
+import ast
+import linecache
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
+
+from IPython.core.error import UsageError
 
 from labkit.cluster.engines import Engines
 from labkit.theory.cells import GIVEN
 
 PATIENCE = 10.0  # seconds that the ranks may take to say whether they have a name
+MAGICS = {"px": "%%px", "flow": "%%flow x", "wire": "%%wire", "late": "%%late 1", "mpi": "%%mpi 4"}
+BARE = re.compile(r"^\s*(\w+)\.(\w+)[ \t]+(\w[\w.]*)\s*$", re.MULTILINE)  # lab.look x
 
 
-def watch(shell: Any, engines: Engines) -> None:
-    """Look at every cell of the notebook that ends, for as long as the lab runs."""
+def watch(shell: Any, engines: Engines, labs: type) -> None:
+    """Look at every cell of the notebook that ends, for as long as the lab runs; `labs` is the class of `lab`."""
 
     def remind(result: Any) -> None:
         if engines.stopped:
             shell.events.unregister("post_run_cell", remind)
-        elif (name := missing(result.error_in_exec, shell.user_ns)) and (name in GIVEN or _has(engines, name)):
-            print(f"{name} lives on the ranks, and this cell ran in the notebook. Begin it with %%px.")
+            return
+        error, space = result.error_in_exec or result.error_before_exec, shell.user_ns
+        if isinstance(error, (UsageError, SyntaxError)):
+            said = _misspelt(error, result.info.raw_cell or "", space, labs)
+        elif isinstance(error, AttributeError) and type(error.obj) is labs:
+            said = _no_method(error.name or "", labs)
+        elif name := missing(error, space):
+            said = next(_missing(engines, name, _source(error), space, labs), "")
+        else:
+            return
+        if said:
+            print(said)
 
     shell.events.register("post_run_cell", remind)
 
@@ -30,6 +49,98 @@ def missing(error: BaseException | None, space: dict[str, Any]) -> str:
     while at.tb_next is not None:
         at = at.tb_next
     return error.name if at.tb_frame.f_globals is space else ""
+
+
+def _missing(engines: Engines, name: str, source: ast.Module, space: dict[str, Any], labs: type) -> Iterator[str]:
+    """What to write where the notebook lacks a name."""
+    there = name in GIVEN or _has(engines, name)
+    lives = f"{name} lives on the ranks" if there else ""
+    calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
+    asked = [call for call in calls if type(space.get(_owner(call))) is labs]
+    for call in asked:
+        if isinstance(call.func, ast.Attribute) and any(_reads(argument, name) for argument in call.args):
+            why = lives or f"{ast.unparse(call.func)} takes what the ranks should read as text"
+            if call.func.attr == "flow" and len(call.args) == 1:
+                yield f"{why}. Begin a cell with %%flow {ast.unparse(call.args[0])} to follow it through that cell."
+            yield f"{why}. Put quotes around it: {_quoted(call)}."
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in vars(labs) and _reads(call.func.value, name):
+            of = ast.Constant(ast.unparse(call.func.value))
+            lab = next((its for its, value in space.items() if type(value) is labs), "lab")
+            yield f"{lives or f'There is no {name}'}. To ask the ranks, write {lab}.{call.func.attr}({_text(of)})."
+    if there and any(_reads(word.value, name) for call in asked for word in call.keywords):
+        yield f'{lives}, and the notebook has none. Fetch it first, one value a rank: {name} = lab.pull("{name}").'
+    if there and asked:
+        yield f"{lives}, and this cell ran in the notebook. Move its line into a cell that begins with %%px."
+    if there:
+        yield f"{lives}, and this cell ran in the notebook. Begin it with %%px."
+    if name in vars(labs) and any(ast.unparse(call.func) == name for call in calls):
+        yield f"{name} is one of lab's: write lab.{name}(…)."
+
+
+def _no_method(name: str, labs: type) -> str:
+    """What to write where the lab lacks a method of this name."""
+    if name.lower() in MAGICS and name.lower() not in vars(labs):
+        return f"Begin a cell with {MAGICS[name.lower()]} for that."
+    near = get_close_matches(name.lower(), [known for known in dir(labs) if not known.startswith("_")], 1)
+    return f"Did you mean lab.{near[0]}?" if near else "help(lab) lists what it can do."
+
+
+def _misspelt(error: BaseException, cell: str, space: dict[str, Any], labs: type) -> str:
+    """What to write where a cell's magic, or a call of the lab's, is not spelt as Python and IPython want it."""
+    for owner, method, of in BARE.findall(cell):
+        if type(space.get(owner)) is labs and isinstance(error, SyntaxError) and hasattr(labs, method):
+            if method in MAGICS:
+                return f"Begin a cell with %%{method} {of}; what the ranks should run stands below."
+            return f'Write it with brackets and quotes: {owner}.{method}("{of}").'
+    found = re.search(r"^([ \t]*)(%+)([ \t]*)(\w+)", cell, re.MULTILINE)
+    near = get_close_matches(found[4].lower(), MAGICS, 1, 0.7) if found else []
+    if not found or not near:
+        return ""
+    if (found[2], found[3], found[4]) != ("%%", "", near[0]):
+        return f"Write {MAGICS[near[0]]}: two %, no blank behind them, small letters." * ("not found" in str(error))
+    if found[1] or cell[: found.start()].strip():
+        return f"Let %%{near[0]} be the first line of its cell, at the very left."
+    if re.search(r"unrecognized arguments: (?!--(?!rank))", str(error)):
+        return "Code for the ranks stands below the line of %%px; ranks are chosen with %%px --targets 0,2."
+    return ""
+
+
+def _source(error: BaseException | None) -> ast.Module:
+    """The statement that raised, as a tree; empty where its source is not known."""
+    at = error.__traceback__ if error is not None else None
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None:
+        return ast.Module([], [])
+    try:
+        tree = ast.parse("".join(linecache.getlines(at.tb_frame.f_code.co_filename)))
+    except SyntaxError:
+        return ast.Module([], [])
+    around = [s for s in tree.body if s.lineno <= at.tb_lineno <= (s.end_lineno or s.lineno)]
+    return ast.Module(around, [])
+
+
+def _owner(call: ast.Call) -> str:
+    """The name whose method is called; "" for any other call."""
+    return call.func.value.id if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) else ""
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
+
+
+def _quoted(call: ast.Call) -> str:
+    """A call with its arguments as text: what stands there as text or as a number already stays."""
+    given = [_text(a if isinstance(a, ast.Constant) else ast.Constant(ast.unparse(a))) for a in call.args]
+    words = [ast.unparse(word) for word in call.keywords]
+    return f"{ast.unparse(call.func)}({', '.join([*given, *words])})"
+
+
+def _text(constant: ast.Constant) -> str:
+    """A constant as the workbook writes it: text in double quotes where it has none itself."""
+    value = constant.value
+    return f'"{value}"' if isinstance(value, str) and not set(value) & {'"', "\\", "\n"} else repr(value)
 
 
 def _has(engines: Engines, name: str) -> bool:

@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
@@ -18,6 +18,8 @@ from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
 
 OPTIONS = re.compile(r"\s--(?:(means)[ =](\w+)|(root)[ =](\d+)|(predict))(?=\s|$)")
+
+TWO_NAMES = re.compile(r"(?!not )[A-Za-z_]\w* +[A-Za-z_]\w*")
 
 
 class LabMagics(ParallelMagics):
@@ -31,6 +33,7 @@ class LabMagics(ParallelMagics):
         self.view.targets = list(everyone)  # ranks: the engine behind a rank changes when it is healed
         self.magics["line"]["pxresult"] = self.magics["line"]["result"] = self.result
         self.magics["cell"]["px"] = self._numbered(self.cell_px)
+        self.magics["line"]["px"] = self.line_px
 
     def _numbered(self, cell_px: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
         """Let a comment stand for the magic's line, so that a traceback's line numbers are the editor's."""
@@ -52,6 +55,14 @@ class LabMagics(ParallelMagics):
             return None
 
         return numbered
+
+    def line_px(self, line: str = "") -> None:
+        """Run the rest of its line on the ranks."""
+        if not line.strip():
+            raise UsageError(
+                "%px runs the rest of its line, and there is none. For a whole cell write %%px, with two %."
+            )
+        self.parallel_execute(line)
 
     def _eval_target_str(self, ts: str) -> list[int]:
         """`--targets` names ranks: 2, 0,3, [0,3], 1:3, ::2 or all; an engine's id is nobody's business."""
@@ -122,8 +133,8 @@ class PictureMagics(Magics):
         """
         given = {m[0] or m[2] or m[4]: m[1] or m[3] for m in OPTIONS.findall(f" {line}")}
         what = OPTIONS.sub("", f" {line}")
-        x, arrow, y = (part.strip() for part in what.partition("->"))
-        if not x or bool(arrow) != bool(y) or "--" in what:
+        x, arrow, y = (part.strip().strip("\"'") for part in what.partition("->"))
+        if not x or bool(arrow) != bool(y) or "--" in what or TWO_NAMES.fullmatch(x):
             raise UsageError(
                 "Say which value to follow: %%flow x, or %%flow x -> y --means all_reduce --root 0 --predict."
             )
@@ -166,8 +177,14 @@ def register(shell: Any, console: Console, *shows: Callable[..., Any]) -> LabMag
     kept = getattr(shell, "configurables", [])
     kept[:] = [its for its in kept if not isinstance(its, (LabMagics, PictureMagics))]
     magics = LabMagics(shell, console)
+    for name in ("flow", "wire", "late"):  # no_ranks has given them a line magic too
+        shell.register_magic_function(functools.partial(_whole_cell, name), "line", name)
     shell.register_magics(magics, PictureMagics(shell, *shows))
     return magics
+
+
+def _whole_cell(name: str, line: str = "") -> NoReturn:
+    raise UsageError(f"%{name} stands over a whole cell: write %%{name} {line}".rstrip() + ", with two %.")
 
 
 def _under(magic: str, line: str, cell: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labkit.errors import CellError, MismatchError, StoppedError, StuckError
@@ -24,7 +24,6 @@ CHOOSE = "no rank can send to itself or receive from itself: choose a different 
 GROUP = r"<\S*ProcessGroup object at \S+>"
 FORGOTTEN = re.compile(rf"^{GROUP}$|{GROUP} is not registered|^Invalid process group specified")
 AGAIN = "this process group is gone: run the cell that made it with dist.new_group again"
-UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 EVERY = "make each call on every rank of its group, in the same cell"
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
@@ -74,21 +73,6 @@ def _left_open(behind: Behind, record: Record) -> str:
     many = alike({r: f"begun {count(n, 'collective')}" for r, n in behind.begun.items()})
     calls = listed([f"{ranks(rs)} {_have(rs)} {what}" for what, rs in many.items()])
     return f"{calls} of one group, and the cell is over: {EVERY}"
-
-
-def undefined(outcome: Outcome, anew: Collection[int]) -> list[str]:
-    """What to do about a name that a cell asked for and its ranks lack; `anew` are those whose process was replaced."""
-    lack: dict[str, list[int]] = {}
-    for rank, error in sorted(outcome.errors.items()):
-        if error.ename == "NameError" and (found := UNDEFINED.match(text.plain(error.evalue))):
-            lack.setdefault(found[1], []).append(rank)
-    return [_undefined(name, which, set(which) <= set(anew)) for name, which in lack.items()]
-
-
-def _undefined(name: str, which: list[int], anew: bool) -> str:
-    if anew:
-        return f"{ranks(which)} {_was(which)} started anew and may have lost {name}: run the cell that makes it again"
-    return f"if an earlier cell makes {name}, run that cell first"
 
 
 def _deaths(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import labkit
 from labkit import exercises, progress
-from labkit.cluster import attempt, check, forgotten
+from labkit.cluster import attempt, check
 from labkit.cluster.engines import Engines
 from labkit.errors import LabError, StoppedError
 from labkit.grading import inputs, judge
@@ -686,26 +686,6 @@ def test_a_misspelt_function_is_named_beside_the_verdict_on_the_old_one(notebook
     assert "There is a newer function my_smu. If you meant my_sum, write its name so" in told
     notebook.value("%%px\ndef my_sum(x):\n    return comms.all_reduce(x)")
     assert "my_smu" not in notebook.value("lab.check('my_sum', means='all_reduce')")
-
-
-@pytest.mark.parametrize("name", sorted(forgotten.GIVEN))
-def test_a_forgotten_px_is_said_behind_the_name_error(notebook, name):
-    cell = notebook.run(f"print({name})")
-    assert cell.error == f"NameError: name '{name}' is not defined"
-    assert cell.stdout == f"{name} lives on the ranks, and this cell ran in the notebook. Begin it with %%px.\n"
-
-
-def test_a_name_that_the_learner_s_cells_gave_the_ranks_is_known_too(notebook):
-    notebook.value("%%px\nkept_there = 3")
-    told = "kept_there lives on the ranks, and this cell ran in the notebook. Begin it with %%px.\n"
-    assert notebook.run("print(kept_there)").stdout == told
-
-
-def test_other_errors_and_cells_of_the_ranks_are_left_alone(notebook):
-    for code in ("print(nowhere)", "1 / 0", "raise NameError('dist')", "%%px\nprint(nowhere)", "%%px\ndist.nothing"):
-        cell = notebook.run(code)
-        assert (cell.status, cell.stdout) == ("error", ""), code
-    assert notebook.run("rank = 3\nprint(rank)\ndel rank").stdout == "3\n"
 
 
 def test_stop_ends_a_check_and_the_ranks_are_well(notebook, tmp_path):

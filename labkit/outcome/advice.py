@@ -1,0 +1,142 @@
+"""What to do about a slip that the error of a cell alone does not tell. Pure: plain data in, sentences out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+from labkit.outcome import text
+from labkit.outcome.outcome import Outcome
+from labkit.theory.primitives import PRIMITIVES
+from labkit.words import ranks
+
+UNDEFINED = re.compile(r"name '(\w+)' is not defined")
+LACKS = re.compile(
+    r"(?:'\w+' object|module '(?P<module>[\w.]+)'|type object '[\w.]+') has no attribute '(?P<name>\w+)'"
+)
+NOT_A_TENSOR = re.compile(
+    r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class '(int|float|bool|list|tuple)'>"
+)
+MARKED = re.compile(r"^ *-+> *(\d+) (.*)$", re.MULTILINE)  # the line that raised, as IPython marks it
+FUNCTIONS = {name for primitive in PRIMITIVES.values() for function in primitive.functions for name in function.names}
+SILENT = FUNCTIONS - {"recv", "isend", "irecv", "batch_isend_irecv"}  # what returns None, unless it is asynchronous
+USUAL = {"np": "import numpy as np", "nn": "from torch import nn", "F": "import torch.nn.functional as F"}
+CROSSING = (bool, int, float, complex, str, bytes, list, tuple, dict)  # what lab.push gives to the ranks
+LAB = "lab"
+METHODS = ("look", "check", "exercise", "flow", "wire", "use", "pull", "curves")  # of `lab`, which a rank has not
+
+
+def advice(outcome: Outcome, anew: Collection[int], cells: Sequence[str], here: Mapping[str, Any]) -> list[str]:
+    """What to do about the errors that a cell ended with, each thing once.
+
+    `anew` are the ranks whose process was replaced, `cells` the sources that ran on the ranks, the last one last, and
+    `here` what the notebook has under its names.
+    """
+    lack: dict[str, list[int]] = {}
+    others: dict[str, None] = {}
+    for rank, error in sorted(outcome.errors.items()):
+        what = text.plain(error.evalue)
+        if error.ename == "NameError" and (found := UNDEFINED.match(what)):
+            lack.setdefault(found[1], []).append(rank)
+        else:
+            others |= dict.fromkeys(_of(error.ename, what, text.trim(error.traceback), cells))
+    return [_undefined(name, which, set(which) <= set(anew), here) for name, which in lack.items()] + list(others)
+
+
+def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any]) -> str:
+    """What to do about a name that these ranks lack."""
+    if anew:
+        was = "was" if len(which) == 1 else "were"
+        return f"{ranks(which)} {was} started anew and may have lost {name}: run the cell that makes it again"
+    if name == LAB:
+        return "lab lives in the notebook: run this line in a cell of its own, without %%px"
+    if name in here:
+        return f"{name} lives in the notebook, and this cell ran on the ranks: {_across(name, here[name])}"
+    if name in FUNCTIONS:
+        return f"torch.distributed has it: write dist.{name}"
+    if name in USUAL or name in sys.stdlib_module_names:
+        return f"the ranks have not imported it: begin the cell with {USUAL.get(name, f'import {name}')}, below %%px"
+    return f"if an earlier cell makes {name}, run that cell first"
+
+
+def _across(name: str, value: Any) -> str:
+    """How what the notebook has under a name comes to the ranks."""
+    home = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
+    if home.split(".")[0] == "labkit" and not home.startswith(("labkit.theory", "labkit.rank")):
+        return "run this line in a cell of its own, without %%px"
+    if isinstance(value, ModuleType):
+        return "import it in a %%px cell too"
+    if value is None or isinstance(value, CROSSING) or type(value).__module__ == "numpy":
+        return f"give it to them with lab.push({name}={name})"
+    return "make or import it in a %%px cell"
+
+
+def _of(ename: str, what: str, traceback: str, cells: Sequence[str]) -> Iterator[str]:
+    """What to do about one error that is no missing name."""
+    if "NoneType" in what and ename in ("TypeError", "AttributeError") and (call := _silent(what, traceback, cells)):
+        yield (
+            f"dist.{call} returns None: what it brings is in the tensors that it was given. Call it on a line of its "
+            "own, and use those after it"
+        )
+    elif found := LACKS.match(what):
+        if found["name"] in METHODS and found["module"] is None:
+            yield f'that is one of lab\'s, in the notebook: lab.{found["name"]}("x"), in a cell without %%px'
+        elif found["module"] == "torch.distributed" and (near := _near(found["name"], FUNCTIONS)):
+            yield f"torch.distributed calls it {near}: write dist.{near}"
+        elif "ReduceOp' has" in what:
+            yield "write a reduction in capitals, such as dist.ReduceOp.SUM"
+    elif found := NOT_A_TENSOR.search(what):
+        yield f"torch.distributed moves tensors: put the {found[1]} into one, as in torch.tensor([1.0, 2.0])"
+    elif "ReduceOp" in what and "incompatible function arguments" in what:
+        yield "op takes one of torch's reductions: op=dist.ReduceOp.SUM, or MAX, MIN, PRODUCT"
+    elif "%flow" in what or "%wire" in what or "%late" in what:
+        yield "%%flow, %%wire and %%late run their cell on all ranks themselves: leave out the %%px above"
+
+
+def _near(name: str, names: Collection[str]) -> str:
+    bare = {n.replace("_", ""): n for n in sorted(names)}
+    near = get_close_matches(name.replace("_", "").lower(), bare, 1, 0.8)
+    return bare[near[0]] if near else ""
+
+
+def _silent(what: str, traceback: str, cells: Sequence[str]) -> str:
+    """The call of torch.distributed whose None the line that raised has used; "" where nobody can see one."""
+    marked = MARKED.findall(traceback)
+    line = _statement(marked[-1][1]) if marked else None
+    if line is None:
+        return ""
+    kept = {id(node.value) for node in ast.walk(line) if isinstance(node, (ast.Expr, ast.Assign, ast.Return))}
+    for node in ast.walk(line):
+        if isinstance(node, ast.Call) and id(node) not in kept and "Expected parameter" not in what and _call(node):
+            return _call(node)
+    this = traceback.rpartition("cell, line ")[0].endswith("This ")
+    above = [*cells[:-1], "\n".join(cells[-1].splitlines()[: int(marked[-1][0]) - 1])] if this else cells[:-1]
+    for name in (node.id for node in ast.walk(line) if isinstance(node, ast.Name)):
+        bound = re.compile(rf"^[ \t]*{name}[ \t]*=(?!=)(.*)$", re.MULTILINE)
+        last = next((values[-1] for cell in reversed(above) if (values := bound.findall(cell))), "")
+        value = _statement(last)
+        if isinstance(value, ast.Expr) and isinstance(value.value, ast.Call) and _call(value.value):
+            return _call(value.value)
+    return ""
+
+
+def _statement(line: str) -> ast.stmt | None:
+    """A line of code read alone; None where it is a part of something longer."""
+    line = line.strip()
+    try:
+        found = ast.parse(f"{line} pass" if line.endswith(":") else line).body
+    except SyntaxError:
+        return None
+    return found[0] if found else None
+
+
+def _call(call: ast.Call) -> str:
+    """The name of a call of torch.distributed that returns None; "" for any other."""
+    function = ast.unparse(call.func).removeprefix("torch.distributed.").removeprefix("dist.")
+    asynchronous = any(word.arg == "async_op" for word in call.keywords)
+    return function if function in SILENT and not asynchronous else ""
