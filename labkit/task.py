@@ -117,16 +117,16 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
     exercise = wanted(name, means, **options)
     line, began = Progress(2.0), time.monotonic()
-    number = 0  # of the attempt; the solution that was shown is nobody's, nor is the specimen as it was given
-    untouched = False
+    number = 0  # of the attempt; the stub is nobody's, nor is the specimen as it was given
+    untouched = copied = False
 
     def saw(cell: str) -> None:
-        nonlocal number, untouched
-        given = [exercise.stub.strip()] if exercise.solution else []
-        if progress.read().get(name, {}).get("shown"):  # who has not seen it may well write the same
-            given.append(exercise.answer.strip())
-        untouched = bool(exercise.specimen) and cell.strip() == exercise.stub.strip()
-        if cell and cell.strip() not in given:
+        nonlocal number, untouched, copied
+        code, facts = cell.strip(), progress.read().get(name, {})
+        copied = bool(facts.get("shown")) and code == exercise.answer.strip()  # as the solution was shown
+        untouched = bool(exercise.specimen) and code == exercise.stub.strip()
+        given = exercise.solution and code == exercise.stub.strip()
+        if cell and not given and not (copied and facts.get("solved")):  # it takes no own solution's place
             number = progress.save(name, cell)
 
     def watch(right: int, elapsed: float, running: Running) -> None:
@@ -144,7 +144,7 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
         solved: dict[str, Any] = {}
         if finding.state == "right" and number:
             solved = {"solved": number, "inputs": finding.right}
-            if finding.score and (best := finding.score.best(known.get("best"))):
+            if finding.score and not copied and (best := finding.score.best(known.get("best"))):
                 solved["best"] = best
         known = progress.change(name, state=state, checks=known.get("checks", 0) + 1, last=finding.state, **solved)
     return Verdict(exercise, finding, _next(exercise, finding.state, known), known.get("best"))

@@ -64,6 +64,28 @@ def test_it_is_ones_own_from_then_on_also_after_a_stub_and_a_worse_attempt(lab, 
     assert progress.read()[NAME]["attempts"] == 2
 
 
+def test_the_solution_that_was_shown_is_used_once_it_was_found_right(lab):
+    lab.run("def hello_sum(x):\n    return -x")
+    assert not lab.check(NAME).ok
+    assert lab.exercise(NAME).solution().code
+    lab.run("# " + exercises.find(NAME).answer)
+    assert lab.check(NAME).ok
+    lab.run("def hello_sum(x): ...")
+    assert repr(lab.use(NAME)) == YOURS
+    holds(lab, mine=False)
+    facts = progress.read()[NAME]
+    assert (facts["state"], facts["solved"], facts.get("best")) == ("solved", 2, None)
+
+
+def test_a_solution_that_was_shown_takes_no_own_solution_s_place(lab, solved):
+    assert lab.exercise(NAME).solution().code
+    lab.run("# " + exercises.find(NAME).answer)
+    assert lab.check(NAME).ok
+    assert repr(lab.use(NAME)) == YOURS
+    holds(lab, mine=True)
+    assert "# mine" in lab.exercise(NAME).mine().code
+
+
 def test_several_at_once_are_told_one_by_one(lab, solved):
     told = lab.use("naive_all_reduce", NAME)
     assert repr(told).split("\n\n") == [
