@@ -35,6 +35,14 @@ def test_it_says_what_to_do_how_long_and_how_hard(subtests: pytest.Subtests):
             assert len(exercise.hints) >= 2
 
 
+def test_an_input_is_said_to_have_one_thing_and_not_one_things(subtests: pytest.Subtests):
+    plural = re.compile(r"(?<![\w.])(?<!rank )(?<!worker )(?<!\+ )1 (?![nµm]s\b)[a-z-]+s\b")
+    for exercise in EVERY:
+        with subtests.test(exercise.name):
+            cases = [case for n in exercise.ranks for case in exercise.inputs(n)]
+            assert not [case.about for case in cases if plural.search(case.about)]
+
+
 def test_its_texts_use_only_what_the_card_shows(subtests: pytest.Subtests):
     """`code` and **bold**; single stars and links would be shown as they stand."""
     for exercise in EVERY:

@@ -1,4 +1,4 @@
-"""Lessons 15 and 15c say of a wrong result which mistake gives it. No ranks: the harness runs right here."""
+"""Some exercises say of a wrong result which mistake gives it. No ranks: the harness runs right here."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from labkit.grading.slips import naming
 from tests import mistakes
 from tests.mistakes import Mistake
 
-NAMED = ("bytes_out_of_hosts", "stage_memory", "mates", "leaves_host", "fewest_micro", "what_is_wrong")
+NAMED = ("bytes_out_of_hosts", "stage_memory", "mates", "leaves_host", "fewest_micro", "what_is_wrong", "stage_price")
 MISTAKES = [
     pytest.param(mistake, id=f"{name}-{mistake.why}")
     for name in NAMED

@@ -13,6 +13,7 @@ from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
 from labkit.theory import collectives
 from labkit.theory.primitives import OBJECTS
+from labkit.words import count
 
 
 def _models(n: int) -> list[Case]:
@@ -171,9 +172,9 @@ def _dealt_predictions(n: int) -> list[Case]:
     """Predictions for samples that were dealt out one by one: rank r has those of samples r, r + n, r + 2n …"""
     cases = (
         (np.arange(3 * n), ""),
-        (np.arange(2 * n + 1) + 100, f"{2 * n + 1} samples"),
-        (np.arange(4 * n - 1)[::-1], f"{4 * n - 1} samples"),
-        (np.arange(n - 1) - 5, f"{n - 1} samples, so the last rank has none"),
+        (np.arange(2 * n + 1) + 100, count(2 * n + 1, "sample")),
+        (np.arange(4 * n - 1)[::-1], count(4 * n - 1, "sample")),
+        (np.arange(n - 1) - 5, f"{count(n - 1, 'sample')}, so the last rank has none"),
         (np.zeros(0), "no sample"),
         (np.arange(1, 301) ** 2 % 97, "300 samples"),
     )

@@ -112,7 +112,7 @@ def harness(zero1_step, *targets):
         loss.backward()
         zero1_step(params, weights, shard, optimizer)
         seen = optimizer.gradients
-        assert len(seen) == step + 1, f"`optimizer.step()` ran {len(seen)} times in {step + 1} training steps."
+        assert len(seen) == step + 1, f"`optimizer.step()` has run {len(seen)} times by the end of step {step + 1}."
         assert seen[-1] is not None, "`shard.grad` is None when the optimizer steps, so it leaves the shard as it is."
     return {"gradient of the shard": seen[-1], "shard": shard.detach(), "params": [p.detach() for p in params]}
 """

@@ -10,6 +10,7 @@ import numpy as np
 from labkit.exercises.lesson11 import LET_GO, normal, shard
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
+from labkit.grading.slips import naming
 from labkit.theory import sharding
 
 # -- a whole pass, forward and backward -------------------------------------------------------------------------------
@@ -206,5 +207,16 @@ def stage_price(parameters, gpus, stage):
     ),
 )
 
+# What a mistaken function does, and the edit of the solution that makes it do so.
+PRICE_SLIPS = {
+    "shards the gradients in stage 1 already": ("stage >= 2", "stage >= 1"),
+    "shards the optimizer's states in stage 2 only": ("stage >= 1", "stage >= 2"),
+    "shards the weights in stage 2 already": ("stage >= 3", "stage >= 2"),
+    "forgets the float32 copy of the weights": ("12 * parameters", "8 * parameters"),
+    "gathers the weights once in stage 3": ("3 if stage == 3 else 2", "2"),
+    "counts a single pass where there are two": ("3 if stage == 3 else 2", "3 if stage == 3 else 1"),
+    "sends the whole buffer, this rank's own part too": (" * (gpus - 1) / gpus]", "]"),
+    "counts one byte a parameter on the wire": ("passes * 2 * parameters", "passes * parameters"),
+}
 
-EXERCISES = (PASS, PRICE)
+EXERCISES = (PASS, naming(PRICE, PRICE_SLIPS))

@@ -57,7 +57,7 @@ def some_call(since=0):
 
 def of_shape(y, like):
     assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
-    assert y.shape == like.shape, f"The result has the shape {list(y.shape)}, and {list(like.shape)} belongs there."
+    assert y.shape == like.shape, f"The result has the shape {list(y.shape)}, and should have {list(like.shape)}."
 
 
 def no_sum_of_sums(since=0):

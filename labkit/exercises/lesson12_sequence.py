@@ -187,7 +187,14 @@ def harness(my_heads, x, weight, bias, out, heads, halves=False):
     )
     assert out.shape == (width, mine * each), (
         f"The weight of `project` has the shape {list(out.shape)}. The rank's heads have {mine * each} of the {width} "
-        f"inputs, and each output needs all of these: [{width}, {mine * each}] belongs there."
+        f"inputs, and each output needs all of these: it should be [{width}, {mine * each}]."
+    )
+    among = [(weight == row).all(1).nonzero() for row in w]
+    which = [int(found[0]) // width for found in among if len(found)]
+    many = [which.count(kind) for kind in range(3)]
+    assert sum(many) < len(w) or len(set(many)) == 1, (
+        "Its rows of `qkv` are {} of queries, {} of keys and {} of values. A rank needs as many of each, those of its "
+        "heads: take them out of each third of `qkv`.".format(*many)
     )
     rows = torch.nn.functional.linear(x, w, b)
     q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in rows.chunk(3, -1))

@@ -11,6 +11,7 @@ import numpy as np
 from labkit.exercises.lesson12b import normal, part_of
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
+from labkit.words import count
 
 # -- a partial sum, and what may not be done to it --------------------------------------------------------------------
 
@@ -224,7 +225,7 @@ def _chains(n: int) -> list[Case]:
         ([64, 64, 64, 32, 8], 1, 4),
     ]
     return [
-        Case([()] * n, f"widths {w}, {t} tokens, {r} ranks", {"widths": w, "tokens": t, "ranks": r})
+        Case([()] * n, f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", {"widths": w, "tokens": t, "ranks": r})
         for w, t, r in jobs
     ]  # fmt: skip
 

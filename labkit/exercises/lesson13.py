@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import ANY, Case, Exercise
 from labkit.grading.promises import Calls
+from labkit.words import count
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
@@ -25,7 +26,7 @@ def _cut(xs: Sequence[Any], layers: int) -> list[Any]:
 
 def _depths(n: int) -> list[Case]:
     return [
-        Case([()] * n, f"{layers} layers", {"layers": layers})
+        Case([()] * n, count(layers, "layer"), {"layers": layers})
         for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
     ]
 

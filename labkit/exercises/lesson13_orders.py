@@ -254,7 +254,7 @@ def harness(run_ops, weight, inputs, targets):
         most.append(len(kept))
 
     run_ops([op[:2] for op in pipeline.one_f_one_b(world_size, len(inputs)).orders[rank]], run)
-    assert not kept, f"{len(kept)} micro-batches have not come back."
+    assert not kept, f"of {len(inputs)} micro-batches, {len(kept)} did not come back."
     dist.barrier()  # until all have what they wait for
     return {"gradient": stage.weight.grad, "kept at once": max(most)}
 """,

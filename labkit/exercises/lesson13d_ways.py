@@ -50,7 +50,7 @@ def harness(swap_heads, q, k, v):
         calls.append(1)
         want = (heads // world_size, length * world_size, size)
         for name, t in (("q", q), ("k", k), ("v", v)):
-            assert tuple(t.shape) == want, f"`attend` got {name} of shape {tuple(t.shape)}, and {want} belongs there."
+            assert tuple(t.shape) == want, f"`attend` got {name} of shape {tuple(t.shape)}, and it should be {want}."
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     out = swap_heads(q, k, v, attend)

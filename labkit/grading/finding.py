@@ -36,10 +36,10 @@ GUARDED = (
 class Finding:
     """What a check found. `says` are sentences, the first one the verdict; `case` the input that it is about.
 
-    `outs[r]` and `want[r]` are what came and what should have come there (gradients of the argument `gradient`, where
-    it is named), `wrong` the ranks that differ (rank → difference), `origins[r]` where the elements came from, if that
-    is known. `records` are the ranks' own, `report` what became of a run that did not end well; `right` is how many
-    inputs were right before, `score` what a right function cost.
+    `outs[r]` and `want[r]` are what came and what should have come there: gradients of the argument `gradient`, where
+    it is named, and where `kept` the arguments after the call. `wrong` are the ranks that differ (rank → difference),
+    `origins[r]` is where the elements came from, if that is known. `records` are the ranks' own, `report` what became
+    of a run that did not end well; `right` is how many inputs were right before, `score` what a right function cost.
     """
 
     state: str
@@ -50,6 +50,7 @@ class Finding:
     want: list[Any] = field(default_factory=list)
     wrong: dict[int, judge.Difference] = field(default_factory=dict)
     gradient: str = ""
+    kept: bool = False
     records: list[dict[str, Any] | None] = field(default_factory=list)
     report: Outcome | None = None
     printed: str = ""
@@ -205,7 +206,7 @@ def _waits(attempt: Attempt) -> list[str]:
 
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:
-    """The first rank that differs, and every other one that does."""
+    """The first rank that differs, and every other one that does; where none does, the arguments, if they must stay."""
     for r, want in enumerate(finding.want):
         answer = attempt.answers[r]
         coarse = case.dtype or answer["dtype"]
@@ -216,20 +217,34 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
             difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse)
             if difference:
                 finding.wrong[r] = difference
-        if exercise.keeps_input and r not in finding.wrong:
-            brought = case.xs[r] if isinstance(case.xs[r], tuple) else (case.xs[r],)
-            moved = judge.first_difference(list(answer["kept"]), list(brought), None, case.dtype)
-            if moved:
-                finding.wrong[r] = judge.Difference("the argument is changed, and must stay as it is")
+    if exercise.keeps_input and not finding.wrong:
+        _moved(case, attempt, finding)
     if finding.wrong:
         says, same = next(iter(alike({r: d.says for r, d in finding.wrong.items()}).items()))
         finding.says = [f"W{setting(case)[1:]}: on {ranks(same)} {says}."]
         others = sorted(set(range(case.n)) - set(finding.wrong))
         if others:
             finding.says.append(f"{ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
+        if factor := judge.factor([(finding.outs[r], finding.want[r]) for r in finding.wrong], case.n):
+            finding.says.append(factor)
+        elif exercise.harness and judge.own([(finding.outs[r], finding.want[r], case.xs[r]) for r in finding.wrong]):
+            finding.says.append("What differs there are numbers that the rank brought itself. Did nothing reach it?")
         equal = all(judge.first_difference(w, finding.want[0]) is None for w in finding.want)
         if equal and any(judge.first_difference(o, finding.outs[0]) for o in finding.outs):
             finding.says.append("The ranks disagree, and all of them should end with the same.")
+
+
+def _moved(case: Case, attempt: Attempt, finding: Finding) -> None:
+    """The arguments after the call, where they are not what the ranks brought."""
+    brought = [x if isinstance(x, tuple) else (x,) for x in case.xs]
+    after = [tuple(attempt.answers[r]["kept"]) for r in range(case.n)]
+    for r, (came, mine) in enumerate(zip(after, brought, strict=True)):
+        if judge.first_difference(list(came), list(mine), None, case.dtype):
+            finding.wrong[r] = judge.Difference("the argument is changed, and must stay as it is")
+    if finding.wrong:
+        alone = all(len(mine) == 1 for mine in brought)
+        finding.outs, finding.want = ([x[0] for x in xs] if alone else xs for xs in (after, brought))
+        finding.kept = True
 
 
 def _leftover(attempt: Attempt, finding: Finding) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError
+from labkit.theory import values
 
 KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "floats", "c": "complex numbers"}
+FACTOR = 1e-3  # relative, within which results differ by a factor
 RELATIVE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-5, "float64": 1e-9}
 
 
@@ -45,18 +47,18 @@ def first_difference(
     arrays of one element count as the same; integers where floats belong do not.
 
     >>> first_difference([1, 5], [1, 2]).says
-    'element 1 is 5, and 2 belongs there'
+    'element 1 is 5, and should be 2'
     """
     at = f" in {path}" if path else ""
     if want is ANY:
         return None
     if want is NOTHING or want is None:
-        return None if got is None else Difference(f"{kind(got)} comes back{at}, and None belongs there")
+        return None if got is None else Difference(f"{kind(got)} comes back{at}, and None should")
     if got is None:
-        return Difference(f"None comes back{at}, and {kind(want)} belongs there")
+        return Difference(f"None comes back{at}, and {kind(want)} should")
     if isinstance(want, dict):
         if not isinstance(got, dict):
-            return Difference(f"{kind(got)} comes back{at}, and a dict belongs there")
+            return Difference(f"{kind(got)} comes back{at}, and a dict should")
         if set(got) != set(want):
             lacks, more = sorted(map(str, set(want) - set(got))), sorted(map(str, set(got) - set(want)))
             return Difference(f"the dict{at} {f'lacks {lacks[0]!r}' if lacks else f'has {more[0]!r} too many'}")
@@ -64,21 +66,58 @@ def first_difference(
         return _first(pairs, tolerance, dtype, path)
     if isinstance(want, (list, tuple)) and not _flat_numbers(want):
         if not isinstance(got, (list, tuple)):
-            return Difference(f"{kind(got)} comes back{at}, and a list of {len(want)} belongs there")
+            return Difference(f"{kind(got)} comes back{at}, and a list of {len(want)} should")
         if len(got) != len(want):
-            return Difference(f"the list{at} has {len(got)} entries, and {len(want)} belong there")
+            return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
         return _first(
             [(f"[{i}]", g, w) for i, (g, w) in enumerate(zip(got, want, strict=True))], tolerance, dtype, path
         )
     if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) != len(want):
-        return Difference(f"the list{at} has {len(got)} entries, and {len(want)} belong there")
+        return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
     if not _numeric(want):
-        return None if got == want else Difference(f"{got!r:.60} comes back{at}, and {want!r:.60} belongs there")
+        return None if got == want else Difference(f"{got!r:.60} comes back{at}, and {want!r:.60} should")
     if not _numeric(got):
-        return Difference(f"{kind(got)} comes back{at}, and {kind(want)} belongs there")
+        return Difference(f"{kind(got)} comes back{at}, and {kind(want)} should")
     return _numbers(
         np.asarray(got), np.asarray(want), tolerance, dtype, at, typed=isinstance(want, (np.ndarray, np.generic))
     )
+
+
+def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
+    """A sentence on results of n ranks that differ by one factor, where that tells of a usual slip; "" for others.
+
+    `pairs` are what came and what should have come.
+
+    >>> factor([([2.0, 6.0, 5.0], [1.0, 3.0, 5.0])], 2)
+    'What differs is 2 times what it should be: the sum over 2 ranks, and not their mean?'
+    """
+    off = [pair for got, want in pairs for pair in _off(got, want)]
+    if len({w for _, w in off}) < 2 or not all(isinstance(w, float) for _, w in off):
+        return ""  # one number may be anything
+    if not any(first_difference(g, n * w, FACTOR) for g, w in off):
+        return f"What differs is {n} times what it should be: the sum over {n} ranks, and not their mean?"
+    if not any(first_difference(n * g, w, FACTOR) for g, w in off):
+        return f"What differs is 1/{n} of what it should be: divided by the number of ranks once too often?"
+    if not any(first_difference(-g, w, FACTOR) for g, w in off):
+        return "What differs has the wrong sign."
+    return ""
+
+
+def own(results: Sequence[tuple[Any, Any, Any]]) -> bool:
+    """Whether all that differs are numbers that the same rank brought; each result is (what came, what should, x).
+
+    >>> own([([12.0, 3.0], [2.0, 3.0], (11.0, 12.0))])
+    True
+    """
+    return all((off := _off(got, want)) and {g for g, _ in off} <= set(values.leaves(x)) for got, want, x in results)
+
+
+def _off(got: Any, want: Any) -> list[tuple[float, float]]:
+    """The numbers that differ, each with what it should be; none where the two are not alike."""
+    came, meant = values.leaves(got), values.leaves(want)
+    if len(came) != len(meant) or not all(isinstance(v, (int, float)) or v is ANY for v in [*came, *meant]):
+        return []
+    return [(g, w) for g, w in zip(came, meant, strict=True) if first_difference(g, w, FACTOR)]
 
 
 def kind(value: Any) -> str:
@@ -91,6 +130,10 @@ def kind(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _entries(many: int) -> str:
+    return "1 entry" if many == 1 else f"{many} entries"
 
 
 def _first(pairs: Sequence[tuple[str, Any, Any]], tolerance: float | None, dtype: str, path: str) -> Difference | None:
@@ -125,10 +168,10 @@ def in_order(got: Any, want: Any) -> Any:
 
 def _numbers(got: Any, want: Any, tolerance: float | None, dtype: str, at: str, typed: bool) -> Difference | None:
     if got.shape != want.shape and not got.size == want.size == 1:
-        return Difference(f"the shape{at} is {got.shape}, and {want.shape} belongs there")
+        return Difference(f"the shape{at} is {got.shape}, and should be {want.shape}")
     kinds = KINDS.get(got.dtype.kind), KINDS.get(want.dtype.kind)
     if typed and kinds[0] != kinds[1] and got.size:
-        return Difference(f"there are {kinds[0]} ({got.dtype}){at}, and {kinds[1]} ({want.dtype}) belong there")
+        return Difference(f"there are {kinds[0]} ({got.dtype}){at}, and should be {kinds[1]} ({want.dtype})")
     g, w = got.ravel(), want.ravel()
     same = _same(g, w, _relative(got, want, tolerance, dtype))
     if same.all():
@@ -138,7 +181,7 @@ def _numbers(got: Any, want: Any, tolerance: float | None, dtype: str, at: str, 
     a, b = _text(g[place]), _text(w[place])
     if a == b:
         a, b = repr(g[place].item()), repr(w[place].item())
-    return Difference(f"element {index}{at} is {a}, and {b} belongs there", place)
+    return Difference(f"element {index}{at} is {a}, and should be {b}", place)
 
 
 def _same(g: Any, w: Any, relative: float) -> Any:

@@ -90,7 +90,7 @@ class Calls:
         for r, mine in enumerate(record.ops):
             if len(mine) > self.most:
                 names = listed(list(dict.fromkeys(op.called for op in mine)))
-                times = f"{count(len(mine), 'call')} that communicate, {names}{_at(*mine)}"
+                times = f"{count(len(mine), 'call')} that communicate{'s' * (len(mine) == 1)}, {names}{_at(*mine)}"
                 return f"Rank {r} makes {times}, and {self.most} is enough."
         return ""
 

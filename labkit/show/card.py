@@ -14,7 +14,7 @@ from labkit.plot.flow import Drawing
 from labkit.show import markdown, meaning
 from labkit.show.arrows import arrows
 from labkit.show.tiles import flat
-from labkit.show.verdict import written
+from labkit.show.verdict import options, written
 
 STATES = {"not attempted": "○ not attempted yet", "tried": "◐ tried", "solved": "● solved"}
 
@@ -88,9 +88,8 @@ class Card:
     @property
     def _call(self) -> str:
         """The call of the example: "tree_broadcast(x, root=0)"."""
-        options = self.case.options.items()
-        given = [f"{k}={v:g}" if isinstance(v, float) and v > 1e6 else f"{k}={v}" for k, v in options]
         names = [name for name in self.exercise.arguments if name not in self.case.options]
+        given = [options(self.case)] if self.case.options else []
         return f"{self.exercise.name}({', '.join([*names, *given])})"
 
     @property

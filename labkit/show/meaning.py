@@ -28,12 +28,15 @@ def before(case: Case) -> Rows:
     return [_row(x, [Origin(r, i) for i in range(judge.size(x))]) for r, x in enumerate(case.xs)]
 
 
-def after(means: Means, case: Case, wants: Sequence[Any]) -> Rows:
-    """What every rank should end with; coloured by origin where tokens can be fed through the meaning."""
+def after(means: Means, case: Case, wants: Sequence[Any], beside: Sequence[Any] | None = None) -> Rows:
+    """What every rank should end with; coloured by origin where tokens can be fed through the meaning.
+
+    `beside` is what ranks ended with: what differs from it has digits enough to show that.
+    """
     origins = tracing.origins(means, case, wants)
     values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
     return [
-        _row(want, None if origins is None else origins[r], values)
+        _row(want, None if origins is None else origins[r], values, None if beside is None else beside[r])
         if want is not None
         else [[Tile("any", kind="empty")]]
         for r, want in enumerate(wants)
@@ -46,14 +49,17 @@ def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tup
     return [[set(o.counts) for o in (row or [])[:MOST]] for row in origins]
 
 
-def _row(value: Any, origins: Sequence[Origin] | None, values: Values | None = None) -> list[list[Tile]]:
+def _row(
+    value: Any, origins: Sequence[Origin] | None, values: Values | None = None, beside: Any = None
+) -> list[list[Tile]]:
     """The tiles of one rank; the entries of a list stand apart."""
     if value is None or isinstance(value, judge.Sentinel):
         return [[Tile(words(value), kind="empty")]]
     flat = leaves(value)
     if not flat:
         return [[Tile("[]", kind="empty")]]
-    tiles = [_tile(v, origins[i] if origins else None, values) for i, v in enumerate(flat[:MOST])]
+    theirs = others(flat, leaves(beside))
+    tiles = [_tile(v, origins[i] if origins else None, values, theirs[i]) for i, v in enumerate(flat[:MOST])]
     if len(flat) > MOST:
         return [[*tiles, Tile(f"+{len(flat) - MOST}", kind="empty")]]
     return grouped(tiles, parts(value))
@@ -81,10 +87,10 @@ def shapes(xs: Sequence[Any]) -> list[str]:
     return [f"Shapes of the input: {'; '.join(f'{shape} on {ranks(rs)}' for shape, rs in texts.items())}."]
 
 
-def _tile(value: Any, origin: Origin | None, values: Values | None) -> Tile:
+def _tile(value: Any, origin: Origin | None, values: Values | None, beside: Any) -> Tile:
     if origin is None:
-        return Tile(words(value), kind="plain")
-    return from_part(Part(_kind(value, origin, values), origin), words(value))
+        return Tile(words(value, beside), kind="plain")
+    return from_part(Part(_kind(value, origin, values), origin), words(value, beside))
 
 
 def _kind(value: Any, origin: Origin, values: Values | None) -> str:
@@ -100,12 +106,25 @@ def _kind(value: Any, origin: Origin, values: Values | None) -> str:
     return "mix"
 
 
-def words(value: Any) -> str:
-    """A value in as few characters as a tile has room for.
+def others(value: Any, beside: Any) -> Sequence[Any]:
+    """For each entry of a value the one in its place of another, None where they are not equally long."""
+    alike = hasattr(beside, "__len__") and not isinstance(beside, (str, dict)) and getattr(beside, "shape", None) != ()
+    return list(beside) if alike and len(beside) == len(value) else [None] * len(value)
 
-    >>> words(100000000.0), words(2.0), words("ring"), words(judge.ANY)
-    ('1e+08', '2', 'ring', 'any')
+
+def words(value: Any, beside: Any = None) -> str:
+    """A value in as few characters as a tile has room for; in more where it looks like another one, and differs.
+
+    >>> words(100000000.0), words(2.0), words("ring"), words(judge.ANY), words(2.95e10, 3e10)
+    ('1e+08', '2', 'ring', 'any', '2.95e+10')
     """
+    told = _words(value)
+    if type(value) is type(beside) is float and told == _words(beside) and judge.first_difference(value, beside, 1e-6):
+        return next(t for digits in range(3, 18) if (t := f"{value:.{digits}g}") != f"{beside:.{digits}g}")
+    return told
+
+
+def _words(value: Any) -> str:
     if isinstance(value, judge.Sentinel):
         return "any" if value is judge.ANY else "None"
     if isinstance(value, str):

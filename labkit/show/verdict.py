@@ -13,6 +13,7 @@ import numpy as np
 from labkit.grading import judge
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
+from labkit.grading.inputs import Case
 from labkit.grading.limits import STATES
 from labkit.plot import flow as picture
 from labkit.plot import svg
@@ -120,10 +121,13 @@ class Verdict:
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []
-        of = f"gradient of {f.gradient}: " if f.gradient else ""
-        ends = [f"   should be: {written(w)}" if r in f.wrong else "" for r, w in enumerate(f.want)]
-        sides = zip(f.case.xs, f.outs, ends, strict=True)
-        return [f"rank {r} │ {written(x)} → {of}{written(out)}{end}" for r, (x, out, end) in enumerate(sides)]
+        of = f"gradient of {f.gradient}: " if f.gradient else "the argument afterwards: " if f.kept else ""
+        rows = []
+        for r, (x, out, want) in enumerate(zip(f.case.xs, f.outs, f.want, strict=True)):
+            given = options(f.case) if isinstance(x, tuple) and not x else written(x)
+            end = f"   should be: {written(want, out)}" if r in f.wrong else ""
+            rows.append(f"rank {r} │ {given} → {of}{written(out, want if r in f.wrong else None)}{end}")
+        return rows
 
     @cached_property
     def _picture(self) -> tuple[bytes, str] | None:
@@ -149,9 +153,9 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
     if f.origins is not None and not start:
         rows = [_traced(row, f.origins[r]) for r, row in enumerate(rows)]
     given = [_apart(row, out, start) for row, out in zip(rows, outs, strict=True)]
-    should = [_apart(_tiles(want, start), want, start) for want in f.want]
-    if f.gradient:
-        titles = ["input", f"gradient of {f.gradient}", "should be"]
+    should = [_apart(_tiles(want, start, beside=outs[r]), want, start) for r, want in enumerate(f.want)]
+    if f.gradient or f.kept:
+        titles = ["input", f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"]
         columns = [meaning.before(f.case), given, should]
     elif start:
         alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
@@ -160,8 +164,9 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
         columns = [brought, given, should]
     else:
         titles = ["input", f"{exercise.name} gives", "it should give"]
-        columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want)]
-    notes = [*meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
+        columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want, outs)]
+    called = [f"Called with {options(f.case)}."] if f.case.options and not f.case.size else []
+    notes = [*called, *meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
     return Drawing(titles, columns, notes=notes)
 
 
@@ -188,39 +193,59 @@ def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
     return traced
 
 
-def _tiles(value: Any, start: int, rank: int | None = None, want: Any = None, wrong: bool = False) -> list[Tile]:
-    """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined."""
+def _tiles(
+    value: Any, start: int, rank: int | None = None, want: Any = None, wrong: bool = False, beside: Any = None
+) -> list[Tile]:
+    """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined.
+
+    What differs from the element `beside`, or of a wrong result from what is wanted, has digits enough to show it.
+    """
     if value is None or isinstance(value, judge.Sentinel):
         return [Tile(meaning.words(value), kind="empty", wrong=wrong)]
     flat, wanted = leaves(value), leaves(want)
+    others = meaning.others(flat, want if wrong else beside)
     if not flat:
         return [Tile("empty", kind="empty", width=1.3)]
     tiles = []
     for i, v in list(enumerate(flat))[start : start + SHOWN]:
         odd = wrong and (len(wanted) != len(flat) or judge.first_difference(v, wanted[i], 1e-6) is not None)
         shares, kind = ((), "plain") if rank is None else (((rank, 1),), "value")
-        tiles.append(Tile(meaning.words(v), shares=shares, kind=kind, wrong=odd))
+        tiles.append(Tile(meaning.words(v, others[i]), shares=shares, kind=kind, wrong=odd))
     more = len(flat) - start - SHOWN
     return [*tiles, Tile(f"+{more}", kind="empty")] if more > 0 else tiles
 
 
-def written(value: Any) -> str:
-    """A value in one line, cut where it is long."""
+def options(case: Case) -> str:
+    """What a call is given by name: "parameters=7.5e+09, gpus=64, stage=3"."""
+    given = case.options.items()
+    return (
+        ", ".join(f"{k}={v:g}" if isinstance(v, float) and v > 1e6 else f"{k}={v}" for k, v in given) or "no argument"
+    )
+
+
+def written(value: Any, beside: Any = None) -> str:
+    """A value in one line, cut where it is long; what differs from `beside` in its place has digits enough to show it.
+
+    >>> written([1.0, 2.95e10], [1.0, 3.0e10])
+    '[1, 2.95e+10]'
+    """
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, tuple):
-        return ", ".join(map(written, value)) or "no argument"
+        return ", ".join(map(written, value, meaning.others(value, beside))) or "no argument"
     if value is None or isinstance(value, (str, judge.Sentinel)):
         return "anything" if value is judge.ANY else "None" if value is judge.NOTHING else str(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {written(v)}" for k, v in value.items()) + "}"
+        theirs = beside if isinstance(beside, dict) else {}
+        return "{" + ", ".join(f"{k}: {written(v, theirs.get(k))}" for k, v in value.items()) + "}"
     if isinstance(value, list) and not all(isinstance(v, (bool, int, float)) for v in value):
-        return "[" + ", ".join(map(written, value)) + "]"
+        return "[" + ", ".join(map(written, value, meaning.others(value, beside))) + "]"
     if getattr(value, "ndim", 0) > 1 and value.size:
         first = value[: max(1, SHOWN // value[0].size)]
         more = f", … {len(value)} rows in all" if len(first) < len(value) else ""
-        return f"[{', '.join(map(written, first))}{more}]"
+        return f"[{', '.join(map(written, first, meaning.others(value, beside)))}{more}]"
     flat = leaves(value)
+    others = meaning.others(flat, leaves(beside))
     if isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ():
-        return meaning.words(flat[0])
+        return meaning.words(flat[0], others[0])
     more = f", … {len(flat)} in all" if len(flat) > SHOWN else ""
-    return "[" + ", ".join(map(meaning.words, flat[:SHOWN])) + more + "]"
+    return "[" + ", ".join(map(meaning.words, flat[:SHOWN], others)) + more + "]"

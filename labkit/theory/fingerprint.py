@@ -241,5 +241,5 @@ def _uneven(calls: Mapping[int, Call], a: tuple[int, int], b: tuple[int, int]) -
         given, taken = _at(gives, j), _at(takes, i)
         if given != taken and not (isinstance(gives, int) and isinstance(takes, int)):
             whom, who = ("itself", "") if r == s else (f"rank {s}", f"rank {s} ")
-            return f"Rank {r} gives {whom} {count(given or 0, 'element')}, and {who}expects {taken}. "
+            return f"Rank {r} gives {count(given or 0, 'element')} to {whom}, and {who}expects {taken}. "
     return ""

@@ -11,6 +11,7 @@ from labkit.grading.finding import judged
 from labkit.grading.inputs import Case
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.outcome.why import TOGETHER
+from labkit.show.verdict import Verdict
 from labkit.words import sentence
 from tests.recorded import Told
 
@@ -57,3 +58,31 @@ def test_only_where_gloo_carried_the_data_is_a_crash_laid_to_the_bytes_that_it_g
     says = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "").says
     assert "With 2 ranks: rank 1 died (SIGABRT)." in says
     assert any("Gloo ends a process like this" in line for line in says) == (not on_gpu)
+
+
+def test_an_argument_that_is_changed_is_shown_as_it_is_afterwards():
+    x = [np.array([1.0, 2.0]), np.array([10.0, 20.0])]
+    total = sum(x)
+    answers = [{"out": total, "kept": [total], "dtype": "float64", "record": Told(2)(r)} for r in range(2)]
+    outcome = Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)])
+    exercise = Exercise("hello", "", "", "", lambda xs, **_: [sum(xs)] * len(xs), "", keeps_input=True)
+    finding = judged(exercise, Case(x), Attempt(outcome), [total, total], "")
+    assert finding is not None
+    assert finding.says[0] == "With 2 ranks: on ranks 0, 1 the argument is changed, and must stay as it is."
+    assert "rank 1 │ [10, 20] → the argument afterwards: [11, 22]   should be: [10, 20]" in repr(
+        Verdict(exercise, finding)
+    )
+
+
+def test_numbers_that_differ_are_shown_with_digits_enough_to_differ_and_options_as_they_were_given():
+    came, want = [1.9e9, 2.95312e10], [1.9e9, 3.0e10]
+    answers = [{"out": came, "kept": [], "dtype": "", "record": Told(2)(r)} for r in range(2)]
+    outcome = Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)])
+    exercise = Exercise("price", "", "", "", lambda xs, **_: [want] * len(xs), "")
+    case = Case([()] * 2, options={"parameters": 7.5e9, "stage": 3})
+    finding = judged(exercise, case, Attempt(outcome), [want, want], "")
+    assert finding is not None
+    verdict = Verdict(exercise, finding)
+    row = "rank 0 │ parameters=7.5e+09, stage=3 → [1.9e+09, 2.95e+10]   should be: [1.9e+09, 3e+10]"
+    assert row in repr(verdict)
+    assert "2.95e+10" in verdict._repr_html_()

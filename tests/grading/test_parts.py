@@ -95,24 +95,61 @@ def test_every_kind_of_input_has_an_x_for_every_rank(kind):
 
 
 def test_the_first_difference_names_the_element_and_both_values():
-    assert differs(floats(1, 5), floats(1, 2)) == "element 1 is 5, and 2 belongs there"
-    assert differs(np.array([[1, 5], [6, 7]]), np.array([[1, 5], [2, 7]])) == "element [1, 0] is 6, and 2 belongs there"
-    assert differs({"a": [floats(1)]}, {"a": [floats(2)]}) == "element 0 in result['a'][0] is 1, and 2 belongs there"
+    assert differs(floats(1, 5), floats(1, 2)) == "element 1 is 5, and should be 2"
+    assert differs(np.array([[1, 5], [6, 7]]), np.array([[1, 5], [2, 7]])) == "element [1, 0] is 6, and should be 2"
+    assert differs({"a": [floats(1)]}, {"a": [floats(2)]}) == "element 0 in result['a'][0] is 1, and should be 2"
+
+
+@pytest.mark.parametrize(
+    ("times", "n", "says"),
+    [
+        (3.0, 3, "What differs is 3 times what it should be: the sum over 3 ranks, and not their mean?"),
+        (1 / 3, 3, "What differs is 1/3 of what it should be: divided by the number of ranks once too often?"),
+        (-1.0, 3, "What differs has the wrong sign."),
+        (2.0, 3, ""),
+    ],
+)
+def test_numbers_that_differ_by_one_factor_say_which_slip_that_may_be(times, n, says):
+    want = {"gradient": floats(1, -2, 4), "same": [floats(5)]}
+    got = {"gradient": times * floats(1, -2, 4), "same": [floats(5)]}
+    assert judge.factor([(got, want), (got, want)], n) == says
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [
+        (floats(3), floats(1)),  # a single number may be anything
+        (floats(3, 3), floats(1, 1)),
+        (np.array([3, 6]), np.array([1, 2])),  # counts
+        (floats(3, 6, 1), floats(1, 2, 3)),
+        (floats(3, 6), floats(1, 2, 3)),
+        ("ring", "tree"),
+    ],
+)
+def test_no_factor_is_told_where_it_may_be_chance(got, want):
+    assert judge.factor([(got, want)], 3) == ""
+
+
+def test_numbers_that_the_rank_itself_brought_are_known():
+    brought = ([floats(11)], [floats(12)])
+    assert judge.own([({"a": floats(11), "b": floats(3)}, {"a": floats(1), "b": floats(3)}, brought)])
+    assert not judge.own([({"a": floats(13)}, {"a": floats(1)}, brought)])
+    assert not judge.own([({"a": floats(11)}, {"a": floats(11)}, brought)])
 
 
 @pytest.mark.parametrize(
     ("got", "want", "says"),
     [
-        (None, floats(1), "None comes back, and a tensor of shape (1,) belongs there"),
-        (floats(1, 2), floats(1, 2, 3), "the shape is (2,), and (3,) belongs there"),
-        (floats(1, 2), np.array([1, 2]), "there are floats (float32), and integers (int64) belong there"),
-        ([floats(1)], [floats(1), floats(2)], "the list has 1 entries, and 2 belong there"),
-        (floats(1, 2), [floats(1), floats(2)], "a tensor of shape (2,) comes back, and a list of 2 belongs there"),
+        (None, floats(1), "None comes back, and a tensor of shape (1,) should"),
+        (floats(1, 2), floats(1, 2, 3), "the shape is (2,), and should be (3,)"),
+        (floats(1, 2), np.array([1, 2]), "there are floats (float32), and should be integers (int64)"),
+        ([floats(1)], [floats(1), floats(2)], "the list has 1 entry, and should have 2"),
+        (floats(1, 2), [floats(1), floats(2)], "a tensor of shape (2,) comes back, and a list of 2 should"),
         ({"a": 1}, {"a": 1, "b": 2}, "the dict lacks 'b'"),
-        ("ring", "tree", "'ring' comes back, and 'tree' belongs there"),
-        (3, NOTHING, "an int comes back, and None belongs there"),
-        (floats(np.inf), floats(1), "element 0 is inf, and 1 belongs there"),
-        ("one", 1, "a str comes back, and an int belongs there"),
+        ("ring", "tree", "'ring' comes back, and 'tree' should"),
+        (3, NOTHING, "an int comes back, and None should"),
+        (floats(np.inf), floats(1), "element 0 is inf, and should be 1"),
+        ("one", 1, "a str comes back, and an int should"),
     ],
 )
 def test_other_differences_are_told_in_words(got, want, says):
@@ -140,7 +177,7 @@ def test_what_counts_as_the_same(got, want):
 
 def test_tolerance_goes_by_the_coarsest_dtype_and_zero_asks_for_the_same_bits():
     got, want = floats(1 + 1e-7), floats(1)
-    assert "belongs there" in differs(got, want, tolerance=0.0)
+    assert "should be" in differs(got, want, tolerance=0.0)
     near = floats(1.004)
     assert differs(near, want) != ""
     assert differs(near, want, dtype="bfloat16") == ""

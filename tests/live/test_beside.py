@@ -54,7 +54,7 @@ def test_what_is_not_written_is_told_with_what_to_do_next(lab):
 
 def test_a_step_that_lacks_is_marked_in_the_workbooks_picture(lab):
     beside = played(lab, planted("stops a step early"))
-    assert "on rank 0 element 0 is 0, and 60 belongs there" in repr(beside)
+    assert "on rank 0 element 0 is 0, and should be 60" in repr(beside)
     assert "a message from rank 0 to rank 1 is missing (and 3 more like it)" in repr(beside)
     assert [film.count for film in beside.films] == [2, 3]
     assert [len(film.marks) for film in beside.films] == [0, 4]

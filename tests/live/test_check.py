@@ -79,7 +79,7 @@ def test_wrong_names_the_first_input_and_rank_and_shows_both_sides(lab):
     verdict = checked(lab, SOME + "    dist.all_reduce(y)\n    return y + (rank == 2)")
     assert verdict.state == "wrong"
     assert verdict.right == 8, "with two ranks it was right"
-    assert verdict.says[0] == "With 3 ranks: on rank 2 element 0 is 31, and 30 belongs there."
+    assert verdict.says[0] == "With 3 ranks: on rank 2 element 0 is 31, and should be 30."
     assert "rank 2 │ [20, 21, 22, 23, 24, 25] → [31, 34" in repr(verdict)
     assert "should be: [30, 33" in repr(verdict)
     assert "The ranks disagree" in repr(verdict)
@@ -110,14 +110,14 @@ def test_a_list_with_one_tensor_for_all_results_is_named(lab, call, results):
     ("body", "says"),
     [
         ("    dist.all_reduce(y)", "None comes back"),
-        ("    dist.all_reduce(y)\n    return y[:-1]", "the shape is (3,), and (4,) belongs there"),
-        ("    dist.all_reduce(y)\n    return [y]", "belongs there"),
+        ("    dist.all_reduce(y)\n    return y[:-1]", "the shape is (3,), and should be (4,)"),
+        ("    dist.all_reduce(y)\n    return [y]", "comes back, and"),
         (
             "    dist.all_reduce(y)\n    return y.long()",
-            "there are integers (int64), and floats (float32) belong there",
+            "there are integers (int64), and should be floats (float32)",
         ),
         ("    dist.all_reduce(y)\n    return dist", "TypeError: a module cannot leave its rank"),
-        ("    return y", "on rank 0 element 0 is 0, and 10 belongs there"),
+        ("    return y", "on rank 0 element 0 is 0, and should be 10"),
     ],
 )
 def test_other_wrong_results_are_told_in_words(lab, body, says):
@@ -575,7 +575,7 @@ def test_a_wrong_sum_says_what_it_is_made_of(lab):
     """The function runs again on numbers that tell where they came from, as tokens would."""
     body = "    dist.all_reduce(y)\n    return y + (x if rank == 1 else 0)"
     verdict = checked(lab, SOME + body)
-    assert verdict.says[0] == "With 2 ranks: on rank 1 element 0 is 20, and 10 belongs there."
+    assert verdict.says[0] == "With 2 ranks: on rank 1 element 0 is 20, and should be 10."
     assert verdict.says[-1] == "Rank 1 counts rank 1 twice."
     assert "Rank 0 lacks rank 1's numbers." in checked(lab, SOME + "    return y").says
     assert "all_reduce" not in repr(checked(lab, SOME + "    dist.all_reduce(y)\n    return y / 2").says)

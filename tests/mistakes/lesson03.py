@@ -36,7 +36,7 @@ raises | scatters Python lists as if they were tensors | Rank 0: TypeError
         mine = torch.zeros(3, dtype=torch.int64, device=device)
         dist.scatter(mine, chunks, src=0)
         return mine.tolist()
-wrong | returns the box with the list in it | on ranks 0, 1 the list has 1 entries | return mine[0] → return mine
+wrong | returns the box with the list in it | on ranks 0, 1 the list has 1 entry | return mine[0] → return mine
 wrong | cuts the list into blocks | on rank 0 element 1 is 1
     items[r::world_size] → items[r * len(items) // world_size : (r + 1) * len(items) // world_size]
 deadlock | scatters on rank 0 only | Rank 1 finished the function without it

@@ -1,9 +1,12 @@
 """Planted mistakes of lesson 11, in the form that `tests.mistakes` tells."""
 
+from labkit.exercises.lesson11_pass import PRICE_SLIPS
+from tests.mistakes import named
+
 zero1_step = """
 wrong | forgets the division | on rank 0 element 0 in result['gradient of the shard'] is -11.6
     shard.grad /= world_size →
-wrong | lets no optimizer step | `optimizer.step()` ran 0 times in 1 training steps | optimizer.step() →
+wrong | lets no optimizer step | `optimizer.step()` has run 0 times by the end of step 1 | optimizer.step() →
 wrong | gives the optimizer a gradient that it does not know | `shard.grad` is None
     -     shard.grad = torch.empty_like(shard)
     -     dist.reduce_scatter_single(shard.grad, gradient)
@@ -60,7 +63,7 @@ wrong | returns a view of the whole where nothing is missing | Return a clone
     +     if len(mine) == length:
     +         return mine
           return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
-not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that communicate, dist.broadcast
+not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that communicates, dist.broadcast
     +     dist.broadcast(flat, src=0) if group is None else None
           size = dist.get_world_size(group)
 """
@@ -132,14 +135,11 @@ forbidden | averages the whole gradient on every rank | It calls dist.all_reduce
     +         gradients[i].copy_(d_weights.chunk(world_size)[rank])
 """
 
-stage_price = """
-wrong | shards the gradients in stage 1 already | 7.5 billion, 64 GPUs, stage 1: on ranks 0, 1 element 0 is 1.66
-    stage >= 2 → stage >= 1
-wrong | forgets the float32 copy of the weights | 7.5 billion, 64 GPUs, stage 0: on ranks 0, 1 element 0 is 9e+10
-    12 * parameters → 8 * parameters
-wrong | gathers once in stage 3 | 7.5 billion, 64 GPUs, stage 3: on ranks 0, 1 element 1 is 2.95
-    3 if stage == 3 else 2 → 2
-not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicate, dist.barrier
+stage_price = (
+    named(PRICE_SLIPS)
+    + """
+not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
     +     dist.barrier()
           states = 12 * parameters / (gpus if stage >= 1 else 1)
 """
+)

@@ -123,6 +123,6 @@ wrong | cuts by columns and rows in turn, whatever the widths | on ranks 0, 1 el
         layers = len(widths) - 1
         sent = sum(2 * share * widths[i + 1] for i in range(layers) if i % 2)
         return sent + (share * widths[-1] if layers % 2 else 0.0)
-not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicate, dist.barrier
+not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
     share = (ranks - 1) / ranks * tokens → dist.barrier(); share = (ranks - 1) / ranks * tokens
 """

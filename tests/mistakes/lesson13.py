@@ -11,7 +11,7 @@ wrong | deals the layers out like cards | on rank 0 element 1 is 2
     -     first = rank * each + min(rank, more)
     -     return list(range(first, first + each + (rank < more)))
     +     return list(range(rank, layers, world_size))
-not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicate, dist.barrier
+not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
     each, more = divmod(layers, world_size) → dist.barrier(); each, more = divmod(layers, world_size)
 """
 

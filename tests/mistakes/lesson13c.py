@@ -74,7 +74,7 @@ raises | takes for granted that every expert had a token | Rank 1: TypeError
     -         if p.grad is not None:
     -             p.grad /= world_size
     +         p.grad /= world_size
-wrong | gives an expert without tokens a gradient of zeros | result['experts'], and 'no gradient' belongs there
+wrong | gives an expert without tokens a gradient of zeros | result['experts'], and 'no gradient' should
     -         if p.grad is not None:
     -             p.grad /= world_size
     +         p.grad = torch.zeros_like(p) if p.grad is None else p.grad / world_size

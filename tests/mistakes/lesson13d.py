@@ -35,7 +35,7 @@ wrong | divides by the sum, piece by piece | divided by `total` already
         old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
         total = total * old + powers.sum(-1)
         return (out * old[..., None] + powers @ v) / total[..., None], new, total
-not as asked | asks the other ranks for their maximum | Rank 0 makes 1 call that communicate, dist.all_reduce
+not as asked | asks the other ranks for their maximum | Rank 0 makes 1 call that communicates, dist.all_reduce
     +     dist.all_reduce(new.clone(), op=dist.ReduceOp.MAX)
           shift = new.masked_fill(new == -torch.inf, 0)
 """
@@ -103,7 +103,7 @@ wrong | takes the piece that lies world_size further on | This rank's queries se
     pieces[-1 - rank] → pieces[world_size + rank]
 wrong | puts the later piece first | on rank 0 element 0 is 3
     [pieces[rank], pieces[-1 - rank]] → [pieces[-1 - rank], pieces[rank]]
-not as asked | asks rank 0 for its positions | Rank 0 makes 1 call that communicate, dist.broadcast
+not as asked | asks rank 0 for its positions | Rank 0 makes 1 call that communicates, dist.broadcast
     +     dist.broadcast(torch.arange(length), src=0)
           return torch.cat([pieces[rank], pieces[-1 - rank]])
 """

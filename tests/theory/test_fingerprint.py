@@ -57,7 +57,7 @@ def test_unequal_parts_fit_where_each_pair_agrees():
     b = Call("all_to_all", gives=(3, 1), takes=(2, 1))
     assert told(a, b) == ""
     said = told(a, dataclasses.replace(b, takes=(1, 1)))
-    assert "Rank 0 gives rank 1 2 elements, and rank 1 expects 1. " in said
+    assert "Rank 0 gives 2 elements to rank 1, and rank 1 expects 1. " in said
 
 
 @given(st.integers(2, 6).flatmap(lambda n: st.lists(st.lists(st.integers(0, 9), min_size=n, max_size=n), min_size=n,
