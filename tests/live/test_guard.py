@@ -130,7 +130,7 @@ def test_an_output_that_does_not_fit_its_input_is_no_disagreement_of_ranks(lab):
         ("all_gather_into_tensor(torch.zeros(7 if rank else 6), torch.ones(2))", "rank 0 calls all_gather(float32[2]"),
         ("reduce_scatter_tensor(torch.zeros(2), torch.ones(7))", "7 elements of input and 2 of output (line 1). "),
         ("all_to_all_single(torch.empty(7), torch.ones(7))", "(line 1). Their length has to be a multiple of 3."),
-        ("all_gather([torch.zeros(2 + (rank == 1))] * 3, torch.ones(2))", "Rank 0 gives rank 1 2 elements, and "),
+        ("all_gather([torch.zeros(2 + (rank == 1))] * 3, torch.ones(2))", "Rank 0 gives 2 elements to rank 1, and "),
     ],
 )  # fmt: skip
 def test_an_output_of_a_wrong_length_is_named_whoever_comes_first(lab, code, says):
