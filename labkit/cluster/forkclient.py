@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -46,16 +47,24 @@ ENVIRONMENT = {
 LOG = "forkserver.log"  # beside the socket
 
 
-def start_server(path: str, tag: str) -> subprocess.Popen[bytes]:
-    """Start a fork server that listens on the Unix socket `path`; requests may be sent at once."""
-    listener = socket.socket(socket.AF_UNIX)
-    with listener:
+def start_server(path: str, tag: str, reaper: subprocess.Popen[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Start a fork server that listens on the Unix socket `path`; requests may be sent at once.
+
+    With `reaper` it does that one's work when both this process and the reaper have ended.
+    """
+    with contextlib.ExitStack() as handles:
+        listener = handles.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(path)
         listener.listen()
+        given = [listener.fileno()]
+        if reaper is not None and hasattr(os, "pidfd_open"):
+            given += [os.pidfd_open(pid) for pid in (os.getpid(), reaper.pid)]
+            for fd in given[1:]:
+                handles.callback(os.close, fd)
         with open(Path(path).parent / LOG, "ab") as out:
             return subprocess.Popen(
-                [sys.executable, "-m", "labkit.cluster.forkserver", str(listener.fileno())],
-                pass_fds=[listener.fileno()],
+                [sys.executable, "-m", "labkit.cluster.forkserver", *map(str, given)],
+                pass_fds=given,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -2,13 +2,15 @@
 
 `python -m labkit.cluster.forkserver` is given a listening Unix socket in the private run directory and answers
 one JSON object a line: `fork` a controller or an engine, `preload` torch, `exits` of children, `gpus`. It has one
-thread and never touches CUDA or ZeroMQ itself, because neither survives a fork.
+thread and never touches CUDA or ZeroMQ itself, because neither survives a fork. It may be given pidfds of processes as
+well, the run's owner and its reaper: once all of these have ended it does the reaper's work.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib
 import json
@@ -18,11 +20,13 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn
 
-from labkit.cluster.rundir import TAG
+from labkit.cluster.rundir import TAG, reaper_command
 
+NOBODY = -1  # the number of an owner that has ended
 STACKS = signal.SIGUSR1  # asks an engine to write the stacks of its threads to its log
 STACKS_END = "in _run_module_as_main"  # what is written last: how the main thread of `python -m` began
 APPS = {
@@ -50,8 +54,9 @@ PRELOAD = (
 class ForkServer:
     """Children by pid, and what became of the ended ones; `serve` runs until it is told to end."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, guards: Iterable[int] = ()) -> None:
         self.listener = listener
+        self.guards = set(guards)  # pidfds of processes of which one must live
         self.selector = selectors.DefaultSelector()
         self.children: set[int] = set()
         self.exits: dict[int, int] = {}
@@ -66,6 +71,8 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.selector.register(wake, selectors.EVENT_READ, lambda: os.read(wake, 4096))
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
+        for guard in self.guards:
+            self.selector.register(guard, selectors.EVENT_READ, functools.partial(self.ended, guard))
         told = False
         while not (self.ending and not self.children):
             for key, _ in self.selector.select():
@@ -78,6 +85,23 @@ class ForkServer:
 
     def end(self, *_: Any) -> None:
         self.ending = True
+
+    def ended(self, guard: int) -> None:
+        """Note that the process behind this pidfd has ended."""
+        self.selector.unregister(guard)
+        self.guards.remove(guard)
+        os.close(guard)
+        if not self.guards:
+            self.become_reaper()
+
+    def become_reaper(self) -> NoReturn:
+        """End and remove everything of the run: its owner has ended, and its reaper was killed."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the reaper has its own handler
+        tag, written = os.pipe()
+        os.write(written, f"{TAG}={os.environ.pop(TAG)}\n".encode())
+        os.close(written)
+        os.dup2(tag, 0)
+        os.execv(sys.executable, reaper_command(NOBODY, Path(self.listener.getsockname()).parent))
 
     def reap(self) -> None:
         """End what ended children left in their process groups; then collect them, which frees their numbers."""
@@ -191,5 +215,6 @@ class ForkServer:
 
 if __name__ == "__main__":
     gc.disable()  # it would search 200,000 objects that imports make, and find no garbage
-    ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
+    listening, *watched = map(int, sys.argv[1:])
+    ForkServer(socket.socket(fileno=listening), watched).serve()
     os._exit(0)  # taking torch's modules apart would last 0.1 s, on a busy machine 0.4

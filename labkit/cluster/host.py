@@ -85,7 +85,7 @@ class HostAgent:
         self.importing = 0  # the request that is answered once the fork server has torch
         self.run = choose_rundir()
         self.reaper = start_reaper(self.run, wakes=True)  # else whoever waits for this process would wait for ever
-        self.server = start_server(self.run.socket, self.run.tag)
+        self.server = start_server(self.run.socket, self.run.tag, self.reaper)
         self.forks = ForkClient(self.run.socket)
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)

@@ -140,7 +140,7 @@ class Processes:
         if forking:
             say(f"Starting a process on each host {self.spread.by} …" if self.spread else IMPORTING)
             with STOP.whole():
-                self._server = start_server(self.run.socket, self.run.tag)
+                self._server = start_server(self.run.socket, self.run.tag, self._reaper)
                 server = self._asked_server = ForkClient(self.run.socket)
             server.send("import", kind="controller")
         try:
@@ -438,6 +438,9 @@ class Processes:
 
     def execute(self, code: str, engines: list[int]) -> Any:
         """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
+        if self._reaper is not None and self._reaper.poll() is not None:  # somebody has killed it
+            with STOP.whole():
+                self._reaper = start_reaper(self.run)
         from ipyparallel import AsyncResult
 
         content = {"code": code, "silent": False, "user_expressions": {"groups": GROUPS}, "stop_on_error": False}

@@ -70,13 +70,18 @@ def choose_rundir() -> RunDir:
     return RunDir(path, secrets.token_hex(16))
 
 
+def reaper_command(owner: int, path: Path) -> list[str]:
+    """The command that ends and removes what belongs to the run in this directory, once process `owner` has ended."""
+    return [sys.executable, "-I", "-S", REAPER, str(owner), str(path)]
+
+
 def start_reaper(run: RunDir, wakes: bool = False) -> subprocess.Popen[bytes]:
     """Start the process that makes the run directory and cleans up after this one; wait until it watches.
 
     With `wakes` it also lets this process go on when somebody has stopped it (SIGSTOP).
     """
     reaper = subprocess.Popen(
-        [sys.executable, "-I", "-S", REAPER, str(os.getpid()), str(run.path), *["wakes"] * wakes],
+        [*reaper_command(os.getpid(), run.path), *["wakes"] * wakes],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

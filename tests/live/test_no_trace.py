@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from labkit.cluster.reaper import __file__ as reaper_file
@@ -88,6 +90,51 @@ def test_killing_the_kernel_after_ranks_were_replaced_leaves_nothing(notebook):
     trace = started(notebook)
     assert "died" in notebook.run("%%px\nimport os\nif rank: os._exit(1)").error
     notebook.kill()
+    gone(trace)
+
+
+def helper(trace, name):
+    """The lab's reaper or fork server; the server's name is also that of what it has forked."""
+    return min(
+        (p for p in trace.processes() if any(name in word for word in p.cmdline())), key=psutil.Process.create_time
+    )
+
+
+def killed(process):
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+        process.kill()
+    assert eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize("busy", ["", "if rank == 0:\n    while True: pass\ndist.barrier()"], ids=["idle", "busy"])
+@pytest.mark.parametrize("first", ["reaper", "kernel"])
+def test_killing_the_reaper_and_the_kernel_leaves_nothing(notebook, first, busy, tmp_path):
+    trace = started(notebook)
+    notebook.send(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n{busy}")
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)
+    reaper = helper(trace, "reaper")
+    if first == "kernel":
+        notebook.kill()
+    killed(reaper)
+    if first == "reaper":
+        notebook.kill()
+    gone(trace)
+
+
+def test_a_reaper_that_was_killed_is_back_with_the_next_cell(notebook):
+    trace = started(notebook)
+    killed(helper(trace, "reaper"))
+    assert notebook.run("%%px\nrank").stdout == "rank 0 │ 0\nrank 1 │ 1\n"
+    killed(helper(trace, "forkserver"))
+    notebook.kill()
+    gone(trace)
+
+
+def test_a_reaper_that_was_killed_is_missed_by_nothing_when_the_lab_is_stopped(notebook):
+    trace = started(notebook)
+    killed(helper(trace, "reaper"))
+    assert notebook.run("%%px\nrank").stdout == "rank 0 │ 0\nrank 1 │ 1\n"
+    notebook.value("lab.stop()")
     gone(trace)
 
 
