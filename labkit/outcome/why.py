@@ -15,7 +15,7 @@ from labkit.words import alike, count, listed, ranks, seconds
 MISSING = ("finished the cell", "never ran the cell")
 FAILED = "DistBackendError"  # what torch raises where NCCL fails
 RAISED = re.compile(r"^This cell, line (\d+)", re.MULTILINE)
-TOLD = 3  # calls without a wait for their handle that are named
+TOLD = 3  # calls without a wait for their handle that are named, and pairs whose tags differ
 
 # NCCL sets up the way from one rank to another within the first call that uses it (`ncclTransportP2pSetup`): a first
 # `isend` returns when the other rank is in a first receive from this one, and the other way round. What blocking calls
@@ -35,14 +35,18 @@ def why(story: Story, times: bool = True) -> str:
 
     "rank 2 is missing: it finished the cell, while ranks 0, 1 wait in all_reduce (line 3)"
     """
-    if story.cycles:
-        found = f"{_cycles(story)}: {_waits(story, times, True)}"
+    unfit = _mistagged(story)
+    cycles = [c for c in story.cycles if not any({send.rank, recv.rank} <= set(c) for send, recv in unfit)]
+    if unfit or cycles:
+        causes = [*_tags(unfit), *[_cycles(story, cycles)] * bool(cycles)]
+        found = f"{'; '.join(causes)}: {_waits(story, times, cycles)}"
     elif story.waiting:
         cause = _causes({r: story.others[r] for r in _blamed(story)}, story, times)
         found = f"{cause}, while {_waits(story, times)}" if cause else _waits(story, times)
     else:
         found = f"no rank waits for another; {_causes(story.others, story, times, False)}"
-    return "; ".join([found, *handles(story), *together(story.record, story.outcome)])
+    open_too = [] if unfit else handles(story)  # of those of a tag that does not fit all is said
+    return "; ".join([found, *open_too, *together(story.record, story.outcome)])
 
 
 def together(record: Record, outcome: Outcome | None) -> list[str]:
@@ -109,16 +113,45 @@ def _handle(story: Story, handle: Handle) -> str:
     return f"{'had not waited' if story.cut else 'did not wait'} for the handle of {handle.call}{where}{never}"
 
 
-def _cycles(story: Story) -> str:
+def _mistagged(story: Story) -> list[tuple[Op, Op]]:
+    """Sends and receives whose tags differ, and for which a rank waits: neither can come to a later one of the other's.
+
+    A rank that waits in a collective may have sent with the right tag behind it.
+    """
+
+    def rests(rank: int) -> bool:
+        waiting = story.waiting.get(rank)
+        return not waiting.meets if waiting else story.others[rank].startswith("finished the cell")
+
+    return [
+        (send, recv)
+        for send, recv in story.record.mistagged
+        if {send.rank, recv.rank} & set(story.waiting) and rests(send.rank) and rests(recv.rank)
+    ]
+
+
+def _tags(pairs: Sequence[tuple[Op, Op]]) -> list[str]:
+    """In which tags sends and receives differ."""
+    lines = [
+        f"rank {send.rank} sends to rank {recv.rank} with tag {send.tag}, and rank {recv.rank} receives from "
+        f"{'any rank' if recv.peer is None else f'rank {send.rank}'} with tag {recv.tag}"
+        for send, recv in pairs[:TOLD]
+    ]
+    if (rest := len(pairs) - TOLD) > 0:
+        lines.append(f"tags differ in {count(rest, 'more pair')}")
+    return lines
+
+
+def _cycles(story: Story, cycles: list[list[int]]) -> str:
     """Who waits for one another: in collectives that are called in different orders, or in a cycle of other calls."""
-    inside = [r for cycle in story.cycles for r in cycle]
+    inside = [r for cycle in cycles for r in cycle]
     calls = [story.waiting[r] for r in inside]
     if all(call.meets for call in calls):
         apart = len({call.group for call in calls}) == 1 < len({call.name for call in calls})
         how = "of different groups that have the same ranks" if apart else "in different orders"
         return f"{ranks(r for r in story.waiting if r in story.reached([r]))} call collectives {how}"
-    ways = listed([" → ".join(map(str, [*cycle, cycle[0]])) for cycle in story.cycles])
-    return f"{ranks(inside)} wait for one another in {'a cycle' if len(story.cycles) == 1 else 'cycles'}, {ways}"
+    ways = listed([" → ".join(map(str, [*cycle, cycle[0]])) for cycle in cycles])
+    return f"{ranks(inside)} wait for one another in {'a cycle' if len(cycles) == 1 else 'cycles'}, {ways}"
 
 
 def _blamed(story: Story) -> list[int]:
@@ -156,10 +189,10 @@ def _did(what: str, which: list[int], story: Story, times: bool) -> str:
     return f"{_bare(what)} (line {line[1]})" if line else _bare(what)
 
 
-def _waits(story: Story, times: bool, cycle: bool = False) -> str:
-    """Who waits where, and for how long."""
+def _waits(story: Story, times: bool, cycles: Sequence[Sequence[int]] = ()) -> str:
+    """Who waits where, and for how long; `cycles` have been told."""
     places = alike({r: _where(w) for r, w in story.waiting.items()})
-    if cycle and len(places) == 1 and {r for c in story.cycles for r in c} == set(story.waiting):
+    if len(places) == 1 and {r for c in cycles for r in c} == set(story.waiting):
         place, rs = next(iter(places.items()))
         return f"each {_wait(story, rs, times, 1)} {place}"
     return listed([f"{ranks(rs)} {_wait(story, rs, times, len(rs))} {place}" for place, rs in places.items()])

@@ -328,6 +328,21 @@ class Record:
         return tuple(_messages(self.ops))
 
     @cached_property
+    def mistagged(self) -> tuple[tuple[Op, Op], ...]:
+        """Sends that nobody took, each with a receive that nobody sent to and that wants another tag of this rank's."""
+        left = [m.recv for m in self.messages if m.send is None and m.recv is not None]
+        found = []
+        for send in (m.send for m in self.messages if m.send is not None and m.recv is None):
+            theirs = (
+                r for r in left if r.rank == send.peer and r.peer in (None, send.rank) and r.within == send.within
+            )
+            recv = next((r for r in theirs if _family(r) == _family(send)), None)
+            if recv is not None and recv.tag != send.tag and not send.enqueued:  # NCCL knows no tags
+                left = [r for r in left if r is not recv]
+                found.append((send, recv))
+        return tuple(found)
+
+    @cached_property
     def meetings(self) -> tuple[Meeting, ...]:
         """Collectives, in the order in which their first rank came."""
         found: dict[tuple[tuple[int, ...], str, int], list[Op]] = {}

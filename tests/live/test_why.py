@@ -87,6 +87,39 @@ HANGS = {
         "Ranks 1, 2 are missing: they finished the cell, while rank 0 waited N s in all_reduce (line 4); rank 0 had "
         "not waited for the handle of all_reduce (line 3).",
     ),
+    "a result is gathered by one rank": (
+        "from torch.distributed.tensor import DTensor, Shard, init_device_mesh\n"
+        "d = DTensor.from_local(torch.ones(1), init_device_mesh('cpu', (3,)), [Shard(0)])\n"
+        "if rank == 0: d.full_tensor()",
+        "ranks 1, 2 are missing: they finished the cell, while rank 0 waits in full_tensor (line 3)",
+        "Ranks 1, 2 are missing: they finished the cell, while rank 0 waits in full_tensor (line 3).",
+    ),
+    "sub-groups cross": (
+        "from torch.distributed._functional_collectives import all_reduce\n"
+        "g, h = dist.new_group([0, 1]), dist.new_group([1, 2])\n"
+        "if rank < 2:\n    y = all_reduce(torch.ones(1), 'sum', h if rank else g)\n    print(y)",
+        "rank 2 is missing: it finished the cell, while rank 0 waits in funcol.all_reduce among ranks 0, 1 (line 4) "
+        "and rank 1 waits in funcol.all_reduce among ranks 1, 2 (line 4)",
+        "Rank 2 is missing: it finished the cell, while rank 0 waits in funcol.all_reduce among ranks 0, 1 (line 4) "
+        "and rank 1 waits in funcol.all_reduce among ranks 1, 2 (line 4).",
+    ),
+    "tags differ": (
+        "t = torch.ones(1)\nif rank == 0: dist.send(t, 1, tag=1)\nif rank == 1: dist.recv(t, 0, tag=2)",
+        "rank 0 sends to rank 1 with tag 1, and rank 1 receives from rank 0 with tag 2: rank 0 waits in send (line 2) "
+        "and rank 1 waits in recv (line 3)",
+        "Rank 0 sends to rank 1 with tag 1, and rank 1 receives from rank 0 with tag 2: rank 0 waited N s in send "
+        "(line 2) and rank 1 waited N s in recv (line 3).",
+    ),
+    "tags of a batch differ": (
+        "P, t = dist.P2POp, torch.ones(1)\n"
+        "if rank < 2:\n    other = 1 - rank\n"
+        "    batch = [P(dist.isend, t, other, tag=rank), P(dist.irecv, torch.ones(1), other, tag=rank)]\n"
+        "    for work in dist.batch_isend_irecv(batch): work.wait()",
+        "rank 0 sends to rank 1 with tag 0, and rank 1 receives from rank 0 with tag 1; rank 1 sends to rank 0 with "
+        "tag 1, and rank 0 receives from rank 1 with tag 0: ranks 0, 1 wait for the handle of isend (line 5)",
+        "Rank 0 sends to rank 1 with tag 0, and rank 1 receives from rank 0 with tag 1; rank 1 sends to rank 0 with "
+        "tag 1, and rank 0 receives from rank 1 with tag 0: ranks 0, 1 waited N s for the handle of isend (line 5).",
+    ),
     "a rank waits behind another": (
         "if rank == 0: dist.barrier()\nif rank == 1: dist.recv(torch.ones(1), 2)",
         "rank 2 is missing: it finished the cell, while rank 0 waits in barrier (line 1) and rank 1 waits in recv "
@@ -157,6 +190,20 @@ def test_an_exception_on_one_rank_is_why_the_others_waited(lab):
     why = lab.why()
     assert told(why.why) == "Rank 1 raised ZeroDivisionError (line 4), while ranks 0, 2 waited N s in barrier (line 5)."
     assert "----> 2     return 1 / a" in why.stacks[1]
+
+
+def test_what_a_rank_raises_since_it_was_freed_is_no_cause(lab):
+    code = "try:\n    if rank != 1: dist.barrier()\nexcept RuntimeError:\n    raise ValueError('no barrier')"
+    with pytest.raises(StuckError, match=r"^rank 1 is missing: it finished the cell, while ranks 0, 2 wait in barrier"):
+        lab.run(code)
+
+
+def test_a_rank_that_died_is_why_a_functional_collective_failed(lab):
+    with pytest.raises(CellError, match=r"^rank 1 died \(SIGKILL\)$"):
+        lab.run(
+            "import os, signal\nfrom torch.distributed._functional_collectives import all_reduce\n"
+            "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nall_reduce(torch.ones(1), 'sum', dist.group.WORLD) + 1"
+        )
 
 
 def test_an_exception_on_all_ranks_made_nobody_wait(lab):

@@ -42,6 +42,44 @@ def test_a_rank_behind_a_cycle_waits_and_is_not_of_it():
     )
 
 
+def test_a_receive_takes_the_message_with_its_tag_and_of_those_that_are_left_the_tags_are_told():
+    sender = Told(2).send(1, tag=1).send(1, tag=2, **CUT)
+    taker = Told(2).recv(0, tag=1).recv(0, tag=4, **CUT)
+    assert why(stuck([sender, taker], {0: "send", 1: "recv"}, {})) == (
+        "rank 0 sends to rank 1 with tag 2, and rank 1 receives from rank 0 with tag 4: rank 0 waits in send (line 2) "
+        "and rank 1 waits in recv (line 2)"
+    )
+
+
+def test_tags_that_differ_are_told_of_a_receive_from_any_rank_and_beside_another_cycle():
+    ranks = [Told(4).send(1, tag=1, **CUT), Told(4).recv(None, tag=2, **CUT)]
+    ranks += [Told(4).send(3, **CUT), Told(4).send(2, **CUT)]
+    assert why(stuck(ranks, {0: "send", 1: "recv", 2: "send", 3: "send"}, {})) == (
+        "rank 0 sends to rank 1 with tag 1, and rank 1 receives from any rank with tag 2; "
+        "ranks 2, 3 wait for one another in a cycle, 2 → 3 → 2: "
+        "ranks 0, 2, 3 wait in send (line 2) and rank 1 waits in recv from any rank (line 2)"
+    )
+
+
+def test_tags_are_no_cause_where_the_right_message_may_come_behind_a_collective():
+    early = Told(2).send(1, tag=1, asynchronous=True).meet("barrier", **CUT)
+    late = Told(2).recv(0, tag=2, **CUT)
+    assert "wait for one another in a cycle, 0 → 1 → 0" in why(stuck([early, late], {0: "barrier", 1: "recv"}, {}))
+
+
+@pytest.mark.parametrize("instead", ["raised ZeroDivisionError", "went on computing (line 4)", "died (SIGKILL)"])
+def test_tags_are_no_cause_where_a_rank_did_not_come_to_its_end(instead):
+    early, late = Told(2).send(1, tag=1, asynchronous=True), Told(2).recv(0, tag=2, **CUT)
+    assert why(stuck([early, late], {1: "recv"}, {0: instead})).startswith(f"rank 0 {instead}, while rank 1 waits")
+
+
+def test_of_many_tags_that_differ_the_first_are_told():
+    ring = [Told(5).send((r + 1) % 5, tag=r, **CUT).recv((r - 1) % 5, tag=r, **CUT) for r in range(5)]
+    assert "with tag 3; tags differ in 2 more pairs: ranks 0–4 wait in" in why(
+        stuck(ring, dict.fromkeys(range(5), "recv"), {})
+    )
+
+
 def test_of_a_broadcast_only_its_root_is_missing():
     ranks = [Told(3).meet("broadcast", peer=1, **CUT), Told(3), Told(3)]
     story = stuck(ranks, {0: "broadcast"}, dict.fromkeys((1, 2), "finished the cell without it"))
