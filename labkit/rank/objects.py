@@ -32,8 +32,7 @@ def pack(x: Any, group: Any = None) -> Parcel:
     """One value: a tensor as it is, a Python object as a tensor of its bytes."""
     if not isinstance(x, torch.Tensor):
         return _pickled([x], type(x).__name__, group)
-    dense = x.layout == torch.strided
-    return Parcel("tensor", (x,), "tensor", "" if dense else "the tensor is sparse. Pass x.to_dense().")
+    return Parcel("tensor", (x,), "tensor", _complaint(x))
 
 
 def pack_chunks(xs: Any, n: int, group: Any = None) -> Parcel:
@@ -94,6 +93,15 @@ def loads(data: bytes) -> Any:
         return pickle.loads(data)
     except (AttributeError, ImportError) as error:
         raise LabError(f"{error}. Define it on every rank before it is sent.") from error
+
+
+def _complaint(x: torch.Tensor) -> str:
+    """What keeps a tensor from being sent as it lies in memory."""
+    if x.layout != torch.strided:
+        return "the tensor is sparse. Pass x.to_dense()."
+    if x.is_quantized:
+        return "the tensor is quantized. Pass x.dequantize()."
+    return "the tensor is the conjugate of another one. Pass x.resolve_conj()." if x.is_conj() else ""
 
 
 def _pickled(xs: Any, what: str, group: Any) -> Parcel:

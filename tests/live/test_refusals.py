@@ -46,6 +46,12 @@ def three():
         ("comms.all_reduce(torch.ones(1, requires_grad=True), 'max')", "carries no gradient"),
         ("comms.all_reduce(torch.ones(1, device='meta'))", "is on meta"),
         ("comms.all_reduce(torch.ones(1).to_sparse())", "sparse"),
+        ("comms.broadcast(torch.ones(2, dtype=torch.complex64).conj())", r"x\.resolve_conj\(\)"),
+        (
+            "import warnings\nwith warnings.catch_warnings(action='ignore'):\n"
+            "    x = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)\ncomms.broadcast(x)",
+            r"x\.dequantize\(\)",
+        ),
         ("comms.reduce(torch.ones(4), dst=3)", "dst=3 is no rank"),
         ("comms.reduce(torch.ones(4), dst=rank)", "disagree on the call"),
         ("comms.broadcast(torch.ones(4), src='0')", "src='0' is no rank"),
