@@ -19,6 +19,8 @@ FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\(SequenceNumber=\d+,? ?OpType=(\w+)(?:, TensorShape=(\[[^]]*\]), TensorDtypes=(\w+))?"
     r".*?(?=, but Rank|\.?\s*Collectives differ|$)"
 )
+# What a DataLoader puts before an error of its worker's. A LabError says all in its message.
+PASSED_ON = re.compile(rf"^Caught {LabError.__name__} in .*\n[\w.]*{LabError.__name__}: ", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def shorten(evalue: str) -> str:
     >>> shorten("[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
     'Connection closed by peer'
     """
-    text = ANSI.sub("", evalue)
+    text = PASSED_ON.sub("", ANSI.sub("", evalue))
     text = re.split(
         r"\.?\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in |"
         r"\s*Search for `cuda|\s*CUDA kernel errors might be ",

@@ -27,6 +27,7 @@ from labkit.errors import LabError
 from labkit.rank import (
     anysource,
     awaiting,
+    children,
     comms,
     describe,
     ended,
@@ -140,6 +141,7 @@ def prepare(
     add_newest()
     anysource.install()
     awaiting.install(shell())
+    children.install(shell())
     recorder.install(shell())
     ended.install(shell())
     (guard.on if guarded else guard.off)()

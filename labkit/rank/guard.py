@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.errors import MismatchError
+from labkit.errors import LabError, MismatchError
 from labkit.rank import membership
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
@@ -51,6 +51,7 @@ _beside: str | None = None  # a file beside which boards go; "": into the group'
 _library: torch.library.Library | None = None
 _wanted = False
 _refused: tuple[type[Exception], str] | None = None  # the first call that this rank was refused in its cell
+_forbidden = ""  # why nothing may be called
 
 
 def install() -> None:
@@ -236,6 +237,14 @@ def on() -> None:
         _library = library
 
 
+def forbid(why: str) -> None:
+    """Refuse every collective from now on, in a process that has taken over the rank's groups without their threads."""
+    global _forbidden
+    _forbidden = why
+    _groups.clear()  # the boards are the rank's
+    on()
+
+
 def resume() -> None:
     """Compare, if that is wanted: a Stop may have come just as `paused` took the guard out."""
     if _wanted:
@@ -251,7 +260,7 @@ def off() -> None:
 
 def _take_out() -> None:
     global _library
-    if _library is not None:
+    if _library is not None and not _forbidden:
         _library._destroy()
         _library = None
 
@@ -273,6 +282,8 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
     at, describe = names.index("process_group"), CALLS[name]
 
     def compare(keys: Any, *args: Any) -> Any:
+        if _forbidden:
+            raise LabError(_forbidden)
         group = dist.ProcessGroup.unbox(args[at])
         guarded = _groups.get(group.group_name)
         if guarded is None:

@@ -143,6 +143,11 @@ def _put(ours: bool) -> None:
         setattr(place, name, wrapper if ours else function)
 
 
+def stay() -> None:
+    """Swap no functions any more: in a forked process what stands in their places now is to stay there."""
+    _wrapped.clear()
+
+
 def begin(info: Any = None) -> None:
     """A cell starts: forget the last one."""
     global _cell
