@@ -48,15 +48,19 @@ CELLS = {
 }
 
 
-def _cell(ends: str, code: str) -> Fault:
+def cell(ends: str, code: str, named: str = "") -> Fault:
+    """The fault that is this cell; `named` must be in the error as which it ends."""
+
     def run(learner: Learner, draw: Random) -> None:
         r = draw.randrange(learner.n)
-        learner.px(code.format(r=r, q=(r + 1) % learner.n, first=draw.choice(["send", "recv"])), ends)
+        chosen = {"r": r, "q": (r + 1) % learner.n, "first": draw.choice(["send", "recv"])}
+        error = learner.px(code.format(**chosen), ends).error
+        assert named.format(**chosen) in error, f"{named.format(**chosen)} is not named: {error}"
 
     return run
 
 
-FAULTS |= {name: _cell(*cell) for name, cell in CELLS.items()}
+FAULTS |= {name: cell(*one) for name, one in CELLS.items()}
 
 
 MISFITS = {
@@ -101,13 +105,6 @@ def _(learner: Learner, draw: Random) -> None:
     learner.cell(f"%%px --noblock\nimport time\ntime.sleep(0.2)\nif rank != {r} or not {hangs}: dist.barrier()", "")
     learner.cell("lab.why()", "")
     learner.cell("%pxresult", STUCK if hangs else "")
-
-
-@fault("an asynchronous call that nobody waits for")
-def _(learner: Learner, draw: Random) -> None:
-    r = draw.randrange(learner.n)
-    learner.px(f"if rank != {r}: work = dist.all_reduce(torch.ones(1), async_op=True)", "")
-    learner.cell("lab.heal()", "")
 
 
 @fault("a rank leaves the group")

@@ -1,10 +1,14 @@
-"""The faults of the chaos soak by name: Stop, signals, what is done to the lab as a whole; cells: `chaos_cells`."""
+"""The faults of the chaos soak by name: Stop, signals, what is done to the lab as a whole.
+
+Those that are cells: `chaos_cells`, `chaos_library`.
+"""
 
 from __future__ import annotations
 
 from random import Random
 from signal import SIGCONT, SIGSTOP
 
+import chaos_library  # noqa: F401  # which enters its faults
 from chaos_cells import CELL, CELLS, FAULTS, STOPPED, STUCK, fault
 from chaos_lab import Learner
 

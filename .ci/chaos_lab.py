@@ -29,7 +29,7 @@ KEPT = """
 group = dist.new_group(list(range(world_size)))
 dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
 dist.destroy_process_group(group)
-g = old = work = sent = group = long = None
+g = old = work = sent = group = long = net = None
 import gc; _ = gc.collect()
 """
 COUNTED = f"""
