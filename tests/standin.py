@@ -32,11 +32,16 @@ from torch.distributed import distributed_c10d
 
 from labkit.rank import group, recorder
 
+ABORTED = (  # what a call of NCCL's says that was aborted while it set up
+    "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, internal error - please report this issue to the NCCL "
+    "developers, NCCL version 2.28.9\nncclInternalError: Internal check failed.\nLast error:\n"
+)
 HELLO = struct.Struct("II")  # who connects, and whether for a pair rather than for the ring
 libc = ctypes.CDLL(None)
 _gate = ctypes.create_string_buffer(64)  # all zeros: a lock of pthread's that nobody holds; the stream's in its calls
 _stream: queue.SimpleQueue[tuple[Standin, Callable[[], None], dict[str, Any]]] = queue.SimpleQueue()
 broken = False  # this process can join no group any more
+sets_up = False  # an all-reduce waits for the other ranks in the call itself, as NCCL's first one, and fails there
 _shut, _turn = threading.Event(), threading.Lock()
 _entries: list[dict[str, Any]] = []  # the flight recorder's
 
@@ -75,6 +80,8 @@ class Standin(dist.ProcessGroup):
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Enqueued:
+        if sets_up:
+            self._set_up()
         return self._enqueue("all_reduce", tensors[0], lambda: self._around(tensors[0]))
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Enqueued:
@@ -126,6 +133,12 @@ class Standin(dist.ProcessGroup):
             _stream.put((self, carry_out, entry))
         _shut.wait()
         return Enqueued()
+
+    def _set_up(self) -> None:
+        try:
+            self.gloo.barrier().wait()
+        except RuntimeError:
+            raise dist.DistBackendError(f"NCCL error in: {ABORTED}") from None
 
     def _around(self, tensor: torch.Tensor) -> None:
         to, of = self._to((self.me + 1) % self.n, 0), self._from((self.me - 1) % self.n, 0)

@@ -75,6 +75,7 @@ class Story(Graph):
         if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
             ops = [op for op in self.record.ops[rank] if self._is_open(op)]
         if not ops or where["op"] == "backward":  # what DDP does in there is none of the learner's calls
+            ops = ops or [op for op in self.record.ops[rank] if op.witnessed and self._is_open(op)]
             whom = self._of(ops).whom if ops else self._not_made(rank) if where["op"] == "new_group" else ()
             place = Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place
             return Waiting(where["op"], place, whom, seen=where.get("seen", ""))
@@ -238,8 +239,11 @@ class Story(Graph):
         return absent & needs or absent or {r for r, called in came.items() if called != op.op}
 
     def _is_open(self, op: Op) -> bool:
-        """Whether an asynchronous call cannot have been done, because another rank did not take its part."""
-        if not op.asynchronous or op.waited or op.there is not None:
+        """Whether an asynchronous call cannot have been done, because another rank did not take its part.
+
+        Of one that only the process group has noted nobody knows whether it was asynchronous, nor when it was done.
+        """
+        if not (op.asynchronous or op.witnessed) or op.waited or op.there is not None:
             return False
         return bool(self._whom(op)) if op.kind == "collective" else id(op) in self._alone
 

@@ -216,7 +216,10 @@ def _entries(*recorders: str, active: bool = False, frames: bool = True) -> list
 def _noted(entry: dict[str, Any], entered: float, mixed: Collection[str]) -> Noted:
     backend, _, op = entry["profiling_name"].partition(":")
     frames = entry.get("frames", [])
-    functional = next((f["name"] for f in frames if f["filename"].endswith(FUNCTIONAL)), "")
+    behind = (f["name"] for f in frames if f["filename"].endswith(FUNCTIONAL))
+    functional = next(
+        (name for name in behind if not name.startswith("_")), ""
+    )  # a result that is awaited as it is used
     side = "output" if op == "scatter" else "input"  # the tensor that dist.scatter tells its size by
     sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
     types = [getattr(torch, f"{name}Tensor").dtype for name in dtypes if hasattr(torch, f"{name}Tensor")]

@@ -78,6 +78,19 @@ def test_a_sub_group_that_waits_is_named_with_its_ranks(lab):
     sums(lab)
 
 
+def test_a_call_that_fails_as_it_is_aborted_is_no_cause(lab):
+    lab.run("standin.sets_up = True")
+    try:
+        with pytest.raises(StuckError) as stuck:
+            lab.run("if rank != 2: dist.all_reduce(x.clone())")
+    finally:
+        lab.run("standin.sets_up = False")
+    assert (
+        str(stuck.value) == "rank 2 is missing: it finished the cell, while ranks 0, 1, 3 wait in all_reduce (line 1)"
+    )
+    sums(lab)
+
+
 def test_gloos_part_of_the_same_group_is_freed_as_ever(lab):
     with pytest.raises(StuckError, match=r"rank 1 is missing.*ranks 0, 2, 3 wait in barrier"):
         lab.run("if rank != 1: dist.barrier()")

@@ -92,6 +92,13 @@ def told(outcome):
     return [str(c) for c in causes], consequences
 
 
+def test_what_nccl_says_of_a_failure_is_told_without_its_sources_and_an_empty_last_error():
+    failed = "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, internal error, NCCL version 2.28.9\n"
+    check = "ncclInternalError: Internal check failed."
+    assert shorten(f"{failed}{check}\nLast error:\n") == f"NCCL error: internal error, NCCL version 2.28.9\n{check}"
+    assert shorten(f"{failed}{check}\nLast error:\nout of memory\n").endswith("\nLast error:\nout of memory")
+
+
 def test_the_rank_that_failed_is_the_cause_and_those_that_waited_for_it_are_not():
     outcome = ended(
         (0, "RuntimeError", PEER, "operation", 8),
