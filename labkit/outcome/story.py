@@ -70,27 +70,20 @@ class Story(Graph):
         where = outcome.waiting[rank]
         if where.get("seen"):
             ops = self._enqueued(rank, where["line"])
-        if not ops and where.get("below"):  # in torch's own code: its group alone has noted what that has begun
-            return self._in_torch(rank, where)
         if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
-            ops = [op for op in self.record.ops[rank] if self._is_open(op)]
-        if not ops or where["op"] == "backward":  # what DDP does in there is none of the learner's calls
-            ops = ops or [op for op in self.record.ops[rank] if op.witnessed and self._is_open(op)]
-            whom = self._of(ops).whom if ops else self._not_made(rank) if where["op"] == "new_group" else ()
+            ops = [op for op in self.record.ops[rank] if op.asynchronous and self._is_open(op)]
+        if not ops or where["op"] == "backward":  # what torch's own code does in there is none of the learner's calls
             place = Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place
-            return Waiting(where["op"], place, whom, seen=where.get("seen", ""))
+            found = self._of(ops) if ops or (ops := self._noted(rank)) else Waiting("")
+            call = ops[0].name if ops and where["op"] == "wait" else where["op"]
+            whom = self._not_made(rank) if call == "new_group" else found.whom
+            return replace(found, call=call, place=place, whom=whom, handle=False, seen=where.get("seen", ""))
         found = replace(self._of(ops), seen=where.get("seen", ""))
         return found if found.place or not where["line"] else replace(found, place=f"line {where['line']}")
 
-    def _in_torch(self, rank: int, where: dict[str, Any]) -> Waiting:
-        """Where a rank waits that torch's own code holds up, and for whom."""
-        place = Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place
-        ops = self._begun(rank)
-        return replace(self._of(ops) if ops else Waiting(""), call=where["op"], place=place, handle=False)
-
-    def _begun(self, rank: int) -> list[Op]:
-        """What holds up a rank in torch's own code: the first collective that lacks another rank, or the last one."""
-        ops = [op for op in self.record.ops[rank] if op.kind == "collective"]
+    def _noted(self, rank: int) -> list[Op]:
+        """What a rank waits in, of what its group alone has noted: the first call that another rank has not come to."""
+        ops = [op for op in self.record.ops[rank] if op.witnessed]
         return [next((op for op in ops if self._whom(op)), ops[-1])] if ops else []
 
     def _enqueued(self, rank: int, line: int | None) -> list[Op]:
@@ -194,10 +187,10 @@ class Story(Graph):
         w = self.waiting.get(rank)
         if w is not None and w.seen and self.outcome is not None:
             return self._enqueued(rank, self.outcome.waiting[rank]["line"])
-        if self.outcome is not None and self.outcome.waiting.get(rank, {}).get("below"):
-            return self._begun(rank)
         ops = _unfinished(self.record, rank)
-        return ops if ops or w is None or not w.handle else [op for op in self.record.ops[rank] if self._is_open(op)]
+        if ops or w is None:
+            return ops
+        return [op for op in self.record.ops[rank] if self._is_open(op)] if w.handle else self._noted(rank)
 
     @cached_property
     def handles(self) -> list[Handle]:
@@ -239,11 +232,8 @@ class Story(Graph):
         return absent & needs or absent or {r for r, called in came.items() if called != op.op}
 
     def _is_open(self, op: Op) -> bool:
-        """Whether an asynchronous call cannot have been done, because another rank did not take its part.
-
-        Of one that only the process group has noted nobody knows whether it was asynchronous, nor when it was done.
-        """
-        if not (op.asynchronous or op.witnessed) or op.waited or op.there is not None:
+        """Whether an asynchronous call cannot have been done, because another rank did not take its part."""
+        if not op.asynchronous or op.waited or op.there is not None:
             return False
         return bool(self._whom(op)) if op.kind == "collective" else id(op) in self._alone
 

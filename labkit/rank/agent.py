@@ -54,7 +54,6 @@ from labkit.theory.samples import Timing
 
 RESTS = 0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `run.LOOK_EVERY`
 MAIN = threading.main_thread().ident or 0
-AT_RESULT = ("wait", "wait_tensor", "unwrap", "trigger_wait")  # names in torch for a wait for what was begun before
 
 
 def attach() -> None:
@@ -263,9 +262,8 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
         op = "wait"
     if op is None and frames.in_backward(stack[0]) and gloo.sleeps(thread):  # C++ waits for another rank
         op = "backward"
-    if op in (None, "backward", *AT_RESULT) and gloo.holds_up(thread) and frames.calls_torch(stack[0]):
-        did["below"] = True
-        op = op if op == "backward" else frames.machinery(between) or witness.newest()
+    if op is None and frames.calls_torch(stack[0]) and gloo.holds_up(thread):
+        op = frames.machinery(between) or witness.newest()
     learners = frames.learners(stack) if op is None and cells else []
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 

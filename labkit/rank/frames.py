@@ -40,7 +40,7 @@ OWN = str(Path(__file__).parent) + os.sep  # what runs on a rank without being a
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, f"{TORCH}_functional_collectives.py")  # what communicates, not what only uses it
 DTENSOR = f"{TORCH}tensor/_api.py"  # its functions call those in their turn, and what a learner called is `full_tensor`
-AWAITING = ("trigger_wait", "unwrap", "wait_tensor")  # a functional collective's result, as `wait` does a handle's
+RESULTS = ("trigger_wait", "unwrap", "wait_tensor")  # a functional collective's result, as `wait` does a handle's
 COMMS = (_of("comms"), _of("p2p"))
 BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
@@ -273,7 +273,7 @@ def named(places: Iterable[tuple[str, str]]) -> str | None:
             return None
         if not name.startswith(("_", "<")) and name != "wrapper":  # that one logs a call and passes it on
             if file in CALLS:
-                called = "wait" if name in AWAITING else name
+                called = "wait" if name in RESULTS else name
             elif file == DTENSOR and called:
                 called = name
             elif file in COMMS:
