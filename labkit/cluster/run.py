@@ -298,7 +298,7 @@ class Running:
                     continue
             r.at = end["at"] + moment.apart(end["clock"], here)
             freed = r.at > self.freed and (end["raised"] == "operation" or r.rank in outcome.waiting)
-            r.raised = "lab" if freed else end["raised"]
+            r.raised, r.forgotten = "lab" if freed else end["raised"], end["forgotten"]
 
 
 def run(

@@ -26,6 +26,7 @@ class RankOutcome:
     traceback: str = ""
     raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
     at: float = 0.0  # when: a `moment` of the notebook's clock
+    forgotten: str = ""  # what was used in vain, since its process group is gone: "DeviceMesh"
     groups: dict[str, Any] = field(default_factory=dict)  # `labkit.rank.agent.groups`, where the cell ended well
 
     @property

@@ -19,12 +19,9 @@ from labkit.words import alike, count, listed, ranks
 # itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.
 ITSELF = re.compile(r"destination rank should not be the same as the rank|Pair is not connected")
 CHOOSE = "no rank can send to itself or receive from itself: choose a different rank, or copy the tensor with x.clone()"
-# What torch says of a process group that it has forgotten: the lab joins a new one when it heals. A KeyError names the
-# group and nothing else; "… is not part of group <…>" is said of one that lives.
-GROUP = r"<\S*ProcessGroup object at \S+>"
-FORGOTTEN = re.compile(rf"^{GROUP}$|{GROUP} is not registered|^Invalid process group specified")
 AGAIN = "this process group is gone: run the cell that made it with dist.new_group again"
 EVERY = "make each call on every rank of its group, in the same cell"
+GONE = "the process group of this {} is gone: run the cell that made it again"
 WAS = "<was>"  # stands for "was" or "were" until it is known of how many ranks
 
 
@@ -43,8 +40,7 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
     if causes:
         cause = causes[0]
         itself = any(ITSELF.search(error.evalue) for error in outcome.errors.values())
-        forgotten = any(FORGOTTEN.search(error.evalue) for error in outcome.errors.values())
-        notes = [*map(str, causes[1:]), *deaths, *[CHOOSE] * itself, *[AGAIN] * forgotten, *waited(outcome)]
+        notes = [*map(str, causes[1:]), *deaths, *[CHOOSE] * itself, *forgotten(outcome), *waited(outcome)]
         notes += together(read(logs), outcome)
         return CellError(str(cause), text.trim(cause.traceback), notes)
     if deaths:
@@ -73,6 +69,12 @@ def _left_open(behind: Behind, record: Record) -> str:
     many = alike({r: f"begun {count(n, 'collective')}" for r, n in behind.begun.items()})
     calls = listed([f"{ranks(rs)} {_have(rs)} {what}" for what, rs in many.items()])
     return f"{calls} of one group, and the cell is over: {EVERY}"
+
+
+def forgotten(outcome: Outcome) -> list[str]:
+    """What to do about something whose process group is gone: the lab joins a new one when it heals."""
+    used = dict.fromkeys(error.forgotten for error in outcome.errors.values() if error.forgotten)
+    return [AGAIN if what == "ProcessGroup" else GONE.format(what) for what in used]
 
 
 def _deaths(outcome: Outcome) -> str:

@@ -19,14 +19,16 @@ from torch import futures
 from torch.nn.parallel import distributed as ddp
 
 from labkit import moment
-from labkit.rank import frames, group, importing, output, store
+from labkit.rank import frames, gone, group, importing, output, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
 TURN = 1.0  # seconds within which the lab has broken off every rank
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
-NOTHING: dict[str, Any] = {"request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None}
+NOTHING: dict[str, Any] = {
+    "request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None, "forgotten": "",
+}  # fmt: skip
 
 _last = NOTHING
 _group = 0.0  # when the group was joined in which that happened
@@ -86,13 +88,14 @@ def last() -> dict[str, Any]:
 
 
 def of(error: BaseException) -> dict[str, Any]:
-    """What is known of an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op` and `line`.
+    """What is known of an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op`, `line`, …
 
     `at` is when it was caught, a `moment` of the `clock`: one for all ranks of a host. `op` is the operation of
     torch.distributed or comms that it came out of, `line` the line of the cell that led there. `raised` is
     - "operation" where an operation between ranks failed under way: a connection went down, nobody came in time;
     - "lab" where the lab had broken the group off before, or interrupted the cell;
     - "learner" for everything else, torch's complaint about a wrong argument as well.
+    `forgotten` is what was used whose process group is gone, see `labkit.rank.gone`.
     """
     at = moment.now()
     below = _frames(error.__traceback__)
@@ -108,6 +111,7 @@ def of(error: BaseException) -> dict[str, Any]:
         "raised": _raised(error),
         "op": op,
         "line": below[cells[0]][1] if cells else None,
+        "forgotten": gone.used(error, called),
     }
 
 

@@ -299,6 +299,42 @@ def test_a_sub_group_that_went_with_the_old_group_is_called_gone(lab, call):
     assert error.notes == []
 
 
+MADE = """
+import torch.distributed._functional_collectives as funcol
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+x = torch.ones(4, 2)
+mesh = dist.DeviceMesh.from_group(dist.new_group([0, 1, 2]), "cpu")
+t = distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])
+net, layer = DDP(torch.nn.BatchNorm1d(2)), torch.nn.Linear(2, 2)
+loss = net(x).sum()
+optimizer = ZeroRedundancyOptimizer(layer.parameters(), torch.optim.SGD, lr=0.1)
+layer(x).sum().backward()
+"""
+USED = {
+    "net(x)": "DistributedDataParallel",
+    "loss.backward()": "call",
+    "optimizer.step()": "ZeroRedundancyOptimizer",
+    "t.full_tensor()": "DTensor",
+    "mesh.get_local_rank()": "DeviceMesh",
+    "DDP(layer, device_mesh=mesh)": "DeviceMesh",
+    "funcol.all_reduce(x, 'sum', mesh)": "call",
+    "1 / 0": "",
+    "torch.nn.Linear(3, 3)(x)": "",
+}
+
+
+def test_what_was_made_with_a_group_that_is_gone_is_to_be_made_again(lab):
+    lab.run(MADE)
+    ended(lab, "if rank: dist.barrier()", StuckError)
+    notes = {code: ended(lab, code).notes for code in USED}
+    gone = "the process group of this {} is gone: run the cell that made it again"
+    assert notes == {code: [gone.format(what)] if what else [] for code, what in USED.items()}
+    lab.run(MADE + "net(x).sum().backward()\noptimizer.step()\nt.full_tensor()\nfuncol.all_reduce(x, 'sum', mesh)")
+
+
 def test_a_sub_group_that_lives_is_not_called_gone_where_a_rank_is_not_in_it(lab):
     lab.run("team = dist.new_group([1, 2])\nx = torch.ones(1)")
     error = ended(lab, "if rank: dist.broadcast(x, src=0, group=team)")

@@ -1,0 +1,50 @@
+"""What a failed call has used whose process group is gone: the lab joins a new one when it heals, and torch forgets all
+that were made in the old one.
+
+What torch raises then depends on the call; what the frames of torch hold does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from labkit.rank import frames, group
+
+CLOSED = "Connection closed by peer"  # what Gloo says of a group whose sockets are shut
+
+
+def used(error: BaseException, called: Sequence[FrameType]) -> str:
+    """Name the type of what was used, "DTensor"; "call" where that has no name, "" where nothing is gone.
+
+    `called` are the frames that the error came through below the learner's cell, outermost first. Where C++ alone
+    holds the group, as in a backward pass, a connection is down, and none of a group that lives.
+    """
+    theirs = [f for f in called if not (frames.is_learners(f) or f.f_code.co_filename.startswith(frames.OWN))]
+    held = [value for f in theirs for value in list(f.f_locals.values())]
+    held += [value for one in held for value in list(getattr(one, "__dict__", {}).values())]
+    found = next(filter(_is_gone, held), None)
+    if found is None:
+        names = [f.f_locals.get("group") for f in theirs if f.f_code.co_filename == frames.FUNCTIONAL]
+        closed = isinstance(error, RuntimeError) and CLOSED in str(error) and group.broken() is False
+        return "call" if closed or not _are_known(name for name in names if isinstance(name, str)) else ""
+    first = theirs[0].f_code
+    whose = theirs[0].f_locals.get("self") if "." in first.co_qualname and first.co_name != "__init__" else None
+    kind = dist.ProcessGroup if isinstance(found, dist.ProcessGroup) else type(found)
+    return (kind if whose is None else type(whose)).__name__
+
+
+def _is_gone(value: Any) -> bool:
+    """Whether this is a process group that torch has forgotten, or a mesh that has one."""
+    if isinstance(value, dist.ProcessGroup):
+        return value not in distributed_c10d._world.pg_map
+    return isinstance(value, dist.DeviceMesh) and not _are_known(getattr(value, "_dim_group_names", ()))
+
+
+def _are_known(names: Iterable[str]) -> bool:
+    """Whether torch has groups of these names."""
+    return set(names) <= set(distributed_c10d._world.pg_names.values())
