@@ -24,9 +24,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import distributed as ddp
 
 from labkit.errors import LabError, MismatchError
-from labkit.rank import membership
+from labkit.rank import membership, models
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.rank.strides import spoiled
@@ -44,6 +45,7 @@ class Guarded:
     board: FileBoard | StoreBoard
     place: Place
     made: int = 0  # calls of mine
+    models: int = 0  # that I gave DistributedDataParallel
 
 
 _groups: dict[str, Guarded] = {}  # by the group's name
@@ -59,6 +61,8 @@ def install() -> None:
     make_group = distributed_c10d._new_process_group_helper
     if not hasattr(make_group, "guarded"):
         distributed_c10d._new_process_group_helper = _guarding(make_group)
+        verify = ddp._verify_param_shape_across_processes
+        ddp._verify_param_shape_across_processes = models.comparing(verify, _compare_models)
         dist.ProcessGroup.split_group = _guarding_splits(dist.ProcessGroup.split_group)  # type: ignore[method-assign]
 
 
@@ -179,6 +183,18 @@ def _ours() -> bool:
     if _beside is None:
         return False
     return not dist.is_initialized() or distributed_c10d._get_default_group().group_name in _groups
+
+
+def _compare_models(group: Any, states: models.States) -> None:
+    """Raise where another rank of a guarded group has given DistributedDataParallel another model."""
+    guarded = (
+        _groups.get(group.group_name) if _library is not None and group in distributed_c10d._world.pg_map else None
+    )
+    if guarded is not None:
+        guarded.models += 1
+        store, (me, members) = distributed_c10d._world.pg_map[group][1], (guarded.place.me, guarded.place.members)
+        with contextlib.suppress(*GONE):
+            models.compare(store, f"{group.group_name}/{guarded.models}", me, list(members), states)
 
 
 def _new_board(store: dist.Store, n: int) -> tuple[FileBoard | StoreBoard, str]:

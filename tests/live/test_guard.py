@@ -149,6 +149,62 @@ def test_a_bucket_of_ddp_does_not_meet_another_call(lab):
     )
 
 
+MODELS = """
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+class Heads(nn.Module):
+    def __init__(self, *names):
+        super().__init__()
+        for name in names: setattr(self, name, nn.Linear(2, 2))
+"""
+# What a rank gives DDP, and in what its model is found to differ.
+UNLIKE = {
+    "nn.Linear(4, 2 if rank else 3)": "parameter weight is float32[3, 4] on rank 0 and float32[2, 4] on ranks 1, 2",
+    "nn.Sequential(*(nn.Linear(2, 2) for _ in range(1 + (rank == 1))))": (
+        "parameter 1.weight is missing on ranks 0, 2 and float32[2, 2] on rank 1"
+    ),
+    "nn.Linear(2, 2, bias=rank != 2)": "parameter bias is float32[2] on ranks 0, 1 and missing on rank 2",
+    "nn.Linear(2, 2, dtype=torch.double if rank == 2 else None)": (
+        "parameter weight is float32[2, 2] on ranks 0, 1 and float64[2, 2] on rank 2"
+    ),
+    "nn.BatchNorm1d(2, track_running_stats=rank > 0)": (
+        "buffer running_mean is missing on rank 0 and float32[2] on ranks 1, 2"
+    ),
+    "nn.Linear(2, 2).requires_grad_() if rank else nn.Sequential(nn.Linear(2, 2))": (
+        "parameter 0.weight is float32[2, 2] on rank 0 and missing on ranks 1, 2"
+    ),
+    "Heads(*('ab' if rank else 'ba'))": "first comes parameter b.weight on rank 0 and parameter a.weight on ranks 1, 2",
+    "nn.Linear(2 + rank, 2)": (
+        "parameter weight is float32[2, 2] on rank 0, float32[2, 3] on rank 1 and float32[2, 4] on rank 2"
+    ),
+}
+
+
+@pytest.mark.parametrize("model", UNLIKE)
+def test_unlike_models_of_ddp_are_refused_on_every_rank_by_the_parameter_s_name(lab, model):
+    lab.run(MODELS)
+    assert refused(lab, f"net = DDP({model})") == (
+        f"Ranks make different models: {UNLIKE[model]}. Give DistributedDataParallel the same model on every rank."
+    )
+
+
+def test_a_frozen_parameter_on_some_ranks_is_another_model(lab):
+    lab.run(MODELS + "model = nn.Linear(2, 2)\nmodel.bias.requires_grad = rank != 1")
+    assert "bias is float32[2] on ranks 0, 2 and float32[2], frozen on rank 1." in refused(lab, "DDP(model)")
+
+
+def test_models_that_ddp_may_have_are_not_compared_in_what_it_keeps_apart(lab):
+    """Buffers that are not broadcast, and what a model tells DDP to ignore; a copy on one rank is none of theirs."""
+    lab.run(MODELS + "import copy\nmodel = nn.BatchNorm1d(2, track_running_stats=rank > 0)")
+    lab.run("net = DDP(model, broadcast_buffers=False)\nif rank == 1: copy.deepcopy(net)")
+    lab.run("model = nn.Sequential(nn.Linear(2, 2))\nmodel[0].own = nn.Parameter(torch.ones(1 + rank))")
+    lab.run("model._ddp_params_and_buffers_to_ignore = ['0.own']\nnet = DDP(model)")
+    lab.run(
+        "try:\n    if rank: DDP(None)\n    else: DDP(nn.Identity())\nexcept Exception: pass\nnet = DDP(nn.Linear(2, 2))"
+    )
+
+
 def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their_ranks(lab):
     code = (
         "x = torch.full([1], float(rank))\n"
