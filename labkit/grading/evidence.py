@@ -34,7 +34,7 @@ def contradictions(record: Record, finished: Collection[int]) -> list[str]:
         *with_themselves(record),
         *filter(None, map(_disagreement, record.meetings)),
         *filter(None, map(_misfit, record.messages)),
-        *_other_tags(record.messages),
+        *_other_tags(record),
         *_together((op for mine in record.ops for op in mine if op.shared), _overwritten),
         *_together(waiting, lambda op: f"{{}} started {op.op}{place(op)} and never waited for it"),
     ]
@@ -136,17 +136,12 @@ def _overwritten(op: Op) -> str:
     return f"{{}} give{{s}} {op.op} a list with {same}: each result overwrites the last"
 
 
-def _other_tags(messages: Iterable[Message]) -> list[str]:
+def _other_tags(record: Record) -> list[str]:
     """Sends and receives of two ranks that do not meet because their tags differ."""
-    messages = list(messages)
-    sends = [m.send for m in messages if m.send and not m.recv]
-    recvs = [m.recv for m in messages if m.recv and not m.send]
     return [
         f"Rank {a.rank} sends to rank {b.rank} with tag {a.tag}{place(a)}, and rank {b.rank} receives with tag "
         f"{b.tag}{place(b)}."
-        for a in sends
-        for b in recvs
-        if (a.peer, a.rank) == (b.rank, b.peer) and a.tag != b.tag
+        for a, b in record.mistagged
     ]
 
 

@@ -1,7 +1,7 @@
-"""What a failed call has used whose process group is gone: the lab joins a new one when it heals, and torch forgets all
-that were made in the old one.
+"""What a failed call has used whose process group is gone, told from what torch's frames hold.
 
-What torch raises then depends on the call; what the frames of torch hold does not.
+The lab joins a new group when it heals, and torch forgets all that were made in the old one: groups, and with them
+meshes, models, optimizers. What it raises where one of these is used depends on the call.
 """
 
 from __future__ import annotations
