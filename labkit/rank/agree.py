@@ -5,6 +5,7 @@ Without that it may hang, end an engine or give wrong numbers. It costs one all-
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -138,11 +139,19 @@ def world_rank(group: Any = None) -> int:
     return dist.get_rank()
 
 
+def is_one_of(rank: Any, ranks: Sequence[int]) -> bool:
+    """Whether what a learner has given for a rank is one of these; an array is none, and cannot be compared."""
+    try:
+        return operator.index(rank) in ranks
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
 def _complaint(parcel: Parcel, group: Any, **options: Any) -> str:
     """What is wrong with this rank's own arguments."""
     ranks = members(group)
     for name in ("src", "dst"):
-        if options.get(name, ranks[0]) not in ranks:
+        if not is_one_of(options.get(name, ranks[0]), ranks):
             return f"{name}={options[name]!r} is no rank of this group. Choose one of {ranks}."
     backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
     first = parcel.tensors[0] if parcel.kind == "tensor" else None  # chunks share its device and dtype

@@ -16,6 +16,7 @@ from labkit.rank.frames import leading_here
 from labkit.rank.strides import in_order
 from labkit.theory.fingerprint import SHOWN, Call, Statement, statement
 
+NOTHING = torch.empty(0)  # what a list brings that is empty, which torch will refuse
 NO_GIVES, NO_TAKES = -1, -2  # elements of a tensor that cannot be cut into equal parts
 
 
@@ -80,6 +81,10 @@ def _numels(tensors: Any) -> tuple[int, ...]:
     return tuple(x.numel() for x in tensors)
 
 
+def _first(given: Sequence[Any], nothing: Any) -> Any:
+    return given[0] if given else nothing
+
+
 def _part(x: torch.Tensor, n: int, none: int) -> int:
     """Elements of each of n equal parts; where there are none such, a number that fits no other."""
     return none if x.numel() % n else x.numel() // n
@@ -91,20 +96,24 @@ def _only_at(root: int, many: int, n: int) -> tuple[int, ...]:
 
 
 def _all_reduce(given: dict[str, Any], group: Place) -> Call:
-    return _memory("all_reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]))
+    return _memory("all_reduce", _first(given["tensors"], NOTHING), reduce=_reduction(given["reduce_op"]))
 
 
 def _broadcast(given: dict[str, Any], group: Place) -> Call:
-    return _memory("broadcast", given["tensors"][0], root=group.members[given["root_rank"]], other="src")
+    return _memory("broadcast", _first(given["tensors"], NOTHING), root=group.members[given["root_rank"]], other="src")
 
 
 def _reduce(given: dict[str, Any], group: Place) -> Call:
     root = group.members[given["root_rank"]]
-    return _memory("reduce", given["tensors"][0], reduce=_reduction(given["reduce_op"]), root=root, other="dst")
+    return _memory(
+        "reduce", _first(given["tensors"], NOTHING), reduce=_reduction(given["reduce_op"]), root=root, other="dst"
+    )
 
 
 def _all_gather(given: dict[str, Any], group: Place) -> Call:
-    return _tensor("all_gather", given["input_tensors"][0], takes=_numels(given["output_tensors"][0]))
+    return _tensor(
+        "all_gather", _first(given["input_tensors"], NOTHING), takes=_numels(_first(given["output_tensors"], ()))
+    )
 
 
 def _all_gather_single(given: dict[str, Any], group: Place) -> Call:
@@ -114,8 +123,8 @@ def _all_gather_single(given: dict[str, Any], group: Place) -> Call:
 
 
 def _reduce_scatter(given: dict[str, Any], group: Place) -> Call:
-    gives, op = _numels(given["input_tensors"][0]), _reduction(given["reduce_op"])
-    return _tensor("reduce_scatter", given["output_tensors"][0], gives, reduce=op)
+    gives, op = _numels(_first(given["input_tensors"], ())), _reduction(given["reduce_op"])
+    return _tensor("reduce_scatter", _first(given["output_tensors"], NOTHING), gives, reduce=op)
 
 
 def _reduce_scatter_single(given: dict[str, Any], group: Place) -> Call:
@@ -125,20 +134,20 @@ def _reduce_scatter_single(given: dict[str, Any], group: Place) -> Call:
 
 
 def _gather(given: dict[str, Any], group: Place) -> Call:
-    x, root, n = given["input_tensors"][0], given["root_rank"], len(group.members)
-    takes = _numels(given["output_tensors"][0]) if root == group.me else 0
+    x, root, n = _first(given["input_tensors"], NOTHING), given["root_rank"], len(group.members)
+    takes = _numels(_first(given["output_tensors"], ())) if root == group.me else 0
     return _tensor("gather", x, _only_at(root, x.numel(), n), takes, root=group.members[root], other="dst")
 
 
 def _scatter(given: dict[str, Any], group: Place) -> Call:
-    x, root, n = given["output_tensors"][0], given["root_rank"], len(group.members)
-    gives = _numels(given["input_tensors"][0]) if root == group.me else 0
+    x, root, n = _first(given["output_tensors"], NOTHING), given["root_rank"], len(group.members)
+    gives = _numels(_first(given["input_tensors"], ())) if root == group.me else 0
     return _tensor("scatter", x, gives, _only_at(root, x.numel(), n), root=group.members[root], other="src")
 
 
 def _all_to_all(given: dict[str, Any], group: Place) -> Call:
     gives, takes = _numels(given["input_tensors"]), _numels(given["output_tensors"])
-    return _tensor("all_to_all", given["input_tensors"][0], gives, takes)
+    return _tensor("all_to_all", _first(given["input_tensors"], NOTHING), gives, takes)
 
 
 def _all_to_all_single(given: dict[str, Any], group: Place) -> Call:

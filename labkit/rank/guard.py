@@ -32,6 +32,7 @@ from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.rank.strides import spoiled
 from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
+from labkit.words import count
 
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
@@ -229,7 +230,14 @@ def refuse(error: Exception) -> NoReturn:
     """
     global _refused
     _refused = _refused or (type(error), str(error))
-    raise error
+    raise error from None
+
+
+def must_exist(rank: int, n: int, group: Any) -> None:
+    """Refuse a rank that is none of a group's n: Gloo crashes on it, or waits for it."""
+    if rank not in range(n):
+        within = "" if group is distributed_c10d._get_default_group() else " of this group"
+        refuse(ValueError(f"there is no rank {rank} among {count(n, 'rank')}{within}: choose one of 0 to {n - 1}"))
 
 
 def pardon() -> None:
@@ -310,6 +318,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         made, begun = guarded.made, started(group)
         try:
             given = dict(zip(names, args, strict=False))
+            must_exist(given.get("root_rank", 0), len(guarded.place.members), group)
             if said := spoiled(name, given, group):
                 refuse(ValueError(said))
             _meet(guarded, describe, given)

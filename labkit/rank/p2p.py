@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from labkit.errors import LabError
 from labkit.rank import transport
-from labkit.rank.agree import announced, members, world_rank
+from labkit.rank.agree import announced, is_one_of, members, world_rank
 from labkit.rank.objects import HEADER, dumps, pack, to_tensor, unpack
 
 
@@ -47,6 +47,6 @@ def recv(src: int, group: Any = None) -> Any:
 
 def _check_other(name: str, rank: int, group: Any) -> None:
     others = [r for r in members(group) if r != world_rank(group)]
-    if rank not in others:
-        whose = "this rank itself" if rank == world_rank(group) else "no rank of this group"
+    if not is_one_of(rank, others):
+        whose = "this rank itself" if is_one_of(rank, [world_rank(group)]) else "no rank of this group"
         raise LabError(f"{name}={rank!r} is {whose}. Choose one of {others}.")

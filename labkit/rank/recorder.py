@@ -58,7 +58,6 @@ from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Log, Op, is_cell
-from labkit.words import count
 
 RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
@@ -516,23 +515,19 @@ def _number(given: Any) -> int | None:
     """A whole number as a learner has given it, also numpy's; None where it is none, which torch will say."""
     try:
         return operator.index(given)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):
         return None
 
 
 def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int | None) -> None:
-    """Refuse a rank that does not exist, on which Gloo crashes, or for which it waits.
+    """Refuse a rank that does not exist: `peer` is its number in the world, `inside` the one in the group.
 
-    `peer` is its number in the world, `inside` the one in the group. Of a rank that the world has and a smaller group
-    has not, torch says so itself.
+    Of a rank that the world has and a smaller group has not, torch says so itself.
     """
-    world = group is distributed_c10d._get_default_group()
-    named = inside if peer is None else peer if world else None
-    if named is not None and named not in range(len(ranks)):
-        within = "" if world else " of this group"
-        guard.refuse(ValueError(
-            f"there is no rank {named} among {count(len(ranks), 'rank')}{within}: choose one of 0 to {len(ranks) - 1}"
-        ))  # fmt: skip
+    if peer is None and inside is not None:
+        guard.must_exist(inside, len(ranks), group)
+    elif peer is not None and group is distributed_c10d._get_default_group():
+        guard.must_exist(peer, len(ranks), group)
 
 
 def _check_batch(batch: Any = None, *more: Any, **others: Any) -> None:
