@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
 
 import pytest
+import torch.distributed as dist
 
 from labkit import CellError
+from labkit.theory.primitives import PRIMITIVES
 
 ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
 
@@ -45,6 +50,7 @@ NOBODY = {
     "send_object_list": "send_object_list([1], dst=4)",
     "recv_object_list": "recv_object_list([1], src=4)",
     "of the group itself": "group.WORLD.send([x], 4, 0)",
+    "the root, of the group itself": "group.WORLD.broadcast(x, 5)",
 }
 
 
@@ -147,3 +153,123 @@ def test_a_matrix_that_is_transposed_on_some_ranks_only_is_refused(lab):
         "Ranks disagree on the order of the elements in memory: rank 0 calls all_reduce(SUM, float32[2"
     )
     assert "with strides (1, 2) (line 2); ranks 1, 2 call" in said
+
+
+# -- a hundred wrong arguments ------------------------------------------------------------------------------------
+
+PROGRAM = '''
+import datetime, inspect, linecache, os, time, warnings
+import numpy
+import labkit
+from labkit.errors import LabError
+from labkit.rank import guard
+
+n, members = world_size, list(range(world_size))
+store = dist.distributed_c10d._get_default_store()
+gone, apart = dist.new_group(members), dist.new_group([0])
+dist.destroy_process_group(gone)
+PAIRS = {"send": "recv", "isend": "irecv", "send_object_list": "recv_object_list"}
+
+def right(name):
+    """Arguments that are right, of every name."""
+    def zeros(k): return [torch.zeros(2) for _ in range(k)]
+    whole = name in ("all_to_all_single", "all_gather_single", "gather_single")
+    return {
+        "tensor": torch.ones(2), "tensors": zeros(1), "input": torch.ones(2 * n), "input_tensor": torch.ones(2),
+        "output": torch.zeros(2 * n if whole else 2), "output_tensor": torch.zeros(2 * n),
+        "tensor_list": zeros(n), "input_list": zeros(n), "input_tensor_list": zeros(n), "output_tensor_list": zeros(n),
+        "output_tensor_lists": [zeros(n)] * n, "gather_list": zeros(n) if rank == 0 else None,
+        "scatter_list": zeros(n) if rank == 0 else None, "obj": 1, "object_list": [1] * n,
+        "object_gather_list": [0] * n if rank == 0 else None, "scatter_object_output_list": [0],
+        "scatter_object_input_list": [1] * n, "src": 0, "dst": 0, "p2p_op_list": [], "x": torch.ones(2), "xs": zeros(n),
+    }
+
+def wrong():
+    """What hardly any argument should be, made anew, each with a name to tell it by."""
+    x = torch.ones(2)
+    return {
+        "nothing": None, "text": "x", "-1": -1, "a huge number": 10**20, "as many as ranks": n, "a fraction": 2.5,
+        "an object": object(), "an empty list": [], "a dict": {}, "a generator": (i for i in members), "a class": dict,
+        "an array": numpy.ones(2), "a number of numpy's": numpy.int64(n), "a date": datetime.timedelta(seconds=-1),
+        "an empty tensor": torch.ones(0), "0-dim": torch.tensor(1.0), "a whole number": torch.tensor(n),
+        "meta": torch.ones(2, device="meta"), "sparse": x.to_sparse(), "csr": torch.ones(2, 2).to_sparse_csr(),
+        "leaf": torch.ones(2, requires_grad=True), "no leaf": torch.ones(2, requires_grad=True) * 2,
+        "double": x.double(), "complex": x.to(torch.complex64), "conjugated": x.to(torch.complex64).conj(),
+        "bool": x.bool(), "int16": x.short(), "float8": x.to(torch.float8_e4m3fn), "longer": torch.ones(7),
+        "quantized": torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "a column": torch.ones(2, 2)[:, 0],
+        "expanded": torch.ones(1).expand(2), "a tuple": (x, x), "a list of one": [x], "a list of nothing": [None] * n,
+        "lists in a list": [[x]], "mixed": [x, 1], "too many": [x + i for i in range(7)], "text in a list": ["a"] * n,
+        "numbers": members, "negative numbers": [-1] * n, "lengths": [torch.ones(i) for i in members],
+        "dtypes": [torch.ones(2), torch.ones(2).long(), torch.ones(2)], "a gone group": gone, "another group": apart,
+        "MAX": dist.ReduceOp.MAX, "AVG": dist.ReduceOp.AVG, "BAND": dist.ReduceOp.BAND,
+    }
+
+def shown(error):
+    """Whether a learner may see this error: torch's own, or a sentence of the lab's."""
+    entry = error.__traceback__
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    code = entry.tb_frame.f_code
+    passed_on = "function(" in linecache.getline(code.co_filename, entry.tb_lineno)
+    ours = code.co_filename.startswith(os.path.dirname(labkit.__file__))
+    return not ours or passed_on or code.co_name == "refuse" or isinstance(error, LabError)
+
+def attempt(name, parameter, what):
+    """Make a call with one wrong argument; ranks 0 and 1 are a pair. What must not be, in words."""
+    if name in PAIRS:
+        if rank > 1: return ""
+        name = PAIRS[name] if rank else name
+        parameter = parameter.replace("dst", "src" if rank else "dst")
+        every = {**right(name), "src": 1 - rank, "dst": 1 - rank}
+    else:
+        every = right(name)
+    call = getattr(dist, name)
+    its = [p for p in inspect.signature(call).parameters if p in every]
+    given = {p: every[p] for p in its} | {parameter: wrong()[what]}
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            done = call(**given)
+            for work in done if isinstance(done, list) else [done]:
+                if isinstance(work, dist.Work): work.wait()
+    except Exception as error:
+        return "" if shown(error) else f"{type(error).__name__}: {error}"
+    return ""
+
+def attempts(name, parameter, whats, run):
+    """One after the other, on all ranks at the same time; a refusal is not to hinder the next."""
+    global begun
+    for begun, what in enumerate(whats):
+        if said := attempt(name, parameter, what):
+            print(f"{name}({parameter}={what}): {said}")
+        guard.pardon()
+        store.set(f"{run}/{begun}/{rank}", "1")
+        while not store.check([f"{run}/{begun}/{r}" for r in members]):  # as `wait` does, where no interrupt reaches it
+            time.sleep(0.002)
+'''
+TABLE = [(p, next(filter(dist.__dict__.get, f.names), "")) for p in PRIMITIVES.values() for f in p.functions]
+FUNCTIONS = {name: p for p, name in TABLE if name and (p.kind == "collective" or p.other == "dst")}
+_runs = itertools.count()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FUNCTIONS, "batch_isend_irecv"])
+def test_wrong_arguments_kill_no_rank_and_show_nothing_of_labkits_own(lab, name, recwarn):
+    lab.run(PROGRAM)
+    pids = [row["pid"] for row in lab._engines.table()]
+    whats, said = ast.literal_eval(lab.run("print(list(wrong()))")[0]), []
+    alone = name in FUNCTIONS and bool(FUNCTIONS[name].other)  # ranks are refused while others wait to be freed
+    for i, parameter in enumerate(inspect.signature(getattr(dist, name)).parameters):
+        todo = [what for what in whats if ("group" in what) <= (parameter == "group")][i % 5 :: 5 if alone else 1]
+        while todo:
+            try:
+                said += lab.run(f"attempts({name!r}, {parameter!r}, {todo!r}, {next(_runs)})")
+                todo = []
+            except CellError as error:
+                said += re.findall("labkit|KeyError|IndexError|AttributeError", f"{error}\n{error.traceback}")
+                assert [row["pid"] for row in lab._engines.table()] == pids, f"a rank died: {todo}"
+                said += [] if lab.why().svg else ["no picture"]
+                todo = todo[max(lab.pull("begun")) + 1 :]
+                lab.run(PROGRAM)
+    assert "".join(said) == ""
+    assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
+    assert not [w for w in recwarn if "labkit's own mistake" in str(w.message)]

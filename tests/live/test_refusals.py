@@ -53,6 +53,7 @@ def three():
             r"x\.dequantize\(\)",
         ),
         ("comms.reduce(torch.ones(4), dst=3)", "dst=3 is no rank"),
+        ("comms.reduce(torch.ones(4), dst=torch.ones(2))", "is no rank"),
         ("comms.reduce(torch.ones(4), dst=rank)", "disagree on the call"),
         ("comms.broadcast(torch.ones(4), src='0')", "src='0' is no rank"),
         ("comms.broadcast(torch.ones(4 - rank))", "disagree on the shape"),

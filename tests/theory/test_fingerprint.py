@@ -43,6 +43,27 @@ def test_each_reason_has_its_name():
     assert "number of elements: " in told(SUM, but(gives=5, takes=5, shape="[5]"))
 
 
+def test_what_one_rank_alone_cannot_mean_is_said_before_another_comes():
+    single = Call("all_gather", dtype="float32", shape="[2]", gives=2, takes=-2, sizes=(2, 7), place="line 1")
+    assert disagreement({1: single}, [0, 1, 2]) == (
+        "The number of elements does not fit: rank 1 calls all_gather(float32[2]) with 2 elements of input and 7 of "
+        "output (line 1); ranks 0, 2 have not come yet. The output has to be 3 times as long as the input."
+    )
+    uneven = Call("all_to_all", dtype="float32", shape="[7]", gives=-1, takes=-2, sizes=(7, 7))
+    assert told(uneven, uneven, uneven).endswith("Their length has to be a multiple of 3.")
+    assert "Rank 0 gives itself 1 element, and expects 2. " in told(Call("all_gather", gives=1, takes=(2, 1)))
+
+
+def test_tensors_that_are_moved_as_they_lie_have_to_lie_alike():
+    turned = but(strides="(1, 2)")
+    assert told(turned, turned) == ""
+    assert told(SUM, turned) == (
+        "Ranks disagree on the order of the elements in memory: rank 0 calls all_reduce(SUM, float32[4]) with its rows "
+        "one behind the other (line 3); rank 1 calls all_reduce(SUM, float32[4]) with strides (1, 2) (line 3). "
+        "Make the call with x.contiguous()."
+    )
+
+
 def test_a_rank_that_is_missing_is_said_to_be():
     said = disagreement({0: SUM, 1: but(reduce="MAX")}, [0, 1, 3])
     assert "; rank 3 has not come yet. " in said
