@@ -95,6 +95,11 @@ def start(
     replaces it. Raises `LabError`, with what to do next, where the wish cannot be met.
     """
     global _current
+    if hasattr(getattr(get_ipython(), "kernel", None), "engine_id"):  # it is ipyparallel's
+        raise LabError(
+            "This cell runs on the ranks, and start() would begin new ones on each of them. "
+            "lab lives in the notebook: run start() in a cell without %%px."
+        )
     descriptors.spare(**FILES)
     wish = _checked(n, backend, engines, timeout, nodes, per_node, hosts, profile)
     if _current is not None:

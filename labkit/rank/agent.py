@@ -6,6 +6,7 @@ cell it reads from the main thread's stack; what a cell did, the recorder rememb
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -78,8 +79,14 @@ def attach() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "_buffers"):
             stream.flush = functools.partial(_flush, stream)  # type: ignore[method-assign]
-    if _note_counts not in shell().events.callbacks["pre_run_cell"]:
-        shell().events.register("pre_run_cell", _note_counts)
+    for event, callback in (("pre_run_cell", _note_counts), ("post_run_cell", _put_back)):
+        if callback not in shell().events.callbacks[event]:
+            shell().events.register(event, callback)
+
+
+def _put_back(_: Any = None) -> None:
+    with contextlib.suppress(OSError):  # no descriptor is left: it is told when the rank joins
+        descriptors.put_back()
 
 
 def _flush(stream: Any) -> None:

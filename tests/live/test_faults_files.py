@@ -36,6 +36,35 @@ def test_a_rank_without_a_descriptor_left_takes_part_in_all_that_follows(few):
     assert few.run(ALIVE) == [f"3 {100 + r}\n" for r in range(3)]
 
 
+# -- descriptors that the learner has closed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "closes",
+    [
+        *("os.close(0)", "os.close(1)", "os.close(2)", "os.closerange(0, 3)"),
+        "os.closerange(0, 3)\nheld = [open(os.devnull) for _ in range(3)]",
+        "if rank == 1: os.close(0)",
+    ],
+)
+def test_standard_descriptors_that_were_closed_are_put_back_and_all_goes_on(lab, closes):
+    lab.run(f"import os\nkeep = 100 + rank\n{closes}")
+    assert lab.pull("[os.fstat(fd).st_ino > 0 for fd in range(3)]") == [[True] * 3] * 3
+    assert lab.run(ALIVE) == [f"3 {100 + r}\n" for r in range(3)]
+    with pytest.raises(StuckError, match="rank 0 waits in barrier") as caught:
+        lab.run("if rank == 0: dist.barrier()")
+    assert "the process group is joined again; all variables are kept" in caught.value.notes
+    assert lab.run(ALIVE) == [f"3 {100 + r}\n" for r in range(3)]
+
+
+def test_a_rank_that_closes_what_it_speaks_through_dies_and_the_others_keep_their_variables(lab):
+    lab.run("import os\nkeep = 100 + rank")
+    with pytest.raises(CellError, match=r"^rank 1 died \(SIGABRT\)"):
+        lab.run("if rank == 1: os.closerange(3, 256)")
+    lab.run("keep = 101", 1)
+    assert lab.run(ALIVE) == [f"3 {100 + r}\n" for r in range(3)]
+
+
 # -- the notebook's own process --------------------------------------------------------------------------------------
 
 FILL = """

@@ -291,6 +291,13 @@ def test_cells_that_were_run_together_after_a_failing_one_all_run(notebook):
     assert [cell.stdout for cell in cells[1:]] == ["ranks 0–2 │ one\n", "ranks 0–2 │ two\n"]
 
 
+@pytest.mark.parametrize("begin", ["from labkit import start\nstart()", "import labkit\nlabkit.start(2, timeout=5)"])
+def test_ranks_start_no_ranks_of_their_own(notebook, begin):
+    cell = failed(notebook, f"%%px\n{begin}")
+    assert "ranks 0–2: LabError: This cell runs on the ranks, and start() would begin new ones" in cell.error
+    assert cell.error.endswith("lab lives in the notebook: run start() in a cell without %%px.")
+
+
 def test_errors_of_the_lab_show_no_frames_of_labkit(notebook):
     cell = failed(notebook, "lab.pull('nowhere')")
     assert cell.error.startswith("LabError: ranks 0–2: NameError: name 'nowhere' is not defined.")
