@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 
-pytest_plugins = ("suite",)  # .ci/suite.py: which part runs, and what is said of it
+pytest_plugins = ("suite", "nbval_notes")  # .ci/suite.py: which part runs, and what is said of it
 
 _lab: Any = None
 _environment = pytest.MonkeyPatch()

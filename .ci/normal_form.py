@@ -18,6 +18,7 @@ from nbval.plugin import get_sanitize_patterns
 
 LARGEST = 400_000  # bytes; beyond it a browser and a diff both suffer
 VIEW = "application/vnd.jupyter.widget-view+json"
+NOTE = "  · "  # how `labkit.errors.CellError` begins each of its notes
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?|base64,[A-Za-z0-9+/=]+|\b[nµmu]?s\b|\b[KMGT]?i?B\b| +")
 
@@ -45,12 +46,18 @@ def strip_ansi(value: Any) -> Any:
     return value
 
 
+def notes(output: Any) -> list[str]:
+    """The lines that labkit writes below an error: what became of the other ranks, and what to do."""
+    lines = strip_ansi("\n".join(output.get("traceback", ()))).splitlines()
+    return lines[next((i for i, line in enumerate(lines) if line.startswith(NOTE)), len(lines)) :]
+
+
 def normal_output(output: Any, number: int) -> nbformat.NotebookNode:
     """One output without metadata, widget view, colours and stack, numbered as its cell is."""
     output = nbformat.from_dict(strip_ansi(output))
     if output.output_type == "error":
         # Not []: outside JupyterLab a notebook's reader sees the traceback or nothing.
-        output.traceback = [f"{output.ename}: {output.evalue}"]
+        output.traceback = ["\n".join([f"{output.ename}: {output.evalue}", *notes(output)])]
     if output.output_type == "execute_result":
         output.execution_count = number
     if "data" in output:
@@ -101,7 +108,7 @@ def reading(outputs: list[Any], scrub: Callable[[str], str]) -> dict[str, list[A
         if output.output_type == "stream":
             seen[output.name] = ["".join([*seen[output.name], output.text])]
         elif output.output_type == "error":
-            seen["error"] += [output.ename, output.evalue]
+            seen["error"] += [output.ename, output.evalue, *notes(output)]
         for kind, value in output.get("data", {}).items():
             seen[kind].append(value)
     return {kind: [scrub(v) if isinstance(v, str) else v for v in values] for kind, values in seen.items()}

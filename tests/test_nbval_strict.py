@@ -35,11 +35,14 @@ def red_cells(folder: Path) -> dict[str, list[str]]:
         "pytest",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "nbval_notes",
         f"--junit-xml={report}",
         *flags(),
         ".",
     ]
     quiet = {**os.environ, "LABKIT_QUIET": "1", "LABKIT_PROGRESS": str(folder / "progress")}  # nothing solved yet
+    quiet["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / ".ci")])  # as pyproject.toml has it
     ran = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True)
     assert report.exists(), ran.stdout + ran.stderr
     red: dict[str, list[str]] = {}
@@ -68,6 +71,18 @@ RIGHT = [  # a cell with each kind of output that a lesson has
         outputs=[new_output("stream", name="stdout", text="rank 0: pid=9 memory=7.5 GiB\n")],
     ),
     new_code_cell("quiet = True"),
+    new_code_cell(
+        "from labkit import CellError\nraise CellError('rank 1 died', notes=['the others keep their variables'])",
+        metadata={"tags": ["raises-exception"]},
+        outputs=[
+            new_output(
+                "error",
+                ename="CellError",
+                evalue="rank 1 died",
+                traceback=["CellError: rank 1 died\n  · the others keep their variables"],
+            )
+        ],
+    ),
 ]
 
 
@@ -91,6 +106,8 @@ def test_each_kind_of_wrong_output_turns_its_cell_red_and_no_other(tmp_path: Pat
         lost,
         invented,
         unexpected,
+        wrong(6, traceback=["CellError: rank 1 died\n  · all keep their variables"]),
+        wrong(6, traceback=["CellError: rank 1 died"]),
     ]
     cells = [cell for pair in itertools.zip_longest(wrongs, RIGHT) for cell in pair if cell is not None]
     for number, cell in enumerate(cells, start=1):

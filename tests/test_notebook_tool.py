@@ -155,3 +155,12 @@ def test_the_order_of_streams_and_pictures_is_kept_and_their_pieces_joined():
     ]
     joined = normal_form.normal_outputs(pieces, 1)
     assert [o.get("text") for o in joined] == ["a\nb\n", None, "d\n", "e\n"]
+
+
+def test_of_an_error_its_message_and_notes_are_kept_and_not_its_frames():
+    frames = "This cell, line 2\n----> 2 f(x)"
+    shown = f"\x1b[31m{frames}\x1b[0m\nCellError: rank 1 died\n  · rank 1 was started anew\n  · the others keep theirs"
+    raw = new_output("error", ename="CellError", evalue="rank 1 died", traceback=[shown])
+    once = normal_form.normal_output(raw, 1)
+    assert once.traceback == ["CellError: rank 1 died\n  · rank 1 was started anew\n  · the others keep theirs"]
+    assert normal_form.normal_output(once, 1) == once

@@ -249,6 +249,10 @@ def test_a_number_may_be_a_little_off(number, said, begins):
     assert repr(number.reveal()).startswith(begins)
 
 
+def test_without_a_number_it_asks_for_one(number):
+    assert repr(number.reveal()).startswith("You have not locked in a prediction. Type a number above, lock it in")
+
+
 def test_without_a_choice_the_answer_is_folded_away_and_one_may_still_choose(question):
     folded = question.reveal()
     assert repr(folded).startswith("You have not locked in a prediction. Choose an answer above")

@@ -50,8 +50,8 @@ def check(
 
     `saw` is given the cell that the function stands in, as it was typed, before anything of it runs, or nothing where
     `lab.use` has put it there; `watch` is called
-    now and then with the inputs that were right so far, the seconds of the run and the run. `cells` are those that the
-    notebook ran, `known` names of functions that are no misspelling of this one.
+    now and then with the inputs that were right so far, the seconds of the run and the run. `cells[i]` is the source of
+    the notebook's cell [i], `known` are names of functions that are no misspelling of this one.
     """
     engines = console.engines
     console.recover()
@@ -77,7 +77,7 @@ def check(
     saw("" if whose else on_ranks)
     with prepared(engines) as reach:
         finding = _all(console, exercise, sizes, reach, watch)
-    finding.says += filter(None, [misspelt])
+    finding.says += filter(None, [misspelt, typed.older(cells, exercise.name, "" if whose else on_ranks)])
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
     if groups == 1:  # only the check's own have gone

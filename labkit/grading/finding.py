@@ -10,7 +10,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.score import Score
-from labkit.outcome import text
+from labkit.outcome import advice, text
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.sentences import waited
 from labkit.outcome.text import merge
@@ -132,7 +132,8 @@ def _raises(
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
     others = [sentence([_flat(c)]) for c in causes[1:]]
-    says = [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *others, *unfit, *_waited(attempt)]
+    hints = [sentence([hint]) for hint in advice.hints(cause.ename, cause.evalue, at.get("source", ""))]
+    says = [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others, *unfit, *_waited(attempt)]
     return Finding("raises", says + _together(attempt), **base)
 
 

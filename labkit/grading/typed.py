@@ -63,6 +63,22 @@ def misspelt(cells: Sequence[str], name: str, on_ranks: str, known: Collection[s
     return f"There is a newer function {near[0]}. If you meant {name}, write its name so and run its cell again."
 
 
+def older(cells: Sequence[str], name: str, on_ranks: str) -> str:
+    """A note on a function that was not defined by the cell right before this one: it may have been edited since.
+
+    `cells[i]` is the notebook's cell [i], and the last one is that of the check.
+
+    >>> cell, check = "%%px\\ndef swap(x): ...", "lab.check('swap')"
+    >>> older(["", cell, check, check], "swap", cell)
+    'Checked is swap as cell [1] has defined it. If you have changed that cell since, run it, and then check again.'
+    """
+    at = max((i for i, cell in enumerate(cells) if on_ranks and cell.strip() == on_ranks.strip()), default=len(cells))
+    if at + 2 >= len(cells):
+        return ""
+    changed = "If you have changed that cell since, run it, and then check again."
+    return f"Checked is {name} as cell [{at}] has defined it. {changed}"
+
+
 def _since(cells: Sequence[str], on_ranks: str) -> Sequence[str]:
     """The cells after the one that the ranks' function comes from; none where that one was not typed here."""
     if not on_ranks:

@@ -44,7 +44,8 @@ def advice(outcome: Outcome, anew: Collection[int], cells: Sequence[str], here: 
         if error.ename == "NameError" and (found := UNDEFINED.match(what)):
             lack.setdefault(found[1], []).append(rank)
         else:
-            others |= dict.fromkeys(_of(error.ename, what, text.trim(error.traceback), cells))
+            line, above = _raising(text.trim(error.traceback), cells)
+            others |= dict.fromkeys(hints(error.ename, what, line, above))
     return [_undefined(name, which, set(which) <= set(anew), here) for name, which in lack.items()] + list(others)
 
 
@@ -76,9 +77,9 @@ def _across(name: str, value: Any) -> str:
     return "make or import it in a %%px cell"
 
 
-def _of(ename: str, what: str, traceback: str, cells: Sequence[str]) -> Iterator[str]:
-    """What to do about one error that is no missing name."""
-    if "NoneType" in what and ename in ("TypeError", "AttributeError") and (call := _silent(what, traceback, cells)):
+def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterator[str]:
+    """What to do about one error that is no missing name: of a line, and what ran on the rank before it."""
+    if "NoneType" in what and ename in ("TypeError", "AttributeError") and (call := _silent(what, line, above)):
         yield (
             f"dist.{call} returns None: what it brings is in the tensors that it was given. Call it on a line of its "
             "own, and use those after it"
@@ -104,18 +105,27 @@ def _near(name: str, names: Collection[str]) -> str:
     return bare[near[0]] if near else ""
 
 
-def _silent(what: str, traceback: str, cells: Sequence[str]) -> str:
-    """The call of torch.distributed whose None the line that raised has used; "" where nobody can see one."""
+def _raising(traceback: str, cells: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The line that raised, and the cells before it, of the last one what stands above that line."""
     marked = MARKED.findall(traceback)
-    line = _statement(marked[-1][1]) if marked else None
+    if not marked:
+        return "", cells[:-1]
+    number, line = marked[-1]
+    this = traceback.rpartition("cell, line ")[0].endswith("This ")
+    if not (this and cells):
+        return line, cells[:-1]
+    return line, [*cells[:-1], "\n".join(cells[-1].splitlines()[: int(number) - 1])]
+
+
+def _silent(what: str, source: str, above: Sequence[str]) -> str:
+    """The call of torch.distributed whose None this line has used; "" where nobody can see one."""
+    line = _statement(source)
     if line is None:
         return ""
     kept = {id(node.value) for node in ast.walk(line) if isinstance(node, (ast.Expr, ast.Assign, ast.Return))}
     for node in ast.walk(line):
         if isinstance(node, ast.Call) and id(node) not in kept and "Expected parameter" not in what and _call(node):
             return _call(node)
-    this = traceback.rpartition("cell, line ")[0].endswith("This ")
-    above = [*cells[:-1], "\n".join(cells[-1].splitlines()[: int(marked[-1][0]) - 1])] if this else cells[:-1]
     for name in (node.id for node in ast.walk(line) if isinstance(node, ast.Name)):
         bound = re.compile(rf"^[ \t]*{name}[ \t]*=(?!=)(.*)$", re.MULTILINE)
         last = next((values[-1] for cell in reversed(above) if (values := bound.findall(cell))), "")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from labkit.predictions import Prediction, Series
 from labkit.show import markdown
-from labkit.show.prediction import NOTHING, code, plain
+from labkit.show.prediction import code, nothing, plain
 from labkit.words import count
 
 
@@ -51,7 +51,7 @@ class Answers:
         """How many were right, in a line."""
         chosen = [(p, c) for p, c in zip(self.series.parts, self.choices, strict=True) if c is not None]
         if not chosen:
-            return NOTHING
+            return nothing()
         right = sum(p.is_right(c) for p, c in chosen)
         open_ = len(self.choices) - len(chosen)
         rest = (
@@ -75,7 +75,7 @@ class Answers:
             for n, question, told in self._shown
         )
         listed = f"<ol>{items}</ol>"
-        folded = f"<details><summary>The answers</summary>{listed}</details>" if self.said == NOTHING else listed
+        folded = f"<details><summary>The answers</summary>{listed}</details>" if self.said == nothing() else listed
         return f"<div class='labkit-answer'><p><b>{self.said}</b></p>{folded}</div>"
 
 

@@ -9,7 +9,12 @@ from labkit.predictions import Prediction
 from labkit.show import markdown
 
 _MARKED = re.compile(r"`([^`]*)`|(?<!\w)\*\*(?=\S)([^*`]+)(?<=\S)\*\*(?!\w)")
-NOTHING = "You have not locked in a prediction. Choose an answer above, lock it in, and run this cell again."
+
+
+def nothing(number: bool = False) -> str:
+    """What is said where no answer, or no number, was locked in."""
+    what = "Type a number" if number else "Choose an answer"
+    return f"You have not locked in a prediction. {what} above, lock it in, and run this cell again."
 
 
 class Question:
@@ -62,7 +67,7 @@ class Answer:
     def said(self) -> str:
         """What became of the choice, in a line; backticks mark code."""
         if self.choice is None:
-            return NOTHING
+            return nothing(number=not self.prediction.options)
         chose = f"You predicted {self._words(self.choice)}"
         if self._late:
             chose = f"You chose {self._words(self.choice)} when the answer was already there to read"

@@ -36,3 +36,13 @@ def test_older_ones_helpers_and_other_exercises_are_no_misspelling():
     uses = "%%px\ndef swap(x):\n    return swpa(x)"
     assert not typed.misspelt([uses, swpa], "swap", uses)
     assert not typed.misspelt([ON_RANKS, "%%px\ndef ring(x): ..."], "swap", ON_RANKS)
+
+
+def test_a_function_that_the_cell_before_has_not_defined_is_said_to_be_as_old_as_it_is():
+    check = "lab.check('swap')"
+    assert typed.older(["", ON_RANKS, check], "swap", ON_RANKS) == ""
+    assert "as cell [1] has defined it" in typed.older(["", ON_RANKS, check, check], "swap", ON_RANKS)
+    assert "as cell [2] has defined it" in typed.older(["", ON_RANKS, ON_RANKS, check, check], "swap", ON_RANKS)
+    assert typed.older(["", check, check], "swap", "%%px\ndef swap(x):\n    return x") == "", "lab.run brought it"
+    assert typed.older(["", check, check], "swap", "") == ""
+    assert typed.older([], "swap", ON_RANKS) == ""

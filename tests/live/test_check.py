@@ -118,6 +118,7 @@ def test_a_list_with_one_tensor_for_all_results_is_named(lab, call, results):
         ),
         ("    dist.all_reduce(y)\n    return dist", "TypeError: a module cannot leave its rank"),
         ("    return y", "on rank 0 element 0 is 0, and should be 10"),
+        ("    return dist.all_reduce(y) + 0", "Dist.all_reduce returns None"),
     ],
 )
 def test_other_wrong_results_are_told_in_words(lab, body, says):
@@ -654,8 +655,8 @@ def test_an_attempt_is_known_in_the_next_kernel(lab, place):
 
 
 def test_a_small_lab_says_which_numbers_of_ranks_it_left_out(notebook):
-    notebook.value(f"%%px\n{RIGHT}")
     notebook.value("from labkit.theory import collectives")
+    notebook.value(f"%%px\n{RIGHT}")
     told = notebook.value("lab.check('f', means=collectives.all_reduce)")
     assert told == "✓ f: right on 16 inputs.\nNot run on 4 ranks: this lab has 3."
 
@@ -686,6 +687,18 @@ def test_a_misspelt_function_is_named_beside_the_verdict_on_the_old_one(notebook
     assert "There is a newer function my_smu. If you meant my_sum, write its name so" in told
     notebook.value("%%px\ndef my_sum(x):\n    return comms.all_reduce(x)")
     assert "my_smu" not in notebook.value("lab.check('my_sum', means='all_reduce')")
+
+
+def test_a_second_check_of_one_cell_says_which_it_was(notebook):
+    cell = "%%px\ndef same_sum(x):\n    return comms.all_reduce(x)"
+    notebook.value(cell)
+    assert "Checked is" not in notebook.value("lab.check('same_sum', means='all_reduce')")
+    number = int(notebook.value("len(In) - 3"))
+    again = notebook.value("lab.check('same_sum', means='all_reduce')")
+    assert again.startswith("✓ same_sum: right on 16 inputs.")
+    assert f"Checked is same_sum as cell [{number}] has defined it. If you have changed that cell since, run" in again
+    notebook.value(cell)
+    assert "Checked is" not in notebook.value("lab.check('same_sum', means='all_reduce')")
 
 
 def test_stop_ends_a_check_and_the_ranks_are_well(notebook, tmp_path):
