@@ -596,6 +596,8 @@ class Lab:
         `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
         Nothing is raised for a mistake, and the ranks are well afterwards.
         """
+        if not callable(name):  # a function has a sentence of its own
+            _text('lab.check("ring_shift")', name)
         self._live()
         from labkit import task
 

@@ -16,6 +16,7 @@ from labkit.theory.cells import GIVEN
 
 PATIENCE = 10.0  # seconds that the ranks may take to say whether they have a name
 MAGICS = {"px": "%%px", "flow": "%%flow x", "wire": "%%wire", "late": "%%late 1", "mpi": "%%mpi 4"}
+NO_RANK = "Default process group has not been initialized"  # torch's words
 BARE = re.compile(r"^\s*(\w+)\.(\w+)[ \t]+(\w[\w.]*)\s*$", re.MULTILINE)  # lab.look x
 
 
@@ -29,8 +30,10 @@ def watch(shell: Any, engines: Engines, labs: type) -> None:
         error, space = result.error_in_exec or result.error_before_exec, shell.user_ns
         if isinstance(error, (UsageError, SyntaxError)):
             said = _misspelt(error, result.info.raw_cell or "", space, labs)
-        elif isinstance(error, AttributeError) and type(error.obj) is labs:
-            said = _no_method(error.name or "", labs)
+        elif isinstance(error, AttributeError) and type(error.obj).__module__.startswith("labkit."):
+            said = _no_method(error.name or "", type(error.obj), "lab" if type(error.obj) is labs else "")
+        elif isinstance(error, (ValueError, RuntimeError)) and NO_RANK in str(error):
+            said = "The notebook is no rank, and in no process group. Begin the cell with %%px, and the ranks run it."
         elif name := missing(error, space):
             said = next(_missing(engines, name, _source(error), space, labs), "")
         else:
@@ -78,12 +81,12 @@ def _missing(engines: Engines, name: str, source: ast.Module, space: dict[str, A
         yield f"{name} is one of lab's: write lab.{name}(…)."
 
 
-def _no_method(name: str, labs: type) -> str:
-    """What to write where the lab lacks a method of this name."""
-    if name.lower() in MAGICS and name.lower() not in vars(labs):
+def _no_method(name: str, of: type, lab: str) -> str:
+    """What to write where the lab, or something that it has returned, lacks an attribute of this name."""
+    if lab and name.lower() in MAGICS:
         return f"Begin a cell with {MAGICS[name.lower()]} for that."
-    near = get_close_matches(name.lower(), [known for known in dir(labs) if not known.startswith("_")], 1)
-    return f"Did you mean lab.{near[0]}?" if near else "help(lab) lists what it can do."
+    near = get_close_matches(name.lower(), [known for known in dir(of) if not known.startswith("_")], 1)
+    return f"Did you mean {lab}.{near[0]}?" if near else "help(lab) lists what it can do." if lab else ""
 
 
 def _misspelt(error: BaseException, cell: str, space: dict[str, Any], labs: type) -> str:

@@ -17,7 +17,7 @@ from labkit.words import ranks
 
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 LACKS = re.compile(
-    r"(?:'\w+' object|module '(?P<module>[\w.]+)'|type object '[\w.]+') has no attribute '(?P<name>\w+)'"
+    r"(?:'(?P<type>[\w.]+)' object|module '(?P<module>[\w.]+)'|type object '[\w.]+') has no attribute '(?P<name>\w+)'"
 )
 NOT_A_TENSOR = re.compile(
     r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class '(int|float|bool|list|tuple)'>"
@@ -25,6 +25,7 @@ NOT_A_TENSOR = re.compile(
 MARKED = re.compile(r"^ *-+> *(\d+) (.*)$", re.MULTILINE)  # the line that raised, as IPython marks it
 FUNCTIONS = {name for primitive in PRIMITIVES.values() for function in primitive.functions for name in function.names}
 SILENT = FUNCTIONS - {"recv", "isend", "irecv", "batch_isend_irecv"}  # what returns None, unless it is asynchronous
+OTHERS = {"ReduceOp", "P2POp", "batch_isend_irecv", "new_group", "get_rank", "get_world_size"}  # torch.distributed's
 USUAL = {"np": "import numpy as np", "nn": "from torch import nn", "F": "import torch.nn.functional as F"}
 CROSSING = (bool, int, float, complex, str, bytes, list, tuple, dict)  # what lab.push gives to the ranks
 LAB = "lab"
@@ -58,7 +59,7 @@ def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any])
         return "lab lives in the notebook: run this line in a cell of its own, without %%px"
     if name in here:
         return f"{name} lives in the notebook, and this cell ran on the ranks: {_across(name, here[name])}"
-    if name in FUNCTIONS:
+    if name in FUNCTIONS | OTHERS:
         return f"torch.distributed has it: write dist.{name}"
     if name in USUAL or name in sys.stdlib_module_names:
         return f"the ranks have not imported it: begin the cell with {USUAL.get(name, f'import {name}')}, below %%px"
@@ -89,6 +90,10 @@ def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterat
             yield f'that is one of lab\'s, in the notebook: lab.{found["name"]}("x"), in a cell without %%px'
         elif found["module"] == "torch.distributed" and (near := _near(found["name"], FUNCTIONS)):
             yield f"torch.distributed calls it {near}: write dist.{near}"
+        elif found["type"] == "Tensor" and found["name"] in FUNCTIONS:
+            yield f"it is a function of torch.distributed, and no method: write dist.{found['name']}(x)"
+        elif (found["type"] or "").endswith("Work"):
+            yield "with async_op=True a call returns a handle: call its wait(), and then use the tensor"
         elif "ReduceOp' has" in what:
             yield "write a reduction in capitals, such as dist.ReduceOp.SUM"
     elif found := NOT_A_TENSOR.search(what):

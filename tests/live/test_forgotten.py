@@ -72,6 +72,9 @@ def test_other_errors_and_cells_of_the_ranks_are_left_alone(notebook):
         ("print(lab.look('x'), x)", "Move its line into a cell that begins with %%px."),
         ("look('x')", "look is one of lab's: write lab.look(…)."),
         ("lab.Look('x')", "Did you mean lab.look?"),
+        ("lab.exercise('hello_sum').hints()", "Did you mean .hint?"),
+        ("lab.last.timelines()", "Did you mean .timeline?"),
+        ("import torch.distributed\ntorch.distributed.get_rank()", "Begin the cell with %%px, and the ranks run it."),
         ("lab.px('print(rank)')", "Begin a cell with %%px for that."),
         ("lab.look x", 'Write it with brackets and quotes: lab.look("x").'),
         ("lab.flow x", "Begin a cell with %%flow x; what the ranks should run stands below."),
@@ -116,6 +119,7 @@ def test_a_value_of_the_notebooks_where_text_is_wanted_is_refused_in_a_sentence(
     error = notebook.run(f"lab.{call}(3)").error
     assert error.startswith("LabError: ")
     assert "quotes" in error
+    assert "quotes" in notebook.run(f"lab.{call}(lab.exercise('hello_sum'))").error
 
 
 def test_a_name_in_quotes_behind_flow_is_that_name(notebook):

@@ -35,6 +35,7 @@ def of(ename: str, evalue: str, *cells: str, marked: int = 0) -> list[str]:
         ("Prediction", "run this line in a cell of its own, without %%px"),
         ("mine", "make or import it in a %%px cell"),
         ("all_reduce", "write dist.all_reduce"),
+        ("ReduceOp", "write dist.ReduceOp"),
         ("np", "begin the cell with import numpy as np, below %%px"),
         ("itertools", "begin the cell with import itertools, below %%px"),
         ("x", "if an earlier cell makes x, run that cell first"),
@@ -93,6 +94,8 @@ def test_a_none_that_came_from_elsewhere_is_blamed_on_no_call(cells: list[str], 
     [
         ("AttributeError", "'Tensor' object has no attribute 'look'", 'in the notebook: lab.look("x"), in a cell'),
         ("AttributeError", "module 'torch.distributed' has no attribute 'allreduce'", "write dist.all_reduce"),
+        ("AttributeError", "'Tensor' object has no attribute 'all_reduce'", "no method: write dist.all_reduce(x)"),
+        ("AttributeError", "'torch._C._distributed_c10d.Work' object has no attribute 'sum'", "call its wait()"),
         ("AttributeError", "module 'torch.distributed' has no attribute 'AllGather'", "write dist.all_gather"),
         ("AttributeError", "type object 'torch._C._distributed_c10d.ReduceOp' has no attribute 'sum'", "ReduceOp.SUM"),
         (
