@@ -104,4 +104,4 @@ def _(learner: Learner, draw: Random) -> None:
     learner.px(
         f"if rank == {r}:\n    {fork.replace(chr(10), chr(10) + '    ')}\n    work.start()\n    work.join(60)", ""
     )
-    assert learner.cell(f"lab.pull('work.exitcode', {r})", "").result != "0"
+    assert learner.cell(f"lab.pull('rank == {r} and work.exitcode')[{r}]", "").result == "1"
