@@ -20,6 +20,7 @@ from pathlib import Path
 
 import nbformat
 from cells import code_cells, named, notebook_paths
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from normal_form import faults, keep_committed, normalise, serialised
@@ -33,14 +34,16 @@ class NotebookFault(Exception):
 
 def run(nb: nbformat.NotebookNode, path: Path) -> None:
     """Run every code cell in a fresh kernel, in the notebook's own folder; raise at the first that fails."""
+    place = tempfile.TemporaryDirectory(prefix="kernel-")
     client = NotebookClient(
         nb,
-        kernel_name="python3",
+        # No TCP ports: Jupyter only looks for free ones, and somebody else may have one before the kernel does.
+        km=AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{place.name}/k"),
         timeout=CELL_SECONDS,
         store_widget_state=False,
         resources={"metadata": {"path": str(path.resolve().parent)}},
     )
-    with client.setup_kernel():
+    with place, client.setup_kernel():
         for cell in code_cells(nb):
             try:
                 client.execute_cell(nb.cells[cell.index], cell.index)
