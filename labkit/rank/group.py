@@ -115,10 +115,12 @@ def join(
 def joined() -> bool:
     """Whether this rank is in the group that it joined last, and that works as far as anybody can see here.
 
-    A learner may have left it or made another one, the lab may have broken it off, a connection may be down.
+    A learner may have left it or made another one, the lab may have broken it off, a connection may be down, or a
+    cell has ended at a call that was refused.
     """
     world = _world() if _world is not None and dist.is_initialized() else None
-    return world is not None and world is dist.group.WORLD and not aborted() and broken() is not True
+    works = not aborted() and broken() is not True and not guard.refused()
+    return world is not None and world is dist.group.WORLD and works
 
 
 def leave() -> None:

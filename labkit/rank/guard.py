@@ -240,6 +240,11 @@ def must_exist(rank: int, n: int, group: Any) -> None:
         refuse(ValueError(f"there is no rank {rank} among {count(n, 'rank')}{within}: choose one of 0 to {n - 1}"))
 
 
+def refused() -> bool:
+    """Whether this rank was refused a call in its cell, and what the ranks have sent until then may lie open."""
+    return _refused is not None
+
+
 def pardon() -> None:
     """The cell that was refused something is over."""
     global _refused

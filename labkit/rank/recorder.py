@@ -163,9 +163,10 @@ def begin(info: Any = None) -> None:
     _cell = Cell(on=True, rank=rank, sent=wire.sent(), began=time.perf_counter(), gpu=stream.gpu())
 
 
-def end(_: Any = None) -> None:
+def end(result: Any = None) -> None:
     """A cell has ended: what runs between cells, `lab.look` for instance, is nobody's business."""
-    guard.pardon()
+    if getattr(result, "success", True):  # else the lab heals the group: `group.joined` tells it to
+        guard.pardon()
     if not _cell.on:
         return
     _cell.on = False

@@ -70,6 +70,17 @@ def test_a_ring_that_does_not_close_is_refused_where_it_ends_and_the_others_are_
     assert lab.run(f"{closed}\nok = work.wait()\nprint(y.tolist())") == ["[9.0]\n", "[7.0]\n", "[8.0]\n"]
 
 
+def test_what_was_sent_before_a_refusal_reaches_no_later_cell(lab):
+    ring = (
+        "x, y = torch.full([1], {}), torch.zeros(1)\nwork = dist.isend(x, (rank + 1) % 3)\n"
+        "dist.recv(y, (rank - 1) % 3{})"
+    )
+    assert "there is no rank 4 among 3 ranks" in str(refused(lab, ring.format("99.0", " + 3"))[1].notes)
+    assert lab.run(f"{ring.format('float(rank)', '')}\nok = work.wait()\nprint(int(y))") == ["2\n", "0\n", "1\n"]
+    lab.run("try:\n    dist.broadcast(x, 7)\nexcept ValueError: pass")
+    assert lab.run("print(rank)") == ["0\n", "1\n", "2\n"]
+
+
 def test_of_a_batch_that_cannot_be_whole_nothing_is_begun(lab):
     code = (
         "x = torch.ones(1)\nops = [dist.P2POp(dist.isend, x, (rank + 1) % 3), dist.P2POp(dist.irecv, x, rank - 1)]\n"
