@@ -65,7 +65,8 @@ def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **
 
 def _memory(kind: str, x: torch.Tensor, **more: Any) -> Call:
     """A call that moves a tensor's memory as it lies: the order of the elements there has to be everyone's."""
-    return _tensor(kind, x, strides="" if in_order(x) else str(x.stride()), **more)
+    steps = [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1] if not in_order(x) else []
+    return _tensor(kind, x, strides=str(tuple(steps)) if steps else "", **more)
 
 
 def _reduction(op: Any) -> str:

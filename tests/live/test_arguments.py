@@ -137,6 +137,7 @@ RIGHT = {  # tensors that do not lie in order, in calls that take them as they a
     "x = base.t(); dist.all_reduce(x)": "3 * base.t()",
     "x = base.t(); dist.broadcast(x, 1)": "base.t()",
     "x = base.t(); dist.reduce(x, 0); x = want if rank else x": "3 * base.t()",
+    "x = base.t()[None] if rank else base.t()[:, None]; dist.all_reduce(x); x = x.view(3, 2)": "3 * base.t()",
     "x = base[1:]; dist.all_reduce(x)": "torch.tensor([[9.0, 12.0, 15.0]])",
     "x = base[:, :1]; dist.all_reduce_coalesced([x])": "torch.tensor([[0.0], [9.0]])",
     "x = torch.ones(1, 1).expand(1, 1); dist.all_reduce(x)": "torch.tensor([[3.0]])",
