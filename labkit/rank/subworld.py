@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from labkit.rank import guard
 from labkit.rank.importing import postponed
 
 _groups: dict[int, Any] = {}
@@ -131,6 +132,7 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
         undo.enter_context(_meeting_place(_groups[n], f"{count}/"))
         distributed_c10d._update_default_pg(_groups[n])
         distributed_c10d._world.group_count = count  # groups meet under their number, which all ranks must share
+        undo.enter_context(guard.shows_what_is_spoiled())
         yield
 
 
