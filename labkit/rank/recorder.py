@@ -461,7 +461,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         peer, inside = (_number(given(name)) for name in (other, f"group_{other}")) if other else (None, None)
         dtype, shape, size = _facts(what)
     except KeyError:  # torch's word for it, which some of its functions forget to say
-        guard.refuse(ValueError("Invalid process group specified"))
+        raise ValueError("Invalid process group specified") from None
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return None
     if not op.startswith("comms."):  # whose ranks tell one another

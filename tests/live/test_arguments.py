@@ -224,7 +224,8 @@ def shown(error):
     code = entry.tb_frame.f_code
     passed_on = "function(" in linecache.getline(code.co_filename, entry.tb_lineno)
     ours = code.co_filename.startswith(os.path.dirname(labkit.__file__))
-    return not ours or passed_on or code.co_name == "refuse" or isinstance(error, LabError)
+    said = isinstance(error, LabError) or code.co_name == "refuse" or str(error) == "Invalid process group specified"
+    return not ours or passed_on or said
 
 def attempt(name, parameter, what):
     """Make a call with one wrong argument; ranks 0 and 1 are a pair. What must not be, in words."""
