@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-LIBRARY = re.compile(r"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/")  # files that are not the learner's
+
+def _library() -> re.Pattern[str]:
+    """Match the files that are not the learner's, wherever what labkit needs has been installed."""
+    specs = (spec.origin for name in ("IPython", "ipykernel", "torch") if (spec := find_spec(name)) and spec.origin)
+    folders = {re.escape(str(Path(origin).parents[1])) + "/" for origin in specs}
+    return re.compile(rf"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/|^({'|'.join(sorted(folders))})")
+
+
+LIBRARY = _library()
 
 
 def line(frame: FrameType) -> int:

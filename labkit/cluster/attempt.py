@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit.cluster.console import Console
-from labkit.cluster.engines import Engines
+from labkit.cluster.engines import COUNT, Engines
 from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
 from labkit.cluster.stop import STOP
@@ -20,7 +19,6 @@ from labkit.outcome.text import root_cause
 from labkit.words import sentence
 
 PATIENCE = 10.0  # seconds that one run may compute, at least
-COUNT = itertools.count(1000, 1000)  # groups that a function makes are numbered from a fresh number on, on all ranks
 
 
 def attempt(

@@ -5,6 +5,7 @@ A rank is a position in `members`; the engine's id is ipyparallel's own business
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 import time
@@ -31,6 +32,7 @@ from labkit.outcome.text import Cause, root_cause
 from labkit.theory import sharing
 from labkit.theory.cells import Cell
 
+COUNT = itertools.count(1000, 1000)  # from which groups are numbered anew, on all ranks: no number comes again
 CELLS = 500  # whose definitions a rank that is started anew is given
 Choose = Callable[[list[int]], tuple[int, str, list[int]]]  # GPUs of each host → ranks, backend, each rank's host
 JOINING = 30.0  # seconds in which all ranks must have joined
@@ -316,8 +318,9 @@ class Engines:
         at = self._at or [0] * self.n
         shares = self.gpu.shares(at)
         limit = max(60.0, 10 * self.limit)
+        count = next(COUNT) if self.members else 1
         args = {
-            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.gpu.direct, self.guarded)
+            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.gpu.direct, self.guarded, count)
             for r, h in enumerate(at)
         }
         outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)

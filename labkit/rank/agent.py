@@ -140,6 +140,7 @@ def prepare(
     shares: bool,
     direct: int,
     guarded: bool,
+    count: int,
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     descriptors.spare("this rank")
@@ -152,7 +153,7 @@ def prepare(
     ended.install(shell())
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
-    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct)
+    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct, count)
     _note_counts()
     device = torch.device(facts["device"])
     given.give(
@@ -262,14 +263,17 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
         did["function"] = None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}"
     between = list(itertools.takewhile(lambda frame: frame is not inner, stack))
     op = frames.operation(between)
-    if op is None and thread == str(os.getpid()) and _rests() and (call := _enqueued()):
+    main = thread == str(os.getpid())
+    if op is None and main and _rests() and (call := _enqueued()):
         seen = (frames.calls(inner) or "the cell") + f" (line {did['line']})" * bool(cells)
         return {"state": "collective", **did, **call, "seen": seen, "moved": None}
     if op is None and cells and (frames.at_handle(found[0]) or (not between and frames.waits(inner))):
         op = "wait"
     if op is None and frames.in_backward(stack[0]) and gloo.sleeps(thread):  # C++ waits for another rank
         op = "backward"
-    if op is None and frames.calls_torch(stack[0]) and gloo.holds_up(thread):
+    if op is None and (
+        (frames.calls_torch(stack[0]) and gloo.holds_up(thread)) or (main and frames.in_ddp(stack[0]) and _rests())
+    ):
         op = frames.machinery(between) or witness.newest()
     learners = frames.learners(stack) if op is None and cells else []
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
@@ -300,7 +304,7 @@ def _rests() -> bool:
 
 def _enqueued() -> dict[str, Any] | None:
     """What of the learner's calls the GPU has not completed, and where it was made; None where there is none."""
-    if not dist.is_initialized() or group.aborted() or (call := witness.enqueued()) is None:
+    if not dist.is_initialized() or group.aborted() or (call := witness.enqueued(group.times()[0])) is None:
         return None
     made = [f for f in call.frames if is_cell(f["filename"])]
     return {

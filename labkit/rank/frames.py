@@ -46,6 +46,7 @@ COMMS = (_of("comms"), _of("p2p"))
 BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
 BETWEEN_RANKS = ("c10d.", "_c10d_functional", "_dtensor.")  # operations of torch.ops: "_c10d_functional.wait_tensor"
+DDP = (ddp.__file__, f"{TORCH}utils.py")
 GROUP, STORE = _of("group"), _of("store")
 AWAITING = (_of("awaiting"), "run_awaiting")  # what runs a cell that awaits something
 STACK = 6  # frames of the learner's that are told
@@ -211,6 +212,11 @@ def calls_torch(frame: FrameType) -> bool:
     return file.startswith(ALL_OF_TORCH) or bool(GENERATED.search(file))
 
 
+def in_ddp(frame: FrameType) -> bool:
+    """Whether a frame is one of DDP's own, whose C++ computes nothing: it compares models, or sends them."""
+    return frame.f_code.co_filename in DDP
+
+
 def at_handle(frame: FrameType) -> bool:
     """Whether a frame is labkit's own that waits for the handle of a call."""
     return stands_between(frame) and frame.f_code.co_name == "wait"
@@ -259,7 +265,7 @@ def machinery(frames: Iterable[FrameType]) -> str | None:
     called = None
     for frame in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if file == ddp.__file__:
+        if file in DDP:
             called = "DDP's constructor" if name == "__init__" else "DDP's forward pass"
         elif file.startswith(TORCH) and file not in CALLS and not name.startswith(("_", "<")) and name != "wrapper":
             called = name

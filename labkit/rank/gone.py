@@ -24,7 +24,7 @@ def used(error: BaseException, called: Sequence[FrameType]) -> str:
     `called` are the frames that the error came through below the learner's cell, outermost first. Where C++ alone
     holds the group, as in a backward pass, a connection is down, and none of a group that lives.
     """
-    theirs = [f for f in called if not (frames.is_learners(f) or f.f_code.co_filename.startswith(frames.OWN))]
+    theirs = [f for f in called if not frames.is_learners(f)]
     held = [value for f in theirs for value in list(f.f_locals.values())]
     held += [value for one in held for value in list(getattr(one, "__dict__", {}).values())]
     found = next(filter(_is_gone, held), None)

@@ -60,18 +60,20 @@ def join(
     local: int = 0,
     shares: bool = False,
     direct: int = 0,
+    count: int = 1,
 ) -> dict[str, Any]:
     """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
     `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
     counts the ranks of one host: it chooses the GPU, which the rank `shares` with others, by NCCL's own paths where
-    NCCL has these for so many ranks of one GPU (`direct`).
+    NCCL has these for so many ranks of one GPU (`direct`). Groups that are made later are numbered from `count`: torch
+    finds a group by its number, and what was made in an earlier world must not find one of other ranks.
     Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
     leave()
     _doors.clear()
-    distributed_c10d._world.group_count = 0  # a failed attempt counts; meshes of an earlier world know it by its name
+    distributed_c10d._world.group_count = 0  # a failed attempt counts; what an earlier world holds knows it by its name
     _joined_at = moment.now()
     before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
@@ -91,6 +93,7 @@ def join(
             timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
             device_id=device if device.type == "cuda" else None,
         )
+    distributed_c10d._world.group_count = count
     world = distributed_c10d._get_default_group()
     _world = weakref.ref(world)
     for kind in ("cpu", "cuda"):  # a group split off needs them, and torch fills them in for a process's first world

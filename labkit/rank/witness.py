@@ -186,14 +186,17 @@ def newest() -> str:
     return last["profiling_name"].rpartition(":")[2] if last else ""
 
 
-def enqueued() -> Noted | None:
-    """Find the first call that NCCL was given and that is not complete, as its flight recorder has it; None for none.
+def enqueued(since: float) -> Noted | None:
+    """Find the first call since a moment that NCCL was given and has not completed, as its flight recorder has it.
 
-    On a GPU a call returns once it is enqueued: whoever then waits for the GPU waits for this one.
+    On a GPU a call returns once it is enqueued: whoever then waits for the GPU waits for this one. What is older was
+    given to a group that has been left, and is never completed.
     """
-    waiting = (entry for entry in _entries(NCCL, active=True) if entry["state"] != "completed")
-    first = min(waiting, key=lambda entry: entry["time_created_ns"], default=None)
-    return None if first is None else _noted(first, first["time_created_ns"] / 1e9 - moment.wall(), ())
+    wall = moment.wall()
+    calls = ((entry["time_created_ns"] / 1e9 - wall, entry) for entry in _entries(NCCL, active=True))
+    waiting = [(at, entry) for at, entry in calls if at >= since and entry["state"] != "completed"]
+    at, first = min(waiting, key=lambda call: call[0], default=(0.0, None))
+    return None if first is None else _noted(first, at, ())
 
 
 def _entries(*recorders: str, active: bool = False, frames: bool = True) -> list[dict[str, Any]]:

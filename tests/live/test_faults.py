@@ -335,6 +335,16 @@ def test_what_was_made_with_a_group_that_is_gone_is_to_be_made_again(lab):
     lab.run(MADE + "net(x).sum().backward()\noptimizer.step()\nt.full_tensor()\nfuncol.all_reduce(x, 'sum', mesh)")
 
 
+def test_a_group_that_is_gone_is_never_taken_for_one_that_was_made_since(lab):
+    lab.run(
+        "import torch.distributed._functional_collectives as funcol\nold = dist.new_group([0, 1])\nx = torch.ones(1)"
+    )
+    ended(lab, "if rank: dist.barrier()", StuckError)
+    lab.run("new = dist.new_group([0, 2])\nassert new is dist.GroupMember.NON_GROUP_MEMBER or new.size() == 2")
+    error = ended(lab, "if rank == 0: print(funcol.all_reduce(x, 'sum', old) + 1)")
+    assert error.notes[0] == "this process group is gone: run the cell that made it with dist.new_group again"
+
+
 def test_a_sub_group_that_lives_is_not_called_gone_where_a_rank_is_not_in_it(lab):
     lab.run("team = dist.new_group([1, 2])\nx = torch.ones(1)")
     error = ended(lab, "if rank: dist.broadcast(x, src=0, group=team)")
