@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 
 from labkit import words
@@ -61,6 +62,8 @@ def check_gpu(ranks: int, gpus: int) -> None:
 
 def _check_files(ranks: int) -> None:
     """Let this process and those that it starts have so many files open as the controller of these ranks will have."""
+    if sys.platform == "win32":
+        return
     import resource  # Windows has none
 
     needed = CONTROLLER + ranks * LINKS

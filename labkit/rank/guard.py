@@ -27,7 +27,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp
 
 from labkit.errors import LabError, MismatchError
-from labkit.rank import membership, models
+from labkit.rank import membership, models, witness
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.rank.strides import spoiled
@@ -332,7 +332,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         if _refused is not None:
             error, said = _refused
             raise error(said)
-        made, begun = guarded.made, started(group)
+        made, begun = guarded.made, witness.counted(group)
         try:
             given = dict(zip(names, args, strict=False))
             must_exist(given.get("root_rank", 0), len(guarded.place.members), group)
@@ -343,7 +343,10 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         except MismatchError:
             raise
         except BaseException as error:
-            if isinstance(error, Exception) or started(group) == begun:  # refused here, or interrupted before it began
+            # Refused, or interrupted before it began. NCCL refuses a reduction only once it has counted the call, on
+            # every rank, some a little later: there it has been made, or a rank that goes on would seem out of step.
+            counted = witness.counted(group)
+            if counted == begun or (isinstance(error, Exception) and len(counted) == 1):
                 guarded.made = made
                 with contextlib.suppress(*GONE):
                     guarded.board.take_back(made + 1)

@@ -56,6 +56,16 @@ def _counts(group: Any, mixed: bool) -> Counts:
         return ()
 
 
+def counted(group: Any) -> Counts:
+    """How many calls each backend of a group has counted: one that it refused itself is among them, on every rank."""
+    return _counts(group, _is_mixed(group))
+
+
+def _is_mixed(group: Any) -> bool:
+    config = distributed_c10d._world.pg_backend_config.get(group, "")
+    return "nccl" in config and "gloo" in config
+
+
 @dataclass(slots=True)
 class Span:
     """Calls of a group that are recorded: those behind its first counts, up to its last; None while one runs."""
@@ -89,8 +99,7 @@ class Tally:
 
     def know(self, group: Any, name: str) -> tuple[int, ...]:
         """The ranks of a group, which is from now on known by its name."""
-        config = distributed_c10d._world.pg_backend_config.get(group, "")
-        if "nccl" in config and "gloo" in config:
+        if _is_mixed(group):
             self._mixed.add(name)
         ranks = self.ranks[name] = tuple(dist.get_process_group_ranks(group))
         return ranks
