@@ -55,6 +55,7 @@ from labkit.theory.samples import Timing
 
 RESTS = 0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `run.LOOK_EVERY`
 MAIN = threading.main_thread().ident or 0
+NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": False}  # in no cell, in no call
 
 
 def attach() -> None:
@@ -225,7 +226,7 @@ def push(values: dict[str, Any]) -> None:
 def where() -> dict[str, Any]:
     """What this rank does: idle, computing, or inside a collective, and at which line of the cell.
 
-    It is what the main thread does; where that waits for a thread of the learner's that is in a collective, it is this.
+    That is what the main thread does; or, where that waits for one of the learner's threads, what this one waits in.
     """
     did = frames.look(MAIN, _where)
     if did["state"] == "computing" and did["line"] and frames.look(MAIN, frames.blocks):
@@ -243,9 +244,6 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
     if runs and (any(is_cell(frame.f_code.co_filename) for frame in stack) or group.joined()):
         return _in_cell(str(os.getpid()), found)  # not what joins a group: it waits in its own way
     return {"state": "computing" if runs else "idle", **NOWHERE, "imports": importing.imports(found)}
-
-
-NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": False}
 
 
 def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
