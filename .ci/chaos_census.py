@@ -13,7 +13,8 @@ import psutil
 from tests.live.processes import Trace, descriptors
 
 FONT = ".ttf"  # which matplotlib keeps open once it has drawn with it: a handful
-WRITTEN_OVER = ("last-words-", "stdout-", "stderr-")  # by each lab.check and each flood in turn
+# By each lab.check and each flood in turn, and by torch, which keeps what it compiles.
+WRITTEN_OVER = ("last-words-", "stdout-", "stderr-", "torchinductor_")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import inspect
 import secrets
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -360,6 +360,7 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     guarded.made = nth = guarded.made + 1
     me, members = guarded.place.me, guarded.place.members
     mine = located(describe(given, guarded.place))
+    mine = replace(mine, strides="") if _shown else mine
     with contextlib.suppress(*GONE):
         guarded.board.write(nth, pack(mine, ROOM - HEAD.size))
     up = _up(guarded, nth)

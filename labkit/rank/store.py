@@ -75,9 +75,11 @@ class MeetingStore(dist.Store):
         may_oversleep(0)
         patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
         deadline = time.monotonic() + patience.total_seconds()
-        while not self.store.check(keys):
-            if self.broken_off.is_set():
+        while True:
+            if self.broken_off.is_set():  # also where all is there: who has put it there has left
                 raise dist.DistStoreError("the wait was broken off by the lab")
+            if self.store.check(keys):
+                return
             if time.monotonic() > deadline:
                 raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")
             time.sleep(PAUSE)

@@ -92,16 +92,16 @@ HANGS = {
         "d = DTensor.from_local(torch.ones(1), init_device_mesh('cpu', (3,)), [Shard(0)])\n"
         "if rank == 0: d.full_tensor()",
         "ranks 1, 2 are missing: they finished the cell, while rank 0 waits in full_tensor (line 3)",
-        "Ranks 1, 2 are missing: they finished the cell, while rank 0 waits in full_tensor (line 3).",
+        "Ranks 1, 2 are missing: they finished the cell, while rank 0 waited N s in full_tensor (line 3).",
     ),
     "sub-groups cross": (
         "from torch.distributed._functional_collectives import all_reduce\n"
         "g, h = dist.new_group([0, 1]), dist.new_group([1, 2])\n"
         "if rank < 2:\n    y = all_reduce(torch.ones(1), 'sum', h if rank else g)\n    print(y)",
-        "rank 2 is missing: it finished the cell, while rank 0 waits in funcol.all_reduce among ranks 0, 1 (line 4) "
-        "and rank 1 waits in funcol.all_reduce among ranks 1, 2 (line 4)",
-        "Rank 2 is missing: it finished the cell, while rank 0 waits in funcol.all_reduce among ranks 0, 1 (line 4) "
-        "and rank 1 waits in funcol.all_reduce among ranks 1, 2 (line 4).",
+        "rank 2 is missing: it finished the cell, while rank 0 waits in all_reduce among ranks 0, 1 (line 5) "
+        "and rank 1 waits in all_reduce among ranks 1, 2 (line 5)",
+        "Rank 2 is missing: it finished the cell, while rank 0 waited N s in all_reduce among ranks 0, 1 (line 5) "
+        "and rank 1 waited N s in all_reduce among ranks 1, 2 (line 5).",
     ),
     "tags differ": (
         "t = torch.ones(1)\nif rank == 0: dist.send(t, 1, tag=1)\nif rank == 1: dist.recv(t, 0, tag=2)",

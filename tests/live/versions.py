@@ -13,6 +13,4 @@ GROUP_AFTER_LOCAL_ONE = pytest.mark.skipif(
     reason="since torch 2.14 all ranks' next group hangs after one made by its members",
 )
 SUBSHELLS = Version(metadata.version("ipykernel")) >= Version("7")  # threads that hear a page's messages beside a cell
-# What a tensor becomes that cannot be cut into equal parts: Gloo sends nothing of it, and newer torches refuse it.
-UNEVEN_PARTS = "raises" if torch >= Version("2.14") else "wrong"
 GLOOS_LOOP = {"gloo_tcp_loop"} if torch >= Version("2.13") else set()  # the thread that sends and receives has a name

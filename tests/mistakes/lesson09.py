@@ -149,7 +149,8 @@ compressed_average = """
 wrong | forgets what was left | errors of 0.5: on ranks 0, 1 element 1 in result[0] is 1
     wanted = grad + error → wanted = grad.clone()
 raises | takes float16 for bfloat16 | Ranks 0, 1: RuntimeError | sent = wanted.bfloat16() → sent = wanted.half()
-raises | forgets to pad | Ranks 0, 1: RuntimeError | torch.nn.functional.pad(sent, (0, -len(sent) % world_size)) → sent
+raises | forgets to pad | the number of elements does not fit
+    torch.nn.functional.pad(sent, (0, -len(sent) % world_size)) → sent
 costly | sends float32 | Its busiest rank sends 0.75 S
     def compressed_average(grad, error):
         wanted = grad + error

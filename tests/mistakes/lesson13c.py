@@ -1,11 +1,9 @@
 """Planted mistakes of lesson 13c, in the form that `tests.mistakes` tells."""
 
-from tests.live import versions
-
-plan_dispatch = f"""
+plan_dispatch = """
 wrong | takes as many as it gives | on rank 0 element 1 in result[2] is 1
     dist.all_to_all_single(take, give) → take = give
-{versions.UNEVEN_PARTS} | forgets experts that no token has chosen | chosen by no token
+raises | forgets experts that no token has chosen | Their length has to be a multiple of 2
     chosen.bincount(minlength=world_size) → chosen.bincount()
 wrong | returns each token's place instead of the order | on rank 1 element 1 in result[0] is 3
     chosen.argsort(stable=True) → chosen.argsort(stable=True).argsort()
