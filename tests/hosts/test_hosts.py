@@ -173,7 +173,7 @@ def test_listening_names_the_address_and_no_daemon(hosts):
 def test_a_notebook_runs_on_head_and_can_be_stopped(hosts, notebook):
     assert notebook.value("import socket; socket.gethostname()") == "'head'"
     pending = notebook.send("print('begun', flush=True)\nwhile True: pass")
-    notebook.until_begun(pending)
+    notebook.until_shown(pending, "begun")
     notebook.interrupt()
     assert notebook.wait(pending).error.startswith("KeyboardInterrupt")
     assert [p.pid for p in hosts.processes("head")] == [notebook.pid]

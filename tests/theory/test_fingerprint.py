@@ -51,7 +51,7 @@ def test_what_one_rank_alone_cannot_mean_is_said_before_another_comes():
     )
     uneven = Call("all_to_all", dtype="float32", shape="[7]", gives=-1, takes=-2, sizes=(7, 7))
     assert told(uneven, uneven, uneven).endswith("Their length has to be a multiple of 3.")
-    assert "Rank 0 gives itself 1 element, and expects 2. " in told(Call("all_gather", gives=1, takes=(2, 1)))
+    assert "Rank 0 gives 1 element to itself, and expects 2. " in told(Call("all_gather", gives=1, takes=(2, 1)))
 
 
 def test_tensors_that_are_moved_as_they_lie_have_to_lie_alike():
