@@ -12,8 +12,7 @@ import torch.distributed as dist
 
 from labkit import CellError
 from labkit.theory.primitives import PRIMITIVES
-
-ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
+from tests.live.refusals import ALIVE, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +22,9 @@ def _variables(lab):
 
 def refused(lab, code):
     """What a cell says that ranks are refused, and its error; the next one finds the same processes and variables."""
-    pids = [row["pid"] for row in lab._engines.table()]
-    with pytest.raises(CellError) as caught:
-        lab.run(code)
-    assert [row["pid"] for row in lab._engines.table()] == pids
-    assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
-    assert "labkit" not in caught.value.traceback
-    return str(caught.value), caught.value
+    error = refusal(lab, code)
+    assert "labkit" not in error.traceback
+    return str(error), error
 
 
 NOBODY = {

@@ -7,9 +7,7 @@ from inspect import signature
 import pytest
 import torch.distributed as dist
 
-from labkit import CellError
-
-ALIVE = "y = torch.ones(1)\ndist.all_reduce(y)\nprint(rank, int(y), keep)"
+from tests.live.refusals import ALIVE, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +17,9 @@ def _variables(lab):
 
 def refused(lab, code):
     """What a cell that no rank may run says; the next one finds the same processes and variables."""
-    pids = [row["pid"] for row in lab._engines.table()]
-    with pytest.raises(CellError) as caught:
-        lab.run(code)
-    assert [row["pid"] for row in lab._engines.table()] == pids
-    assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
-    assert any("all variables are kept" in note for note in caught.value.notes)
-    return str(caught.value)
+    error = refusal(lab, code)
+    assert any("all variables are kept" in note for note in error.notes)
+    return str(error)
 
 
 @pytest.mark.smoke
