@@ -394,37 +394,43 @@ def read_whole(window, of):
 
 # -- fences ------------------------------------------------------------------------------------------------------------
 
-# After each fence one rank, a different one each time, goes on only when its left-hand neighbour has written what it
-# had to write up to its next fence, or is through. So whatever a fence should keep apart meets where it is missing.
+# At the start and after each fence one rank, a different one each time, goes on only when its left-hand neighbour has
+# written what it had to write up to its next fence, or is through. So whatever a fence should keep apart meets where
+# it is missing.
 SLOWED = (
     COMMON
     + """
 
 def slowed(window, noticed):
     came, left = window.came, (rank - 1) % world_size
-    flush, get, passed, stood, rest = window.flush, window.get, [0], [None], [1.0]  # seconds that it may wait in all
+    flush, fence, get, passed, stood, rest = window.flush, window.fence, window.get, [0], [None], [1.0]  # rest: seconds
 
-    def slow_fence():
-        flush()
-        came[rank][0] = passed[0] + 1  # so many fences at which it has flushed
-        dist.barrier()
-        passed[0] += 1
-        stood[0] = window.mine.clone()
-        with recorder.paused():
-            dist.barrier()  # nobody writes before all have seen what stands there
+    def let_the_left_go_first():
         began = time.monotonic()  # a neighbour that waits for a message from here never gets that far
         while passed[0] % world_size == rank and came[left][0] <= passed[0] and time.monotonic() - began < rest[0]:
             os.sched_yield()
         rest[0] -= time.monotonic() - began
 
+    def slow_fence():
+        flush()
+        came[rank][0] = passed[0] + 1  # so many fences at which it has flushed
+        fence()
+        passed[0] += 1
+        stood[0] = window.mine.clone()
+        with recorder.paused():
+            dist.barrier()  # nobody writes before all have seen what stands there
+        let_the_left_go_first()
+
     def watched_get(of, at=0, size=None):
-        got = get(of, at, size)
-        if window.told()["handed"]:
-            noticed.append("it reads before the fence: what was handed over is not there yet")
+        got, told = get(of, at, size), window.told()
+        wrote = any(what != "get" and fences == passed[0] for what, *_, fences in told["moves"])
+        if told["handed"] or wrote:
+            noticed.append("it reads before the fence: what was handed over need not be there yet")
         elif of == rank and stood[0] is not None and not torch.equal(got, stood[0][at : at + len(got)]):
             noticed.append(f"rank {left} wrote into rank {rank}'s window before rank {rank} had read what was there")
         return got
 
+    let_the_left_go_first()
     window.fence, window.get = slow_fence, watched_get
 
 

@@ -59,7 +59,7 @@ wrong | lets a neighbour write before it has read | had read what was there
 wrong | reads before the fence | before the fence
     -         window.fence()
               x = window.get(rank)
-wrong | flushes where it should meet the others | and should be
+wrong | flushes where it should meet the others | before the fence
     -         window.fence()
     +         window.flush()
               x = window.get(rank)
@@ -76,9 +76,9 @@ forbidden | sends messages | It calls dist.isend
 
 all_reduce_by_puts = """
 wrong | does not clear its window | on ranks 0, 1 element 0 in result[1] is 22 | window.mine.zero_() →
-wrong | clears while others add | ranks | window.fence()  # nobody adds before all are zero →
+wrong | clears while others add | and should be | window.fence()  # nobody adds before all are zero →
 wrong | reads the sums before the fence | before the fence | window.fence()  # the sums are complete →
-wrong | flushes, and takes a part of the sum for all of it | had read what was there
+wrong | flushes, and takes a part of the sum for all of it | before the fence
     window.fence()  # the sums are complete → window.flush()
 wrong | sends all of x to everyone | rank 0 moves 2.00 S between windows, and 1.33 S is possible
     -         window.accumulate(chunks[r], to=r, at=starts[r])
