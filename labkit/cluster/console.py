@@ -67,7 +67,6 @@ class Console:
             outcome = run(self.engines.running(result), watch=progress.show, signal=signal)
         finally:
             progress.clear()
-        self.unhealed = False
         if outcome.behind:  # a pool's thread may have been about to begin with what it was given
             told = self.engines.ask("groups", [r.rank for r in outcome.ranks], ANSWER)
             for r in outcome.ranks:
@@ -104,6 +103,7 @@ class Console:
 
     def finish(self, outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> None:
         """Raise the error that a cell or a call ended with, once the ranks are healed."""
+        self.unhealed = True  # should anything below fail, the next cell heals
         error = judge(outcome, logs or [None] * self.engines.n)
         if logs and isinstance(error, (StuckError, StoppedError)):
             self.draw(logs, outcome)
@@ -116,6 +116,8 @@ class Console:
             error.notes += heal(
                 self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch or outcome.behind)
             )
+        self.unhealed = False
+        if error is not None:
             raise error
 
     @STOP

@@ -22,6 +22,9 @@ FINGERPRINT = re.compile(
 # What a DataLoader puts before an error of its worker's. A LabError says all in its message.
 PASSED_ON = re.compile(rf"^Caught {LabError.__name__} in .*\n[\w.]*{LabError.__name__}: ", re.DOTALL)
 
+# What ranks say that came to a monitored barrier and only felt that another did not: rank 0 names it.
+CAME = "successfully reached monitoredBarrier"
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -60,17 +63,19 @@ def root_cause(outcome: Outcome) -> tuple[list[Cause], dict[int, str]]:
     """Tell causes from consequences, by what the ranks recorded when they raised.
 
     An error is a consequence where the lab brought it about, to free a rank, and where it came out of an operation
-    after another rank had raised or died. A `LabError` says what has happened, and is none, though another rank may
-    have felt what it tells of before it was raised. Returns the causes in the order of their first rank, equal ones
-    merged, and for every other rank what it suffered ("Connection closed by peer"). Both have short messages.
+    after another rank had raised or died, or says itself that it is one (`CAME`). A `LabError` says what has happened,
+    and is none, though another rank may have felt what it tells of before it was raised. Returns the causes in the
+    order of their first rank, equal ones merged, and for every other rank what it suffered ("Connection closed by
+    peer"). Both have short messages.
     """
     causes: dict[tuple[str, str], Cause] = {}
     consequences = {}
     errors = outcome.errors
-    first = min((e.at for e in errors.values() if e.raised != "lab"), default=0)
+    felt = {r for r, e in errors.items() if e.raised == "lab" or (e.raised == "operation" and CAME in e.evalue)}
+    first = min((e.at for r, e in errors.items() if r not in felt), default=0)
     told = {r for r, e in errors.items() if e.ename == LabError.__name__}
     late = {r for r, e in errors.items() if e.at > first or outcome.dead or told} - told
-    suffered = {r for r, e in errors.items() if e.raised == "lab" or (e.raised == "operation" and r in late)}
+    suffered = felt | {r for r in late if errors[r].raised == "operation"}
     for r in sorted(errors, key=lambda r: (r in suffered, r)):
         error = errors[r]
         message = shorten(error.evalue)

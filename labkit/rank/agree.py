@@ -139,12 +139,17 @@ def world_rank(group: Any = None) -> int:
     return dist.get_rank()
 
 
-def is_one_of(rank: Any, ranks: Sequence[int]) -> bool:
-    """Whether what a learner has given for a rank is one of these; an array is none, and cannot be compared."""
+def whole(given: Any) -> int | None:
+    """Return a whole number as a learner has given it, also numpy's; None where it is none."""
     try:
-        return operator.index(rank) in ranks
+        return operator.index(given)
     except (TypeError, ValueError, RuntimeError):
-        return False
+        return None
+
+
+def is_one_of(rank: Any, ranks: Sequence[int]) -> bool:
+    """Return whether what a learner has given for a rank is one of these; an array is none."""
+    return whole(rank) in ranks
 
 
 def _complaint(parcel: Parcel, group: Any, **options: Any) -> str:

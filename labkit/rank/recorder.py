@@ -32,7 +32,6 @@ import functools
 import inspect
 import itertools
 import math
-import operator
 import socket
 import sys
 import threading
@@ -52,6 +51,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import moment
 from labkit.rank import comms, guard, objects, p2p, passes, spans, stream, wire
+from labkit.rank.agree import whole
 from labkit.rank.frames import leading_here
 from labkit.rank.held import TENSORS, Call, Copies, Tensors
 from labkit.rank.snapshots import Snapshots
@@ -458,7 +458,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
         ranks = _cell.tally.ranks.get(name)
         if ranks is None:
             ranks = _cell.tally.know(group, name)
-        peer, inside = (_number(given(name)) for name in (other, f"group_{other}")) if other else (None, None)
+        peer, inside = (whole(given(name)) for name in (other, f"group_{other}")) if other else (None, None)
         dtype, shape, size = _facts(what)
     except KeyError:  # torch's word for it, which some of its functions forget to say
         raise ValueError("Invalid process group specified") from None
@@ -492,7 +492,7 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     if kind == "collective":
         record.nth = _cell.nth[name] = _cell.nth.get(name, -1) + 1
     else:
-        record.tag = _number(given("tag")) or 0
+        record.tag = whole(given("tag")) or 0
         if isinstance(tensor, Tensor):
             record.view = _snapshots.before(tensor, at, kind)
     batch = getattr(_inside, "batch", None)
@@ -510,14 +510,6 @@ def _is_true(given: Any) -> bool:
         return bool(given)
     except (RuntimeError, ValueError):
         return False
-
-
-def _number(given: Any) -> int | None:
-    """A whole number as a learner has given it, also numpy's; None where it is none, which torch will say."""
-    try:
-        return operator.index(given)
-    except (TypeError, ValueError, RuntimeError):
-        return None
 
 
 def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int | None) -> None:

@@ -123,6 +123,14 @@ def test_stop_while_the_ranks_are_brought_back_heals_them_and_stops_the_cell_tha
     alive(lab, {2})
 
 
+def test_ranks_that_labkit_itself_failed_to_heal_are_healed_before_the_next_cell(lab, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(lab._console, "draw", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lab.run("if rank: dist.all_reduce(torch.ones(1))")
+    alive(lab)
+
+
 def test_a_rank_killed_between_cells_is_replaced_by_hand(lab):
     os.kill(pid(lab, 0), signal.SIGKILL)
     assert eventually(lambda: lab.status()[0]["state"] == "dead")

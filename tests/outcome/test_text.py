@@ -133,6 +133,13 @@ def test_what_labkit_says_is_the_cause_though_another_rank_has_felt_it_before():
     )
 
 
+def test_ranks_that_came_to_a_monitored_barrier_have_only_felt_what_rank_0_names():
+    came = "Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    names = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1000 ms"
+    errors = (1, "RuntimeError", came, "operation", 7), (0, "RuntimeError", names, "operation", 8)
+    assert told(ended(*errors)) == ([f"rank 0: RuntimeError: {names}"], {1: came.rstrip(".")})
+
+
 def test_one_mistake_made_by_all_ranks_is_one_cause():
     name = "name 'y' is not defined"
     assert told(ended(*((r, "NameError", name, "learner", r) for r in range(4)))) == (
