@@ -54,12 +54,14 @@ from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
 RESTS = 0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `run.LOOK_EVERY`
+FIRST = 500  # thousandths of the memory that there is: by so much larger a rank seems to Linux, which kills the largest
 MAIN = threading.main_thread().ident or 0
 NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": False}  # in no cell, in no call
 
 
 def attach() -> None:
     """Answer `labkit_request` messages on the engine's control channel."""
+    _go_first()
     kernel = shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
     if kernel.control_thread is None:
         _control_thread(kernel)
@@ -83,6 +85,12 @@ def attach() -> None:
     for event, callback in (("pre_run_cell", _note_counts), ("post_run_cell", _put_back)):
         if callback not in shell().events.callbacks[event]:
             shell().events.register(event, callback)
+
+
+def _go_first() -> None:
+    """Have Linux kill this rank, and not the notebook or the fork server, should memory run out: it is replaced."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as f:
+        f.write(str(min(int(f.read()) + FIRST, 1000)))
 
 
 def _put_back(_: Any = None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from pathlib import Path
 
+import psutil
 import pytest
 
 from labkit import CellError
@@ -103,6 +104,13 @@ def test_where_notebook_and_ranks_share_a_limit_it_is_said_and_the_notebook_live
         )
         assert "together; use smaller tensors or fewer ranks)" in cell.error
         assert notebook.run(f"%%px\n{ALIVE}").stdout == "rank 0 │ 2 100\nrank 1 │ 2 None\n"
+
+
+def test_ranks_are_killed_before_the_notebook_and_the_fork_server(lab):
+    told = lab.run("print(open('/proc/self/oom_score_adj').read().strip())")
+    servers = [psutil.Process(lab._engines.members[r].pid).ppid() for r in range(lab.n)]
+    others = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ("self", *servers)]
+    assert all(int(rank) > max(others) for rank in told)
 
 
 @pytest.mark.parametrize(
