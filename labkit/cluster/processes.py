@@ -139,9 +139,8 @@ class Processes:
         forking = self.launcher == "labkit"
         if forking:
             say(f"Starting a process on each host {self.spread.by} …" if self.spread else IMPORTING)
-            with STOP.whole():
-                self._server = start_server(self.run.socket, self.run.tag, self._reaper)
-                server = self._asked_server = ForkClient(self.run.socket)
+            self._serve()
+            server = self._asked_server = ForkClient(self.run.socket)
             server.send("import", kind="controller")
         try:
             self._make_cluster()
@@ -167,6 +166,13 @@ class Processes:
         with open(self.run.address, "w") as f:
             json.dump({"path": str(self.run.path), "tag": self.run.tag, "file": self.cluster.cluster_file}, f)
         return gpus
+
+    def _serve(self) -> None:
+        """Start a fork server, or another one where somebody has killed it: it, too, knows the reaper."""
+        if self._server is None or self._server.poll() is not None:
+            Path(self.run.socket).unlink(missing_ok=True)
+            with STOP.whole():
+                self._server = start_server(self.run.socket, self.run.tag, self._reaper)
 
     def _ask_torch(self, server: ForkClient) -> int:
         try:
@@ -325,6 +331,8 @@ class Processes:
         """
         before = set(self.client.ids)
         self._forget_ended()
+        if self._server is not None:
+            self._serve()
         far = self._fork_far(at) if self.hosts else {}
         launcher = None if self.hosts else self.cluster.engines[self.cluster.start_engines_sync(n)]
         for known in self._known_within(STARTING):
@@ -344,10 +352,8 @@ class Processes:
         return self._in_order(new, far) if far else new
 
     def _forget_ended(self) -> None:
-        """Let go of what ended processes have left: engines a launcher and their logs, fork servers their numbers."""
+        """Let go of what ended engines have left: a launcher and their logs."""
         launchers = self.cluster.engines
-        if self._server is not None:
-            self._server.poll()
         for name, launcher in list(launchers.items()):
             if hasattr(launcher, "forget_ended") and launcher.forget_ended():
                 del launchers[name]
@@ -527,6 +533,8 @@ class Processes:
         self._count_on(engines)
         unused = self._controller_args("100-199")  # beside those that the engines know
         self.cluster.controller_args = [*unused, *RESTORE_ARGS]
+        if self._server is not None:
+            self._serve()
         self.cluster.start_controller_sync()
         self._connect()
         if not any(set(engines) <= known for known in self._known_within(RESTORING)):

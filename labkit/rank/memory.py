@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -136,14 +136,14 @@ class Peak(TorchDispatchMode):
 
     def _wait_for_gloo(self) -> None:
         """Wait until Gloo's threads have let go of the tensors of every collective that can be done by now."""
-        end = time.monotonic() + self._patience
+        end = monotonic() + self._patience
         while busy := gloo.at_work():
-            if time.monotonic() > end:
+            if monotonic() > end:
                 self._patience = 0.0
                 break
-            time.sleep(LOOK)
+            sleep(LOOK)
         if busy != 0:
-            time.sleep(SETTLE)
+            sleep(SETTLE)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import select
 import shutil
 import sys
 import threading
-import time
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from labkit.words import count, nbytes
@@ -169,9 +169,9 @@ class Output:
     def _drain(self) -> None:
         """Wait until what the cell's programs wrote has come through its pipe."""
         pipe = getattr(self._stream, "_fid", None)
-        deadline = time.monotonic() + DRAINING
-        while pipe is not None and select.select([pipe], [], [], 0)[0] and time.monotonic() < deadline:
-            time.sleep(0.001)
+        deadline = monotonic() + DRAINING
+        while pipe is not None and select.select([pipe], [], [], 0)[0] and monotonic() < deadline:
+            sleep(0.001)
 
     def _end(self, kept: Kept) -> str:
         last = self._last

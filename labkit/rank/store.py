@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from datetime import timedelta
+from time import monotonic, sleep
 
 import torch.distributed as dist
 
@@ -74,15 +74,15 @@ class MeetingStore(dist.Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         may_oversleep(0)
         patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
-        deadline = time.monotonic() + patience.total_seconds()
+        deadline = monotonic() + patience.total_seconds()
         while True:
             if self.broken_off.is_set():  # also where all is there: who has put it there has left
                 raise dist.DistStoreError("the wait was broken off by the lab")
             if self.store.check(keys):
                 return
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")
-            time.sleep(PAUSE)
+            sleep(PAUSE)
 
     def get(self, key: str) -> bytes:
         self.wait([key])

@@ -21,6 +21,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any, BinaryIO
 
 import torch
@@ -195,12 +196,12 @@ class Window:
         return f"the lock of rank {of}'s window: {who}"
 
     def _take(self, byte: int, why: Callable[[], str]) -> None:
-        until = time.monotonic() + self.patience
+        until = monotonic() + self.patience
         while True:
             try:
                 return fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             except (BlockingIOError, PermissionError):  # both are "taken"
-                if time.monotonic() > until:
+                if monotonic() > until:
                     raise LabError(
                         f"Rank {self._me} has waited {seconds(self.patience)} for {why()}. Release every lock that is "
                         "taken, also where an error ends the lines between: with window.lock(…): does."

@@ -345,6 +345,20 @@ def test_a_group_that_is_gone_is_never_taken_for_one_that_was_made_since(lab):
     assert error.notes[0] == "this process group is gone: run the cell that made it with dist.new_group again"
 
 
+def test_a_sub_group_is_made_where_a_cell_has_replaced_a_ranks_clocks(lab):
+    lab.run(
+        "import time\nreally = time.monotonic, time.perf_counter, time.sleep\n"
+        "if rank == 2: time.monotonic = time.perf_counter = time.sleep = lambda *_: 0.0"
+    )
+    try:
+        assert (
+            lab.run("x = torch.ones(1)\n_ = dist.new_group([0, 1])\ndist.all_reduce(x)\nprint(x.item())")
+            == ["3.0\n"] * 3
+        )
+    finally:
+        lab.run("time.monotonic, time.perf_counter, time.sleep = really")
+
+
 def test_a_sub_group_that_lives_is_not_called_gone_where_a_rank_is_not_in_it(lab):
     lab.run("team = dist.new_group([1, 2])\nx = torch.ones(1)")
     error = ended(lab, "if rank: dist.broadcast(x, src=0, group=team)")

@@ -121,6 +121,15 @@ def test_killing_the_reaper_and_the_kernel_leaves_nothing(notebook, first, busy,
     gone(trace)
 
 
+def test_a_fork_server_that_was_started_anew_does_the_reapers_work_as_well(notebook):
+    trace = started(notebook)
+    killed(helper(trace, "forkserver"))
+    assert "died" in notebook.run("%%px\nimport os\nif rank: os._exit(1)").error
+    notebook.kill()
+    killed(helper(trace, "reaper"))
+    gone(trace)
+
+
 def test_a_reaper_that_was_killed_is_back_with_the_next_cell(notebook):
     trace = started(notebook)
     killed(helper(trace, "reaper"))
