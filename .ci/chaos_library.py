@@ -76,7 +76,7 @@ FAULTS["DTensors of crossed meshes"] = cell(
     "    distribute_tensor(torch.arange(6.0), DeviceMesh.from_group(dist.new_group(), 'cpu'), [Shard(0)])\n"
     "    for _ in range(2)\n"
     "]\n"
-    "for one in net if rank == {r} else net[::-1]: one.full_tensor().sum()",
+    "for net in net if rank == {r} else net[::-1]: net.full_tensor().sum()",
     named="different groups",
 )
 
