@@ -30,7 +30,7 @@ KEPT = """
 group = dist.new_group(list(range(world_size)))
 dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
 dist.destroy_process_group(group)
-g = old = work = sent = group = long = net = None
+g = old = ops = work = sent = group = long = net = None
 import gc; _ = gc.collect()
 for mesh in gc.get_objects():
     if type(mesh).__name__ == "DeviceMesh": mesh._pg_registry.clear()
