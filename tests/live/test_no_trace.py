@@ -125,8 +125,8 @@ def test_a_fork_server_that_was_started_anew_does_the_reapers_work_as_well(noteb
     trace = started(notebook)
     killed(helper(trace, "forkserver"))
     assert "died" in notebook.run("%%px\nimport os\nif rank: os._exit(1)").error
+    killed(helper(trace, "reaper"))  # before the kernel: later it may be about to remove the last files
     notebook.kill()
-    killed(helper(trace, "reaper"))
     gone(trace)
 
 
