@@ -50,10 +50,12 @@ LOG = "forkserver.log"  # beside the socket
 def start_server(path: str, tag: str, reaper: subprocess.Popen[bytes] | None = None) -> subprocess.Popen[bytes]:
     """Start a fork server that listens on the Unix socket `path`; requests may be sent at once.
 
+    One that was killed has left its socket there, which goes.
     With `reaper` it does that one's work when both this process and the reaper have ended.
     """
     with contextlib.ExitStack() as handles:
         listener = handles.enter_context(socket.socket(socket.AF_UNIX))
+        Path(path).unlink(missing_ok=True)
         listener.bind(path)
         listener.listen()
         given = [listener.fileno()]

@@ -53,7 +53,6 @@ class _Forked(BaseLauncher):
             except LabError:
                 if not start:
                     raise
-                Path(path).unlink(missing_ok=True)
                 tag = self.run_tag or self.environment.get(TAG) or os.environ.get(TAG) or secrets.token_hex(16)
                 self.server = start_server(path, tag)
                 self.client = ForkClient(path)

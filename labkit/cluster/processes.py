@@ -140,7 +140,8 @@ class Processes:
         if forking:
             say(f"Starting a process on each host {self.spread.by} …" if self.spread else IMPORTING)
             self._serve()
-            server = self._asked_server = ForkClient(self.run.socket)
+            with STOP.whole():
+                server = self._asked_server = ForkClient(self.run.socket)
             server.send("import", kind="controller")
         try:
             self._make_cluster()
@@ -168,9 +169,9 @@ class Processes:
         return gpus
 
     def _serve(self) -> None:
-        """Start a fork server, or another one where somebody has killed it: it, too, knows the reaper."""
-        if self._server is None or self._server.poll() is not None:
-            Path(self.run.socket).unlink(missing_ok=True)
+        """Start the fork server of a run that has one and is ours, unless it runs; somebody may have killed it."""
+        runs = self._server is not None and self._server.poll() is None
+        if self.launcher == "labkit" and self.owner and not runs:
             with STOP.whole():
                 self._server = start_server(self.run.socket, self.run.tag, self._reaper)
 
@@ -331,8 +332,7 @@ class Processes:
         """
         before = set(self.client.ids)
         self._forget_ended()
-        if self._server is not None:
-            self._serve()
+        self._serve()
         far = self._fork_far(at) if self.hosts else {}
         launcher = None if self.hosts else self.cluster.engines[self.cluster.start_engines_sync(n)]
         for known in self._known_within(STARTING):
@@ -533,8 +533,7 @@ class Processes:
         self._count_on(engines)
         unused = self._controller_args("100-199")  # beside those that the engines know
         self.cluster.controller_args = [*unused, *RESTORE_ARGS]
-        if self._server is not None:
-            self._serve()
+        self._serve()
         self.cluster.start_controller_sync()
         self._connect()
         if not any(set(engines) <= known for known in self._known_within(RESTORING)):

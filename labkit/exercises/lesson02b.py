@@ -403,19 +403,20 @@ SLOWED = (
 
 def slowed(window, noticed):
     came, left = window.came, (rank - 1) % world_size
-    flush, fence, get, passed, stood, rest = window.flush, window.fence, window.get, [0], [None], [1.0]  # rest: seconds
+    flush, fence, get = window.flush, window.fence, window.get
+    stood, rest = [None], [1.0]  # seconds that it may wait in all
 
     def let_the_left_go_first():
-        began = time.monotonic()  # a neighbour that waits for a message from here never gets that far
-        while passed[0] % world_size == rank and came[left][0] <= passed[0] and time.monotonic() - began < rest[0]:
+        began, passed = time.monotonic(), window._fences
+        # A neighbour that waits for a message from here never gets that far.
+        while passed % world_size == rank and came[left][0] <= passed and time.monotonic() - began < rest[0]:
             os.sched_yield()
         rest[0] -= time.monotonic() - began
 
     def slow_fence():
         flush()
-        came[rank][0] = passed[0] + 1  # so many fences at which it has flushed
+        came[rank][0] = window._fences + 1  # so many fences at which it has flushed
         fence()
-        passed[0] += 1
         stood[0] = window.mine.clone()
         with recorder.paused():
             dist.barrier()  # nobody writes before all have seen what stands there
@@ -423,7 +424,7 @@ def slowed(window, noticed):
 
     def watched_get(of, at=0, size=None):
         got, told = get(of, at, size), window.told()
-        wrote = any(what != "get" and fences == passed[0] for what, *_, fences in told["moves"])
+        wrote = any(what != "get" and fences == window._fences for what, *_, fences in told["moves"])
         if told["handed"] or wrote:
             noticed.append("it reads before the fence: what was handed over need not be there yet")
         elif of == rank and stood[0] is not None and not torch.equal(got, stood[0][at : at + len(got)]):
