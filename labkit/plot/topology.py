@@ -10,12 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path
 
-from labkit.plot.sheet import color, extent, on, sheet, write
+from labkit.plot.sheet import color, extent, on, sheet, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE, PLAIN
 
 STRIDE, GAP, APART = 0.92, 0.25, 0.5  # from device to device, between switches, between CPUs
 LEFT, TOP, CPU, SWITCH, DEVICE, LINKS = 0.4, 0.8, 0.62, 0.55, 0.75, 0.5
 LINE = 0.42
+NOTES = 12.0  # longer notes are wrapped, unless the picture is wider
 BOLD = 2.6
 ELSEWHERE = "elsewhere"
 
@@ -31,11 +32,22 @@ class Device:
 
 @dataclass(frozen=True)
 class Switch:
-    """Devices below one PCIe switch; without a name they hang on the CPU itself."""
+    """Devices below one PCIe switch; without a name they hang on what is above it. `up`: the path goes there."""
 
     name: str
     devices: Sequence[Device]
     marked: bool = False
+    up: bool = False
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Switches below an upper one; without a name they hang on the CPU itself."""
+
+    name: str
+    switches: Sequence[Switch]
+    marked: bool = False
+    up: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,9 @@ class Cpu:
     """A CPU with what is below it; without a name, devices of which nobody knows where they are."""
 
     name: str
-    switches: Sequence[Switch]
+    trees: Sequence[Tree]
     marked: bool = False
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,15 +68,14 @@ class Picture:
     cpus: Sequence[Cpu]
     links: str = ""
     nvlink: bool = False  # the path that is asked about goes over NVLink
-    between: bool = False  # or over the link between the CPUs
+    pcie: bool = False  # or over PCIe
+    between: bool = False  # and over the link between the CPUs
     notes: Sequence[str] = ()
 
 
 def axes(picture: Picture) -> Axes:
     """Axes that are large enough."""
-    wide = 2 * LEFT + sum(map(_cpu_wide, picture.cpus)) + APART * (len(picture.cpus) - 1)
-    words = [extent(picture.title, 9.5, bold=True), *(extent(note, 7.5) for note in picture.notes)]
-    return sheet(max(wide, 2 * LEFT + max(words)), _bottom(picture) + LINE * len(picture.notes) + 0.2)
+    return sheet(2 * LEFT + _wide(picture), _bottom(picture) + LINE * len(_notes(picture)) + 0.2)
 
 
 def draw(ax: Axes, picture: Picture) -> Axes:
@@ -74,9 +86,10 @@ def draw(ax: Axes, picture: Picture) -> Axes:
         middles.append(_cpu(ax, cpu, x, picture))
         x += _cpu_wide(cpu) + APART
     y = TOP + CPU / 2
-    named = [place for cpu, place in zip(picture.cpus, middles, strict=True) if cpu.name]
-    for (_, end), (start, _) in pairwise(named):
-        _line(ax, [(end, y), (start, y)], picture.between, 2.0)
+    named = [(cpu.host, *place) for cpu, place in zip(picture.cpus, middles, strict=True) if cpu.name]
+    for (host, _, end), (other, start, _) in pairwise(named):
+        if host == other:
+            _line(ax, [(end, y), (start, y)], picture.between, 2.0)
     if picture.links:
         top = _devices(picture) + DEVICE / 2 + LINKS
         wide = x - APART - LEFT
@@ -85,7 +98,7 @@ def draw(ax: Axes, picture: Picture) -> Axes:
         )
         write(ax, LEFT + wide / 2, top + 0.25, picture.links, 8, INK)
     y = _bottom(picture)
-    for note in picture.notes:
+    for note in _notes(picture):
         write(ax, LEFT, y, note, 7.5, FAINT, "left")
         y += LINE
     return ax
@@ -94,44 +107,58 @@ def draw(ax: Axes, picture: Picture) -> Axes:
 def _cpu(ax: Axes, cpu: Cpu, x: float, picture: Picture) -> tuple[float, float]:
     """Draw a CPU and what is below it; where its box begins and ends."""
     wide = _cpu_wide(cpu)
-    if not cpu.name:  # nobody knows where these are
-        for i, device in enumerate(d for switch in cpu.switches for d in switch.devices):
-            _device(ax, device, x + (i + 0.5) * STRIDE, _devices(picture))
-        write(ax, x + wide / 2, TOP + CPU / 2, ELSEWHERE, 8, FAINT)
-        return x, x + wide
-    box = FancyBboxPatch((x, TOP), wide, CPU, boxstyle="round,pad=0,rounding_size=0.12")
-    box.set(facecolor=PAGE, edgecolor=INK, linewidth=BOLD if cpu.marked else 1.0, zorder=3)
-    ax.add_artist(box)
-    write(ax, x + wide / 2, TOP + CPU / 2, cpu.name, 8.5, INK, bold=cpu.marked)
+    if cpu.name:
+        box = FancyBboxPatch((x, TOP), wide, CPU, boxstyle="round,pad=0,rounding_size=0.12")
+        box.set(facecolor=PAGE, edgecolor=INK, linewidth=BOLD if cpu.marked else 1.0, zorder=3)
+        ax.add_artist(box)
+    ink = INK if cpu.name else FAINT
+    write(ax, x + wide / 2, TOP + CPU / 2, cpu.name or ELSEWHERE, 8.5, ink, bold=cpu.marked)
     under = x
-    for switch in cpu.switches:
-        _switch(ax, switch, under, cpu.marked, picture)
-        under += _switch_wide(switch) + GAP
+    for tree in cpu.trees:
+        _tree(ax, tree, under, bool(cpu.name), picture)
+        under += _tree_wide(tree) + GAP
     return x, x + wide
 
 
-def _switch(ax: Axes, switch: Switch, x: float, cpu: bool, picture: Picture) -> None:
+def _tree(ax: Axes, tree: Tree, x: float, known: bool, picture: Picture) -> None:
+    """Draw an upper switch, where there is one, and what is below it, up to the CPU where it is `known`."""
+    roof = TOP + CPU if known else None
+    if tree.name:
+        _box(ax, tree.name, x, TOP + CPU + 0.4, _tree_wide(tree), tree.marked)
+        if roof:
+            middle = x + _tree_wide(tree) / 2
+            _line(ax, [(middle, roof + 0.4), (middle, roof)], tree.up)
+        roof = TOP + CPU + 0.4 + SWITCH
+    for switch in tree.switches:
+        _switch(ax, switch, x, roof, picture)
+        x += _switch_wide(switch) + GAP
+
+
+def _box(ax: Axes, name: str, x: float, top: float, wide: float, marked: bool) -> None:
+    box = Rectangle((x + 0.06, top), wide - 0.12, SWITCH, facecolor=PLAIN, edgecolor=INK)
+    box.set(linewidth=BOLD if marked else 0.8, zorder=3)
+    ax.add_artist(box)
+    write(ax, x + wide / 2, top + SWITCH / 2, name, 7.5, INK)
+
+
+def _switch(ax: Axes, switch: Switch, x: float, roof: float | None, picture: Picture) -> None:
     wide = _switch_wide(switch)
-    top = TOP + CPU + 0.4
     devices = _devices(picture)
-    any_marked = any(d.marked for d in switch.devices)
-    for i, device in enumerate(switch.devices):
-        at = x + (i + 0.5) * STRIDE
-        over_pcie = device.marked and not picture.nvlink
-        if switch.name:
-            _line(ax, [(at, devices), (at, top + SWITCH)], over_pcie)
-        else:
-            _line(ax, [(at, devices), (at, TOP + CPU)], over_pcie)
+    top = devices - DEVICE / 2 - 0.35 - SWITCH
+    end = top + SWITCH if switch.name else roof
+    under = x
+    for device in switch.devices:
+        at = under + _device_wide(device) / 2
+        under += _device_wide(device)
+        if end:
+            _line(ax, [(at, devices), (at, end)], device.marked and picture.pcie)
         if picture.links and device.gpu is not None:
             _line(ax, [(at, devices), (at, devices + DEVICE / 2 + LINKS)], device.marked and picture.nvlink)
         _device(ax, device, at, devices)
     if switch.name:
-        middle = x + wide / 2
-        _line(ax, [(middle, top), (middle, TOP + CPU)], any_marked and cpu and not picture.nvlink)
-        box = Rectangle((x + 0.06, top), wide - 0.12, SWITCH, facecolor=PLAIN, edgecolor=INK)
-        box.set(linewidth=BOLD if switch.marked else 0.8, zorder=3)
-        ax.add_artist(box)
-        write(ax, middle, top + SWITCH / 2, switch.name, 7.5, INK)
+        if roof:
+            _line(ax, [(x + wide / 2, top), (x + wide / 2, roof)], switch.up)
+        _box(ax, switch.name, x, top, wide, switch.marked)
 
 
 def _device(ax: Axes, device: Device, x: float, y: float) -> None:
@@ -140,7 +167,8 @@ def _device(ax: Axes, device: Device, x: float, y: float) -> None:
         ax.add_artist(Circle((x, y), 0.36, facecolor=color(device.gpu), edgecolor=INK, linewidth=thick, zorder=4))
         write(ax, x, y, str(device.gpu), 9, on(device.gpu), bold=True)
         return
-    box = Rectangle((x - 0.4, y - 0.27), 0.8, 0.54, facecolor=PAGE, edgecolor=INK, linewidth=thick, zorder=4)
+    wide = _device_wide(device) - STRIDE + 0.8
+    box = Rectangle((x - wide / 2, y - 0.27), wide, 0.54, facecolor=PAGE, edgecolor=INK, linewidth=thick, zorder=4)
     ax.add_artist(box)
     write(ax, x, y, device.name, 7, INK, bold=device.marked)
 
@@ -150,18 +178,40 @@ def _line(ax: Axes, points: Sequence[tuple[float, float]], marked: bool, thin: f
     ax.add_artist(PathPatch(Path(list(points)), edgecolor=ink, facecolor="none", linewidth=width, zorder=2))
 
 
+def _device_wide(device: Device) -> float:
+    return max(STRIDE, extent(device.name, 7, bold=True) + 0.24 if device.gpu is None else 0)
+
+
 def _switch_wide(switch: Switch) -> float:
-    return max(len(switch.devices) * STRIDE, extent(switch.name, 7.5) + 0.3 if switch.name else 0)
+    return max(sum(map(_device_wide, switch.devices)), extent(switch.name, 7.5) + 0.3 if switch.name else 0)
+
+
+def _tree_wide(tree: Tree) -> float:
+    below = sum(map(_switch_wide, tree.switches)) + GAP * (len(tree.switches) - 1)
+    return max(below, extent(tree.name, 7.5) + 0.3 if tree.name else 0)
 
 
 def _cpu_wide(cpu: Cpu) -> float:
-    below = sum(map(_switch_wide, cpu.switches)) + GAP * max(0, len(cpu.switches) - 1)
+    below = sum(map(_tree_wide, cpu.trees)) + GAP * (len(cpu.trees) - 1)
     return max(below, extent(cpu.name or ELSEWHERE, 8.5, bold=True) + 0.5)
 
 
 def _devices(picture: Picture) -> float:
     """The height of the devices' middles."""
-    return TOP + CPU + 0.4 + SWITCH + 0.35 + DEVICE / 2
+    upper = SWITCH + 0.3 if any(tree.name for cpu in picture.cpus for tree in cpu.trees) else 0
+    return TOP + CPU + 0.4 + upper + SWITCH + 0.35 + DEVICE / 2
+
+
+def _wide(picture: Picture) -> float:
+    """The room for everything: as wide as the devices, the title and the notes that have to fit."""
+    devices = sum(map(_cpu_wide, picture.cpus)) + APART * (len(picture.cpus) - 1)
+    return max(
+        devices, extent(picture.title, 9.5, bold=True), min(NOTES, max(extent(note, 7.5) for note in picture.notes))
+    )
+
+
+def _notes(picture: Picture) -> list[str]:
+    return [line for note in picture.notes for line in wrapped(note, _wide(picture), 7.5)]
 
 
 def _bottom(picture: Picture) -> float:

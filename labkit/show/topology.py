@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import permutations
 
 from labkit.plot import svg
 from labkit.plot import topology as plot
 from labkit.theory.topology import MEANS, Topology
+from labkit.theory.topology.machine import LINKS, host
+from labkit.words import count
+
+LINK = re.compile(r"(NV|XGMI)(\d+)")
 
 
 class Server:
@@ -36,34 +43,46 @@ class Server:
     def _said(self) -> list[str]:
         if not self.between:
             return []
-        means = MEANS.get(self.path, "") or (f"{self.path[2:]} NVLinks" if self.path.startswith("NV") else "")
+        links = LINK.fullmatch(self.path)
+        means = count(int(links[2]), LINKS[links[1]]) if links else MEANS[self.path]
         return [f"{self.between[0]} to {self.between[1]}: {self.path}, {means}."]
 
     def _picture(self) -> plot.Picture:
         t = self.topology
-        ends = set(self.between or ())
-        nvlink = self.path.startswith("NV")
-        pcie = bool(ends) and not nvlink
-        homes = {t.ways[d][-1] for d in ends if t.ways.get(d)}
+        nvlink = bool(LINK.fullmatch(self.path))
+        pcie = bool(self.path) and not nvlink and self.path not in ("X", "NET")
+        over = pcie and self.path not in ("PIX", "PXB")  # up to the CPU
+        homes = {t.ways[d][-1] for d in self.between or ()} - {""}
         cpus = []
         for cpu in (*t.cpus, ""):
-            switches = [self._switch(name, devices, pcie) for name, devices in t.below(cpu).items()]
-            if switches:
-                through = pcie and cpu in homes and self.path not in ("PIX", "PXB", "X")
-                cpus.append(plot.Cpu(cpu, switches, through))
-        kinds = sorted({t.path(a, b) for a in t.gpus for b in t.gpus if a != b and t.path(a, b).startswith("NV")})
-        everyone = all(t.path(a, b).startswith("NV") for a in t.gpus for b in t.gpus if a != b)
-        which = f"{' or '.join(kinds)}, between {'all' if everyone else 'some'} pairs"
-        links = (f"NVSwitch, {kinds[0]}" if t.switched else f"NVLink: {which}") if kinds else ""
+            trees = [self._tree(top, by_switch, pcie, over) for top, by_switch in t.below(cpu).items()]
+            if trees:
+                cpus.append(plot.Cpu(cpu, trees, over and cpu in homes, host(cpu)))
+        pairs = [t.path(a, b) for a, b in permutations(t.gpus, 2)]
+        kinds = sorted({path for path in pairs if LINK.fullmatch(path)}, key=lambda path: (len(path), path))
+        which = f"{' or '.join(kinds)}, between {'all' if all(map(LINK.fullmatch, pairs)) else 'some'} pairs"
+        called = LINKS[t.link].removesuffix(" link")
+        links = (f"NVSwitch, {' or '.join(kinds)}" if t.switched else f"{called}: {which}") if kinds else ""
         notes = [f"Circles are GPUs. {f'Read from: {t.source}.' * bool(t.source)}".rstrip()]
         if not kinds:
-            notes.append("NVLink is not in this file.")
-        return plot.Picture(t.name, cpus, links, nvlink, len(homes) > 1 and pcie, [*self._said, *notes])
+            notes.append(f"{called} is not in this file.")
+        notes += t.notes
+        return plot.Picture(t.name, cpus, links, nvlink, pcie, len(homes) > 1 and over, [*self._said, *notes])
 
-    def _switch(self, name: str, devices: list[str], pcie: bool) -> plot.Switch:
-        drawn = []
-        for device in devices:
-            gpu = int(device[3:]) if device.startswith("GPU") else None
-            called = device.replace("mlx5_", "mlx ")
-            drawn.append(plot.Device(called, gpu, device in (self.between or ())))
-        return plot.Switch("PCIe" if name else "", drawn, pcie and any(d.marked for d in drawn) and bool(name))
+    def _tree(self, top: str, by_switch: Mapping[str, Sequence[str]], pcie: bool, over: bool) -> plot.Tree:
+        """Devices below one upper switch; a switch that has no other beside it is drawn alone."""
+        several = bool(top) and (len(by_switch) > 1 or "" in by_switch)
+        switches = []
+        for near, devices in by_switch.items():
+            drawn = [self._device(device) for device in devices]
+            asked = pcie and any(d.marked for d in drawn)
+            alone = near and not (several and near == top)
+            up = asked and (over or (several and self.path == "PXB"))
+            switches.append(plot.Switch("PCIe" if alone else "", drawn, asked and bool(alone), up))
+        up = any(s.up for s in switches)
+        return plot.Tree(("PCIe switches" if "" in by_switch else "PCIe") if several else "", switches, up, up and over)
+
+    def _device(self, device: str) -> plot.Device:
+        name = device.partition("@")[0]
+        gpu = int(name[3:]) if device in self.topology.gpus else None
+        return plot.Device(name.replace("mlx5_", "mlx "), gpu, device in (self.between or ()))

@@ -36,7 +36,7 @@ def test_a_path_is_said_and_drawn_bold():
     assert drawn.svg != draw(p4d).svg
     for nic, cpus, switches in (("NIC2", ["CPU0", "CPU1"], 2), ("NIC1", ["CPU0"], 2), ("NIC0", [], 1)):
         picture = draw(p4d, between=("GPU0", nic))._picture()
-        below = [s for cpu in picture.cpus for s in cpu.switches]
+        below = [s for cpu in picture.cpus for tree in cpu.trees for s in tree.switches]
         assert [cpu.name for cpu in picture.cpus if cpu.marked] == cpus
         assert sum(s.marked for s in below) == switches
         assert [d.name for s in below for d in s.devices if d.marked] == ["GPU0", nic]

@@ -14,6 +14,7 @@ CPU3: [GPU4 GPU5 NIC4 NIC5]
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -34,13 +35,38 @@ BUNDLED = {  # file: name, source
     "hgx-h100-written.xml": ("HGX H100, written for this lesson", "written after NCCL's src/graph/xml.cc"),
 }
 
+# What else people paste: by what it is known, what it is, and what to do instead (where that is not the usual).
+AMD = "Give RCCL's XML instead, which NCCL_TOPO_DUMP_FILE names"
+OTHERS = (
+    (r"^\W*GPU\d+\s.*\b(OK|CNS|GNS|TNS|NS)\b", "`nvidia-smi topo -p2p`: which GPUs can read each other's memory", ""),
+    (r"ROCm System Management|between two GPUs|\(Topology\) Numa", "the output of rocm-smi, AMD's tool", AMD),
+    (r"amd-smi|AMD-SMI|(LINK TYPE|ACCESS|WEIGHT|HOPS) TABLE:", "the output of amd-smi, AMD's tool", AMD),
+    (r"^\W*Link \d+: ", "`nvidia-smi nvlink`: the NVLinks alone", ""),
+    (r"NVIDIA-SMI \d|<nvidia_smi_log", "`nvidia-smi` on what its GPUs do", ""),
+    (r"^\W*(Machine|Package|NUMANode|HostBridge|PCIBridge)\b.*[#(]|<topology\b", "the output of lstopo (hwloc)", ""),
+    (r"^\W*CA '\w+'|hca_id:", "the output of ibstat or ibv_devinfo: the network cards alone", ""),
+    (r"NCCL INFO", "a log of NCCL", "Read it with `labkit.theory.nccl_log.read`"),
+    (r"nThread \d|out-of-place", "a table of nccl-tests", "Read it with `labkit.theory.nccl_tests.read`"),
+    (r"<graphs?\b", "a graph of NCCL (NCCL_GRAPH_DUMP_FILE): its channels", "Give the file of NCCL_TOPO_DUMP_FILE"),
+)
+USUAL = "Paste what `nvidia-smi topo -m` prints, or the XML that NCCL_TOPO_DUMP_FILE names"
+
 __all__ = ["BUNDLED", "MEANS", "PATHS", "Topology", "by_pcie", "find", "level", "read", "text"]
 
 
 def read(told: str, name: str = "this machine", source: str = "") -> Topology:
-    """A machine from either text: NCCL's XML, or the matrix of `nvidia-smi topo -m`."""
-    reads = xml.read if told.lstrip().startswith("<") else matrix.read
-    return reads(told, name, source) if source else reads(told, name)
+    """A machine from either text: NCCL's XML, or the matrix of `nvidia-smi topo -m`.
+
+    Raises `LabError` where it is neither, and says what it is if that is easily seen.
+    """
+    reads = xml.read if "<system" in told or told.lstrip("> \n").startswith("<") else matrix.read
+    try:
+        return reads(told, name, source) if source else reads(told, name)
+    except LabError:
+        for known, what, instead in OTHERS:
+            if re.search(known, told, re.MULTILINE):
+                raise LabError(f"This is {what}, and not the topology. {instead or USUAL}.") from None
+        raise
 
 
 @cache
