@@ -57,7 +57,6 @@ class Cpu:
     name: str
     trees: Sequence[Tree]
     marked: bool = False
-    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,9 @@ def draw(ax: Axes, picture: Picture) -> Axes:
         middles.append(_cpu(ax, cpu, x, picture))
         x += _cpu_wide(cpu) + APART
     y = TOP + CPU / 2
-    named = [(cpu.host, *place) for cpu, place in zip(picture.cpus, middles, strict=True) if cpu.name]
-    for (host, _, end), (other, start, _) in pairwise(named):
-        if host == other:
+    named = [(cpu.name, *place) for cpu, place in zip(picture.cpus, middles, strict=True) if cpu.name]
+    for (cpu0, _, end), (cpu1, start, _) in pairwise(named):
+        if cpu0.partition("@")[2] == cpu1.partition("@")[2]:  # of one host
             _line(ax, [(end, y), (start, y)], picture.between, 2.0)
     if picture.links:
         top = _devices(picture) + DEVICE / 2 + LINKS
@@ -203,11 +202,9 @@ def _devices(picture: Picture) -> float:
 
 
 def _wide(picture: Picture) -> float:
-    """The room for everything: as wide as the devices, the title and the notes that have to fit."""
     devices = sum(map(_cpu_wide, picture.cpus)) + APART * (len(picture.cpus) - 1)
-    return max(
-        devices, extent(picture.title, 9.5, bold=True), min(NOTES, max(extent(note, 7.5) for note in picture.notes))
-    )
+    notes = min(NOTES, max(extent(note, 7.5) for note in picture.notes))
+    return max(devices, extent(picture.title, 9.5, bold=True), notes)
 
 
 def _notes(picture: Picture) -> list[str]:

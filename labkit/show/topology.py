@@ -10,7 +10,7 @@ from itertools import permutations
 from labkit.plot import svg
 from labkit.plot import topology as plot
 from labkit.theory.topology import MEANS, Topology
-from labkit.theory.topology.machine import LINKS, host
+from labkit.theory.topology.machine import LINKS
 from labkit.words import count
 
 LINK = re.compile(r"(NV|XGMI)(\d+)")
@@ -57,7 +57,7 @@ class Server:
         for cpu in (*t.cpus, ""):
             trees = [self._tree(top, by_switch, pcie, over) for top, by_switch in t.below(cpu).items()]
             if trees:
-                cpus.append(plot.Cpu(cpu, trees, over and cpu in homes, host(cpu)))
+                cpus.append(plot.Cpu(cpu, trees, over and cpu in homes))
         pairs = [t.path(a, b) for a, b in permutations(t.gpus, 2)]
         kinds = sorted({path for path in pairs if LINK.fullmatch(path)}, key=lambda path: (len(path), path))
         which = f"{' or '.join(kinds)}, between {'all' if all(map(LINK.fullmatch, pairs)) else 'some'} pairs"

@@ -100,11 +100,6 @@ class Topology:
         return tuple(sorted(found, key=lambda cpu: (len(host(cpu)), host(cpu), len(cpu), cpu)))
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts by name; the one host of most files has the name ""."""
-        return tuple(dict.fromkeys(map(host, (*self.cpus, *self.gpus))))
-
-    @property
     def switched(self) -> bool:
         """Whether NVLinks lead to NVSwitches, or all pairs of GPUs have equally many, which takes switches."""
         if self.nvlinks:
@@ -115,7 +110,8 @@ class Topology:
     def __repr__(self) -> str:
         all_of_it = ((self.gpus, "GPU"), (self.nics, "NIC"), (self.cpus, "CPU"))
         counts = [count(len(names), what) for names, what in all_of_it]
-        counts[:0] = [count(len(self.hosts), "host")] * (len(self.hosts) > 1)
+        hosts = {host(device) for device in self.ways}
+        counts[:0] = [count(len(hosts), "host")] * (len(hosts) > 1)
         lines = [f"{self.name}: {', '.join(counts)}"]
         for cpu in (*self.cpus, ""):
             if told := [_tree(top, by_switch) for top, by_switch in self.below(cpu).items()]:

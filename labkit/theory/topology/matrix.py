@@ -20,8 +20,6 @@ AFFINITY = re.compile(r"\d[\d,-]*")
 LEGEND = re.compile(r"\b(NIC\d+):\s+(\S+)\s*$")
 PASTE = "Paste all that `nvidia-smi topo -m` prints, from its first GPU on."
 
-Pair = tuple[str, str]
-
 
 def read(text: str, name: str = "this machine", source: str = "nvidia-smi topo -m") -> Topology:
     """A machine from its matrix. Rows of NICs may be missing: the matrix is symmetric.
@@ -31,25 +29,25 @@ def read(text: str, name: str = "this machine", source: str = "nvidia-smi topo -
     """
     lines = [BEFORE.sub("", line).replace("|", " ") for line in ANSI.sub("", text).splitlines()]
     matrices = [found for found in _matrices(lines) if found[1]]
-    matrices = [m for m in matrices if any(len(_first(cells)) == len(m[0]) for cells in m[1].values())] or matrices
+    matrices = [m for m in matrices if any(len(_first(cells)) == len(m[0]) for _, cells in m[1])] or matrices
     notes = []
     if not matrices and (rows := [row for line in lines if (row := _row(line.split(), ()))]):
         if {len(_first(cells)) for _, cells in rows} != {len(rows)}:
             raise LabError(f"The line that names the columns, above the row of {rows[0][0]}, is missing. {PASTE}")
-        matrices = [([device for device, _ in rows], dict(rows))]
+        matrices = [([device for device, _ in rows], rows)]
         notes.append("The line that names the columns is missing: they are taken to be the rows, in their order.")
     if not matrices:
         raise LabError(f"There is no matrix in this text. {PASTE}")
     if len(matrices) > 1:
         notes.append(f"There are {len(matrices)} matrices in this text. Only the first was read.")
-    columns, rows_of = matrices[0]
-    told: dict[Pair, str] = {}
-    for device, cells in rows_of.items():
+    columns, rows = matrices[0]
+    told: dict[tuple[str, str], str] = {}
+    for device, cells in rows:
         for other, path in zip(columns, _paths(device, cells, columns), strict=True):
-            if told.setdefault((other, device), path) != path:
-                both = f"{told[other, device]} in one row and {path} in the other"
+            if told.setdefault((device, other), path) != path or told.setdefault((other, device), path) != path:
+                both = f"{path} in one row and {told[other, device]} in another"
                 raise LabError(f"The path between {device} and {other} is {both}. Paste one matrix, as it was printed.")
-            told[device, other] = path
+    rows_of = dict(rows)
     gpus = tuple(c for c in columns if GPU.fullmatch(c) and c in rows_of)
     nics = tuple(c for c in columns if not GPU.fullmatch(c))
     if not gpus:
@@ -63,7 +61,7 @@ def read(text: str, name: str = "this machine", source: str = "nvidia-smi topo -
     return Topology(name, gpus, nics, ways, known, {}, cards, source, notes=(*notes, *doubts))
 
 
-def _matrices(lines: list[str]) -> Iterator[tuple[list[str], dict[str, list[str]]]]:
+def _matrices(lines: list[str]) -> Iterator[tuple[list[str], list[tuple[str, list[str]]]]]:
     """The columns and rows of each matrix. Of lines with prefixes, such as a host's name, those with the head's own."""
     heads = []
     for i, line in enumerate(lines):
@@ -77,11 +75,7 @@ def _matrices(lines: list[str]) -> Iterator[tuple[list[str], dict[str, list[str]
         found = [(line.split(), row) for line in lines[i + 1 : end] if (row := _row(line.split(), columns))]
         prefixes = [words[: words.index(row[0])] for words, row in found]
         own = before if before in prefixes or not prefixes else prefixes[0]
-        rows: dict[str, list[str]] = {}
-        for prefix, (_, (device, cells)) in zip(prefixes, found, strict=True):
-            if prefix == own and rows.setdefault(device, cells) != cells:
-                raise LabError(f"There are two rows of {device}, and they differ. Paste one matrix, as it was printed.")
-        yield columns, rows
+        yield columns, [row for prefix, (_, row) in zip(prefixes, found, strict=True) if prefix == own]
 
 
 def _row(words: list[str], columns: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -113,7 +107,7 @@ def _paths(device: str, cells: list[str], columns: list[str]) -> list[str]:
     return paths
 
 
-def _groups(devices: Iterable[str], pairs: Iterable[Pair]) -> dict[str, str]:
+def _groups(devices: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Each device's group, by the first of its members: a pair is in one group."""
     group = {d: d for d in devices}
     for a, b in pairs:
@@ -123,7 +117,7 @@ def _groups(devices: Iterable[str], pairs: Iterable[Pair]) -> dict[str, str]:
 
 
 def _ways(
-    gpus: tuple[str, ...], nics: tuple[str, ...], told: dict[Pair, str], beside: dict[str, list[str]]
+    gpus: tuple[str, ...], nics: tuple[str, ...], told: dict[tuple[str, str], str], beside: dict[str, list[str]]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """What is above each device, as far as the matrix says, and what about it is uncertain."""
     devices = (*gpus, *nics)

@@ -15,11 +15,7 @@ from xml.etree import ElementTree
 from labkit.errors import LabError
 from labkit.theory.topology.machine import Topology
 
-GPU, NIC, NVSWITCH = (
-    ("0x03", "0x1200"),
-    ("0x02",),
-    "0x068000",
-)  # beginnings of PCI classes (topo.cc); others are switches
+GPU, NIC, NVSWITCH = ("0x03", "0x1200"), ("0x02",), "0x068000"  # how PCI classes begin (topo.cc); others are switches
 WHOLE = re.compile(r"<system\b(?:[^>]*/>|.*?</system\s*>)", re.DOTALL)
 
 
@@ -42,7 +38,10 @@ def read(text: str, name: str = "this machine", source: str = "NCCL_TOPO_DUMP_FI
     """
     text = re.sub(r"(?m)^(?:> ?)+(?=\s*<)", "", text)
     systems = WHOLE.findall(text)
-    root = _root(systems[0] if systems else text[max(text.find("<"), 0) :])
+    try:
+        root = ElementTree.fromstring(systems[0] if systems else text[max(text.find("<"), 0) :])
+    except (ElementTree.ParseError, ValueError) as error:
+        raise LabError(f"This is no XML ({error}). Give the whole file that NCCL_TOPO_DUMP_FILE names.") from None
     if root.tag != "system":
         raise LabError(f"NCCL's topology begins with <system>, and this with <{root.tag}>. Give the topology's file.")
     cpus = list(root.iter("cpu"))
@@ -85,13 +84,6 @@ def read(text: str, name: str = "this machine", source: str = "NCCL_TOPO_DUMP_FI
         frozenset(d for d, f in named.items() if not f.gdr),
         tuple(notes),
     )
-
-
-def _root(text: str) -> ElementTree.Element:
-    try:
-        return ElementTree.fromstring(text)
-    except (ElementTree.ParseError, ValueError) as error:
-        raise LabError(f"This is no XML ({error}). Give the whole file that NCCL_TOPO_DUMP_FILE names.") from None
 
 
 def _below(node: ElementTree.Element, way: tuple[str, ...], host: str) -> Iterator[tuple[str, _Found]]:
