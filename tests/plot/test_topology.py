@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import xml.dom.minidom
+from pathlib import Path
 
 import pytest
+from matplotlib.patches import PathPatch, Rectangle
 
 from labkit import draw
 from labkit.errors import LabError
+from labkit.plot import topology as plot
+from labkit.plot.sheet import extent
 from labkit.theory import nccl_log, schedules, topology
+
+
+def met(name: str):
+    return topology.read((Path(__file__).parents[1] / "corpus" / name).read_text(encoding="utf-8"))
 
 
 def texts(drawn) -> list[str]:
@@ -40,6 +48,55 @@ def test_a_path_is_said_and_drawn_bold():
         assert [cpu.name for cpu in picture.cpus if cpu.marked] == cpus
         assert sum(s.marked for s in below) == switches
         assert [d.name for s in below for d in s.devices if d.marked] == ["GPU0", nic]
+
+
+def test_what_meets_below_the_cpu_is_drawn_below_an_upper_switch_and_marked_no_further():
+    for name, upper, lower in (
+        ("topo/pxb.txt", "PCIe switches", [""]),
+        ("xml/upper-switches.xml", "PCIe", ["PCIe"] * 2),
+    ):
+        (cpu,) = draw(met(name), between=("GPU0", "NIC0"))._picture().cpus
+        asked, other = cpu.trees
+        assert [asked.name, other.name] == [upper] * 2
+        assert [s.name for s in asked.switches] == lower
+        assert (asked.marked, asked.up, cpu.marked, other.marked) == (True, False, False, False)
+
+
+def test_a_switch_that_no_cpu_is_known_for_stands_elsewhere():
+    cpus = draw(met("topo/nics-below-a-switch-of-their-own.txt"))._picture().cpus
+    last = cpus[-1]
+    assert [cpu.name for cpu in cpus] == ["CPU0", "CPU1", ""]
+    assert [[d.name for d in s.devices] for tree in last.trees for s in tree.switches] == [["NIC2", "NIC3"]]
+
+
+@pytest.mark.parametrize(("name", "joined"), [("xml/two-hosts.xml", 0), ("topo/numa-nodes-3-and-1.txt", 1)])
+def test_only_cpus_of_one_host_are_joined(name, joined):
+    picture = draw(met(name))._picture()
+    ax = plot.draw(plot.axes(picture), picture)
+    ends = [{y for _, y in line.get_path().vertices} for line in ax.patches if isinstance(line, PathPatch)]
+    assert sum(len(heights) == 1 for heights in ends) == joined
+
+
+def test_a_long_name_stays_in_its_box():
+    picture = draw(met("topo/cards-by-other-names.txt"))._picture()
+    ax = plot.draw(plot.axes(picture), picture)
+    boxes = {box.get_x() + box.get_width() / 2: box.get_width() for box in ax.patches if isinstance(box, Rectangle)}
+    words = {word.get_text(): word.get_position()[0] for word in ax.texts}
+    for name in ("bnxt_re0", "roceP1s", "rdmap16s27", "irdma0"):
+        wide = next(wide for middle, wide in boxes.items() if abs(middle - words[name]) < 1e-6 and wide < 3)
+        assert extent(name, 7, bold=True) < wide
+
+
+def test_doubts_and_what_was_left_out_are_in_the_picture():
+    said = " ".join(texts(draw(met("topo/soc.txt"))))
+    assert "have the same CPU affinity, 0-23, but SYS" in said
+    assert "GPU7" in " ".join(texts(draw(topology.find("v100"))))
+
+
+def test_links_of_amd_are_called_by_their_name():
+    drawn = draw(met("xml/rccl-mi300.xml"), between=("GPU0", "GPU1"))
+    assert "xGMI: XGMI1, between all pairs" in texts(drawn)
+    assert repr(drawn).endswith("GPU0 to GPU1: XGMI1, 1 xGMI link.")
 
 
 def test_nvlink_is_drawn_where_it_is_known_and_said_to_be_missing_where_not():

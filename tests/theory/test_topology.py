@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from labkit.errors import LabError
 from labkit.theory import topology
 from labkit.theory.topology import by_pcie, level
 
+CORPUS = Path(__file__).parents[1] / "corpus"
 ALL = pytest.mark.parametrize("name", list(topology.BUNDLED))
 WAYS = st.lists(st.sampled_from(["s1", "s2", "s3"]), max_size=3, unique=True)
 
@@ -125,6 +127,64 @@ def test_colours_and_legends_of_nvidia_smi_are_understood():
     assert server.cards == {"NIC0": "mlx5_0"}
     assert server.ways["GPU1"] == ("CPU1",)
     assert server.ways["NIC0"] == ("CPU0",)
+
+
+def met(name: str):
+    """A topology of the corpus."""
+    return topology.read(next(CORPUS.glob(f"*/{name}.[tx]*")).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "path"),
+    [
+        ("soc", "GPU0", "GPU2", "SYS"),
+        ("psb", "GPU0", "GPU1", "PIX"),
+        ("upper-switches", "GPU0", "NIC0", "PXB"),
+        ("upper-switches", "GPU0", "NIC1", "PHB"),
+        ("rccl-mi300", "GPU0", "GPU1", "XGMI1"),
+        ("rccl-mi300", "GPU0", "NIC0", "PXB"),
+        ("two-hosts", "GPU0@host0", "GPU0@host1", "NV18"),
+        ("two-hosts", "GPU0@host0", "NIC0@host1", "NET"),
+        ("three-hosts", "GPU0@host0", "NIC0@host0", "P2C"),  # NVLink-C2C to the CPU, PCIe to the card
+        ("three-hosts", "GPU0@host0", "NIC1@host0", "SYS"),
+        ("nvlink-to-a-gpu-that-is-hidden", "GPU0", "GPU1", "PHB"),
+        ("power9", "GPU0", "GPU1", "NV2"),
+        ("data-direct-and-dpu", "GPU0", "NIC1", "PIX"),
+        ("two-hosts-by-pdsh", "GPU0", "GPU1", "SYS"),
+    ],
+)
+def test_a_path_is_what_the_text_says(name, a, b, path):
+    server = met(name)
+    assert server.path(a, b) == server.path(b, a) == path
+    assert level(path) <= level("NET")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "direct"),
+    [("upper-switches", "GPU0", True), ("three-hosts", "GPU0@host0", True), ("gb10-c2c", "GPU0", False)],
+)
+def test_direct_heeds_c2c_and_what_the_file_denies(name, gpu, direct):
+    """NCCL_NET_GDR_C2C is 1 by default (paths.cc), and gdr="0" says that a device cannot."""
+    assert met(name).direct(gpu) == direct
+
+
+def test_a_path_whose_rows_are_missing_is_not_guessed():
+    with pytest.raises(LabError, match="no row of NIC2 or NIC3"):
+        topology.find("h100-1453").path("NIC2", "NIC3")
+
+
+@pytest.mark.parametrize(
+    "file", sorted(CORPUS.glob("*o/*.txt")) + sorted(CORPUS.glob("xml/*.xml")), ids=lambda f: f.stem
+)
+def test_a_switch_is_never_taken_for_a_cpu(file):
+    try:
+        server = topology.read(file.read_text(encoding="utf-8"))
+    except LabError:
+        return
+    assert {*server.ways} == {*server.gpus, *server.nics}
+    for *switches, cpu in server.ways.values():
+        assert cpu.startswith("CPU") or cpu == ""
+        assert not any(switch.startswith("CPU") for switch in switches)
 
 
 @given(WAYS, WAYS, st.sampled_from("01"), st.sampled_from("01"))
