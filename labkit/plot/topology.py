@@ -68,7 +68,6 @@ class Picture:
     links: str = ""
     nvlink: bool = False  # the path that is asked about goes over NVLink
     pcie: bool = False  # or over PCIe
-    between: bool = False  # and over the link between the CPUs
     notes: Sequence[str] = ()
 
 
@@ -85,13 +84,14 @@ def draw(ax: Axes, picture: Picture) -> Axes:
         middles.append(_cpu(ax, cpu, x, picture))
         x += _cpu_wide(cpu) + APART
     y = TOP + CPU / 2
-    named = [(cpu.name, *place) for cpu, place in zip(picture.cpus, middles, strict=True) if cpu.name]
-    for (cpu0, _, end), (cpu1, start, _) in pairwise(named):
-        if cpu0.partition("@")[2] == cpu1.partition("@")[2]:  # of one host
-            _line(ax, [(end, y), (start, y)], picture.between, 2.0)
+    named = [(cpu, *place) for cpu, place in zip(picture.cpus, middles, strict=True) if cpu.name]
+    asked = [i for i, (cpu, *_) in enumerate(named) if cpu.marked]
+    for i, ((cpu, _, end), (other, start, _)) in enumerate(pairwise(named)):
+        if cpu.name.partition("@")[2] == other.name.partition("@")[2]:  # of one host
+            _line(ax, [(end, y), (start, y)], bool(asked) and asked[0] <= i < asked[-1], 2.0)
     if picture.links:
         top = _devices(picture) + DEVICE / 2 + LINKS
-        wide = x - APART - LEFT
+        wide = max(x - APART - LEFT, _links_wide(picture))
         ax.add_artist(
             Rectangle((LEFT, top), wide, 0.5, facecolor=PLAIN, edgecolor=INK, linewidth=BOLD if picture.nvlink else 0.8)
         )
@@ -178,7 +178,7 @@ def _line(ax: Axes, points: Sequence[tuple[float, float]], marked: bool, thin: f
 
 
 def _device_wide(device: Device) -> float:
-    return max(STRIDE, extent(device.name, 7, bold=True) + 0.24 if device.gpu is None else 0)
+    return max(STRIDE, extent(device.name, 7, bold=True) + 0.36 if device.gpu is None else 0)
 
 
 def _switch_wide(switch: Switch) -> float:
@@ -204,7 +204,11 @@ def _devices(picture: Picture) -> float:
 def _wide(picture: Picture) -> float:
     devices = sum(map(_cpu_wide, picture.cpus)) + APART * (len(picture.cpus) - 1)
     notes = min(NOTES, max(extent(note, 7.5) for note in picture.notes))
-    return max(devices, extent(picture.title, 9.5, bold=True), notes)
+    return max(devices, _links_wide(picture), extent(picture.title, 9.5, bold=True), notes)
+
+
+def _links_wide(picture: Picture) -> float:
+    return extent(picture.links, 8) + 0.3
 
 
 def _notes(picture: Picture) -> list[str]:

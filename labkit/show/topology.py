@@ -67,7 +67,7 @@ class Server:
         if not kinds:
             notes.append(f"{called} is not in this file.")
         notes += t.notes
-        return plot.Picture(t.name, cpus, links, nvlink, pcie, len(homes) > 1 and over, [*self._said, *notes])
+        return plot.Picture(t.name, cpus, links, nvlink, pcie, [*self._said, *notes])
 
     def _tree(self, top: str, by_switch: Mapping[str, Sequence[str]], pcie: bool, over: bool) -> plot.Tree:
         """Devices below one upper switch; a switch that has no other beside it is drawn alone."""

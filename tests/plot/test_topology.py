@@ -77,6 +77,13 @@ def test_only_cpus_of_one_host_are_joined(name, joined):
     assert sum(len(heights) == 1 for heights in ends) == joined
 
 
+def test_a_path_over_two_cpus_marks_no_cpu_of_another_host():
+    drawn = draw(met("xml/three-hosts.xml"), between=("GPU0@host0", "NIC1@host0"))
+    ax = plot.draw(plot.axes(drawn._picture()), drawn._picture())
+    lines = [p for p in ax.patches if isinstance(p, PathPatch) and len({y for _, y in p.get_path().vertices}) == 1]
+    assert [line.get_linewidth() > 3 for line in lines] == [True, False]
+
+
 def test_a_long_name_stays_in_its_box():
     picture = draw(met("topo/cards-by-other-names.txt"))._picture()
     ax = plot.draw(plot.axes(picture), picture)
