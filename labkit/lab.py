@@ -584,7 +584,7 @@ class Lab:
             )
         return Moves([value for _, value in told])
 
-    def check(self, name: str, means: str | Means | None = None, **options: Any) -> Verdict:
+    def check(self, name: str, means: str | Means | None = None, *, seed: int | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
 
         >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
@@ -594,6 +594,7 @@ class Lab:
         The function takes what a rank brings and returns what it ends with. `means` is the name of a primitive or a
         function such as those of `labkit.theory.collectives`. With it go the options of
         `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
+        Each check draws other numbers; where that matters, the verdict tells the `seed` that draws the same once more.
         Nothing is raised for a mistake, and the ranks are well afterwards.
         """
         if not callable(name):  # a function has a sentence of its own
@@ -601,7 +602,7 @@ class Lab:
         self._live()
         from labkit import task
 
-        return task.check(self._console, name, means, **options)
+        return task.check(self._console, name, means, seed, **options)
 
     def exercise(self, name: str) -> Task:
         """What an exercise asks, drawn on an example, how long it takes, and how you stand.

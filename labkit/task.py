@@ -113,7 +113,7 @@ def how(action: str, name: str) -> str:
     return f'`lab.check("{name}")`' if action == "check" else f'`lab.exercise("{name}").{action}()`'
 
 
-def check(console: Console, name: str, means: Any = None, **options: Any) -> Verdict:
+def check(console: Console, name: str, means: Any = None, seed: int | None = None, **options: Any) -> Verdict:
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
     exercise = wanted(name, means, **options)
     line, began = Progress(2.0), time.monotonic()
@@ -133,7 +133,7 @@ def check(console: Console, name: str, means: Any = None, **options: Any) -> Ver
         line.show(max(elapsed, time.monotonic() - began), running)
 
     try:
-        finding = engine.check(console, exercise, saw, watch, _cells(), exercises.every())
+        finding = engine.check(console, exercise, saw, watch, _cells(), exercises.every(), seed)
     finally:
         line.clear()
     if means is not None:

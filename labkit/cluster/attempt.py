@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from labkit.cluster.console import Console
@@ -12,12 +12,15 @@ from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
+from labkit.grading import judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
+from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.outcome.text import root_cause
 from labkit.words import sentence
 
+Reach = Callable[..., None]
 PATIENCE = 10.0  # seconds that one run may compute, at least
 
 
@@ -25,42 +28,91 @@ def attempt(
     console: Console,
     exercise: Exercise,
     case: Case,
-    mode: str,
     patience: float,
     watch: Watch,
+    mode: str = "",
     memory: bool = False,
+    seed: int = 0,
+    most: int = 64 * judge.ROOM,
 ) -> Attempt:
-    """Call the function on the first n ranks; free those that cannot end. `memory` counts it, which takes its time."""
+    """Call the function on the first n ranks; free those that cannot end. `memory` counts it, which takes its time.
+
+    `seed` is every rank's for random numbers, `most` the bytes that a result may have to be told.
+    """
+    calls = [_call(exercise, case, r, seed, most) | {"gradients": mode, "memory": memory} for r in range(case.n)]
+    return _attempt(console, "run", exercise.name, case.n, calls, (), patience, watch)
+
+
+def attempts(
+    console: Console,
+    exercise: Exercise,
+    cases: Sequence[Case],
+    seeds: Sequence[int],
+    most: int,
+    seconds: float,
+    watch: Watch,
+) -> tuple[list[Attempt], Attempt]:
+    """Call it with one input after another, in one go, as long as all is well and the seconds are not over.
+
+    Returns the calls that every rank has ended well, without records, and all of it as one run.
+    """
+    n = cases[0].n
+    calls = [[_call(exercise, c, r, seed, most) for c, seed in zip(cases, seeds, strict=True)] for r in range(n)]
+    ran = _attempt(console, "again", exercise.name, n, calls, (seconds,), seconds + PATIENCE, watch)
+    told = [ran.answers[r]["answers"] if r in ran.answers else [] for r in range(n)]
+    well = [answers for answers in zip(*told, strict=False) if not any("error" in one for one in answers)]
+    return [Attempt(Outcome([RankOutcome(r, answer=one) for r, one in enumerate(answers)])) for answers in well], ran
+
+
+def _call(exercise: Exercise, case: Case, rank: int, seed: int, most: int) -> dict[str, Any]:
+    """What a rank is told of one call."""
+    x = case.xs[rank]
+    return {
+        "args": x if isinstance(x, tuple) else (x,),
+        "options": dict(case.options),
+        "dtype": case.dtype,
+        "in_place": exercise.in_place,
+        "harness": exercise.harness,
+        "gradients": "",
+        "memory": False,
+        "seed": seed,
+        "most": most,
+    }
+
+
+def _attempt(
+    console: Console,
+    do: str,
+    name: str,
+    n: int,
+    calls: Sequence[Any],
+    more: tuple[Any, ...],
+    patience: float,
+    watch: Watch,
+) -> Attempt:
     engines = console.engines
-    calls = [
-        {
-            "args": x if isinstance(x, tuple) else (x,),
-            "options": dict(case.options),
-            "dtype": case.dtype,
-            "in_place": exercise.in_place,
-            "harness": exercise.harness,
-            "gradients": mode,
-            "memory": memory,
-        }
-        for x in case.xs
-    ]
-    console.ran = list(range(case.n))
+    console.ran = list(range(n))
     count = next(COUNT)
-    args = {r: (exercise.name, case.n, count, call) for r, call in enumerate(calls)}
+    args = {r: (name, n, count, call, *more) for r, call in enumerate(calls)}
     limit = min(patience, max(PATIENCE, engines.limit + 5.0))
     console.outcome = None
-    report = console.outcome = engines.call("labkit.rank.function.run", args, limit, watch)
+    report = console.outcome = engines.call(f"labkit.rank.function.{do}", args, limit, watch)
     STOP.told |= report.ended == "stopped"  # which becomes the check's verdict
-    report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < case.n}
+    report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < n}
     return Attempt(report)
 
 
 @contextlib.contextmanager
-def prepared(engines: Engines) -> Iterator[Callable[[int], None]]:
-    """Around runs: `reach(n)` makes the group of n ranks, where there is none yet; afterwards the lab's is joined."""
+def prepared(engines: Engines) -> Iterator[Reach]:
+    """Around runs: `reach(n)` makes the group of n ranks, where there is none yet; afterwards the lab's is joined.
+
+    `reach(n, anew=True)` after a heal, with which all groups have gone.
+    """
     folder, made = str(engines.processes.run.path), set[int]()
 
-    def reach(n: int) -> None:
+    def reach(n: int, anew: bool = False) -> None:
+        if anew:
+            made.clear()
         if n not in made:
             if not _everywhere(engines, "begin", n, max(60.0, 10 * engines.limit), folder, next(COUNT)):
                 made.clear()  # they went with the lab's group

@@ -61,4 +61,4 @@ def _run(console: Console, exercise: Exercise, case: Case) -> Attempt:
     def watch(elapsed: float, running: Running) -> None:
         pass
 
-    return attempt(console, exercise, case, "", PATIENCE, watch)
+    return attempt(console, exercise, case, PATIENCE, watch)

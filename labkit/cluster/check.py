@@ -6,14 +6,16 @@ Nothing here raises for a learner's mistake: whatever a function does comes back
 from __future__ import annotations
 
 import copy
+import random
 import re
+import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.attempt import PATIENCE, attempt, prepared, rejoin
+from labkit.cluster.attempt import PATIENCE, Reach, attempt, attempts, prepared, rejoin
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
@@ -25,14 +27,17 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.evidence import LastWords, last_words
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
-from labkit.grading.inputs import Case, arrays
-from labkit.grading.limits import STATES, remarks
+from labkit.grading.inputs import Case, arrays, times
+from labkit.grading.limits import STATES, below, remarks, unheard
 from labkit.grading.score import scored
 from labkit.outcome.why import singly
 from labkit.words import alike, ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
+SHORT = 2**16  # bytes of a rank's input that is run again with other numbers
+MANY, LEAST = 48, 24  # calls of a whole check: in so many, what is wrong in one of twenty shows nine times in ten
+AGAIN = 1.0  # seconds for those with other numbers
 
 Watch = Callable[[int, float, Running], None]
 
@@ -45,13 +50,15 @@ def check(
     watch: Watch,
     cells: Sequence[str] = (),
     known: Collection[str] = (),
+    seed: int | None = None,
 ) -> Finding:
     """Hold the learner's function on the ranks against the exercise.
 
     `saw` is given the cell that the function stands in, as it was typed, before anything of it runs, or nothing where
     `lab.use` has put it there; `watch` is called
     now and then with the inputs that were right so far, the seconds of the run and the run. `cells[i]` is the source of
-    the notebook's cell [i], `known` are names of functions that are no misspelling of this one.
+    the notebook's cell [i], `known` are names of functions that are no misspelling of this one. `seed` is that of all
+    that is left to chance, another one each time where it is None.
     """
     engines = console.engines
     console.recover()
@@ -76,7 +83,8 @@ def check(
         return finding
     saw("" if whose else on_ranks)
     with prepared(engines) as reach:
-        finding = _all(console, exercise, sizes, reach, watch)
+        seed = secrets.randbelow(10**6) if seed is None else seed
+        finding = _all(console, exercise, sizes, reach, watch, seed)
     finding.says += filter(None, [misspelt, typed.older(cells, exercise.name, "" if whose else on_ranks)])
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
@@ -131,53 +139,167 @@ def _started_anew(which: Sequence[int]) -> str:
     return f"{ranks(which).capitalize()} {has} been started anew, and not all that {it} had came back."
 
 
-def _all(
-    console: Console, exercise: Exercise, sizes: Sequence[int], reach: Callable[[int], None], watch: Watch
-) -> Finding:
+class _Check:
+    """One check on its way: what runs, with which numbers, and what was right so far."""
+
+    def __init__(self, console: Console, exercise: Exercise, reach: Reach, watch: Watch, seed: int) -> None:
+        self.console, self.exercise, self.reach, self.seed = console, exercise, reach, seed
+        self.began = time.monotonic()
+        self.right = self.runs = 0
+        self._watch = watch
+        self._chance = random.Random(seed)
+
+    def look(self, elapsed: float, running: Running) -> None:
+        self._watch(self.right, elapsed, running)
+
+    def draw(self) -> int:
+        """A seed for all ranks' random numbers in one run."""
+        return self._chance.randrange(2**31)
+
+    def attempt(self, case: Case, want: Sequence[Any], mode: str, seed: int) -> Attempt:
+        """Run the function on one input."""
+        self.runs += 1
+        left = LONG - (time.monotonic() - self.began)
+        most = max(map(judge.most, want))
+        ran = attempt(self.console, self.exercise, case, left, self.look, mode, seed=seed, most=most)
+        engines = self.console.engines
+        ran.last_words = _last_words(engines, engines.processes.run.path, ran)
+        return ran
+
+    def judged(self, case: Case, ran: Attempt, want: list[Any], mode: str = "") -> Finding | None:
+        """What is wrong with it, and the ranks healed; None where it is right."""
+        finding = judged(self.exercise, case, ran, want, mode)
+        if finding is not None:
+            finding.right = self.right
+            _heal(self.console, finding, ran)
+        return finding
+
+    def fault(self, case: Case, want: list[Any], mode: str = "") -> tuple[Attempt, Finding | None]:
+        """Run it on one input; what is wrong with it, with all that can be said about that."""
+        ran = self.attempt(case, want, mode, self.draw())
+        finding = self.judged(case, ran, want, mode)
+        if finding is None or finding.state == "stopped":
+            return ran, finding
+        finding.says[1:1] = _undefined(self.console.engines, ran)
+        if ran.report.cut_short:
+            return ran, finding
+        if any(answer.get("drew") for answer in ran.answers.values()):
+            again = self.attempt(case, want, mode, self.draw())
+            if self.judged(case, again, want, mode) is None:
+                finding.says.append(f"With other random numbers it is right on the same input. {self.told}")
+                return ran, finding
+        if finding.wrong and not finding.gradient and not self.exercise.harness:
+            _trace(self.console, self.exercise, finding, self.look)
+        return ran, finding
+
+    @property
+    def told(self) -> str:
+        """How to draw the same numbers once more."""
+        return f'lab.check("{self.exercise.name}", seed={self.seed}) draws the same numbers once more.'
+
+    def again(self, cases: Sequence[Case]) -> Finding | None:
+        """Run it on other numbers, many times in one go: what goes wrong, if anything does.
+
+        Every number of an earlier input is multiplied by one that is near 1 and takes more digits than float16 or
+        bfloat16 have; all random numbers are others. A mistake is looked at once more, alone.
+        """
+        chosen = [case for case in cases if case.size <= SHORT] or list(cases[:1])
+        many = max(LEAST, MANY - self.runs)
+        began = time.monotonic()
+        drawn: list[tuple[Case, list[Any], int]] = []
+        while len(drawn) < many and (not drawn or time.monotonic() - began < AGAIN):
+            case = chosen[len(drawn) % len(chosen)]
+            case = _varied(case, self._chance) if self.exercise.scales else case
+            drawn.append((case, _wanted(self.exercise, case), self.draw()))
+        varied, wants, seeds = zip(*drawn, strict=True)
+        most = max(judge.most(want) for row in wants for want in row)
+        well, ran = attempts(self.console, self.exercise, varied, seeds, most, AGAIN, self.look)
+        k, found = len(well), None
+        for i, one in enumerate(well):
+            if found := judged(self.exercise, varied[i], one, wants[i], ""):
+                k = i
+                break
+        if found is None and not (ran.report.cut_short or ran.report.errors):
+            return None
+        case, want = varied[k], wants[k]
+        found = found or judged(self.exercise, case, ran, want, "")
+        assert found is not None, "a run that did not end well is told"
+        found.right = self.right
+        _heal(self.console, found, ran)
+        if found.state == "stopped":
+            return found
+        self.reach(case.n, anew=ran.report.cut_short)
+        alone = self.judged(case, self.attempt(case, want, "", seeds[k]), want)
+        if alone is None:
+            keeps = (
+                "Alone, with the same numbers, it is right: what does it keep from call to call, or leave to chance?"
+            )
+            found.says.append(f"That was call {k + 1} of {len(varied)} in a row. {keeps} {self.told}")
+            return found
+        alone.healed = list(dict.fromkeys([*found.healed, *alone.healed]))
+        alone.says.append(self.told)
+        return alone
+
+
+def _varied(case: Case, chance: random.Random) -> Case:
+    """The same input with other numbers in it, where it has floats."""
+    dtypes = {a.dtype.name for x in case.xs for a in arrays(x) if a.size and a.dtype.kind == "f"}
+    if case.dtype or not dtypes:
+        return case
+    factor = 1 + (2 * chance.randrange(200) + 1) / 2**12
+    if dtypes == {"float64"}:  # what float32 cannot hold either
+        factor += (2 * chance.randrange(200) + 1) / 2**30
+    about = ", ".join(filter(None, [case.about, f"its numbers times {factor:.10g}"]))
+    return replace(case, xs=[times(x, factor) for x in case.xs], about=about)
+
+
+def _wanted(exercise: Exercise, case: Case) -> list[Any]:
+    """What every rank must end with."""
+    given = [copy.deepcopy(x) for x in case.xs]  # one by one: ranks may share an array, and a meaning work in place
+    want = list(exercise.means(given, **case.options))
+    judge.check_length(want, case.n)
+    return want
+
+
+def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reach, watch: Watch, seed: int) -> Finding:
     """Every input on every number of ranks, until one goes wrong; then what is right, and yet not as it should be."""
-    engines, folder = console.engines, console.engines.processes.run.path
-    began = time.monotonic()
-    right = 0
+    check = _Check(console, exercise, reach, watch, seed)
     found: list[Finding] = []
-    largest: tuple[Case, Attempt] | None = None
-
-    def look(elapsed: float, running: Running) -> None:
-        watch(right, elapsed, running)
-
-    for case in (case for n in sizes for case in exercise.inputs(n)):
-        reach(case.n)
-        given = [copy.deepcopy(x) for x in case.xs]  # one by one: ranks may share an array, and a meaning work in place
-        want = list(exercise.means(given, **case.options))
-        judge.check_length(want, case.n)
-        for mode in _modes(exercise, case):
-            if STOP.wished:  # between two runs; within one it is the run's own end
-                STOP.told = True
-                return Finding("stopped", ["You stopped the check."], right=right)
-            left = LONG - (time.monotonic() - began)
-            ran = attempt(console, exercise, case, mode, left, look)
-            ran.last_words = _last_words(engines, folder, ran)
-            finding = judged(exercise, case, ran, want, mode)
-            if finding is not None:
-                finding.right = right
-                _heal(console, finding, ran)
-                finding.says[1:1] = _undefined(engines, ran)
-                if not ran.report.cut_short and finding.wrong and not finding.gradient and not exercise.harness:
-                    _trace(console, exercise, finding, look)
-                return finding
-            if not mode and (largest is None or (case.n, case.size) > (largest[0].n, largest[0].size)):
-                largest = case, ran
-        right += 1
-        found += remarks(exercise, case, ran)
+    largest: tuple[Case, Attempt, list[Any]] | None = None
+    for n in sizes:
+        reach(n)
+        cases = list(exercise.inputs(n))
+        for case in cases:
+            want = _wanted(exercise, case)
+            for mode in _modes(exercise, case):
+                if STOP.wished:  # between two runs; within one it is the run's own end
+                    STOP.told = True
+                    return Finding("stopped", ["You stopped the check."], right=check.right)
+                ran, finding = check.fault(case, want, mode)
+                if finding is not None:
+                    return finding
+                if not mode and (largest is None or (case.n, case.size) > (largest[0].n, largest[0].size)):
+                    largest = case, ran, want
+            check.right += 1
+            found += remarks(exercise, case, ran)
+    if (finding := check.again(cases)) is not None:
+        return finding
+    assert largest is not None, "there are inputs"
+    found += unheard(exercise, *largest)
+    score = scored(exercise, *largest[:2])
+    if score and (less := below(exercise, score, largest[0])):
+        found.append(Finding("not as asked", [less], case=largest[0], records=largest[1].records))
+        score = None
     finding = Finding("right")
     for state in reversed(STATES):
         if such := [f for f in found if f.state == state]:
             finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
-    finding.right = right
-    if largest is not None and finding.state == "right":
+    finding.right = check.right
+    if finding.state == "right":
         finding.says += [sentence([what]) for what in singly(largest[1].told)]
-    if largest is not None and (score := scored(exercise, *largest)):
-        memory = _memory(console, exercise, largest[0], finding, look) if exercise.counts_memory else None
-        finding.score = replace(score, memory=memory)
+    if score:
+        memory = _memory(console, exercise, largest[0], finding, check.look) if exercise.counts_memory else None
+        finding.score = replace(score, memory=memory).believed(exercise)
     return finding
 
 
@@ -190,7 +312,7 @@ def _memory(
     """
     peaks = []
     for _ in range(2):
-        ran = attempt(console, exercise, case, "", PATIENCE, look, memory=True)
+        ran = attempt(console, exercise, case, PATIENCE, look, memory=True)
         _heal(console, finding, ran)
         if len(ran.finished) < case.n:
             return None
@@ -202,12 +324,14 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     """Say of a wrong result what it is made of: run the function again on numbers that tell where they came from."""
     case = finding.case
     assert case is not None, "a wrong result has an input"
+    if any(isinstance(out, judge.Large) for out in finding.outs):
+        return
     wanted = tracing.origins(exercise.means, case, finding.want)
     if wanted is None or not tracing.explains(case, wanted, finding.want):
         return
     runs = []
     for probe in tracing.probes(case):
-        ran = attempt(console, exercise, probe, "", PATIENCE, look)
+        ran = attempt(console, exercise, probe, PATIENCE, look, most=max(map(judge.most, finding.want)))
         if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
             _heal(console, finding, ran)
             return
@@ -219,7 +343,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
         meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
         finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
-    attempt(console, exercise, case, "", PATIENCE, look)  # so that lab.last.steps() shows the learner's numbers
+    attempt(console, exercise, case, PATIENCE, look)  # so that lab.last.steps() shows the learner's numbers
 
 
 def _undefined(engines: Engines, ran: Attempt) -> list[str]:

@@ -53,6 +53,8 @@ GRADIENT_BACK = Exercise(
     forbids=("collectives",),
     promises=(Messages(1),),
     least=Least(sent=lambda n, S: S / 2, rounds=lambda n: 1),  # S: a weight and an input
+    needs_messages=False,
+    scales=False,
     harness="""
 def harness(fn, weight, x):
     weight.requires_grad_()

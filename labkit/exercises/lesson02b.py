@@ -155,6 +155,7 @@ PUSH = Exercise(
     means=_pushed,
     inputs=_gradients,
     forbids=MESSAGES,
+    needs_messages=False,
     harness=PUSHED,
     counts_memory=False,
     specimen='''

@@ -231,6 +231,7 @@ SAVE_THEN_LOAD = Exercise(
     difficulty=1,
     means=lambda xs: [xs[0] for _ in xs],
     inputs=_tensors,
+    needs_messages=False,
     harness=SLOW_DISK,
     least=Least(rounds=lambda n: 2),  # the readers wait for the writer, then the writer for the readers
     given="import os\n\n\n",

@@ -177,6 +177,7 @@ SUM_SLOTS = Exercise(
     means=_sums,
     inputs=_calls,
     forbids=MESSAGES,
+    needs_messages=False,
     harness=SLOW_RANKS.format(size=4096, judged=""),
     solution='''
 def sum_slots(x, room):
@@ -216,6 +217,7 @@ SHARED_ALL_REDUCE = Exercise(
     means=_sums,
     inputs=_lengths,
     forbids=MESSAGES,
+    needs_messages=False,
     harness=SLOW_RANKS.format(size=512, judged=FRUGAL),
     solution='''
 def shared_all_reduce(x, room):

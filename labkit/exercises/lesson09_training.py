@@ -118,6 +118,7 @@ SAVE_WHOLE = Exercise(
     inputs=_weights,
     minutes=8,
     difficulty=2,
+    needs_messages=False,
     harness=IN_A_FOLDER,
     least=Least(rounds=lambda n: 1),
     given="import os\n\n\n",

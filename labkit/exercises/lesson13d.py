@@ -313,6 +313,7 @@ RING = Exercise(
     promises=(OnlyTo(+1), Messages(lambda n: n - 1), WhileFolding()),
     least=Least(sent=lambda n, S: (n - 1) * S * 2 / 3, rounds=lambda n: n - 1),
     counts_memory=False,
+    scales=False,
     harness=FOLDING
     + """
 def harness(ring_attention, q, kv):

@@ -144,6 +144,7 @@ RING_BACKWARD = Exercise(
     budget=Budget(sent=lambda n, S: (2 * n - 1) * S / 2),
     least=Least(sent=lambda n, S: (2 * n - 1) * S / 2, rounds=lambda n: n),
     counts_memory=False,
+    scales=False,
     harness=FOLDING
     + """
 def harness(ring_backward, q, kv, slope):

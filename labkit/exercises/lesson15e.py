@@ -18,7 +18,7 @@ def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:
     n, kinds = len(xs), len(xs[0])
     means = [sum(x[i] for x in xs if not isinstance(x[i], str)) / n for i in range(kinds)]
     sizes = [next(len(x[i]) for x in xs if not isinstance(x[i], str)) for i in range(kinds)]
-    weights = [np.arange(s) - lr * mean for s, mean in zip(sizes, means, strict=True)]
+    weights = [np.arange(s, dtype=mean.dtype) - lr * mean for s, mean in zip(sizes, means, strict=True)]
     return [[a for pair in zip(weights, means, strict=True) for a in pair] for _ in range(n)]
 
 
@@ -172,7 +172,7 @@ def split_broadcast(x, color, key):
 
 def _nccl_scattered(xs: Sequence[Any], recvcount: int = 1, inplace: bool = False) -> list[Any]:
     n = len(xs)
-    total = np.sum([x[0][: n * recvcount] for x in xs], axis=0, dtype=float)
+    total = np.sum([x[0][: n * recvcount] for x in xs], axis=0)
     held = []
     for r, (send, recv) in enumerate(xs):
         share = total[r * recvcount : (r + 1) * recvcount]

@@ -28,17 +28,25 @@ def contradictions(record: Record, finished: Collection[int]) -> list[str]:
     A rank that exchanges with itself, ranks that disagree in a collective, a receive that does not fit its send, one
     tensor for several results, and what was started and never waited for.
     """
-    waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not op.waited]
-    waiting += [op for op in _lost(record.messages) if op.rank not in finished]
+    lost = [op for op in _lost(record.messages) if op.rank not in finished]
     found = [
         *with_themselves(record),
         *filter(None, map(_disagreement, record.meetings)),
         *filter(None, map(_misfit, record.messages)),
         *_other_tags(record),
         *_together((op for mine in record.ops for op in mine if op.shared), _overwritten),
-        *_together(waiting, lambda op: f"{{}} started {op.op}{place(op)} and never waited for it"),
+        *never_waited(record, finished, lost),
     ]
-    return found[:MOST]
+    return list(dict.fromkeys(found))[:MOST]
+
+
+def never_waited(record: Record, finished: Collection[int], lost: Sequence[Op] = ()) -> list[str]:
+    """What was started, by ranks that reached the function's end, and never waited for; `lost` by others.
+
+    "Rank 0 started isend (line 3) and never waited for it."
+    """
+    waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not op.waited]
+    return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{place(op)} and never waited for it")
 
 
 def with_themselves(record: Record) -> list[str]:

@@ -87,6 +87,9 @@ class Exercise:
             comes after the call, does the work or half of it.
         counts_messages: whether the bytes and steps that messages took are shown. False where numbers go through memory
             that ranks share: its messages are not what the solution cost.
+        needs_messages: False where a rank may end with other ranks' numbers though no message has reached it: they
+            come by a file, through memory that ranks share, or with the arguments.
+        scales: False where other numbers than those of `inputs` are no input: some follow from others.
         tolerance: relative error that is forgiven; None goes by the dtype, 0 asks for the same bits.
         gradients: False; True for the gradient of the sum of all ranks' losses; "one" where all ranks hold the
             same result and the one loss of it is meant. Held against a numerical derivative of `means`.
@@ -117,6 +120,8 @@ class Exercise:
     least: Least | None = None
     counts_memory: bool = True
     counts_messages: bool = True
+    needs_messages: bool = True
+    scales: bool = True
     tolerance: float | None = None
     gradients: bool | str = False
     in_place: bool = False

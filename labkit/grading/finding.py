@@ -20,6 +20,7 @@ from labkit.theory.origin import Origin
 from labkit.words import alike, ranks, sentence
 
 HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that nobody sends
+FLOOR = 0.01  # of the largest number of any rank: what a rank's own ones are too small for to judge an error by
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
 WHY = (
     "Gloo ends a process like this when it gets other bytes than it expects: the sender's tensor has a different "
@@ -98,7 +99,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         said = f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"
         return Finding(state, [said, *_contradictions(attempt), GUARDED], case=case)  # who waited, is chance
     if report.ended == "slow":
-        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(report.elsewhere).items())])
+        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(_done(report)).items())])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
     causes, consequences = text.root_cause(report)
     unfit = _contradictions(attempt)
@@ -164,9 +165,14 @@ def _instead(attempt: Attempt) -> dict[int, str]:
     record = attempt.told
     pairs = [tuple(m.ops) for m in record.meetings] + [(m.send, m.recv) for m in record.messages if m.send and m.recv]
     taking_part = {op.rank for ops in pairs if any(op.rank in attempt.report.waiting for op in ops) for op in ops}
-    instead = {r: what.replace("the cell", "the function") for r, what in attempt.report.elsewhere.items()}
+    instead = _done(attempt.report)
     instead |= {r: f"raised {error.ename}" for r, error in attempt.report.errors.items() if r in instead}
     return {r: what.removesuffix(" without it") if r in taking_part else what for r, what in instead.items()}
+
+
+def _done(report: Outcome) -> dict[int, str]:
+    """What the ranks did that do not wait."""
+    return {r: what.replace("the cell", "the function") for r, what in report.elsewhere.items()}
 
 
 def _contradictions(attempt: Attempt) -> list[str]:
@@ -208,14 +214,17 @@ def _waits(attempt: Attempt) -> list[str]:
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:
     """The first rank that differs, and every other one that does; where none does, the arguments, if they must stay."""
+    floor = FLOOR * max(map(judge.largest, finding.want))
     for r, want in enumerate(finding.want):
         answer = attempt.answers[r]
-        coarse = case.dtype or answer["dtype"]
-        given = arrays(case.xs[r])
-        if not coarse and given:
-            coarse = max((str(a.dtype) for a in given), key=lambda d: judge.RELATIVE.get(d, 0.0))
+        given = [str(a.dtype) for x in case.xs for a in arrays(x) if a.dtype.kind == "f"]
+        coarse = case.dtype or max(given, key=lambda d: judge.RELATIVE.get(d, 0.0), default=answer["dtype"])
+        exact = bool(given) and not case.dtype  # floats that are made of integers may have any width
         if want is not None:
-            difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse)
+            difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse, floor, exact)
+            if not difference and case.dtype and answer["dtype"] not in ("", case.dtype):
+                says = f"the numbers are right, their dtype is {answer['dtype']} and should be {case.dtype}"
+                difference = judge.Difference(says)
             if difference:
                 finding.wrong[r] = difference
     if exercise.keeps_input and not finding.wrong:

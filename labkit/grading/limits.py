@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from labkit.grading import spent
+from labkit.grading import judge, spent
 from labkit.grading.attempt import Attempt
+from labkit.grading.evidence import never_waited
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
-from labkit.grading.inputs import Case
+from labkit.grading.inputs import Case, times
+from labkit.grading.score import Score
 from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record
-from labkit.words import listed
+from labkit.words import listed, ranks
 
+WHERE_FROM = "Where did the others' numbers come from? Let them travel by messages: see the card."
 STATES = ("forbidden", "costly", "not as asked")  # of a function that is right, what weighs most first
 
 
@@ -23,6 +28,8 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
         return []
     dtypes = [attempt.answers.get(r, {}).get("dtype", "") for r in range(case.n)]
     sentences = [("forbidden", _forbidden(exercise, record))]
+    for says in never_waited(record, range(case.n)):
+        sentences.append(("not as asked", f"{_in(case, says)} That the data was there in time is chance."))
     sentences += [("not as asked", _in(case, p.broken(record, dtypes))) for p in exercise.promises]
     budget = exercise.budget
     if budget and budget.sent:
@@ -32,6 +39,39 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
     if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
         sentences.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
     return [Finding(state, [says], case=case, records=attempt.records) for state, says in sentences if says]
+
+
+def unheard(exercise: Exercise, case: Case, attempt: Attempt, want: Sequence[Any]) -> list[Finding]:
+    """A right result that needs other ranks' numbers, from a rank that no message reached; none where all is well."""
+    record = attempt.record
+    if record is None or not exercise.counts_messages or not exercise.needs_messages:
+        return []
+    deaf = [r for r, mine in enumerate(record.ops) if all(op.kind == "send" or op.name == "barrier" for op in mine)]
+    found = [r for r in deaf if _needs_others(exercise, case, want, r)]
+    if not found:
+        return []
+    ends = "ends with numbers of other ranks, and has" if len(found) == 1 else "end with others' numbers, and have"
+    says = f"{ranks(found).capitalize()} {ends} received no message"
+    return [Finding("not as asked", [f"{_in(case, says)} {WHERE_FROM}"], case=case, records=attempt.records)]
+
+
+def below(exercise: Exercise, score: Score, case: Case) -> str:
+    """That fewer bytes were seen than there can be; "" where that is not so."""
+    least = score.below(exercise).get("sent")
+    if least is None:
+        return ""
+    figures = f"Its busiest rank sends {score.sent:,.0f} bytes, and {least:,.0f} is the least that there can be"
+    return f"{_in(case, figures)} {WHERE_FROM}"
+
+
+def _needs_others(exercise: Exercise, case: Case, want: Sequence[Any], rank: int) -> bool:
+    """Whether a rank's result is another one where the others bring other numbers; False where that is not known."""
+    xs = [copy.deepcopy(x) if r == rank else times(x, 1.25) for r, x in enumerate(case.xs)]
+    try:
+        other = exercise.means(xs, **case.options)[rank]
+    except Exception:  # such numbers together are no input
+        return False
+    return want[rank] is not None and judge.first_difference(other, want[rank], 1e-3) is not None
 
 
 def _in(case: Case, sentence: str) -> str:

@@ -6,7 +6,7 @@ Plain data; neither torch nor a cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.grading import spent
@@ -29,7 +29,7 @@ class Score:
     n: int
     size: int
     sent: float
-    rounds: float
+    rounds: float | None
     memory: float | None = None
     textbook: bool = False
 
@@ -44,6 +44,16 @@ class Score:
             "memory": least.memory and least.memory(self.n, self.size),
         }
         return {cost: float(value) for cost, value in known.items() if value is not None}
+
+    def below(self, exercise: Exercise) -> dict[str, float]:
+        """The least of each cost of which less was seen than there can be, a rounding aside."""
+        mine = {cost: getattr(self, cost) for cost in COSTS}
+        return {c: v for c, v in self.least(exercise).items() if mine[c] is not None and mine[c] < 0.98 * v}
+
+    def believed(self, exercise: Exercise) -> Score:
+        """The same without what is below the least: a collective has steps inside, a thread's memory is not seen."""
+        nothing: dict[str, Any] = dict.fromkeys(self.below(exercise))
+        return replace(self, **nothing)
 
     def best(self, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """The lowest of each, among this run and what `best` gave for earlier ones of the same size.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import contextlib
 import faulthandler
+import functools
 import inspect
 import io
 import linecache
 import os
 import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import monotonic
 from types import FunctionType
 from typing import Any
 
@@ -20,8 +22,8 @@ import torch
 import torch.distributed as dist
 from IPython.core.displaypub import CapturingDisplayPublisher
 
-from labkit.grading import gradients
-from labkit.rank import agent, ended, group, recorder, subworld
+from labkit.grading import gradients, judge
+from labkit.rank import agent, ended, group, recorder, settings, subworld
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
@@ -109,31 +111,65 @@ def _blank(source: str) -> int | None:
 def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
     """Call the learner's function as one of n ranks; what became of it.
 
-    `call` has "args", "options", "dtype", "in_place", "harness", "gradients" and "memory". The answer
-    has "out", or "error" (type, message, place); also "kept" (the arguments afterwards), "printed", "record", the
-    recorder's, and where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the
-    function has destroyed the lab's group.
+    `call` has "args", "options", "dtype", "in_place", "harness", "gradients", "memory", "seed" and "most", the bytes
+    that a result may have to be told. The answer has "out", or "error" (type, message, place); also "kept" (the
+    arguments afterwards), "drew" (whether the function drew random numbers), "printed", "record", the recorder's, and
+    where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the function has
+    destroyed the lab's group.
     """
     answer: dict[str, Any] = {}
-    world = dist.group.WORLD
-    generator = torch.get_rng_state()
-    with Gate() as gate:
-        try:
-            with subworld.one_of(n, count, shell().user_ns), _captured() as printed:
-                try:
-                    with gate.opened():
-                        _call(name, call, answer)
-                except BaseException as error:
-                    answer["error"] = (type(error).__name__, str(error), _place(error))
-                    answer["ended"] = ended.of(error)
-                finally:
-                    recorder.end()
-                    answer["record"] = recorder.records()
-            answer["printed"] = "".join(stream.getvalue() for stream in printed)[-PRINTED:]
-            answer["left"] = dist.group.WORLD is not world
-        finally:
-            torch.set_rng_state(generator)
+    with _one_of(n, count, answer) as gate:
+        _attempt(gate, name, call, answer)
+        answer["record"] = recorder.records()
     return answer
+
+
+def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Call it with one input after another, as long as all is well on every rank and the seconds are not over.
+
+    The answer has "answers", one for each call as `run` gives it, without record; an "error" of the last one too.
+    """
+    answer: dict[str, Any] = {"answers": []}
+    until = monotonic() + seconds
+    with _one_of(n, count, answer) as gate:
+        for k, call in enumerate(calls):
+            one: dict[str, Any] = {}
+            answer["answers"].append(one)
+            with subworld.turn(n, f"turn {k}"):
+                _attempt(gate, name, call, one)
+            answer |= {what: one[what] for what in ("error", "ended") if what in one}
+            try:
+                with gate.opened():
+                    if subworld.any_of(n, f"turn {k}", "error" in one or monotonic() > until):
+                        break
+            except BaseException as error:  # another rank does not come, and the lab has freed this one
+                answer = {"error": (type(error).__name__, str(error), _place(error)), "ended": ended.of(error)} | answer
+                break
+            subworld.let_go()
+    return answer
+
+
+@contextlib.contextmanager
+def _one_of(n: int, count: int, answer: dict[str, Any]) -> Iterator[Gate]:
+    """Be one of n ranks, with torch's settings as they are in a new process; what was printed goes into the answer."""
+    world = dist.group.WORLD
+    with settings.as_new(), Gate() as gate:
+        with subworld.one_of(n, count, shell().user_ns), _captured() as printed:
+            yield gate
+        answer["printed"] = "".join(stream.getvalue() for stream in printed)[-PRINTED:]
+        answer["left"] = dist.group.WORLD is not world
+
+
+def _attempt(gate: Gate, name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Call the function once, recorded; only what it does itself can be interrupted."""
+    try:
+        with gate.opened():
+            _call(name, call, answer)
+    except BaseException as error:
+        answer["error"] = (type(error).__name__, str(error), _place(error))
+        answer["ended"] = ended.of(error)
+    finally:
+        recorder.end()
 
 
 @contextlib.contextmanager
@@ -158,11 +194,12 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
     function, options, peak = space[name], call["options"], Peak()
     if call["memory"]:
         function = peak.around(function)
+    function = _watched(function, answer)
     if call["harness"]:
         scope = dict(space)
         exec(compile(call["harness"], "<labkit-harness>", "exec", optimize=0), scope)  # its assertions stay
         function, args = scope["harness"], [function, *args]
-    _seed()
+    settings.seed(call["seed"])
     recorder.begin()
     out = function(*args, **options)
     if call["harness"]:
@@ -172,16 +209,23 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
         answer["gradients"] = _gradients(out, leaves, call["gradients"])
     recorder.end()
     answer["memory"] = peak.bytes
-    answer["out"] = agent.plain(out)
+    answer["out"] = _told(out, call["most"])
     answer["dtype"] = str(out.dtype).removeprefix("torch.") if isinstance(out, torch.Tensor) else ""
-    answer["kept"] = agent.plain(args)
+    answer["kept"] = [_told(a, call["most"]) for a in args]
 
 
-def _seed() -> None:
-    """Let all ranks draw the same numbers; `torch.manual_seed` would walk the stack for each GPU that is not there."""
-    torch.default_generator.manual_seed(0)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(0)
+def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[..., Any]:
+    """The same function; the answer has "drew", whether it drew random numbers."""
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        before = settings.drawn()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            answer["drew"] = answer.get("drew", False) or settings.drawn() != before
+
+    return watched
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
@@ -192,6 +236,28 @@ def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
     weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()
     return [None if a.grad is None else agent.plain(a.grad) for a in leaves]
+
+
+def _told(value: Any, most: int) -> Any:
+    """A value as plain data; of one that takes more bytes than so many, only what it is leaves the rank."""
+    left = most
+    for size in _sizes(value):
+        left -= size
+        if left < 0:
+            shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+            return judge.Large(f"a tensor{shape}" if shape else judge.kind(value))
+    return agent.plain(value)
+
+
+def _sizes(value: Any) -> Iterator[int]:
+    """The bytes of all that a value holds, piece by piece."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        yield value.numel() * value.element_size() if isinstance(value, torch.Tensor) else value.nbytes
+    elif isinstance(value, (dict, list, tuple)):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from _sizes(v)
+    else:
+        yield len(value) if isinstance(value, (str, bytes)) else 32
 
 
 def made(value: Any, dtype: str, device: torch.device) -> Any:

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import timedelta
+from time import sleep
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch.distributed import distributed_c10d
 
 from labkit.rank import guard
 from labkit.rank.importing import postponed
+
+PAUSE = 0.0003  # seconds between two looks for the other ranks
 
 _groups: dict[int, Any] = {}
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
@@ -31,6 +34,26 @@ def gather(n: int, limit: float, count: int) -> None:
     """
     distributed_c10d._world.group_count = count
     _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
+
+
+@contextlib.contextmanager
+def turn(n: int, name: str) -> Iterator[None]:
+    """For one of several calls as one of n ranks: groups that it makes are its own, and go with `let_go`."""
+    with groups_of_passage(), _meeting_place(_groups[n], f"{name}/"):
+        yield
+
+
+def any_of(n: int, turn: str, said: bool) -> bool:
+    """Meet the other ranks of the first n in their store, under a name of this turn's; whether one of them says so.
+
+    In a collective a rank could meet another one that is still in a call of the learner's.
+    """
+    store = distributed_c10d._world.pg_map[_groups[n]][1]
+    store.add(f"{turn}/said", int(said))
+    store.add(f"{turn}/came", 1)
+    while store.add(f"{turn}/came", 0) < n:
+        sleep(PAUSE)
+    return store.add(f"{turn}/said", 0) > 0
 
 
 def part(count: int) -> None:
@@ -48,7 +71,7 @@ def groups_of_passage() -> Iterator[None]:
     try:
         yield
     finally:
-        _made.extend(group for group in distributed_c10d._world.pg_map if group not in before)
+        _made.extend(group for group in distributed_c10d._world.pg_map if group not in before and group not in _made)
 
 
 def let_go() -> None:

@@ -126,7 +126,7 @@ def words(value: Any, beside: Any = None) -> str:
 
 def _words(value: Any) -> str:
     if isinstance(value, judge.Sentinel):
-        return "any" if value is judge.ANY else "None"
+        return "any" if value is judge.ANY else "None" if value is judge.NOTHING else "large"
     if isinstance(value, str):
         return value if len(value) <= 12 else f"{value[:11]}…"
     if isinstance(value, float) and len(short(value)) > 6:

@@ -117,11 +117,9 @@ def test_a_function_of_ones_own_is_scored_where_a_least_is_given(lab):
 
 
 def test_a_function_whose_last_run_does_not_end_well_has_a_score_without_memory(lab):
-    """The run that counts memory is one more: a function that counts its own calls may go wrong in it."""
-    calls = len([case for n in (2, 3, 4) for case in exercises.find("hello_sum").inputs(n)])
+    """The run that counts memory is one more, in which a function may go wrong that sees how it is counted."""
     lab.run(
-        f"left = [{calls} if rank < 2 else {calls * 2 // 3} if rank == 2 else {calls // 3}]\n"
-        "def hello_sum(x):\n    left[0] -= 1\n    if left[0] < 0 and rank == 0:\n        raise ValueError\n"
+        "def hello_sum(x):\n    if rank == 0 and torch._C._len_torch_dispatch_stack():\n        raise ValueError\n"
         "    return comms.all_reduce(x)"
     )
     verdict = lab.check("hello_sum")

@@ -1,0 +1,115 @@
+"""What torch and Python can be told globally: as a new process has it while the lab runs a function, then as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules import module
+from torch.utils import _device
+
+HOOKS = [vars(module)[name] for name in sorted(vars(module)) if name.startswith("_global_") and name.endswith("hooks")]
+
+
+@contextlib.contextmanager
+def as_new() -> Iterator[None]:
+    """Run what is inside under torch's own defaults, then put back whatever it or the learner had set.
+
+    dtype, device, gradients, threads, determinism, autocast, anomaly detection, precision, printing, hooks of all
+    modules, generators of random numbers; of Python and numpy the environment, the directory, warnings, tracing and
+    the depth of recursion.
+    """
+    with contextlib.ExitStack() as undo:
+        for read, write, new in SETTINGS:
+            undo.callback(_put_back, read, write, before := read())
+            if new is not KEPT and before != new:
+                write(new)
+        for read, write in GENERATORS:
+            undo.callback(write, read())
+        for hooks in HOOKS:
+            undo.callback(_refill, hooks, dict(hooks))
+            hooks.clear()
+        yield
+
+
+def seed(number: int) -> None:
+    """Let all ranks draw the same numbers; `torch.manual_seed` would walk the stack for each GPU that is not there."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)
+
+
+def drawn() -> bytes:
+    """The generators' states: others than before where numbers were drawn meanwhile."""
+    return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state(), random.getstate()))
+
+
+def _directory() -> str:
+    """The working directory; nothing where that has gone."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
+def _go_to(directory: str) -> None:
+    if directory:
+        os.chdir(directory)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
+
+
+KEPT = object()  # a setting that stays as it is found
+Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]  # read it, write it, and what a new process has
+SETTINGS: tuple[Setting, ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+    (lambda: _device.CURRENT_DEVICE, torch.set_default_device, None),
+    (torch.is_grad_enabled, torch.set_grad_enabled, True),
+    (torch.get_num_threads, torch.set_num_threads, KEPT),
+    (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda said: torch.use_deterministic_algorithms(said[0], warn_only=said[1]),
+        (False, False),
+    ),
+    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on), False),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+    (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update, KEPT),
+    (np.geterr, lambda said: np.seterr(**said), KEPT),
+    (lambda: dict(os.environ), _set_environment, KEPT),
+    (_directory, _go_to, KEPT),
+    (lambda: list(warnings.filters), lambda said: warnings.filters.__setitem__(slice(None), said), KEPT),  # type: ignore[index]
+    (sys.gettrace, sys.settrace, KEPT),
+    (sys.getprofile, sys.setprofile, KEPT),
+    (sys.getrecursionlimit, sys.setrecursionlimit, KEPT),
+    (gc.isenabled, lambda on: (gc.enable if on else gc.disable)(), KEPT),
+)
+GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_rng_state, torch.set_rng_state),
+    (np.random.get_state, np.random.set_state),
+    (random.getstate, random.setstate),
+)
+
+
+def _put_back(read: Callable[[], Any], write: Callable[[Any], Any], before: Any) -> None:
+    with contextlib.suppress(OSError):  # the directory has gone
+        if read() != before:
+            write(before)
+
+
+def _refill(hooks: dict[Any, Any], before: dict[Any, Any]) -> None:
+    hooks.clear()
+    hooks.update(before)

@@ -1,0 +1,81 @@
+"""Global settings of torch and Python: new while the lab runs a function, and afterwards as they were."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.rank import settings
+
+# What a function may set and forget: how, and what tells whether it stands.
+LEFT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
+    "device": (lambda: torch.set_default_device("meta"), lambda: torch.zeros(1).device),
+    "gradients": (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
+    "threads": (lambda: torch.set_num_threads(torch.get_num_threads() + 1), torch.get_num_threads),
+    "determinism": (lambda: torch.use_deterministic_algorithms(True), torch.are_deterministic_algorithms_enabled),
+    "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.is_autocast_enabled("cpu")),
+    "anomalies": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
+    "precision": (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
+    "printing": (lambda: torch.set_printoptions(precision=9), lambda: repr(torch.ones(1) / 3)),
+    "hooks": (
+        lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: torch.zeros(1)),
+        lambda: torch.nn.Identity()(torch.ones(1)),
+    ),
+    "torch's numbers": (lambda: torch.manual_seed(7), torch.initial_seed),
+    "numpy's numbers": (lambda: np.random.seed(7), lambda: np.random.get_state()[1][0]),
+    "Python's numbers": (lambda: random.seed(7), random.getstate),
+    "numpy's errors": (lambda: np.seterr(all="raise"), np.geterr),
+    "environment": (lambda: os.environ.update(LEFT="here"), lambda: os.environ.get("LEFT")),
+    "directory": (lambda: os.chdir("/"), os.getcwd),
+    "warnings": (lambda: warnings.simplefilter("error", append=True), lambda: warnings.filters[-1]),
+    "depth": (lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 7), sys.getrecursionlimit),
+}
+# Of these, what is set before does not come in; of the others, which spoil no result, it does.
+NEW = {"dtype", "device", "gradients", "determinism", "autocast", "anomalies", "precision", "hooks"}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_what_is_set_inside_does_not_stay_and_what_was_set_before_does_not_come_in(what, tmp_path):
+    set_it, tells = LEFT[what]
+    new = tells()
+    with settings.as_new():
+        set_it()
+        assert tells() != new, "this is what is set"
+    assert tells() == new
+    with settings.as_new():  # as a learner's cell may have left it
+        set_it()
+        with settings.as_new():
+            inside = tells()
+        mine = tells()
+    assert mine != new, "the learner's comes back"
+    assert (inside == new) == (what in NEW)
+    assert tells() == new
+
+
+def test_a_directory_that_has_gone_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with settings.as_new():
+        pass
+
+
+def test_numbers_that_were_drawn_show():
+    with settings.as_new():
+        for draw in (lambda: torch.rand(1), np.random.rand, random.random):
+            settings.seed(3)
+            before = settings.drawn()
+            assert settings.drawn() == before
+            first = draw()
+            assert settings.drawn() != before
+            settings.seed(3)
+            assert draw() == first
