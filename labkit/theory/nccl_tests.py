@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 
 from labkit.errors import LabError
 from labkit.theory import timing
-from labkit.theory.nccl_rows import HEADER, PASTE, PROGRAM, ROW, Row, as_row, plain, runs
+from labkit.theory.nccl_rows import COLUMNS, HEADER, PASTE, PROGRAM, ROW, Row, as_row, plain, runs
 from labkit.words import count, listed, nbytes
 
 PROGRAMS = {
@@ -24,10 +25,32 @@ GENERATIONS = (  # of GPUs, by what is in their names
     ("blackwell", r"B200|B300|GB\d00"), ("cdna3", r"MI3\d\d"),
 )  # fmt: skip
 RACK = re.compile(r"GB\d00")  # NVLink joins 72 of them
-RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
-FAILED = re.compile(r"NCCL WARN.*|Test (?:NCCL|CUDA) failure.*|.*: Test failure.*|.*out of memory.*", re.IGNORECASE)
-LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b|NCCL version (\d+\.\d+\.\d+)")
+RANK = re.compile(
+    r"\bRank\s+(\d{1,7})\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+)
+FAILED = re.compile(
+    r"NCCL WARN.*|Test (?:NCCL|CUDA) failure.*|\S*: Test (?:failure|timeout).*|.*out of memory.*"
+    r"|.*Invalid number of GPUs.*|.*error while loading.*|.*command not found.*",
+    re.IGNORECASE,
+)
+BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})\b")
+ROUNDED = {
+    "half": 1e-2,
+    "bfloat16": 1e-2,
+    "float": 1e-5,
+    "double": 1e-12,
+}  # what older versions allowed, per further GPU
+LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b|R?[NC]CL version ?:? (\d+\.\d+\.\d+)")
 NETWORK = re.compile(r"Using network (.+?)\s*$|NET/(Socket|IB) : Using")
+LAUNCHER = re.compile(r"\b(mpirun|mpiexec|orterun|prun|srun|salloc|flux|torchrun|torch\.distributed\.run)\b|#SBATCH")
+ALONE = "This log is of one GPU, which has nobody to talk to. Run nccl-tests on two or more."
+OTHERS = (
+    ("perftest", r"ib_(?:write|read|send)_|RDMA_\w+ BW Test|#bytes +#iterations"),
+    ("nvbandwidth", r"nvbandwidth|memcpy (?:CE|SM) "),
+    ("the OSU micro-benchmarks", r"# OSU "),
+    ("nvidia-smi topo, which topology.read reads", r"\bGPU0 +GPU1\b|CPU Affinity"),
+    ("NCCL_DEBUG=INFO alone, which nccl_log.read reads", r"NCCL INFO"),
+)
 
 
 class Unsaid(LabError):
@@ -79,7 +102,9 @@ class Log:
     def __repr__(self) -> str:
         where = f" on {count(self.hosts, 'host')}" if self.hosts else ""
         per = f", {count(self.per_process, 'GPU')} a process" if self.per_process else ""
-        extra = [f"NCCL {self.nccl}"] * bool(self.nccl) + [f"network {self.network}"] * bool(self.network)
+        extra = [f"{'RCCL' if 'AMD' in self.gpu else 'NCCL'} {self.nccl}"] * bool(self.nccl) + [
+            f"network {self.network}"
+        ] * bool(self.network)
         sizes = [size for size, _ in self.rows]
         lines = [
             f"{self.op} on {self.n} × {self.gpu or 'GPU'}{where}{per}" + "".join(f", {e}" for e in extra),
@@ -134,6 +159,9 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
         )
     if any(HEADER.search(line) or RANK.search(line) for line in lines):
         return f"The header is there, and no row below it: the run ended before its first size, or was cut off. {PASTE}"
+    for name, sign in OTHERS:
+        if any(re.search(sign, line) for line in lines):
+            return f"This looks like the output of {name}, and has no row of nccl-tests. {PASTE}"
     return (
         f"None of these {count(len(lines), 'line')} is a row of nccl-tests, which has size, count, type, redop, "
         f"root, time, algbw and busbw. {PASTE}"
@@ -141,21 +169,49 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
 
 
 def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
+    columns = [found for found in map(COLUMNS.search, lines) if found]
+    if any(found[1] == "cputime" for found in columns):
+        raise LabError("These times are of the CPU, which only starts the work. Run it again without -C 1.")
     rows = [row for row in map(as_row, lines) if row]
-    ranks = [found for found in map(RANK.search, lines) if found]
+    whole, notes = len(rows), [note] * bool(note)
+    kinds = dict.fromkeys(_kind(row) for row in rows)
+    if len(kinds) > 1:
+        notes.append(
+            f"Rows of {listed(list(kinds)[:4])}{' and more' * (len(kinds) > 4)}: the first kind alone is read."
+        )
+        rows = [row for row in rows if _kind(row) == next(iter(kinds))]
+    ranks = list({found[0]: found for found in map(RANK.search, lines) if found}.values())
     header = next(filter(None, map(HEADER.search, lines)), None)
     group = [r for r in ranks if r[2] == ranks[0][2]]
-    _together(rows, [int(r[1]) for r in group])
+    if len(group) < len(ranks):
+        notes.append("Several groups ran side by side (NCCL_TESTS_SPLIT): the figures are of the first.")
+    numbers = [int(r[1]) for r in group]
+    low, high, agree = _ratio(rows)
+    if not agree:
+        notes.append("busbw / algbw is not the same in all rows: they may be of several runs.")
+    _together(numbers, low, high)
+    procs, hosts, per_process = _command(lines)
+    per_process = int(header[1]) * int(header[2]) if header else per_process
+    told = {
+        "the lines '# Rank'": len(group) if len(group) < len(ranks) else max(numbers, default=-1) + 1,
+        "the words of the command line": procs * per_process * (len(group) == len(ranks)),
+        "you": n,
+    }
     named = [found[1] for line in lines for found in PROGRAM.finditer(line)]
     if named and not any(name in PROGRAMS for name in named):
         raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
-    op = next((PROGRAMS[name] for name in reversed(named) if name in PROGRAMS), op) or _guessed(rows)
+    printed = next((PROGRAMS[name] for name in reversed(named) if name in PROGRAMS), "")
+    if not (printed or op):
+        op = _deduced(rows, low, high, [k for k in told.values() if k > 1])
+        notes += [f"The text does not name the operation: by its columns and figures, it is {op}."] * (low <= 1)
+    op = printed or op
     if op not in timing.OPS:
         raise LabError(f"{op!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
-    notes = [note] * bool(note)
-    n, said = _number(op, rows, len(group), n)
+    n, said = _number(op, low, high, told)
     notes += [said] * bool(said)
-    cut = sum(found is not None and found[1] != "0" for found in map(ROW.search, lines)) - len(rows)
+    if n == 1:
+        raise LabError(ALONE)
+    cut = sum(found is not None and int(found[1]) > 0 for found in map(ROW.search, lines)) - whole
     if cut:
         notes.append(f"{count(cut, 'row')} cut off or not understood, and left out.")
     sizes = sorted({row.size for row in rows})
@@ -164,18 +220,65 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
         every = {s: [r.halves[half][0] for r in rows if r.size == s and len(r.halves) > half] for s in sizes}
         return tuple((s, median(us)) for s, us in every.items() if us)
 
-    wrong = {s: max((h[3] or 0 for r in rows if r.size == s for h in r.halves), default=0) for s in sizes}
+    bounds = next((int(found[1]) for found in map(BOUNDS.search, lines) if found), None)
+    rounding = any(r.rounding for r in rows) if not any(f[2] for f in columns) else columns[0][2] != "wrong"
+    wrong = {s: max(_wrong(r, rounding, n) for r in rows if r.size == s) for s in sizes}
+    wrong = {s: k for s, k in wrong.items() if k and not (rounding and bounds == 0)}
+    if bounds and not wrong:
+        notes.append(f"✗ Out of bounds values: {bounds:,} FAILED, and no row says at which size.")
+    if rounding and wrong:
+        notes.append("The column is the largest error: how many elements are wrong, this version does not say.")
+    ended = next((found for found in map(FAILED.search, lines) if found and "WARN" not in found[0]), None)
+    if ended:
+        notes.append(f"The run did not end well: {ended[0].strip()[:200]}")
     networks = [found for found in map(NETWORK.search, lines) if found]
     network = next((f[1] for f in networks if f[1]), next((f[2] for f in networks), ""))
     library = next(filter(None, map(LIBRARY.search, lines)), None)
     version = (library[4] or ".".join(str(int(library[i])) for i in (1, 2, 3))) if library else ""
-    per_process = int(header[1]) * int(header[2]) if header else 0
-    hosts = len({r[3] for r in group}) or int(per_process == n)  # one process is on one host
+    if len(group) == n:
+        hosts = len({r[3] for r in group})
+    elif procs * per_process != n or not hosts:
+        hosts = int(per_process == n)  # one process is on one host
     return Log(
-        op, n, column(0), column(1), tuple((s, k) for s, k in wrong.items() if k),
+        op, n, column(0), column(1), tuple((s, 0 if rounding else k) for s, k in wrong.items()),
         any(h[3] is not None for r in rows for h in r.halves), hosts,
         _gpu([r[4].strip() for r in group]), per_process, version, network, tuple(notes),
     )  # fmt: skip
+
+
+def _kind(row: Row) -> str:
+    return " ".join(filter(None, (row.type, row.redop, "root " * (row.root not in ("", "-1")) + row.root)))
+
+
+def _wrong(row: Row, rounding: bool, n: int) -> float:
+    """Wrong elements of a row; of a version that prints the largest rounding difference, whether there are any."""
+    most = ROUNDED.get(row.type, 0.0) * max(n - 1, 1) if rounding else 0.0
+    return max(float(h[3]) if h[3] is not None and not h[3] <= most else 0.0 for h in row.halves)
+
+
+def _command(lines: list[str]) -> tuple[int, int, int]:
+    """Processes, hosts, and GPUs of a process, by the command line above the table; 0 where it does not say."""
+    batch = " ".join(line for line in lines if "#SBATCH" in line)
+    for line in reversed(lines):
+        found = PROGRAM.search(line)
+        if found is None or not (LAUNCHER.search(line[: found.start()]) or re.match(r"\S*\s+-", line[found.end() :])):
+            continue
+        before, after = f"{batch} {line[: found.start()]}", line[found.end() :]
+        nodes_too = "|-N" * ("mpi" not in before)
+        nodes = _option(rf"--?nnodes|--nodes{nodes_too}", before)
+        each = _option(
+            r"--?npernode|--?ppn|--n?tasks-per-node|--nproc[-_]per[-_]node" + "|-N" * ("mpi" in before), before
+        )
+        each = each or int((re.search(r"ppr:(\d{1,6}):node", before) or "00")[1])
+        processes = _option(r"--?np|--?n|--ntasks", before) or each * nodes or int(not LAUNCHER.search(before))
+        hosts = nodes or (processes // each if each and processes % each == 0 else 0)
+        return processes, hosts, (_option(r"-g|--ngpus", after) or 1) * (_option(r"-t|--nthreads", after) or 1)
+    return 0, 0, 0
+
+
+def _option(names: str, text: str) -> int:
+    found = re.findall(rf"(?<!\S)(?:{names})[ =]*(\d{{1,6}})(?!\S)", text)
+    return int(found[-1]) if found else 0
 
 
 def _gpu(names: list[str]) -> str:
@@ -183,33 +286,51 @@ def _gpu(names: list[str]) -> str:
     return listed([re.sub(r"^NVIDIA ", "", name) for name in each[:3]])
 
 
-def _ratio(rows: list[Row]) -> tuple[float, float]:
-    """busbw / algbw and how far rounding may have moved it, from the row with most digits."""
-    _, algbw, busbw, _ = max((row.halves[0] for row in rows), key=lambda h: h[2])
-    if busbw < 0.5 or not algbw:
-        return 0.0, float("inf") if busbw else 0.0
-    half = 0.5 if algbw >= 1e4 else 0.05 if algbw >= 1e3 else 0.005
-    return busbw / algbw, busbw / algbw * (half / algbw + half / busbw)
+def _ratio(rows: list[Row]) -> tuple[float, float, bool]:
+    """Between what busbw / algbw lies, as rounded figures tell; and whether all rows allow it."""
+    spans = set()
+    for _, algbw, busbw, _ in (half for row in rows for half in row.halves):
+        a, b = (0.501 if x >= 1e4 else 0.0501 if x >= 1e3 else 0.00501 for x in (algbw, busbw))
+        spans.add((max(busbw - b, 0) / (algbw + a), (busbw + b) / (algbw - a) if algbw > a else inf))
+    best = sorted(spans, key=lambda span: span[1] - span[0])[:200]
+    fits = {low: [span for span in best if span[0] <= low <= span[1]] for low, _ in best}
+    low = max(fits, key=lambda x: (len(fits[x]), x))
+    return low, min(high for _, high in fits[low]), len(fits[low]) == len(best)
 
 
-def _guessed(rows: list[Row]) -> str:
-    """The operation, from what a row has: only an all-reduce's busbw exceeds its algbw."""
-    ratio, off = _ratio(rows)
-    redop, root = rows[0].redop.replace("none", ""), rows[0].root.replace("-1", "")
-    if ratio - off > 1 or (redop and not root and ratio + off >= 1):
-        return "all_reduce"
-    if redop and (root or ratio):
-        return "reduce" if root else "reduce_scatter"
-    if root and ratio + off >= 1:
-        return "broadcast"
+def _fits(op: str, n: int, low: float, high: float) -> bool:
+    return low <= timing.busbw_factor(op, n) <= high
+
+
+def _deduced(rows: list[Row], low: float, high: float, numbers: list[int]) -> str:
+    """The operation, where columns and figures allow one only."""
+    row = rows[0]
+    rooted, reduces = row.root not in ("", "-1"), row.redop not in ("", "none")
+    if rooted:
+        ops = ["reduce"] if reduces else ["broadcast", "gather", "scatter"]
+    else:
+        ops = ["all_reduce", "reduce_scatter"] if reduces else ["all_gather", "all_to_all"]
+        ops += ["send_recv"] * (reduces == bool(row.root))  # it shows a redop since there is a root column
+    checks = {half[3] is not None for r in rows for half in r.halves[1:] if r.halves[0][3] is not None}
+    if not rooted and checks == {False}:  # in place, these two are not checked
+        ops = [op for op in ops if op in ("all_to_all", "send_recv")]
+    elif not rooted and True in checks and row.root:
+        ops = [op for op in ops if op not in ("all_to_all", "send_recv")]
+    for some in (numbers, range(2, 1025)):
+        able = [op for op in ops if any(_fits(op, k, low, high) for k in some)]
+        if len(able) == 1:
+            return able[0]
+        if able:
+            break
     raise Unsaid(
         "op",
-        "The text does not say which operation it is of. Paste it with the command line, such as "
-        "'mpirun … all_gather_perf -b 8 -e 8G -f 2', above the table, or name the operation: op=\"all_gather\".",
+        f"The text does not say which operation it is of; it can be {listed(able or ops, 'or')}. Paste it with the "
+        "command line, such as 'mpirun … all_gather_perf -b 8 -e 8G -f 2', above the table, or name the operation: "
+        'op="all_gather".',
     )
 
 
-def _together(rows: list[Row], ranks: list[int]) -> None:
+def _together(ranks: list[int], low: float, high: float) -> None:
     """Raise for programs that ran side by side, each alone, and for one GPU."""
     twice = max(ranks, key=ranks.count, default=0)
     if len(ranks) > len(set(ranks)):
@@ -217,34 +338,29 @@ def _together(rows: list[Row], ranks: list[int]) -> None:
             f"Rank {twice} stands there {ranks.count(twice)} times: these were programs side by side, each "
             "alone, and not one run. Build nccl-tests with MPI=1, and run it again."
         )
-    ratio, off = _ratio(rows)
-    if len(ranks) == 1 or (not ratio and not off and max(row.size for row in rows) > 2**24):
-        raise LabError("This log is of one GPU, which has nobody to talk to. Run nccl-tests on two or more.")
+    if high < 0.25:
+        raise LabError(ALONE)
 
 
-def _number(op: str, rows: list[Row], ranks: int, given: int) -> tuple[int, str]:
-    """The number of GPUs and what is to be said of it: from `# Rank` lines, else from busbw / algbw."""
-    ratio, off = _ratio(rows)
-    least, most = _from_ratio(op, ratio - off), _from_ratio(op, ratio + off)
-    tells = ratio > 0 and least < float("inf") and timing.busbw_factor(op, 2) != timing.busbw_factor(op, 3)
-    if ranks and (not tells or least - 0.5 <= ranks <= most + 0.5):
-        return ranks, ""
-    if given:
-        return given, ""
-    if tells and most - least < max(4.0, 0.2 * least):
-        n = round(_from_ratio(op, ratio))
-        if most - least >= 1:  # the rounded figures allow several: the roundest
-            n = next((k * m for k in (8, 4, 2) for m in [round(n / k)] if least <= k * m <= most), n)
-        lines = f", though there are {ranks} lines '# Rank'" if ranks else ""
-        return n, f"{n} GPUs, by busbw / algbw = {ratio:.4g}{lines}."
+def _number(op: str, low: float, high: float, told: dict[str, int]) -> tuple[int, str]:
+    """The number of GPUs, and what is to be said of it: the first that is told and that busbw / algbw allows."""
+    told = {where: k for where, k in told.items() if k > (where != "the lines '# Rank'")}
+    others = "; ".join(f"{where} say {k}" for where, k in told.items())
+    for where, k in told.items():
+        if _fits(op, k, low, high):
+            return k, "" if set(told.values()) == {k} else f"{k} GPUs, by {where}: {others}."
+    able = [k for k in range(2, 20_000) if _fits(op, k, low, high)]
+    if able and able[-1] < 1.5 * able[0] + 4:
+        n = max(able, key=lambda k: (k & -k, -k))  # the roundest
+        ratio = f"busbw / algbw = {(low + high) / 2:.4g}"
+        guess = (
+            f"{n} GPUs, by {ratio}"
+            if len(able) == 1
+            else f"{n} GPUs is a guess: {ratio} allows {able[0]} to {able[-1]}"
+        )
+        return n, guess + (f", though {others}." if others else ".")
     raise Unsaid(
         "n",
         "The text does not say how many GPUs there were: the lines '# Rank' are missing, and busbw / algbw does not "
         "tell. Paste them too, or give the number: n=16.",
     )
-
-
-def _from_ratio(op: str, ratio: float) -> float:
-    """n, by what busbw is of algbw; infinite for more than the operation can have."""
-    whole = 2.0 if op == "all_reduce" else 1.0
-    return whole / (whole - ratio) if ratio < whole else float("inf")
