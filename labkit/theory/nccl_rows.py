@@ -77,7 +77,7 @@ def _half(size: int, cells: list[str], old: bool) -> tuple[float, float, float, 
     if not (0 <= busbw < inf and time > 0) or ("." in wrong and "e" not in wrong):
         return None
     for us in (time, time * 1e3):
-        fair, said = size / us / 1e3, None if wrong == "N/A" else float(wrong)
+        fair, said = size / us / 1e3, None if wrong == "N/A" else abs(float(wrong.replace("nan", "inf")))
         if abs(fair - algbw) <= 0.0051 + 0.06 * algbw:  # times above 10⁷ µs have two digits
             return us, algbw, busbw, said
         if old and algbw == busbw and 0.49 * fair < algbw < fair:
@@ -89,11 +89,11 @@ def plain(text: str) -> list[str]:
     """Lines without colours, and a table's cells with spaces between them, whatever stood there; each row on one."""
     if text.lstrip().startswith("{") and not ROW.search(text):
         text = _from_json(text)
-    text = re.sub(r"\\\r?\n\s*>?", " ", ANSI.sub("", text))
+    text = re.sub(r"\\\r?\n\s*>?", " ", ANSI.sub("", text)).replace("\\n", "\n")
     lines: list[str] = []
     row = -1  # where a row stands that may go on, behind a line's end or what NCCL_DEBUG=INFO printed into it
     for line in text.splitlines():
-        line = re.sub(r'[,;|\t\xa0"]|\\[nt]', " ", line)
+        line = re.sub(r'[,;|\t\xa0"]|\\t', " ", line)
         debug = DEBUG.search(line)
         start, aside = (line[: debug.start()], [line[debug.start() :]]) if debug else (line, [])
         begun = ROW.search(start)
@@ -108,6 +108,8 @@ def plain(text: str) -> list[str]:
             row = -1
             lines.append(line)
         lines += aside
+    if any(found and found[1] == "cputime" for found in map(COLUMNS.search, lines)):
+        raise LabError("These times are of the CPU, which only starts the work. Run it again without -C 1.")
     return lines
 
 

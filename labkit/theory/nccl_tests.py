@@ -169,9 +169,6 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
 
 
 def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
-    columns = [found for found in map(COLUMNS.search, lines) if found]
-    if any(found[1] == "cputime" for found in columns):
-        raise LabError("These times are of the CPU, which only starts the work. Run it again without -C 1.")
     rows = [row for row in map(as_row, lines) if row]
     whole, notes = len(rows), [note] * bool(note)
     kinds = dict.fromkeys(_kind(row) for row in rows)
@@ -211,6 +208,10 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
     notes += [said] * bool(said)
     if n == 1:
         raise LabError(ALONE)
+    if len(group) < n == max(numbers, default=0) + 1 and group:
+        notes.append(
+            f"{count(n, 'GPU')}, as rank {n - 1} is there; {n - len(group)} of the lines '# Rank' are missing."
+        )
     cut = sum(found is not None and int(found[1]) > 0 for found in map(ROW.search, lines)) - whole
     if cut:
         notes.append(f"{count(cut, 'row')} cut off or not understood, and left out.")
@@ -221,7 +222,8 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
         return tuple((s, median(us)) for s, us in every.items() if us)
 
     bounds = next((int(found[1]) for found in map(BOUNDS.search, lines) if found), None)
-    rounding = any(r.rounding for r in rows) if not any(f[2] for f in columns) else columns[0][2] != "wrong"
+    column_is = next((found[2] for found in map(COLUMNS.search, lines) if found and found[2]), "")
+    rounding = column_is != "wrong" and (bool(column_is) or any(r.rounding for r in rows))
     wrong = {s: max(_wrong(r, rounding, n) for r in rows if r.size == s) for s in sizes}
     wrong = {s: k for s, k in wrong.items() if k and not (rounding and bounds == 0)}
     if bounds and not wrong:
@@ -247,13 +249,13 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
 
 
 def _kind(row: Row) -> str:
-    return " ".join(filter(None, (row.type, row.redop, "root " * (row.root not in ("", "-1")) + row.root)))
+    return " ".join(filter(None, (row.type, row.redop, f"root {row.root}" * (row.root not in ("", "-1")))))
 
 
 def _wrong(row: Row, rounding: bool, n: int) -> float:
     """Wrong elements of a row; of a version that prints the largest rounding difference, whether there are any."""
     most = ROUNDED.get(row.type, 0.0) * max(n - 1, 1) if rounding else 0.0
-    return max(float(h[3]) if h[3] is not None and not h[3] <= most else 0.0 for h in row.halves)
+    return max(h[3] if h[3] is not None and h[3] > most else 0.0 for h in row.halves)
 
 
 def _command(lines: list[str]) -> tuple[int, int, int]:
