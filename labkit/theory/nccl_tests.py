@@ -29,20 +29,15 @@ RANK = re.compile(
     r"\bRank\s+(\d{1,7})\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
 FAILED = re.compile(
-    r"NCCL WARN.*|Test (?:NCCL|CUDA) failure.*|\S*: Test (?:failure|timeout).*|.*out of memory.*"
-    r"|.*Invalid number of GPUs.*|.*error while loading.*|.*command not found.*",
-    re.IGNORECASE,
-)
+    r"NCCL WARN.*|Test (?:NCCL|CUDA) failure.*|\S*: Test (?:failure|timeout).*|.*(?:out of memory"
+    r"|Invalid number of GPUs|error while loading|command not found).*", re.IGNORECASE,
+)  # fmt: skip
 BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})\b")
-ROUNDED = {
-    "half": 1e-2,
-    "bfloat16": 1e-2,
-    "float": 1e-5,
-    "double": 1e-12,
-}  # what older versions allowed, per further GPU
+ROUNDED = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}  # that older versions allow per further GPU
 LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b|R?[NC]CL version ?:? (\d+\.\d+\.\d+)")
 NETWORK = re.compile(r"Using network (.+?)\s*$|NET/(Socket|IB) : Using")
-LAUNCHER = re.compile(r"\b(mpirun|mpiexec|orterun|prun|srun|salloc|flux|torchrun|torch\.distributed\.run)\b|#SBATCH")
+MPIRUN = re.compile(r"\b(?:mpirun|mpiexec|orterun|prun)\b")
+LAUNCHER = re.compile(rf"{MPIRUN.pattern}|\b(?:srun|salloc|flux|torchrun|torch\.distributed\.run)\b|#SBATCH")
 ALONE = "This log is of one GPU, which has nobody to talk to. Run nccl-tests on two or more."
 OTHERS = (
     ("perftest", r"ib_(?:write|read|send)_|RDMA_\w+ BW Test|#bytes +#iterations"),
@@ -169,50 +164,38 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
 
 
 def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
-    rows = [row for row in map(as_row, lines) if row]
-    whole, notes = len(rows), [note] * bool(note)
-    kinds = dict.fromkeys(_kind(row) for row in rows)
+    parsed = list(map(as_row, lines))
+    every, notes = [row for row in parsed if row], [note] * bool(note)
+    kinds = list(dict.fromkeys(map(_kind, every)))
+    rows = [row for row in every if _kind(row) == kinds[0]]
     if len(kinds) > 1:
-        notes.append(
-            f"Rows of {listed(list(kinds)[:4])}{' and more' * (len(kinds) > 4)}: the first kind alone is read."
-        )
-        rows = [row for row in rows if _kind(row) == next(iter(kinds))]
-    ranks = list({found[0]: found for found in map(RANK.search, lines) if found}.values())
+        notes.append(f"Rows of {listed(kinds[:4])}{' and more' * (len(kinds) > 4)}: the first kind alone is read.")
     header = next(filter(None, map(HEADER.search, lines)), None)
+    ranks = list({found[0]: found for found in map(RANK.search, lines) if found}.values())
     group = [r for r in ranks if r[2] == ranks[0][2]]
-    if len(group) < len(ranks):
+    split, numbers = len(group) < len(ranks), [int(r[1]) for r in group]
+    if split:
         notes.append("Several groups ran side by side (NCCL_TESTS_SPLIT): the figures are of the first.")
-    numbers = [int(r[1]) for r in group]
     low, high, agree = _ratio(rows)
     if not agree:
         notes.append("busbw / algbw is not the same in all rows: they may be of several runs.")
-    _together(numbers, low, high)
+    _together(numbers, high)
     procs, hosts, per_process = _command(lines)
     per_process = int(header[1]) * int(header[2]) if header else per_process
     told = {
-        "the lines '# Rank'": len(group) if len(group) < len(ranks) else max(numbers, default=-1) + 1,
-        "the words of the command line": procs * per_process * (len(group) == len(ranks)),
+        "the lines '# Rank'": len(group) if split else max(numbers, default=-1) + 1,
+        "the words of the command line": procs * per_process * (not split),
         "you": n,
     }
-    named = [found[1] for line in lines for found in PROGRAM.finditer(line)]
-    if named and not any(name in PROGRAMS for name in named):
-        raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
-    printed = next((PROGRAMS[name] for name in reversed(named) if name in PROGRAMS), "")
-    if not (printed or op):
-        op = _deduced(rows, low, high, [k for k in told.values() if k > 1])
-        notes += [f"The text does not name the operation: by its columns and figures, it is {op}."] * (low <= 1)
-    op = printed or op
-    if op not in timing.OPS:
-        raise LabError(f"{op!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
+    op, said = _operation(rows, low, high, [found[1] for line in lines for found in PROGRAM.finditer(line)], told, op)
+    notes += [said] * bool(said)
     n, said = _number(op, low, high, told)
     notes += [said] * bool(said)
     if n == 1:
         raise LabError(ALONE)
-    if len(group) < n == max(numbers, default=0) + 1 and group:
-        notes.append(
-            f"{count(n, 'GPU')}, as rank {n - 1} is there; {n - len(group)} of the lines '# Rank' are missing."
-        )
-    cut = sum(found is not None and int(found[1]) > 0 for found in map(ROW.search, lines)) - whole
+    if group and not split and len(group) < n == max(numbers) + 1:
+        notes.append(f"{n} GPUs, as rank {n - 1} is there; missing: {count(n - len(group), 'line')} '# Rank'.")
+    cut = sum(found is not None and int(found[1]) > 0 for found in map(ROW.search, lines)) - len(every)
     if cut:
         notes.append(f"{count(cut, 'row')} cut off or not understood, and left out.")
     sizes = sorted({row.size for row in rows})
@@ -230,8 +213,8 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
         notes.append(f"✗ Out of bounds values: {bounds:,} FAILED, and no row says at which size.")
     if rounding and wrong:
         notes.append("The column is the largest error: how many elements are wrong, this version does not say.")
-    ended = next((found for found in map(FAILED.search, lines) if found and "WARN" not in found[0]), None)
-    if ended:
+    after = lines[max(k for k, row in enumerate(parsed) if row) + 1 :]
+    if ended := next((found for found in map(FAILED.search, after) if found and "Test " in found[0]), None):
         notes.append(f"The run did not end well: {ended[0].strip()[:200]}")
     networks = [found for found in map(NETWORK.search, lines) if found]
     network = next((f[1] for f in networks if f[1]), next((f[2] for f in networks), ""))
@@ -266,10 +249,10 @@ def _command(lines: list[str]) -> tuple[int, int, int]:
         if found is None or not (LAUNCHER.search(line[: found.start()]) or re.match(r"\S*\s+-", line[found.end() :])):
             continue
         before, after = f"{batch} {line[: found.start()]}", line[found.end() :]
-        nodes_too = "|-N" * ("mpi" not in before)
-        nodes = _option(rf"--?nnodes|--nodes{nodes_too}", before)
-        each = _option(
-            r"--?npernode|--?ppn|--n?tasks-per-node|--nproc[-_]per[-_]node" + "|-N" * ("mpi" in before), before
+        per_node = r"--?npernode|--?ppn|--n?tasks-per-node|--nproc[-_]per[-_]node"
+        nodes, each = (
+            _option(x + "|-N" * (bool(MPIRUN.search(before)) == k), before)
+            for k, x in enumerate((r"--?nnodes|--nodes", per_node))
         )
         each = each or int((re.search(r"ppr:(\d{1,6}):node", before) or "00")[1])
         processes = _option(r"--?np|--?n|--ntasks", before) or each * nodes or int(not LAUNCHER.search(before))
@@ -284,8 +267,8 @@ def _option(names: str, text: str) -> int:
 
 
 def _gpu(names: list[str]) -> str:
-    each = sorted(set(filter(None, names)))
-    return listed([re.sub(r"^NVIDIA ", "", name) for name in each[:3]])
+    each = sorted({re.sub(r"^NVIDIA ", "", name) for name in names if name})
+    return listed([name for name in each if not any(x.startswith(name) for x in each if x != name)][:3])  # cut ones
 
 
 def _ratio(rows: list[Row]) -> tuple[float, float, bool]:
@@ -304,9 +287,18 @@ def _fits(op: str, n: int, low: float, high: float) -> bool:
     return low <= timing.busbw_factor(op, n) <= high
 
 
-def _deduced(rows: list[Row], low: float, high: float, numbers: list[int]) -> str:
-    """The operation, where columns and figures allow one only."""
-    row = rows[0]
+def _operation(
+    rows: list[Row], low: float, high: float, named: list[str], told: dict[str, int], given: str
+) -> tuple[str, str]:
+    """The operation, by the program's name, else where columns and figures allow one only; and what is to be said."""
+    if named and not any(name in PROGRAMS for name in named):
+        raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
+    names = list(dict.fromkeys(PROGRAMS[name] for name in named if name in PROGRAMS))
+    if given and given not in timing.OPS:
+        raise LabError(f"{given!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
+    if len(names) == 1 or (given and given in (names or [given])):
+        return (names[0] if len(names) == 1 else given), ""
+    row, unchecked = rows[0], ("all_to_all", "send_recv")  # in place
     rooted, reduces = row.root not in ("", "-1"), row.redop not in ("", "none")
     if rooted:
         ops = ["reduce"] if reduces else ["broadcast", "gather", "scatter"]
@@ -314,14 +306,14 @@ def _deduced(rows: list[Row], low: float, high: float, numbers: list[int]) -> st
         ops = ["all_reduce", "reduce_scatter"] if reduces else ["all_gather", "all_to_all"]
         ops += ["send_recv"] * (reduces == bool(row.root))  # it shows a redop since there is a root column
     checks = {half[3] is not None for r in rows for half in r.halves[1:] if r.halves[0][3] is not None}
-    if not rooted and checks == {False}:  # in place, these two are not checked
-        ops = [op for op in ops if op in ("all_to_all", "send_recv")]
-    elif not rooted and True in checks and row.root:
-        ops = [op for op in ops if op not in ("all_to_all", "send_recv")]
-    for some in (numbers, range(2, 1025)):
+    if not rooted and (checks == {False} or (True in checks and row.root)):
+        ops = [op for op in ops if (op in unchecked) == (checks == {False})]
+    ops = [op for op in ops if op in names] or names or ops
+    for some in ([k for k in told.values() if k > 1], range(2, 1025)):
         able = [op for op in ops if any(_fits(op, k, low, high) for k in some)]
         if len(able) == 1:
-            return able[0]
+            what = "one operation" if names else "the operation"
+            return able[0], f"The text does not name {what}: by columns and figures, it is {able[0]}." * (low <= 1)
         if able:
             break
     raise Unsaid(
@@ -332,7 +324,7 @@ def _deduced(rows: list[Row], low: float, high: float, numbers: list[int]) -> st
     )
 
 
-def _together(ranks: list[int], low: float, high: float) -> None:
+def _together(ranks: list[int], high: float) -> None:
     """Raise for programs that ran side by side, each alone, and for one GPU."""
     twice = max(ranks, key=ranks.count, default=0)
     if len(ranks) > len(set(ranks)):
@@ -346,21 +338,21 @@ def _together(ranks: list[int], low: float, high: float) -> None:
 
 def _number(op: str, low: float, high: float, told: dict[str, int]) -> tuple[int, str]:
     """The number of GPUs, and what is to be said of it: the first that is told and that busbw / algbw allows."""
-    told = {where: k for where, k in told.items() if k > (where != "the lines '# Rank'")}
-    others = "; ".join(f"{where} say {k}" for where, k in told.items())
-    for where, k in told.items():
+    told = {where: k for where, k in told.items() if k > (where != "the lines '# Rank'")}  # they alone may say 1
+    others, ratio = (
+        "; ".join(f"{where} say {k}" for where, k in told.items()),
+        f"busbw / algbw = {(low + high) / 2:.4g}",
+    )
+    for where, k in sorted(told.items(), key=lambda told: told[1] == 1):
         if _fits(op, k, low, high):
             return k, "" if set(told.values()) == {k} else f"{k} GPUs, by {where}: {others}."
     able = [k for k in range(2, 20_000) if _fits(op, k, low, high)]
     if able and able[-1] < 1.5 * able[0] + 4:
         n = max(able, key=lambda k: (k & -k, -k))  # the roundest
-        ratio = f"busbw / algbw = {(low + high) / 2:.4g}"
-        guess = (
-            f"{n} GPUs, by {ratio}"
-            if len(able) == 1
-            else f"{n} GPUs is a guess: {ratio} allows {able[0]} to {able[-1]}"
-        )
-        return n, guess + (f", though {others}." if others else ".")
+        guess = f" is a guess: {ratio} allows {able[0]} to {able[-1]}" if len(able) > 1 else f", by {ratio}"
+        return n, f"{n} GPUs{guess}" + (f", though {others}." if others else ".")
+    if told and not able:
+        return max(told.values()), f"{ratio} is not what {op} has: name or table may be of another run; {others}."
     raise Unsaid(
         "n",
         "The text does not say how many GPUs there were: the lines '# Rank' are missing, and busbw / algbw does not "

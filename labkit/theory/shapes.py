@@ -69,7 +69,8 @@ def _wrong(log: Log) -> Iterator[str]:
         where = listed([nbytes(size) + f" ({many:,.0f} elements)" * (many > 0) for size, many in log.wrong[:4]])
         more = f" and {count(len(log.wrong) - 4, 'more size')}" if len(log.wrong) > 4 else ""
         yield (
-            f"{'#wrong is not 0: ' * (log.wrong[0][1] > 0)}NCCL delivered wrong numbers at {where}{more}. No time counts before that is mended. "
+            f"{'#wrong is not 0: ' * (log.wrong[0][1] > 0)}NCCL delivered wrong numbers at {where}{more}. "
+            "No time counts before that is mended. "
             "It points to hardware or its set-up: a GPU's memory, a link, or peer-to-peer copies that an IOMMU or "
             "PCIe ACS sends astray. Run it again, then by pairs of GPUs; dcgmi diag -r 3; NCCL_P2P_DISABLE=1 tells "
             "the two apart."
