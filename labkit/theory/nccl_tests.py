@@ -198,16 +198,18 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
     cut = sum(found is not None and int(found[1]) > 0 for found in map(ROW.search, lines)) - len(every)
     if cut:
         notes.append(f"{count(cut, 'row')} cut off or not understood, and left out.")
-    sizes = sorted({row.size for row in rows})
+    by_size: dict[int, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.size):
+        by_size.setdefault(row.size, []).append(row)
 
     def column(half: int) -> tuple[tuple[int, float], ...]:
-        every = {s: [r.halves[half][0] for r in rows if r.size == s and len(r.halves) > half] for s in sizes}
-        return tuple((s, median(us)) for s, us in every.items() if us)
+        times = {s: [r.halves[half][0] for r in some if len(r.halves) > half] for s, some in by_size.items()}
+        return tuple((s, median(us)) for s, us in times.items() if us)
 
     bounds = next((int(found[1]) for found in map(BOUNDS.search, lines) if found), None)
     column_is = next((found[2] for found in map(COLUMNS.search, lines) if found and found[2]), "")
     rounding = column_is != "wrong" and (bool(column_is) or any(r.rounding for r in rows))
-    wrong = {s: max(_wrong(r, rounding, n) for r in rows if r.size == s) for s in sizes}
+    wrong = {s: max(_wrong(r, rounding, n) for r in some) for s, some in by_size.items()}
     wrong = {s: k for s, k in wrong.items() if k and not (rounding and bounds == 0)}
     if bounds and not wrong:
         notes.append(f"✗ Out of bounds values: {bounds:,} FAILED, and no row says at which size.")
@@ -267,8 +269,8 @@ def _option(names: str, text: str) -> int:
 
 
 def _gpu(names: list[str]) -> str:
-    each = sorted({re.sub(r"^NVIDIA ", "", name) for name in names if name})
-    return listed([name for name in each if not any(x.startswith(name) for x in each if x != name)][:3])  # cut ones
+    each = [name for name in sorted(set(names)) if not any(x.startswith(name) for x in names if x != name)]
+    return listed([re.sub(r"^NVIDIA ", "", name) for name in each[:3] if name])  # without those that were cut off
 
 
 def _ratio(rows: list[Row]) -> tuple[float, float, bool]:

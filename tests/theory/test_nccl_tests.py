@@ -11,6 +11,7 @@ import pytest
 from labkit.errors import LabError
 from labkit.theory import nccl_tests
 from labkit.theory.costs import H100, calibrate, estimate
+from labkit.theory.likeness import verdict
 from labkit.theory.nccl_tests import Unsaid, read, read_all
 from labkit.theory.published import TABLES, find
 from tests.nccl_log import printed, rows
@@ -89,6 +90,42 @@ def test_wrong_results_are_counted_and_unchecked_ones_told_apart():
     unchecked = read(rows("all_reduce", 8, pairs, "N/A"))
     assert not unchecked.checked
     assert not unchecked.wrong
+
+
+def test_an_error_beyond_rounding_is_a_finding_without_a_number_of_elements():
+    wrong = rows("all_reduce", 8, [(2**20, 101.9), (2**21, 120.0)], "3e+00") + "\n# Out of bounds values : 4 FAILED"
+    log = read(wrong.replace("3e+00", "1e-07", 2))
+    assert log.wrong == ((2**21, 0),)
+    assert verdict(log).findings[0].startswith("NCCL delivered wrong numbers at 2 MiB. ")
+
+
+def test_cycles_of_one_size_are_read_as_their_median():
+    cycles = [(2**20, 100.0), (2**20, 300.0), (2**20, 110.0)]
+    assert read(rows("all_reduce", 8, cycles)).rows == ((2**20, 110.0),)
+
+
+@pytest.mark.parametrize(
+    ("command", "n", "hosts"),
+    [
+        ("mpirun -np 16 -N 8 broadcast_perf -g 1", 16, 2),
+        ("srun -N 2 --ntasks-per-node 4 --mpi=pmix ./broadcast_perf --ngpus 2", 16, 2),
+        ("mpiexec.hydra -n16 -ppn 8 broadcast_perf -n 20 -N 3", 16, 2),
+        ("torchrun --nnodes=2 --nproc_per_node=8 wrapper.py broadcast_perf", 16, 2),
+        ("$ ./build/broadcast_perf -b 8 -t 2 -g 4", 8, 1),
+        ("mpirun --map-by ppr:4:node \\\n  -np 8 broadcast_perf -b 8", 8, 2),
+    ],
+)
+def test_the_command_line_says_how_many_gpus_where_nothing_else_does(command, n, hosts):
+    log = read(f"{command}\n{rows('broadcast', 8, [(2**20, 101.9), (2**21, 120.0)])}")
+    assert (log.n, log.hosts, log.notes) == (n, hosts, ())
+
+
+def test_a_number_that_the_text_contradicts_is_told():
+    text = printed(find("8 × A100, broadcast"))
+    assert read(text, n=8).notes == ()
+    assert "you say 64" in read(text, n=64).notes[0]
+    with_figures = read(rows("all_reduce", 8, [(2**28, 2000.0)]), n=64)
+    assert (with_figures.n, "though you say 64" in with_figures.notes[0]) == (8, True)
 
 
 def test_a_cut_off_paste_is_read_as_far_as_it_goes():
