@@ -22,6 +22,7 @@ PROGRAM = re.compile(
     r"_perf"
 )
 ASIDE = re.compile(r"concluded|fail|error|exit|abort|signal|NCCL (?:INFO|WARN)", re.IGNORECASE)
+LONGEST = 4000  # characters of a line, which the search of one may take squared
 HEADER = re.compile(r"nThreads?:? (\d{1,6}) nGpus:? (\d{1,6})")
 COLUMNS = re.compile(r"\b(time|cputime)\s+algbw\s+busbw(?:\s+#?(wrong|error|res)\b)?")
 START = re.compile(rf"{HEADER.pattern}|{COLUMNS.pattern}|nccl-tests version")
@@ -93,7 +94,7 @@ def plain(text: str) -> list[str]:
     lines: list[str] = []
     row = -1  # where a row stands that may go on, behind a line's end or what NCCL_DEBUG=INFO printed into it
     for line in text.splitlines():
-        line = re.sub(r'[,;|\t\xa0"]|\\t', " ", line)
+        line = re.sub(r'[,;|\t\xa0"]|\\t', " ", line[:LONGEST])
         debug = DEBUG.search(line)
         start, aside = (line[: debug.start()], [line[debug.start() :]]) if debug else (line, [])
         begun = ROW.search(start)

@@ -29,8 +29,8 @@ RANK = re.compile(
     r"\bRank\s+(\d{1,7})\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
 FAILED = re.compile(
-    r"NCCL WARN.*|Test (?:NCCL|CUDA) failure.*|\S*: Test (?:failure|timeout).*|.*(?:out of memory"
-    r"|Invalid number of GPUs|error while loading|command not found).*", re.IGNORECASE,
+    r"NCCL WARN|Test (?:NCCL|CUDA) failure|: Test (?:failure|timeout)|out of memory|Invalid number of GPUs"
+    r"|error while loading|command not found", re.IGNORECASE,
 )  # fmt: skip
 BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})\b")
 ROUNDED = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}  # that older versions allow per further GPU
@@ -147,11 +147,9 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
     lines = [line for part in parts for line in part if line.strip()]
     if not lines:
         return f"Nothing was pasted. {PASTE}"
-    failed = next(filter(None, map(FAILED.search, lines)), None)
+    failed = next(filter(FAILED.search, lines), "")
     if failed:
-        return (
-            f"The run has no rows, and it says: {failed[0].strip()[:200]} Mend that, run it again, and paste it anew."
-        )
+        return f"The run has no rows, and it says: {failed.strip()[:200]} Mend that, run it again, and paste it anew."
     if any(HEADER.search(line) or RANK.search(line) for line in lines):
         return f"The header is there, and no row below it: the run ended before its first size, or was cut off. {PASTE}"
     for name, sign in OTHERS:
@@ -216,8 +214,8 @@ def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
     if rounding and wrong:
         notes.append("The column is the largest error: how many elements are wrong, this version does not say.")
     after = lines[max(k for k, row in enumerate(parsed) if row) + 1 :]
-    if ended := next((found for found in map(FAILED.search, after) if found and "Test " in found[0]), None):
-        notes.append(f"The run did not end well: {ended[0].strip()[:200]}")
+    if ended := next((line for line in after if (found := FAILED.search(line)) and "Test " in found[0]), ""):
+        notes.append(f"The run did not end well: {ended.strip()[:200]}")
     networks = [found for found in map(NETWORK.search, lines) if found]
     network = next((f[1] for f in networks if f[1]), next((f[2] for f in networks), ""))
     library = next(filter(None, map(LIBRARY.search, lines)), None)
