@@ -147,7 +147,7 @@ def test_what_cannot_be_read_says_why_and_takes_nothing_away(pasted):
 
 def test_what_a_log_does_not_say_is_taken_from_the_controls_and_told(a):
     a.go(op="all_gather")
-    a._text.value = rows("all_gather", 16, find("16 × B200, a4, all-gather").rows)
+    a._text.value = rows("all_gather", 16, find("16 × B200, a4, all-gather").rows, "N/A")  # or all_to_all
     a._button.click()
     assert (a.log.op, a.log.n) == ("all_gather", 16)
     assert "read as all_gather, as chosen above" in a._said.value
