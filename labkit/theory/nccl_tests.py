@@ -67,8 +67,10 @@ class Log:
     n: int
     rows: tuple[tuple[int, float], ...]
     in_place: tuple[tuple[int, float], ...] = ()
-    wrong: tuple[tuple[int, float], ...] = ()  # (bytes, elements) where #wrong was above 0
-    checked: bool = True  # whether there was a #wrong column with figures in it
+    wrong: tuple[
+        tuple[int, float], ...
+    ] = ()  # (bytes, elements) where results were wrong; 0: a version that does not count
+    checked: bool = True  # whether there was a column of #wrong or error with figures in it
     hosts: int = 0
     gpu: str = ""
     per_process: int = 0  # GPUs that one process launches for
@@ -325,12 +327,12 @@ def _operation(
 
 
 def _together(ranks: list[int], high: float) -> None:
-    """Raise for programs that ran side by side, each alone, and for one GPU."""
+    """Raise for programs that ran side by side, and for one GPU."""
     twice = max(ranks, key=ranks.count, default=0)
     if len(ranks) > len(set(ranks)):
         raise LabError(
-            f"Rank {twice} stands there {ranks.count(twice)} times: these were programs side by side, each "
-            "alone, and not one run. Build nccl-tests with MPI=1, and run it again."
+            f"Rank {twice} stands there {ranks.count(twice)} times: these were programs side by side, and not one run. "
+            "Where one was meant, build nccl-tests with MPI=1 and run it again; else paste one of them."
         )
     if high < 0.25:
         raise LabError(ALONE)
