@@ -25,14 +25,21 @@ PRINTED = {
         [Call("all-reduce", 1, "CollNet direct", "Simple", 0, 15)],
     "AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512":
         [Call("all-reduce", 4096, "symmetric", "Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512")],
-    "8 Bytes -> Algo 0 proto 0 time 25.200924":  # until 2.23
+    "8 Bytes -> Algo 0 proto 0 time 25.200924":  # until 2.22
         [Call("", 8, "tree", "LL", expected=25.200924)],
+    "AllReduce: 8 Bytes -> Algo 0 proto 0 time 25.200924":  # 2.23
+        [Call("all-reduce", 8, "tree", "LL", expected=25.200924)],
     "comm 0x5639e9f0e8c0 rank 3 nRanks 24 nNodes 3 localRanks 8 localRank 3 MNNVL 0":  # init.cc
-        [Comm(3, 24, 3, 8, 3)],
+        [Comm(3, 24, 3, 8, 3, "0x5639e9f0e8c0")],
     "ncclCommInitRank comm 0x8ec0ac0 rank 6 nranks 16 cudaDev 6 nvmlDev 6 busId c8000 commId 0x49bb - Init COMPLETE":
-        [Comm(6, 16)],
+        [Comm(6, 16, at="0x8ec0ac0", name="0x49bb")],
+    "[Rank 6] ncclCommInitRank comm 0x8a rank 6 nranks 16 cudaDev 6 nvmlDev 6 busId c8000 commId 0x49 - Init START":
+        [Comm(6, 16, at="0x8a", name="0x49")],  # 2.30
+    "ncclCommSplit comm 0x8b rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId c0 parent 0x8a splitCount 1 color 3 key 1- Init "
+    "START": [Comm(1, 2, at="0x8b", name="1 3", parent="0x8a")],  # 2.23 to 2.29
+    "comm 0x8a rank 6 nranks 16 cudaDev 6 busId c8000 - Destroy COMPLETE": [],
     "comm 0x7fdc3c000dc0 rank 8 nranks 16 cudaDev 0 busId 101c0 - Init COMPLETE":  # 2.7
-        [Comm(8, 16)],
+        [Comm(8, 16, at="0x7fdc3c000dc0")],
     "Channel 01/08 :    0   2   1   3": [Ring(1, 8, (0, 2, 1, 3))],  # rings.cc
     "Channel 01 :    0   2   1   3": [Ring(1, 0, (0, 2, 1, 3))],  # 2.4
     "Ring 00 : 3 -> 0 -> 2": [Hop(0, 3, 0, 2)],
@@ -43,21 +50,22 @@ PRINTED = {
     "Channel 01 : 9[101d0] -> 0[101c0] [send] via NET/AWS Libfabric/0": [Link(1, 9, 0, "NET", "AWS Libfabric/0")],
     "Ring 00 : 6 -> 2 [receive] via NET/IB/0": [Link(0, 6, 2, "NET", "IB/0")],
     "Channel 05/0 : 1[1] -> 0[0] via P2P/direct pointer": [Link(5, 1, 0, "P2P", "direct pointer")],
+    "Ring 00 : 1[17] -> 0[16] via direct shared memory": [Link(0, 1, 0, "SHM", "")],  # until 2.9
     "Channel 00 : 1[1] -> 0[0] via SHM/direct/direct": [Link(0, 1, 0, "SHM", "direct/direct")],
     "16 coll channels, 16 collnet channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer":
-        [Said("channels", "coll", "16")],
-    "2 coll channels, 2 p2p channels, 1 p2p channels per peer": [Said("channels", "coll", "2")],
+        [Said("channels", "", "16")],
+    "2 coll channels, 2 p2p channels, 1 p2p channels per peer": [Said("channels", "", "2")],
     "Using network IBext": [Said("network", "", "IBext")],
     "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [RO]; OOB ib0:<0>":
         [Said("card", "0", "mlx5_0 (IB/SHARP)"), Said("card", "1", "mlx5_1 (RoCE)")],
     "NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:fe80::1%eth0<0>":
         [Said("card", "0", "lo"), Said("card", "1", "eth0")],
-    "NET/IB : No device found.": [Said("no card", "IB", "")],
-    "NVLS Head  1:  1  9 17": [Said("head", "1", "1  9 17")],
+    "NET/IB : No device found.": [Said("no card", "", "no InfiniBand card")],
     "NCCL_ALGO set by environment to Tree": [Said("env", "NCCL_ALGO", "Tree")],
     "NCCL_CROSS_NIC set by environment to 2.": [Said("env", "NCCL_CROSS_NIC", "2")],
-    "NCCL version 2.29.7+cuda12.9": [Said("version", "", "2.29.7")],
-    "GPU Direct RDMA Disabled for GPU 2 / HCA 0 (distance 8 > 5)": [Said("gdr", "2", "Disabled")],
+    "NCCL version 2.29.7+cuda12.9": [Said("version", "NCCL", "2.29.7")],
+    "GPU Direct RDMA Disabled for GPU 2 / HCA 0 (distance 8 > 5)":
+        [Said("no gdr", "GPU 2 / HCA 0", "distance 8 > 5")],
     "Launch mode Parallel": [],
     "threadThresholds 8/8/64 | 128/8/64 | 512 | 512": [],
     "Connected all rings, use ring PXN 0 GDR 0": [],
@@ -88,7 +96,15 @@ def test_cards_and_gpu_direct_are_read_from_a_connection():
     ("line", "host", "level"),
     [
         ("lab:12:34 [0] NCCL INFO Using network IB", "lab", "INFO"),
-        ("[1,26]<stdout>:ip-1:8716:9558 [2] NCCL INFO Using network IB", "[1,26]<stdout>:ip-1", "INFO"),
+        ("[1,26]<stdout>:ip-1:8716:9558 [2] NCCL INFO Using network IB", "ip-1", "INFO"),
+        ("[rank3]:ip-1:8716:9558 [2] NCCL INFO Using network IB", "ip-1", "INFO"),
+        ("[default3]:ip-1.a_b:8716:9558 [2] NCCL INFO Using network IB", "ip-1.a_b", "INFO"),
+        ("3:node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
+        ("node7: node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
+        ("> [2025-01-01 10:00:00] node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
+        ("10:00:00 node7:12:34 NCCL CALL ncclGroupEnd()", "node7", "CALL"),
+        ("\x1b[36m(W pid=1, ip=10.0.0.2)\x1b[0m node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
+        ("\x1b[36mnode7:12:34 [5] NCCL INFO Using network IB\x1b[0m", "node7", "INFO"),
         ("3: node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
         ("[0] h100:12:34 [0] NCCL INFO Using network IB", "h100", "INFO"),
         ("NCCL INFO Using network IB", None, "INFO"),
@@ -167,7 +183,7 @@ def test_the_slow_servers_sentences_say_why():
 
 def test_of_four_ranks_that_share_an_h200_all_is_told():
     log = nccl_log.find("h200-shared")
-    assert (log.version, log.ranks, log.nodes, log.hosts, log.channels) == ("2.28.9", 4, 4, 1, 2)
+    assert (log.version, log.ranks, log.nodes, log.hosts, log.channels) == ("2.28.9", 4, 4, ("gpubox",), 2)
     assert log.rings == {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)}
     assert [[log.trees[c][r] for r in range(4)] for c in (0, 1)] == list(schedules.node_parents(4, 1))
     assert {link.what for link in log.links} == {"Socket/0"}
@@ -233,7 +249,7 @@ def test_unknown_lines_are_counted_and_said():
 
 def test_warnings_are_kept():
     log = nccl_log.read("a:1:1 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]")
-    assert "NCCL warns: Failed to open libibverbs.so[.1]" in log.sentences
+    assert "NCCL warns on a: Failed to open libibverbs.so[.1]" in log.sentences
 
 
 def test_a_text_without_nccl_is_refused_with_what_to_set():

@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from labkit.errors import LabError
+from labkit.theory.nccl_log.gather import read
 from labkit.theory.nccl_log.lines import Branch, Call, Comm, Hop, Line, Link, Ring, Said, events, line
-from labkit.theory.nccl_log.log import Log, read
+from labkit.theory.nccl_log.log import Log
 from labkit.words import listed
 
 FOLDER = Path(__file__).parent / "bundled"

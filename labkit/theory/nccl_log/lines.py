@@ -1,14 +1,14 @@
 """NCCL's log, line by line: what each kind of line says, as plain values. Knows no machine and draws nothing.
 
-NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING. Formats: NCCL 2.27 to 2.30 (src/init.cc, enqueue.cc,
-graph/connect.cc, graph/rings.cc, transport/*.cc), and what published logs of 2.4 to 2.22 have instead.
+NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING. Formats: NCCL 2.4 to 2.30 (src/init.cc, enqueue.cc,
+debug.cc, graph/connect.cc, graph/rings.cc, transport/*.cc), and what RCCL has instead.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labkit.words import nbytes
 
@@ -35,10 +35,14 @@ OPS = {
     "SendRecv": "send and receive",
 }
 
-PREFIX = re.compile(r"(?:(\S+):(\d+):\d+ )?(?:\[(\d+)\] )?(?:\S+:\d+ )?NCCL (INFO|WARN|CALL|TRACE) +(.*)")
-COMM = re.compile(r"comm \S+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+)")
-DONE = re.compile(r".*comm \S+ rank (\d+) nranks (\d+) cudaDev (\d+).*Init COMPLETE")
-VERSION = re.compile(r"(?:NCCL )?(?:NCCL )?version (\d+\.\d+\.\d+)\S*")
+PREFIX = re.compile(
+    r"(?:(\w[\w.-]*):(\d+):(\d+) )?(?:\[-?\d+\] )?(?:[\d.]+ )?(?:[^\s:]+:\d+ )?NCCL (INFO|WARN|CALL|TRACE) +(.*)"
+)
+COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+TAIL = re.compile(r" comm (0x\w+) nRanks (\d{1,6})(?: busId \w+)?$")  # which RCCL adds to many lines
+COMM = re.compile(r"(?:\[Rank \d+\] )?(?:\w+ )?comm (\w+) rank (\d{1,6}) n[rR]anks (\d{1,6}) (.*)")
+FIELD = re.compile(r"(\w+) (-?\w+)")
+VERSION = re.compile(r"([NR]CCL) version(?: *:)? *(\d+\.\d+\.\d+)\S*(?: HEAD:\S*)?")
 NETWORK = re.compile(r"Using network (.+)")
 CARD = re.compile(r"\[(\d+)\](\S+?):(?:\d+/(\S+)|\S*<\d+>)")  # InfiniBand has a port and a kind, a socket an address
 RING = re.compile(r"Channel (\d+)(?:/(\d+))? :((?: +\d+)+)(?: *\.\.\.)?\s*")
@@ -46,36 +50,51 @@ NEXT = re.compile(r"Ring (\d+) : (-?\d+) -> (\d+) -> (-?\d+)")
 TREE = re.compile(r"\[(\d+)\] (-?\d+)((?:/-?\d+)*)->(-?\d+)->(-?\d+)((?:/-?\d+)*)")
 LINK = re.compile(
     r"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])? "
-    r"(?:\[(send|receive)\] )?via ([A-Z0-9]+)/?(.*)"
+    r"(?:\[(send|receive)\] )?via (?:([A-Z0-9]+)/?(.*)|direct shared memory)"
 )
-CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels")
+CHANNELS = re.compile(
+    r"(\d{1,3}) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels.*"
+)
 CALL = re.compile(r"(\w+): (\d+) Bytes *-> Algo (\S+) proto (\S+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
-OLD_CALL = re.compile(r"(\d+) Bytes -> Algo (\d+) proto (\d+) time ([\d.]+)")
-KERNEL = re.compile(r"(\w+) \[(Symmetric|Copy Engine)\]: (\d+) Bytes -> (.*)")
-ENV = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*?)\.?")
-HEAD = re.compile(r"NVLS Head +(\d+):((?: +\d+)+)")
-GDR = re.compile(r".*GPU Direct RDMA (Enabled|Disabled) for GPU (\w+).*?distance (\d+) .*")
+OLD_CALL = re.compile(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d{1,3}) proto (\d{1,3}) time (\d+(?:\.\d+)?)")
+KERNEL = re.compile(r"(\w+) \[(Symmetric|Copy Engine|Hierarchical CE)\]: (\d+) Bytes -> (.*)")
+ENV = re.compile(r"([NR]CCL_\w+) set (?:by environment )?to (.*?)\.?")
+GDR = re.compile(r".*GPU Direct RDMA Disabled for (.+?) \((.*)\)")
+RETRIED = re.compile(r"(?:Call to|.*: connect to) .* (?:returned|failed) .*")  # a connection that does not come about
 
 
 @dataclass(frozen=True)
 class Line:
-    """What stands before a line's message: the host and the process, None where they were cut off; and the message."""
+    """What stands before a line's message: the host, the process and the thread, None where they were cut off.
+
+    RCCL ends many lines with the communicator, which here is `comm`, and its number of ranks.
+    """
 
     host: str | None
     pid: int | None
+    thread: int | None
     level: str
     message: str
+    comm: str = ""
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
 class Comm:
-    """A communicator as one rank sees it; nodes are 0 where the version does not say."""
+    """A communicator as one rank sees it; nodes are 0 where the version does not say.
+
+    `at` is its address in the rank's process. `name` is the same on all of its ranks: commId, or where it was split
+    off the communicator at `parent`, how. Versions before 2.17 have neither.
+    """
 
     rank: int
     ranks: int
     nodes: int = 0
     local_ranks: int = 0
     local_rank: int = -1
+    at: str = ""
+    name: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +135,7 @@ class Link:
     dst: int
     how: str
     what: str
+    by: int = field(default=-1, compare=False)  # the rank whose line it is
 
     @property
     def card(self) -> str | None:
@@ -166,11 +186,21 @@ Event = Comm | Ring | Hop | Branch | Link | Call | Said
 
 def line(text: str) -> Line | None:
     """A line of NCCL's, whatever a launcher wrote before it; None for other people's lines."""
-    found = PREFIX.search(text)
-    if found is None:
-        version = re.fullmatch(r"NCCL version \S+", text.strip())
-        return Line(None, None, "INFO", text.strip()) if version else None
-    return Line(found[1], int(found[2]) if found[2] else None, found[4], found[5].rstrip())
+    text = COLOURS.sub("", text).rstrip()
+    if (found := PREFIX.search(text) if "NCCL " in text else None) is None:
+        version = re.search(rf"\b{VERSION.pattern}$", text)
+        return Line(None, None, None, "INFO", version[0]) if version else None
+    host, pid, thread, level, message = found.groups()
+    tail = TAIL.search(message)
+    return Line(
+        host,
+        int(pid) if pid else None,
+        int(thread) if thread else None,
+        level,
+        message[: tail.start()] if tail else message,
+        tail[1] if tail else "",
+        int(tail[2]) if tail else 0,
+    )
 
 
 def events(message: str) -> list[Event]:
@@ -179,6 +209,8 @@ def events(message: str) -> list[Event]:
     >>> events("AllReduce: 4194304 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}")
     [Call(op='all-reduce', nbytes=4194304, algorithm='tree', protocol='LL', first=0, last=1, expected=None)]
     """
+    if " NCCL INFO " in message:
+        return []  # two lines that were written into one another
     if message.startswith("Trees "):
         return [_branch(m) for m in TREE.finditer(message)]
     for pattern, make in READS:
@@ -194,6 +226,24 @@ def _branch(m: re.Match[str]) -> Branch:
     return Branch(int(m[1]), int(m[4]), int(up), tuple(int(c) for c in down.split("/") if c != "-1"))
 
 
+def _comm(m: re.Match[str]) -> list[Event]:
+    said = dict(FIELD.findall(m[4]))
+    if "nNodes" not in said and said.get("Init") not in ("START", "COMPLETE"):
+        return []
+    nodes, local, which = (
+        int(said[key]) if said.get(key, "").isdecimal() else unsaid
+        for key, unsaid in (("nNodes", 0), ("localRanks", 0), ("localRank", -1))
+    )
+    split = f"{said.get('splitCount', '')} {said.get('color', '')}" if "parent" in said else ""
+    name = said.get("commId", split)
+    return [Comm(int(m[2]), int(m[3]), nodes, local, which, m[1], name, said.get("parent", ""))]
+
+
+def _link(m: re.Match[str]) -> list[Event]:
+    src, dst = int(m[2]), int(m[3])
+    return [Link(int(m[1]), src, dst, m[5] or "SHM", m[6] or "", dst if m[4] == "receive" else src)]
+
+
 def _call(m: re.Match[str]) -> list[Event]:
     algorithm, protocol = (CALLED.get(word.upper(), word) for word in m.group(3, 4))
     return [Call(OPS.get(m[1], m[1]), int(m[2]), algorithm, protocol, int(m[5]), int(m[6]))]
@@ -201,9 +251,9 @@ def _call(m: re.Match[str]) -> list[Event]:
 
 def _old_call(m: re.Match[str]) -> list[Event]:
     algorithm, protocol = (
-        names[int(k)] if int(k) < len(names) else k for names, k in ((ALGORITHMS, m[2]), (PROTOCOLS, m[3]))
+        names[int(k)] if int(k) < len(names) else k for names, k in ((ALGORITHMS, m[3]), (PROTOCOLS, m[4]))
     )
-    return [Call("", int(m[1]), algorithm, protocol, expected=float(m[4]))]
+    return [Call(OPS.get(m[1], m[1] or ""), int(m[2]), algorithm, protocol, expected=float(m[5]))]
 
 
 def _cards(m: re.Match[str]) -> list[Event]:
@@ -214,18 +264,16 @@ READS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], list[Event]]], ...
     (CALL, _call),
     (OLD_CALL, _old_call),
     (KERNEL, lambda m: [Call(OPS.get(m[1], m[1]), int(m[3]), m[2].lower(), m[4])]),
-    (re.compile(COMM.pattern + r".*"), lambda m: [Comm(*map(int, m.groups()))]),
-    (DONE, lambda m: [Comm(int(m[1]), int(m[2]))]),
+    (COMM, _comm),
     (RING, lambda m: [Ring(int(m[1]), int(m[2] or 0), tuple(map(int, m[3].split())))]),
     (NEXT, lambda m: [Hop(*map(int, m.groups()))]),
-    (LINK, lambda m: [Link(int(m[1]), int(m[2]), int(m[3]), m[5], m[6])]),
-    (CHANNELS, lambda m: [Said("channels", "coll", m[1])]),
-    (re.compile(CHANNELS.pattern + r".*"), lambda m: [Said("channels", "coll", m[1])]),
+    (LINK, _link),
+    (CHANNELS, lambda m: [Said("channels", "", m[1])]),
     (NETWORK, lambda m: [Said("network", "", m[1])]),
     (re.compile(r"NET/\w+ ?: Using (.*)"), _cards),
-    (re.compile(r"NET/IB ?: No device found\..*"), lambda m: [Said("no card", "IB", "")]),
-    (HEAD, lambda m: [Said("head", m[1], m[2].strip())]),
-    (GDR, lambda m: [Said("gdr", m[2], m[1])]),
+    (re.compile(r"NET/IB ?: No device found\..*"), lambda m: [Said("no card", "", "no InfiniBand card")]),
+    (GDR, lambda m: [Said("no gdr", m[1], m[2])]),
     (ENV, lambda m: [Said("env", m[1], m[2])]),
-    (VERSION, lambda m: [Said("version", "", m[1])]),
+    (VERSION, lambda m: [Said("version", m[1], m[2])]),
+    (RETRIED, lambda m: [Said("warning", m[0], m[0])]),
 )

@@ -1,66 +1,86 @@
-"""A whole log of NCCL's: its lines put together, and told in sentences."""
+"""What a log of NCCL's says, told in sentences. `gather` puts it together."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from labkit.errors import LabError
-from labkit.theory.nccl_log.lines import Branch, Call, Comm, Hop, Link, Ring, Said, events, line
+from labkit.theory.nccl_log.lines import Call, Link
 from labkit.words import count, listed, ranks
 
-PASTE = "Set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING before the process group is made."
+MOST = 10  # warnings that are told
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a log says.
+    """What a log says of the communicator with the most ranks, and of the hosts that wrote it.
 
     Args:
-        ranks, nodes: of the communicator with the most ranks; 0 where the log does not say.
-        hosts: how many hosts wrote lines of it.
-        home: the node of each rank, as far as it is known.
-        rings: channel → ranks in order; `whole(channel)` says whether all of them are there.
+        ranks, nodes: 0 where the log does not say.
+        hosts: the hosts that wrote lines of it.
+        home: the node of each rank, as far as it is known. in_a_row: whether it is known only if each node's ranks
+            follow one another.
+        rings: channel → ranks in order; `whole(channel)` says whether all of them are there. closed: the channels
+            whose ring the log leads back to its first rank.
         trees: channel → each rank's parent, -1 at the root.
-        links: connections. calls: operations, and how many lines each has.
-        settings: what the environment set, all of its values. network, cards, version: as NCCL says them.
-        warnings: what NCCL warns of.
+        links: connections. calls: operations of all communicators, and how many lines each has.
+        others: the other communicators, without what is said of the hosts.
+        said: (kind, name) → value → the hosts that say so: settings, versions, networks, cards, warnings.
+        doubts: what cannot be told, in sentences.
         read, skipped: lines of NCCL's that were understood, and of other kinds.
     """
 
     ranks: int
     nodes: int
-    hosts: int
+    hosts: tuple[str, ...]
     home: Mapping[int, int]
+    in_a_row: bool
     rings: Mapping[int, tuple[int, ...]]
+    closed: frozenset[int]
     trees: Mapping[int, Mapping[int, int]]
     links: tuple[Link, ...]
-    calls: Mapping[Call, int]
-    settings: Mapping[str, tuple[str, ...]]
-    network: str
-    cards: Mapping[str, str]
     channels: int
-    version: str
-    warnings: tuple[str, ...]
+    calls: Mapping[Call, int]
+    others: tuple[Log, ...]
+    said: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]
+    doubts: tuple[str, ...]
     read: int
     skipped: int
 
+    @property
+    def settings(self) -> Mapping[str, tuple[str, ...]]:
+        """What the environment set, all of its values."""
+        return {name: tuple(values) for (kind, name), values in self.said.items() if kind == "env"}
+
+    @property
+    def version(self) -> str:
+        """NCCL's version; more than one where hosts differ."""
+        return listed([v for (kind, _), values in self.said.items() if kind == "version" for v in values])
+
+    @property
+    def cards(self) -> Mapping[str, str]:
+        """The network cards by number, as far as the hosts agree."""
+        return {name: next(iter(vs)) for (kind, name), vs in self.said.items() if kind == "card" and len(vs) == 1}
+
     def whole(self, channel: int) -> bool:
         """Whether a channel's ring has all ranks."""
-        return bool(self.ranks) and len(self.rings.get(channel, ())) == self.ranks
+        order = self.rings.get(channel, ())
+        return len(order) == self.ranks == len(set(order)) if self.ranks else channel in self.closed
 
     def crossings(self, channel: int) -> int | None:
         """How many times a channel's ring goes from node to node; None where the log does not say all of it."""
-        if not self.whole(channel) or len(self.home) < self.ranks:
+        order = self.rings.get(channel, ())
+        if not self.whole(channel) or not set(order) <= set(self.home):
             return None
-        order = self.rings[channel]
         return sum(self.home[a] != self.home[b] for a, b in zip(order, (*order[1:], order[0]), strict=True))
 
     @property
     def sentences(self) -> list[str]:
         """The log, told."""
-        return [s for s in (*self._who(), *self._ways(), *self._orders(), *self._ran(), *self._rest()) if s]
+        parts = (self._who(), self._ways(), self._finds(), self._orders(), self._ran(), self._rest())
+        return [s for part in parts for s in part]
 
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
@@ -68,15 +88,24 @@ class Log:
     # -- in words -------------------------------------------------------------------------------------------------
 
     def _who(self) -> Iterable[str]:
-        if self.version:
-            yield f"NCCL {self.version}."
+        for name in ("NCCL", "RCCL"):
+            if values := self.said.get(("version", name)):
+                yield f"{name} {_by_host(values)}."
+        if self.said.get(("library", "")) and not self.version:
+            yield "RCCL; its version is not told."
         if self.ranks:
-            seen = f", lines of {count(self.hosts, 'host')}" if self.hosts else ""
+            seen = f", lines of {count(len(self.hosts), 'host')}" if self.hosts else ""
             nodes = f" on {count(self.nodes, 'node')}" if self.nodes else seen
             each = f", {count(self.channels, 'channel')}" if self.channels else ""
             yield f"{count(self.ranks, 'rank')}{nodes}{each}."
-        if self.nodes > self.hosts and len(self.settings.get("NCCL_HOSTID", ())) == self.nodes:
-            yield f"NCCL_HOSTID makes {self.nodes} nodes of {count(self.hosts, 'host')}."
+        if self.nodes > len(self.hosts) and len(self.settings.get("NCCL_HOSTID", ())) == self.nodes:
+            yield f"NCCL_HOSTID makes {self.nodes} nodes of {count(len(self.hosts), 'host')}."
+        for size in dict.fromkeys(other.ranks for other in self.others):
+            alike = [other for other in self.others if other.ranks == size]
+            many = "a communicator" if len(alike) == 1 else f"{len(alike)} communicators"
+            hosts = dict.fromkeys(host for other in alike for host in other.hosts)
+            of = f" of {count(size, 'rank')}" if size else ""
+            yield f"Beside it {many}{of}{f' on {_some(list(hosts))}' if hosts else ''}."
 
     def _ways(self) -> Iterable[str]:
         over = [a for a in self.links if a.how == "NET"]
@@ -87,21 +116,53 @@ class Log:
             direct = "with GPU Direct RDMA" if gdr == {True} else "without GPU Direct RDMA" if gdr == {False} else ""
             some = direct or "with GPU Direct RDMA on some connections only"
             named = [f"{c}, {self.cards[c]}" if c in self.cards else c for c in cards]
-            yield f"Between nodes: {listed(kinds)}, {'card' if len(cards) == 1 else 'cards'} {listed(named)}, {some}."
-        elif self.network:
-            yield f"Between nodes NCCL would use {self.network}."
-        inside = Counter(f"{a.how}/{a.what}".rstrip("/") for a in self.links if a.how != "NET")
+            card = f"{'card' if len(cards) == 1 else 'cards'} {listed(named)}, " if cards else ""
+            where = "Over the network, inside the one node" if self.nodes == 1 else "Between nodes"
+            yield f"{where}: {listed(kinds)}, {card}{some}."
+        networks = self.said.get(("network", ""), {})
+        if networks and (len(networks) > 1 or not over):
+            yield f"Between nodes NCCL would use {_by_host(networks)}."
+        inside = Counter(
+            re.sub(r"/\d+\[\w+\]", "", f"{a.how}/{a.what}").rstrip("/") for a in self.links if a.how != "NET"
+        )
         if inside:
             yield f"Inside a node: {listed(sorted(inside))}."
+
+    def _finds(self) -> Iterable[str]:
+        found: dict[str, list[str]] = {}
+        for (kind, _), values in self.said.items():
+            for value, hosts in values.items() if kind in ("card", "no card") else ():
+                for host in hosts or ("NCCL",):
+                    found.setdefault(host, []).append(value)
+        if any(a.how == "NET" for a in self.links) and len({tuple(sorted(cards)) for cards in found.values()}) < 2:
+            found = {}  # they are told with the connections
+        alike: dict[str, list[str]] = {}
+        for host, cards in found.items():
+            none = [card for card in cards if card.startswith("no ")]
+            some = [card for card in cards if card not in none]
+            told = f"the card{'s' * (len(some) > 1)} {listed(some)}" if some else ""
+            alike.setdefault(", but ".join([*none, *filter(None, [told])]), []).append(host)
+        for told, who in alike.items():
+            yield f"{_some(who)} {'finds' if len(who) == 1 else 'find'} {told}."
+        if off := [
+            f"{name} ({why})" for (kind, name), values in self.said.items() if kind == "no gdr" for why in values
+        ]:
+            yield f"GPU Direct RDMA is disabled for {_some(off)}."
 
     def _orders(self) -> Iterable[str]:
         for channel, order in sorted(self.rings.items()):
             if self.whole(channel):
                 crossed = self.crossings(channel)
                 leaves = "" if crossed is None else f"; it goes from node to node {count(crossed, 'time')}"
-                yield f"Ring of channel {channel}: {' '.join(map(str, order))}{leaves}."
-            else:
+                seen = "" if self.ranks else ", whole as far as the log says"
+                yield f"Ring of channel {channel}: {' '.join(map(str, order))}{seen}{leaves}."
+            elif len(order) < self.ranks:
                 yield f"Ring of channel {channel}, its first {len(order)} ranks: {' '.join(map(str, order))} …"
+            else:
+                row = " ".join(map(str, order))
+                yield f"Ring of channel {channel}: {row}; whether these are all ranks the log does not say."
+        if self.in_a_row and self.nodes > 1 and any(self.crossings(c) is not None for c in self.rings):
+            yield "Which ranks a node has the log does not say: each node's are taken to follow one another."
         for channel, parents in sorted(self.trees.items()):
             if self.ranks and len(parents) == self.ranks:
                 told = ", ".join(f"{r} below {p}" for r, p in sorted(parents.items()) if p >= 0)
@@ -123,112 +184,37 @@ class Log:
             yield f"{'An' if op[0] in 'ao' else 'A'} {op} of {call.size} ran as {how}{times}."
 
     def _rest(self) -> Iterable[str]:
-        if alike := [f"{key}={values[0]}" for key, values in self.settings.items() if len(values) == 1]:
+        env = {name: values for (kind, name), values in self.said.items() if kind == "env"}
+        hosts = {host for values in env.values() for who in values.values() for host in who}
+        alike = []
+        for name, values in env.items():
+            if len(values) == 1:
+                ((value, who),) = values.items()
+                alike.append(f"{name}={value}" + (f" (only {_some(who)} says so)" if 0 < len(who) < len(hosts) else ""))
+        if alike:
             yield f"The environment sets {listed(alike)}."
-        for key, values in self.settings.items():
+        for name, values in env.items():
             if len(values) > 1:
-                yield f"It sets {key} to {listed(values)}, which differ."
-        for warning in self.warnings:
-            yield f"NCCL warns: {warning}"
+                yield f"It sets {name} to {_by_host(values)}."
+        warnings = [
+            (text, who) for (kind, text), values in self.said.items() if kind == "warning" for who in values.values()
+        ]
+        for text, who in warnings[:MOST]:
+            yield f"NCCL warns{f' on {_some(who)}' if who else ''}: {text}"
+        if len(warnings) > MOST:
+            yield f"NCCL warns of {len(warnings) - MOST} more things."
+        yield from self.doubts
         yield f"{count(self.read, 'line')} read; {self.skipped:,} of other kinds skipped."
 
 
-def read(text: str) -> Log:
-    """A log, as pasted: of one process or of several, with whatever a launcher put before its lines.
-
-    >>> print(read("NCCL INFO AllReduce: 4194304 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}"))
-    An all-reduce of 4 MiB ran as tree, LL, channels 0–1.
-    1 line read; 0 of other kinds skipped.
-
-    Lines of other kinds are skipped and counted, never guessed at. Raises `LabError` where no line is NCCL's.
-    """
-    comms: dict[int, Comm] = {}
-    hosts: dict[int, str | None] = {}
-    rings: dict[int, tuple[int, ...]] = {}
-    channels = 0
-    after: dict[int, dict[int, int]] = {}
-    trees: dict[int, dict[int, int]] = {}
-    links: dict[Link, None] = {}
-    calls: Counter[Call] = Counter()
-    said: dict[tuple[str, str], str] = {}
-    settings: dict[str, dict[str, None]] = {}
-    warnings: dict[str, None] = {}
-    understood = skipped = 0
-    for each in text.splitlines():
-        told = line(each)
-        if told is None:
-            continue
-        if told.level == "WARN":
-            warnings[told.message] = None
-            understood += 1
-            continue
-        found = events(told.message)
-        understood, skipped = (understood + 1, skipped) if found else (understood, skipped + 1)
-        for event in found:
-            match event:
-                case Comm():
-                    known = comms.get(event.rank)
-                    if known is None or event.nodes or event.ranks > known.ranks:
-                        comms[event.rank] = event
-                    hosts[event.rank] = told.host
-                case Ring():
-                    rings[event.channel] = event.order
-                    channels = max(channels, event.channels)
-                case Hop():
-                    after.setdefault(event.channel, {})[event.rank] = event.after
-                case Branch():
-                    trees.setdefault(event.channel, {})[event.rank] = event.parent
-                case Link():
-                    links[event] = None
-                case Call():
-                    calls[event] += 1
-                case Said("env"):
-                    settings.setdefault(event.key, {})[event.value] = None
-                case Said():
-                    said[event.kind, event.key] = event.value
-    if not understood and not skipped:
-        raise LabError(f"No line of this is NCCL's. {PASTE}")
-    for channel, following in after.items():
-        if (order := _around(following)) and len(order) > len(rings.get(channel, ())):
-            rings[channel] = order
-    world = max((c.ranks for c in comms.values()), default=0)
-    nodes = max((c.nodes for c in comms.values()), default=0)
-    home = _home(comms, hosts, world, nodes)
-    return Log(
-        world,
-        nodes or (len(set(home.values())) if len(home) == world else 0),
-        len({host for host in hosts.values() if host}),
-        home,
-        rings,
-        trees,
-        tuple(links),
-        dict(calls),
-        {key: tuple(values) for key, values in settings.items()},
-        said.get(("network", ""), ""),
-        {key: value for (kind, key), value in said.items() if kind == "card"},
-        int(said.get(("channels", "coll"), 0)) or channels or len(rings),
-        said.get(("version", ""), ""),
-        tuple(warnings),
-        understood,
-        skipped,
-    )
+def _some(names: Sequence[str], most: int = 4) -> str:
+    """Names in a row, the rest counted."""
+    return listed([*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names))
 
 
-def _around(after: Mapping[int, int]) -> tuple[int, ...]:
-    """The ring of ranks that follow one another, from the lowest one on; empty where a piece is missing."""
-    start = min(after)
-    order = [start]
-    while (following := after.get(order[-1])) != start:
-        if following is None or len(order) > len(after):
-            return ()
-        order.append(following)
-    return tuple(order)
-
-
-def _home(comms: Mapping[int, Comm], hosts: Mapping[int, str | None], ranks: int, nodes: int) -> dict[int, int]:
-    """The node of each rank: by how many a node has, where the log says so, else by the hosts' names."""
-    local = max((c.local_ranks for c in comms.values()), default=0)
-    if nodes and local * nodes == ranks:
-        return {r: r // local for r in range(ranks)}
-    names = list(dict.fromkeys(hosts[r] for r in sorted(hosts) if hosts[r]))
-    return {r: names.index(host) for r, host in hosts.items() if host}
+def _by_host(values: Mapping[str, tuple[str, ...]]) -> str:
+    """What is said, and which hosts say what where they differ."""
+    if len(values) == 1:
+        return next(iter(values))
+    apart = len(set(map(frozenset, values.values()))) > 1
+    return listed([f"{v} on {_some(who)}" if apart and who else v for v, who in values.items()]) + ", which differ"
