@@ -105,7 +105,7 @@ class Log:
             many = "a communicator" if len(alike) == 1 else f"{len(alike)} communicators"
             hosts = dict.fromkeys(host for other in alike for host in other.hosts)
             of = f" of {count(size, 'rank')}" if size else ""
-            yield f"Beside it {many}{of}{f' on {_some(list(hosts))}' if hosts else ''}."
+            yield f"Beside it {many}{of}{f' on {_some(sorted(hosts))}' if hosts else ''}."
 
     def _ways(self) -> Iterable[str]:
         over = [a for a in self.links if a.how == "NET"]
