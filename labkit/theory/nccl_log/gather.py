@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.theory.nccl_log.lines import Branch, Call, Comm, Event, Hop, Line, Link, Ring, Said, events, line
-from labkit.theory.nccl_log.log import Log
-from labkit.words import count, listed
+from labkit.theory.nccl_log.lines import VERSION, Branch, Call, Comm, Event, Hop, Line, Link, Ring, Said, events, line
+from labkit.theory.nccl_log.log import Log, some
+from labkit.words import count
 
 PASTE = "Set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING before the process group is made."
 ELSEWHERE = (  # what else is pasted, by what stands in it
@@ -29,19 +29,16 @@ ELSEWHERE = (  # what else is pasted, by what stands in it
 
 @dataclass
 class Member:
-    """A rank's communicator, as its process knows it: the first and the last line that name it, and what they say."""
+    """A communicator as a rank's process knows it; first and last are the lines between which it was made."""
 
     told: Line
+    comm: Comm
     first: int
     last: int
-    ranks: int
-    rank: int = -1
-    name: str = ""
-    split: bool = False
-    begun: bool = False  # whether a line says when it began, and not only when it was complete
-    nodes: int = 0
-    local: int = 0
-    place: int = -1  # its rank in its node
+    begun: bool = False  # whether a line says when that began, and not only that it is complete
+
+
+Processes = dict[tuple[str | None, int | None], list[Member]]
 
 
 @dataclass(eq=False)
@@ -49,16 +46,15 @@ class Group:
     """The members that make up one communicator, and what their lines say, with each value that they say."""
 
     ranks: int = 0
+    mixed: int = 1  # how many communicators it is, where the log does not say who is in which
     members: list[Member] = field(default_factory=list)
-    mixed: int = 1  # how many communicators it is, if the log does not say who is in which
     said: dict[tuple[str, int, int], dict[Any, None]] = field(default_factory=lambda: defaultdict(dict))
     links: dict[Link, None] = field(default_factory=dict)
     channels: int = 0
-    read: int = 0
 
     def take(self, host: str | None, event: Event) -> None:
         """Keep what a line says, and the host of the rank that wrote it."""
-        if host and (by := _speaker(event)) >= 0:
+        if host and (by := _ranks(event)[0]) >= 0:
             self.said["host", 0, by][host] = None
         match event:
             case Ring():
@@ -70,7 +66,7 @@ class Group:
                 self.said["tree", event.channel, event.rank][event.parent] = None
             case Link():
                 self.links[event] = None
-            case Said("channels"):
+            case Said():
                 self.channels = max(self.channels, int(event.value))
 
 
@@ -83,216 +79,180 @@ def read(text: str) -> Log:
 
     Lines of other kinds are skipped and counted, never guessed at. Raises `LabError` where no line is NCCL's.
     """
-    lines = [(told, events(told.message)) for told in map(line, text.splitlines()) if told]
-    if all(told.thread is None and told.message.find("CCL version") == 1 for told, _ in lines):
+    lines = [(told, _said(told)) for told in map(line, text.splitlines()) if told]
+    if all(VERSION.fullmatch(told.message) for told, _ in lines):
         if what := next((what for pattern, what in ELSEWHERE if pattern.search(text)), ""):
             raise LabError(f"This is no log of NCCL's but {what}.")
         if not lines:
             raise LabError(f"No line of this is NCCL's. {PASTE}")
-    members, named = _members(lines)
-    groups = _grouped(members) or {-1: Group()}
+    processes, named = _members(lines)
+    groups = _grouped([m for process in processes.values() for m in process]) or {-1: Group()}
     calls: Counter[Call] = Counter()
-    said: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
-    understood = lost = 0
+    said: dict[tuple[str, str], dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    lost: set[int] = set()
     for i, (told, found) in enumerate(lines):
-        if told.level == "WARN":
-            found = [Said("warning", told.message, told.message)]
-        understood += bool(found)
         if told.comm:
-            said.setdefault(("library", ""), {})["RCCL"] = {}
+            said["library", ""]["RCCL"] = {}
         for event in found:
             match event:
                 case Call():
                     calls[event] += 1
                 case Said(kind, key, value) if kind != "channels":
-                    said.setdefault((kind, key), {}).setdefault(value, {}).update(
-                        {told.host: None} if told.host else {}
-                    )
-                case Comm():
-                    groups[id(named[i])].read += 1
+                    said[kind, key][value].update({told.host: None} if told.host else {})
                 case _:
-                    group = groups[id(named[i])] if i in named else _whose(i, told, event, members, groups)
+                    group = groups[id(named[i])] if i in named else _whose(i, told, event, processes, groups)
                     if group:
                         group.take(told.host, event)
-                        group.read += event is found[0]
-                    lost += not group
-    doubts = (
-        []
-        if not lost
-        else [f"{count(lost, 'line')} may be of several communicators and {'is' if lost == 1 else 'are'} left out."]
-    )
-    first, *others = sorted({id(g): g for g in groups.values()}.values(), key=lambda g: -g.ranks)
-    logs = [(_log(group), group.mixed) for group in (first, *others)]
-    others_told = [log for log, many in logs for _ in range(many)][1:]
-    more = [*doubts, *(d for log, _ in logs[1:] for d in log.doubts)]
-    log = logs[0][0]
+                    else:
+                        lost.add(i)
+    first, *rest = sorted({id(g): g for g in groups.values()}.values(), key=lambda g: -g.ranks)
+    log, others = _log(first), [_log(g) for g in rest]
+    doubts = [f"{count(len(lost), 'line')} left out: the log does not say of which communicator."] if lost else []
     return replace(
         log,
         calls=dict(calls),
-        others=tuple(others_told),
+        others=(*[log] * (first.mixed - 1), *(o for g, o in zip(rest, others, strict=True) for _ in range(g.mixed))),
         said={key: {value: tuple(hosts) for value, hosts in values.items()} for key, values in said.items()},
-        doubts=(*log.doubts, *more),
-        read=understood,
-        skipped=len(lines) - understood,
+        doubts=tuple(dict.fromkeys((*log.doubts, *doubts, *(doubt for o in others for doubt in o.doubts)))),
+        read=sum(bool(found) for _, found in lines),
+        skipped=sum(not found for _, found in lines),
     )
 
 
-def _speaker(event: Event) -> int:
-    """The rank whose line says this, -1 where it is not known. Rank 0 writes down the rings."""
-    match event:
-        case Ring():
-            return 0
-        case Hop() | Branch():
-            return event.rank
-        case Link():
-            return event.by
-    return -1
+def _said(told: Line) -> list[Event]:
+    return [Said("warning", told.message, told.message)] if told.level == "WARN" else events(told.message)
 
 
-def _most(event: Event) -> int:
-    """The highest rank that a line names."""
+def _ranks(event: Event) -> tuple[int, int]:
+    """The rank whose line says this, -1 where it is not known, and the highest that it names. Rank 0 writes rings."""
     match event:
         case Ring():
-            return max(event.order)
+            return 0, max(event.order)
         case Hop():
-            return max(event.before, event.rank, event.after)
+            return event.rank, max(event.before, event.rank, event.after)
         case Branch():
-            return max(event.rank, event.parent, *event.children)
+            return event.rank, max(event.rank, event.parent, *event.children)
         case Link():
-            return max(event.src, event.dst)
-    return -1
+            return event.by, max(event.src, event.dst)
+    return -1, -1
 
 
-def _members(lines: Sequence[tuple[Line, list[Event]]]) -> tuple[list[Member], dict[int, Member]]:
-    """The members in their order, and which one a line names by its address."""
-    at: dict[tuple[str | None, int | None, str], list[Member]] = defaultdict(list)
+def _members(lines: Sequence[tuple[Line, list[Event]]]) -> tuple[Processes, dict[int, Member]]:
+    """The members of each process, and which one a line names by its address."""
+    processes: Processes = defaultdict(list)
     named: dict[int, Member] = {}
     for i, (told, found) in enumerate(lines):
-        if not (comm := next((e for e in found if isinstance(e, Comm)), None)) and not told.comm:
+        comm = next((e for e in found if isinstance(e, Comm)), None)
+        if comm is None and not told.comm:
             continue
-        comm = comm or Comm(next(map(_speaker, found), -1), told.ranks, at=told.comm)
-        name = comm.name
-        if comm.parent:
-            parents = at[told.host, told.pid, comm.parent]
-            name += f" of {parents[-1].name if parents else comm.parent}"
-        here = at[told.host, told.pid, comm.at]
-        for member in reversed(here):
-            alike = member.rank in (-1, comm.rank) or comm.rank == -1
-            if member.ranks == comm.ranks and alike and (not name or member.name in ("", name)):
+        new = comm or Comm(_ranks(found[0])[0] if found else -1, told.ranks, at=told.comm)
+        process = processes[told.host, told.pid]
+        if new.parent:
+            above = [m.comm.name for m in process if m.comm.at == new.parent]
+            new = replace(new, name=f"{new.name} of {above[-1] if above else new.parent}")
+        for member in reversed(process):
+            old = member.comm
+            if (old.at, old.ranks) == (new.at, new.ranks) and all(
+                -1 in pair or "" in pair or pair[0] == pair[1] for pair in ((old.rank, new.rank), (old.name, new.name))
+            ):
+                member.comm = Comm(*map(max, astuple(old), astuple(new)))
                 break
         else:
-            here.append(member := Member(told, i, i, comm.ranks))
+            process.append(member := Member(told, new, i, i))
         named[i] = member
-        member.rank = max(member.rank, comm.rank)
-        member.name, member.split = name or member.name, member.split or bool(comm.parent)
-        member.nodes, member.local = max(member.nodes, comm.nodes), max(member.local, comm.local_ranks)
-        member.place = max(member.place, comm.local_rank)
-        if not told.comm:
-            member.last = i
-            member.begun |= "COMPLETE" not in told.message
-    return list({id(m): m for m in named.values()}.values()), named
+        if comm:
+            member.last, member.begun = i, member.begun or "COMPLETE" not in told.message
+    return processes, named
 
 
 def _grouped(members: Sequence[Member]) -> dict[int, Group]:
     """The communicator of each member, by the member's id."""
     ranks: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for m in members:
-        if m.name:
-            ranks[m.name, m.ranks].add(m.rank)
-    for m in members:  # whose line with the name is lost, joins the one of its size that lacks it
-        lacks = [(name, those) for (name, size), those in ranks.items() if size == m.ranks and m.rank not in those]
-        if not m.name and len(lacks) == 1:
-            m.name = lacks[0][0]
-            lacks[0][1].add(m.rank)
-    keyed: dict[tuple[str, str | None, int], list[Member]] = defaultdict(list)
-    for m in members:
-        keyed[m.name, m.told.host if m.nodes == 1 and not m.name else None, m.ranks].append(m)
+    alike: dict[tuple[str, int, str | None], list[Member]] = defaultdict(list)
+    for m in sorted(members, key=lambda m: (not m.comm.name, m.first)):
+        name, on = m.comm.name, m.told.host if m.comm.nodes == 1 else None
+        if not name:  # where the line with its name is lost, it is of the only one of its size that lacks its rank
+            lack = [n for (n, size), those in ranks.items() if n and size == m.comm.ranks and m.comm.rank not in those]
+            name = lack[0] if len(lack) == 1 else ""
+        ranks[name, m.comm.ranks].add(m.comm.rank)
+        alike[name, m.comm.ranks, None if name else on].append(m)
     groups: dict[int, Group] = {}
-    for alike in keyed.values():
-        hosts: dict[int, set[str | None]] = defaultdict(set)
-        for m in alike:
-            hosts[m.rank].add(m.told.host)
-        sure = all(len(names) == 1 for rank, names in hosts.items() if rank >= 0)
-        fixed = bool(alike[0].name) and not alike[0].split
+    for (name, size, _), those in alike.items():
+        hosts = {(m.comm.rank, m.told.host) for m in those if m.comm.rank >= 0}
+        sure = len(hosts) == len({rank for rank, _ in hosts})  # every rank stays on its host
+        unique = bool(name) and not those[0].comm.parent
         several: dict[int, Group] = {}
         seen: Counter[int] = Counter()
-        for m in alike:
-            which = seen[m.rank] if sure and not fixed and m.rank >= 0 else 0
-            seen[m.rank] += m.rank >= 0
-            group = groups[id(m)] = several.setdefault(which, Group(m.ranks))
+        for m in those:
+            group = several.setdefault(0 if unique or not sure else seen[m.comm.rank], Group(size))
+            seen[m.comm.rank] += m.comm.rank >= 0
             group.members.append(m)
-            if m.told.host and m.rank >= 0:
-                group.said["host", 0, m.rank][m.told.host] = None
-        if not sure and not fixed:
+            if m.told.host and m.comm.rank >= 0:
+                group.said["host", 0, m.comm.rank][m.told.host] = None
+            groups[id(m)] = group
+        if not sure and not unique:
             several[0].mixed = max(seen.values())
     return groups
 
 
-def _whose(i: int, told: Line, event: Event, members: Sequence[Member], groups: Mapping[int, Group]) -> Group | None:
+def _whose(i: int, told: Line, event: Event, processes: Processes, groups: Mapping[int, Group]) -> Group | None:
     """The communicator of a line that names none; None where it may be of several."""
-    if not members:
+    if not processes:
         return groups[-1]
-    process = [m for m in members if (m.told.host, m.told.pid) == (told.host, told.pid)]
+    process = processes.get((told.host, told.pid), [])
     thread = [m for m in process if m.told.thread == told.thread]
-    made = [m for m in thread if m.first <= i <= m.last]
-    later = [m for m in thread if m.first > i]
-    if not made and later and not later[0].begun:
-        made = later[:1]
-    if not made and not isinstance(event, Link):
-        made = [m for m in thread if m.first < i] or thread[:1]
-    if made:
-        return groups[id(made[-1])]
-    near = [m for m in process if m.first < i] or process or members
-    fits = [m for m in near if _most(event) < m.ranks]
-    own = [m for m in fits if m.rank == _speaker(event)] if process else []
+    making = [m for m in thread if m.first <= i <= m.last] or [m for m in thread if m.first > i and not m.begun][:1]
+    if not making and not isinstance(event, Link):
+        making = [m for m in thread if m.first < i] or thread[:1]
+    if making:
+        return groups[id(making[-1])]
+    by, most = _ranks(event)
+    known = [m for m in process if m.first < i] or process or [m for each in processes.values() for m in each]
+    fits = [m for m in known if most < m.comm.ranks]
+    own = [m for m in fits if m.comm.rank == by] if process else []
     found = {id(groups[id(m)]): groups[id(m)] for m in own or fits}
     return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _log(group: Group) -> Log:
     """What the lines of a communicator say, without that on which they contradict one another."""
-    doubts: dict[str, None] = {}
-    ways: dict[str, dict[int, dict[int, Any]]] = {"ring": {}, "hop": {}, "tree": {}, "host": {}}
+    told: dict[str, dict[int, dict[int, Any]]] = {"ring": {}, "hop": {}, "tree": {}, "host": {}}
+    apart: dict[str, None] = {}
     for (kind, channel, rank), values in group.said.items():
-        value = max(values, key=lambda v: len(v) if kind == "ring" else 0)
-        if all(v == value or (kind == "ring" and v == value[: len(v)]) for v in values):
-            ways[kind].setdefault(channel, {})[rank] = value
+        longest = max(values, key=lambda v: len(v) if kind == "ring" else 0)
+        if all(v == (longest[: len(v)] if kind == "ring" else longest) for v in values):
+            told[kind].setdefault(channel, {})[rank] = longest
         else:
             what = {"hop": "ring"}.get(kind, kind)
-            doubts[f"the host of rank {rank}" if kind == "host" else f"the {what} of channel {channel}"] = None
-    rings = {channel: each[0] for channel, each in ways["ring"].items()}
-    closed = set()
-    for channel, after in ways["hop"].items():
-        if (order := _around(after)) and len(order) > len(rings.get(channel, ())):
+            apart[f"the host of rank {rank}" if kind == "host" else f"the {what} of channel {channel}"] = None
+    rings = {channel: order[0] for channel, order in told["ring"].items()}
+    closed = {a.channel for a in group.links if (o := rings.get(a.channel)) and (o[-1], o[0]) == (a.src, a.dst)}
+    for channel, after in told["hop"].items():
+        if len(order := _around(after)) > len(rings.get(channel, ())):
             rings[channel] = order
             closed.add(channel)
-    closed |= {a.channel for a in group.links if (o := rings.get(a.channel)) and (o[-1], o[0]) == (a.src, a.dst)}
-    hosts = ways["host"].get(0, {})
-    nodes = max((m.nodes for m in group.members), default=0)
+    hosts: dict[int, str] = told["host"].get(0, {})
+    nodes = max((m.comm.nodes for m in group.members), default=0)
     if not nodes and 0 < group.ranks == len(hosts):
         nodes = len(set(hosts.values()))
     home, in_a_row = _home(group, hosts, nodes)
-    told = [f"Lines contradict one another on {listed(list(doubts))}, which is left out."] if doubts else []
+    members = [m.told.host for m in group.members if m.told.host]
+    doubts = [f"Lines contradict one another on {some(list(apart))}, which is left out."] if apart else []
     if group.mixed > 1:
         those = f"{group.mixed} communicators of {count(group.ranks, 'rank')}"
-        told.append(f"Of the {those} the log does not say which ranks are in which.")
+        doubts = [f"Of the {those} the log does not say which ranks are in which."]
     return Log(
-        group.ranks,
-        nodes,
-        tuple(dict.fromkeys(m.told.host for m in group.members if m.told.host)) or tuple(dict.fromkeys(hosts.values())),
-        home,
-        in_a_row,
-        rings,
-        frozenset(closed),
-        ways["tree"],
-        tuple(group.links),
-        group.channels,
-        {},
-        (),
-        {},
-        tuple(told),
-        group.read,
-        0,
+        ranks=group.ranks,
+        nodes=nodes,
+        hosts=tuple(dict.fromkeys([*(hosts[r] for r in sorted(hosts)), *members])),
+        home=home,
+        in_a_row=in_a_row,
+        rings=rings,
+        closed=frozenset(closed),
+        trees=told["tree"],
+        links=tuple(group.links),
+        channels=group.channels,
+        doubts=tuple(doubts),
     )
 
 
@@ -311,11 +271,12 @@ def _home(group: Group, hosts: Mapping[int, str], nodes: int) -> tuple[dict[int,
     """The node of each rank, and whether that holds only if each node's ranks follow one another."""
     names = list(dict.fromkeys(hosts[r] for r in sorted(hosts)))
     told = {r: names.index(host) for r, host in hosts.items()}
-    local = max((m.local for m in group.members), default=0)
-    if (len(hosts) == group.ranks and len(names) == nodes) or local * nodes != group.ranks or not nodes:
+    local = max((m.comm.local_ranks for m in group.members), default=0)
+    if not nodes or local * nodes != group.ranks or (len(told) == group.ranks and len(names) == nodes):
         return told, False
-    pairs = {(host, r // local) for r, host in hosts.items()}
-    placed = all(m.place in (-1, m.rank % local) for m in group.members)
-    if nodes > 1 and local > 1 and not (placed and len(pairs) == len(names) == len({block for _, block in pairs})):
-        return told, False
-    return {r: r // local for r in range(group.ranks)}, nodes > 1 and local > 1
+    row = {r: r // local for r in range(group.ranks)}
+    if nodes == 1 or local == 1:
+        return row, False
+    pairs = {(host, row[r]) for r, host in hosts.items()}
+    placed = all(m.comm.local_rank in (-1, m.comm.rank % local) for m in group.members)
+    return (row, True) if placed and len(pairs) == len(names) == len({node for _, node in pairs}) else (told, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labkit.theory.nccl_log.lines import Call, Link
 from labkit.words import count, listed, ranks
@@ -42,12 +42,12 @@ class Log:
     trees: Mapping[int, Mapping[int, int]]
     links: tuple[Link, ...]
     channels: int
-    calls: Mapping[Call, int]
-    others: tuple[Log, ...]
-    said: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]
     doubts: tuple[str, ...]
-    read: int
-    skipped: int
+    calls: Mapping[Call, int] = field(default_factory=dict)
+    others: tuple[Log, ...] = ()
+    said: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    read: int = 0
+    skipped: int = 0
 
     @property
     def settings(self) -> Mapping[str, tuple[str, ...]]:
@@ -105,7 +105,7 @@ class Log:
             many = "a communicator" if len(alike) == 1 else f"{len(alike)} communicators"
             hosts = dict.fromkeys(host for other in alike for host in other.hosts)
             of = f" of {count(size, 'rank')}" if size else ""
-            yield f"Beside it {many}{of}{f' on {_some(sorted(hosts))}' if hosts else ''}."
+            yield f"Beside it {many}{of}{f' on {some(sorted(hosts))}' if hosts else ''}."
 
     def _ways(self) -> Iterable[str]:
         over = [a for a in self.links if a.how == "NET"]
@@ -114,11 +114,11 @@ class Log:
             cards = sorted({a.card for a in over if a.card is not None}, key=int)
             gdr = {a.direct for a in over}
             direct = "with GPU Direct RDMA" if gdr == {True} else "without GPU Direct RDMA" if gdr == {False} else ""
-            some = direct or "with GPU Direct RDMA on some connections only"
+            direct = direct or "with GPU Direct RDMA on some connections only"
             named = [f"{c}, {self.cards[c]}" if c in self.cards else c for c in cards]
             card = f"{'card' if len(cards) == 1 else 'cards'} {listed(named)}, " if cards else ""
             where = "Over the network, inside the one node" if self.nodes == 1 else "Between nodes"
-            yield f"{where}: {listed(kinds)}, {card}{some}."
+            yield f"{where}: {listed(kinds)}, {card}{direct}."
         networks = self.said.get(("network", ""), {})
         if networks and (len(networks) > 1 or not over):
             yield f"Between nodes NCCL would use {_by_host(networks)}."
@@ -139,15 +139,15 @@ class Log:
         alike: dict[str, list[str]] = {}
         for host, cards in found.items():
             none = [card for card in cards if card.startswith("no ")]
-            some = [card for card in cards if card not in none]
-            told = f"the card{'s' * (len(some) > 1)} {listed(some)}" if some else ""
+            names = [card for card in cards if card not in none]
+            told = f"the card{'s' * (len(names) > 1)} {listed(names)}" if names else ""
             alike.setdefault(", but ".join([*none, *filter(None, [told])]), []).append(host)
         for told, who in alike.items():
-            yield f"{_some(who)} {'finds' if len(who) == 1 else 'find'} {told}."
+            yield f"{some(who)} {'finds' if len(who) == 1 else 'find'} {told}."
         if off := [
             f"{name} ({why})" for (kind, name), values in self.said.items() if kind == "no gdr" for why in values
         ]:
-            yield f"GPU Direct RDMA is disabled for {_some(off)}."
+            yield f"GPU Direct RDMA is disabled for {some(off)}."
 
     def _orders(self) -> Iterable[str]:
         for channel, order in sorted(self.rings.items()):
@@ -190,7 +190,7 @@ class Log:
         for name, values in env.items():
             if len(values) == 1:
                 ((value, who),) = values.items()
-                alike.append(f"{name}={value}" + (f" (only {_some(who)} says so)" if 0 < len(who) < len(hosts) else ""))
+                alike.append(f"{name}={value}" + (f" (only {some(who)} says so)" if 0 < len(who) < len(hosts) else ""))
         if alike:
             yield f"The environment sets {listed(alike)}."
         for name, values in env.items():
@@ -200,14 +200,15 @@ class Log:
             (text, who) for (kind, text), values in self.said.items() if kind == "warning" for who in values.values()
         ]
         for text, who in warnings[:MOST]:
-            yield f"NCCL warns{f' on {_some(who)}' if who else ''}: {text}"
+            yield f"NCCL warns{f' on {some(who)}' if who else ''}: {text}"
         if len(warnings) > MOST:
             yield f"NCCL warns of {len(warnings) - MOST} more things."
         yield from self.doubts
-        yield f"{count(self.read, 'line')} read; {self.skipped:,} of other kinds skipped."
+        if self.read or self.skipped:
+            yield f"{count(self.read, 'line')} read; {self.skipped:,} of other kinds skipped."
 
 
-def _some(names: Sequence[str], most: int = 4) -> str:
+def some(names: Sequence[str], most: int = 4) -> str:
     """Names in a row, the rest counted."""
     return listed([*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names))
 
@@ -217,4 +218,4 @@ def _by_host(values: Mapping[str, tuple[str, ...]]) -> str:
     if len(values) == 1:
         return next(iter(values))
     apart = len(set(map(frozenset, values.values()))) > 1
-    return listed([f"{v} on {_some(who)}" if apart and who else v for v, who in values.items()]) + ", which differ"
+    return listed([f"{v} on {some(who)}" if apart and who else v for v, who in values.items()]) + ", which differ"
