@@ -102,6 +102,7 @@ def test_cards_and_gpu_direct_are_read_from_a_connection():
         ("3:node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
         ("node7: node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
         ("> [2025-01-01 10:00:00] node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
+        ("<the cluster>:12:34 [5] NCCL INFO Using network IB", None, "INFO"),
         ("10:00:00 node7:12:34 NCCL CALL ncclGroupEnd()", "node7", "CALL"),
         ("\x1b[36m(W pid=1, ip=10.0.0.2)\x1b[0m node7:12:34 [5] NCCL INFO Using network IB", "node7", "INFO"),
         ("\x1b[36mnode7:12:34 [5] NCCL INFO Using network IB\x1b[0m", "node7", "INFO"),
@@ -140,6 +141,42 @@ def printed(n: int, gpus: int) -> str:
         lines.append(f"{before}Ring 00 : {(r + 1) % n} -> {r} -> {(r - 1) % n}")
         lines.append(f"{before}Trees {' '.join(trees)}")
     return "\n".join(lines)
+
+
+def made(host: str, pid: int, at: str, rank: int, n: int, name: str) -> list[str]:
+    """What a process prints while it makes a communicator: until 2.16 without a name."""
+    before = f"{host}:{pid}:{pid} [0] NCCL INFO "
+    comm = (
+        f"{before}comm 0x{at}{pid} rank {rank} nranks {n} cudaDev 0 busId 10{' commId ' if name else ''}{name} - Init "
+    )
+    ring = [f"{before}Channel 00/02 : {' '.join(map(str, range(n)))}"] if rank == 0 else []
+    return [
+        *([f"{comm}START"] if name else []),
+        *ring,
+        f"{before}Trees [0] -1/-1/-1->{rank}->{rank - 1}",
+        f"{comm}COMPLETE",
+    ]
+
+
+@given(st.sampled_from([1, 2, 4]), st.booleans(), st.randoms())
+def test_lines_of_several_communicators_are_told_apart_in_whatever_order_the_processes_write(gpus, named, rng):
+    """The world, and beside it the GPUs of each of 3 hosts, and those that have the same place in their hosts."""
+    n = 3 * gpus
+    processes = []
+    for r in range(n):
+        host, place = divmod(r, gpus)
+        groups = [("a", r, n), (f"b{host}", place, gpus), (f"c{place}", host, 3)]
+        processes.append(
+            [line for name, *who in groups for line in made(f"h{host}", r, name, *who, f"0x{name}" if named else "")]
+        )
+    lines = []
+    while any(processes):
+        lines.append(rng.choice([p for p in processes if p]).pop(0))
+    log = nccl_log.read("\n".join(lines))
+    assert (log.ranks, log.nodes, log.rings, log.crossings(0)) == (n, 3, {0: tuple(range(n))}, 3)
+    assert log.trees == {0: {r: r - 1 for r in range(n)}}
+    assert sorted(other.ranks for other in log.others) == sorted([gpus] * 3 + [3] * gpus)
+    assert bool(log.doubts) == (not named and gpus > 1)
 
 
 @pytest.mark.parametrize(("n", "gpus"), [(2, 1), (8, 4), (12, 4), (5, 1), (16, 8)])

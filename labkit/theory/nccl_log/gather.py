@@ -179,7 +179,7 @@ def _grouped(members: Sequence[Member]) -> dict[int, Group]:
     groups: dict[int, Group] = {}
     for (name, size, _), those in alike.items():
         hosts = {(m.comm.rank, m.told.host) for m in those if m.comm.rank >= 0}
-        sure = len(hosts) == len({rank for rank, _ in hosts})  # every rank stays on its host
+        sure = size == 1 or len(hosts) == len({rank for rank, _ in hosts})  # every rank stays on its host
         unique = bool(name) and not those[0].comm.parent
         several: dict[int, Group] = {}
         seen: Counter[int] = Counter()

@@ -36,13 +36,13 @@ OPS = {
 }
 
 PREFIX = re.compile(
-    r"(?:(\w[\w.-]*):(\d+):(\d+) )?(?:\[-?\d+\] )?(?:[\d.]+ )?(?:[^\s:]+:\d+ )?NCCL (INFO|WARN|CALL|TRACE) +(.*)"
+    r"(?:(\w[\w.-]*)?:(\d+):(\d+) )?(?:\[-?\d+\] )?(?:[\d.]+ )?(?:[^\s:]+:\d+ )?NCCL (INFO|WARN|CALL|TRACE) +(.*)"
 )
 COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 TAIL = re.compile(r" comm (0x\w+) nRanks (\d{1,6})(?: busId \w+)?$")  # which RCCL adds to many lines
 COMM = re.compile(r"(?:\[Rank \d+\] )?(?:\w+ )?comm (\w+) rank (\d{1,6}) n[rR]anks (\d{1,6}) (.*)")
 FIELD = re.compile(r"(\w+) (-?\w+)")
-VERSION = re.compile(r"([NR]CCL) version(?: *:)? *(\d+\.\d+\.\d+)\S*(?: HEAD:\S*)?")
+VERSION = re.compile(r"([NR]CCL) version(?: *:)? *(\d+\.\d+\.\d+)\S*(?: \w+:\S*)?")
 NETWORK = re.compile(r"Using network (.+)")
 CARD = re.compile(r"\[(\d+)\](\S+?):(?:\d+/(\S+)|\S*<\d+>)")  # InfiniBand has a port and a kind, a socket an address
 RING = re.compile(r"Channel (\d+)(?:/(\d+))? :((?: +\d+)+)(?: *\.\.\.)?\s*")
