@@ -4,8 +4,8 @@
 >>> nccl_log.find("h200-shared").sentences[3]
 'Between nodes: Socket, card 0, lo, without GPU Direct RDMA.'
 
-`read(text)` reads your own, `labkit.draw(log)` draws its rings. Pieces of recorded logs lie in `bundled/`, with
-their sources.
+`read(text)` reads your own, `labkit.draw(log)` draws its rings. A log tells of its largest communicator; `log.others`
+are the others. Pieces of recorded logs lie in `bundled/`, with their sources.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def read(text: str) -> Log:
 
     Lines of other kinds are skipped and counted, never guessed at. Raises `LabError` where no line is NCCL's.
     """
-    lines = [(told, _said(told)) for told in map(line, text.splitlines()) if told]
+    lines = [(told, events(told.message, told.level)) for told in map(line, text.splitlines()) if told]
     if all(VERSION.fullmatch(told.message) for told, _ in lines):
         if what := next((what for pattern, what in ELSEWHERE if pattern.search(text)), ""):
             raise LabError(f"This is no log of NCCL's but {what}.")
@@ -117,10 +117,6 @@ def read(text: str) -> Log:
         read=sum(bool(found) for _, found in lines),
         skipped=sum(not found for _, found in lines),
     )
-
-
-def _said(told: Line) -> list[Event]:
-    return [Said("warning", told.message, told.message)] if told.level == "WARN" else events(told.message)
 
 
 def _ranks(event: Event) -> tuple[int, int]:
@@ -199,18 +195,19 @@ def _whose(i: int, told: Line, event: Event, processes: Processes, groups: Mappi
     """The communicator of a line that names none; None where it may be of several."""
     if not processes:
         return groups[-1]
-    process = processes.get((told.host, told.pid), [])
+    by, most = _ranks(event)
+    process = [m for m in processes.get((told.host, told.pid), []) if most < m.comm.ranks]
     thread = [m for m in process if m.told.thread == told.thread]
     making = [m for m in thread if m.first <= i <= m.last] or [m for m in thread if m.first > i and not m.begun][:1]
     if not making and not isinstance(event, Link):
         making = [m for m in thread if m.first < i] or thread[:1]
     if making:
         return groups[id(making[-1])]
-    by, most = _ranks(event)
-    known = [m for m in process if m.first < i] or process or [m for each in processes.values() for m in each]
-    fits = [m for m in known if most < m.comm.ranks]
-    own = [m for m in fits if m.comm.rank == by] if process else []
-    found = {id(groups[id(m)]): groups[id(m)] for m in own or fits}
+    known = [m for m in process if m.first < i] or process
+    if not known:
+        known = [m for each in processes.values() for m in each if most < m.comm.ranks]
+    own = [m for m in known if process and m.comm.rank == by]
+    found = {id(groups[id(m)]): groups[id(m)] for m in own or known}
     return next(iter(found.values())) if len(found) == 1 else None
 
 
@@ -272,11 +269,13 @@ def _home(group: Group, hosts: Mapping[int, str], nodes: int) -> tuple[dict[int,
     names = list(dict.fromkeys(hosts[r] for r in sorted(hosts)))
     told = {r: names.index(host) for r, host in hosts.items()}
     local = max((m.comm.local_ranks for m in group.members), default=0)
-    if not nodes or local * nodes != group.ranks or (len(told) == group.ranks and len(names) == nodes):
-        return told, False
-    row = {r: r // local for r in range(group.ranks)}
-    if nodes == 1 or local == 1:
+    row = {r: r // local for r in range(group.ranks)} if local and local * nodes == group.ranks else {}
+    if row and 1 in (nodes, local):
         return row, False
-    pairs = {(host, row[r]) for r, host in hosts.items()}
-    placed = all(m.comm.local_rank in (-1, m.comm.rank % local) for m in group.members)
-    return (row, True) if placed and len(pairs) == len(names) == len({node for _, node in pairs}) else (told, False)
+    if not nodes or (len(names) == nodes and len(told) == group.ranks):
+        return told, False
+    pairs = {(host, row.get(r)) for r, host in hosts.items()}
+    placed = all(m.comm.local_rank in (-1, m.comm.rank % local) for m in group.members) if row else False
+    if placed and len(pairs) == len(names) == len({node for _, node in pairs}):
+        return row, True
+    return {} if len(told) == group.ranks else told, False

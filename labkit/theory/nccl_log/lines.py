@@ -203,12 +203,14 @@ def line(text: str) -> Line | None:
     )
 
 
-def events(message: str) -> list[Event]:
+def events(message: str, level: str = "INFO") -> list[Event]:
     """What a message says; nothing where it is of a kind that is not read.
 
     >>> events("AllReduce: 4194304 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}")
     [Call(op='all-reduce', nbytes=4194304, algorithm='tree', protocol='LL', first=0, last=1, expected=None)]
     """
+    if level == "WARN":
+        return [Said("warning", message, message)]
     if " NCCL INFO " in message:
         return []  # two lines that were written into one another
     if message.startswith("Trees "):

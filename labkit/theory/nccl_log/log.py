@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -113,8 +112,7 @@ class Log:
             kinds = sorted({a.what.split("/")[0] for a in over})
             cards = sorted({a.card for a in over if a.card is not None}, key=int)
             gdr = {a.direct for a in over}
-            direct = "with GPU Direct RDMA" if gdr == {True} else "without GPU Direct RDMA" if gdr == {False} else ""
-            direct = direct or "with GPU Direct RDMA on some connections only"
+            direct = f"with{'' if True in gdr else 'out'} GPU Direct RDMA{' on some connections only' * (len(gdr) > 1)}"
             named = [f"{c}, {self.cards[c]}" if c in self.cards else c for c in cards]
             card = f"{'card' if len(cards) == 1 else 'cards'} {listed(named)}, " if cards else ""
             where = "Over the network, inside the one node" if self.nodes == 1 else "Between nodes"
@@ -122,9 +120,7 @@ class Log:
         networks = self.said.get(("network", ""), {})
         if networks and (len(networks) > 1 or not over):
             yield f"Between nodes NCCL would use {_by_host(networks)}."
-        inside = Counter(
-            re.sub(r"/\d+\[\w+\]", "", f"{a.how}/{a.what}").rstrip("/") for a in self.links if a.how != "NET"
-        )
+        inside = {re.sub(r"/\d+\[\w+\]", "", f"{a.how}/{a.what}").rstrip("/") for a in self.links if a.how != "NET"}
         if inside:
             yield f"Inside a node: {listed(sorted(inside))}."
 
@@ -144,9 +140,8 @@ class Log:
             alike.setdefault(", but ".join([*none, *filter(None, [told])]), []).append(host)
         for told, who in alike.items():
             yield f"{some(who)} {'finds' if len(who) == 1 else 'find'} {told}."
-        if off := [
-            f"{name} ({why})" for (kind, name), values in self.said.items() if kind == "no gdr" for why in values
-        ]:
+        off = [f"{name} ({why})" for (kind, name), whys in self.said.items() if kind == "no gdr" for why in whys]
+        if off:
             yield f"GPU Direct RDMA is disabled for {some(off)}."
 
     def _orders(self) -> Iterable[str]:
@@ -159,9 +154,9 @@ class Log:
             elif len(order) < self.ranks:
                 yield f"Ring of channel {channel}, its first {len(order)} ranks: {' '.join(map(str, order))} …"
             else:
-                row = " ".join(map(str, order))
-                yield f"Ring of channel {channel}: {row}; whether these are all ranks the log does not say."
-        if self.in_a_row and self.nodes > 1 and any(self.crossings(c) is not None for c in self.rings):
+                row = f"Ring of channel {channel}: {' '.join(map(str, order))}"
+                yield f"{row}; whether these are all ranks the log does not say."
+        if self.in_a_row and any(self.crossings(c) is not None for c in self.rings):
             yield "Which ranks a node has the log does not say: each node's are taken to follow one another."
         for channel, parents in sorted(self.trees.items()):
             if self.ranks and len(parents) == self.ranks:
@@ -196,9 +191,7 @@ class Log:
         for name, values in env.items():
             if len(values) > 1:
                 yield f"It sets {name} to {_by_host(values)}."
-        warnings = [
-            (text, who) for (kind, text), values in self.said.items() if kind == "warning" for who in values.values()
-        ]
+        warnings = [each for (kind, _), values in self.said.items() if kind == "warning" for each in values.items()]
         for text, who in warnings[:MOST]:
             yield f"NCCL warns{f' on {some(who)}' if who else ''}: {text}"
         if len(warnings) > MOST:
