@@ -232,7 +232,7 @@ def _log(group: Group) -> Log:
     nodes = max((m.comm.nodes for m in group.members), default=0)
     if not nodes and 0 < group.ranks == len(hosts):
         nodes = len(set(hosts.values()))
-    home, in_a_row = _home(group, hosts, nodes)
+    home, assumed = _home(group, hosts, nodes)
     members = [m.told.host for m in group.members if m.told.host]
     doubts = [f"Lines contradict one another on {some(list(apart))}, which is left out."] if apart else []
     if group.mixed > 1:
@@ -243,7 +243,7 @@ def _log(group: Group) -> Log:
         nodes=nodes,
         hosts=tuple(dict.fromkeys([*(hosts[r] for r in sorted(hosts)), *members])),
         home=home,
-        in_a_row=in_a_row,
+        assumed=assumed,
         rings=rings,
         closed=frozenset(closed),
         trees=told["tree"],
@@ -265,7 +265,7 @@ def _around(after: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _home(group: Group, hosts: Mapping[int, str], nodes: int) -> tuple[dict[int, int], bool]:
-    """The node of each rank, and whether that holds only if each node's ranks follow one another."""
+    """The node of each rank, and whether that is so only if each node's ranks are consecutive."""
     names = list(dict.fromkeys(hosts[r] for r in sorted(hosts)))
     told = {r: names.index(host) for r, host in hosts.items()}
     local = max((m.comm.local_ranks for m in group.members), default=0)

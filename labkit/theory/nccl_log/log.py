@@ -19,8 +19,8 @@ class Log:
     Args:
         ranks, nodes: 0 where the log does not say.
         hosts: the hosts that wrote lines of it.
-        home: the node of each rank, as far as it is known. in_a_row: whether it is known only if each node's ranks
-            follow one another.
+        home: the node of each rank, as far as it is known. assumed: whether that is so only if each node's ranks are
+            consecutive, which the log does not say.
         rings: channel → ranks in order; `whole(channel)` says whether all of them are there. closed: the channels
             whose ring the log leads back to its first rank.
         trees: channel → each rank's parent, -1 at the root.
@@ -35,7 +35,7 @@ class Log:
     nodes: int
     hosts: tuple[str, ...]
     home: Mapping[int, int]
-    in_a_row: bool
+    assumed: bool
     rings: Mapping[int, tuple[int, ...]]
     closed: frozenset[int]
     trees: Mapping[int, Mapping[int, int]]
@@ -156,8 +156,8 @@ class Log:
             else:
                 row = f"Ring of channel {channel}: {' '.join(map(str, order))}"
                 yield f"{row}; whether these are all ranks the log does not say."
-        if self.in_a_row and any(self.crossings(c) is not None for c in self.rings):
-            yield "Which ranks a node has the log does not say: each node's are taken to follow one another."
+        if self.assumed and any(self.crossings(c) is not None for c in self.rings):
+            yield "The log does not say which ranks each node has; they are assumed to be consecutive."
         for channel, parents in sorted(self.trees.items()):
             if self.ranks and len(parents) == self.ranks:
                 told = ", ".join(f"{r} below {p}" for r, p in sorted(parents.items()) if p >= 0)
@@ -211,4 +211,4 @@ def _by_host(values: Mapping[str, tuple[str, ...]]) -> str:
     if len(values) == 1:
         return next(iter(values))
     apart = len(set(map(frozenset, values.values()))) > 1
-    return listed([f"{v} on {some(who)}" if apart and who else v for v, who in values.items()]) + ", which differ"
+    return some([f"{v} on {some(who)}" if apart and who else v for v, who in values.items()]) + ", which differ"
