@@ -66,6 +66,11 @@ def harness(fn, x):
 
     def watched(move):
         def moved(source, target, *args, **kwargs):
+            if os.path.realpath(source) != os.path.join(os.path.realpath(folder), os.path.basename(source)):
+                faults.append(
+                    "it writes the new checkpoint in another folder: from another disk, os.replace refuses it, and "
+                    "shutil.move copies it byte by byte over the old one. Write it beside the old one"
+                )
             if not is_old(path):
                 faults.append("the old checkpoint is gone before the new one has its name: a crash would leave none")
             if not synced:

@@ -91,19 +91,18 @@ def trained(weights: Sequence[Any], inputs: Any, targets: Any) -> tuple[list[flo
     return [float((part**2).mean()) for part in off], gradients[::-1]
 
 
-def _passed(xs: Sequence[Any]) -> list[Any]:
+def _passed(xs: Sequence[Any], turned: bool = False) -> list[Any]:
     _, inputs, targets = xs[0]
-    losses, gradients = trained([x[0] for x in xs], inputs, targets)
+    way = -1 if turned else 1
+    losses, gradients = trained([x[0] for x in xs[::way]], inputs, targets)
     parts = [loss / len(inputs) for loss in losses]
-    return [
-        {"parts of the loss": parts if r == len(xs) - 1 else ANY, "gradient": gradient}
-        for r, gradient in enumerate(gradients)
-    ]
+    last = len(xs) - 1
+    stages = [{"parts of the loss": parts if s == last else ANY, "gradient": g} for s, g in enumerate(gradients)]
+    return stages[::way]
 
 
-def _gradients(xs: Sequence[Any]) -> list[Any]:
-    _, inputs, targets = xs[0]
-    return trained([x[0] for x in xs], inputs, targets)[1]
+def _gradients(xs: Sequence[Any], turned: bool = False) -> list[Any]:
+    return [stage["gradient"] for stage in _passed(xs, turned)]
 
 
 def batches(n: int, seed: int, parts: int, rows: int = 1, wide: int = 2, dtype: str = "float32") -> list[Any]:
@@ -118,6 +117,7 @@ def _micro_batches(n: int) -> list[Case]:
         Case(batches(n, 2, n + 1), f"{n + 1} micro-batches of one row"),
         Case(batches(n, 3, 1, 3), "one micro-batch of three rows"),
         Case(batches(n, 4, 5, 2, 3, "float64"), "five micro-batches of two rows, float64"),
+        Case(batches(n, 5, 2), "the first stage on the last rank", {"turned": True}),
     ]
 
 
@@ -164,6 +164,40 @@ def backward(stage, x, y, send, tag=1):
         send(x.grad, stage.before, tag=tag)
 """
 
+# Stages in the order of the ranks or in the opposite one, and a message that goes or comes past `stage`, by its number.
+PLACED = """
+def placed(weight, turned):
+    stage = Small(weight, world_size - 1 - rank if turned else rank)
+    if turned:
+        stage.before, stage.after = (None if r is None else world_size - 1 - r for r in (stage.before, stage.after))
+    return stage
+
+
+def right_peer(does, peer, name, meant):
+    assert peer == meant, (
+        f"rank {rank} {does} rank {peer}, and `stage.{name}` is {meant}. The stages need not lie in the order of the "
+        "ranks: take the neighbours from `stage`"
+    )
+
+
+class neighbours_of:  # around the function's calls: a receive from a rank that is no neighbour is refused
+    def __init__(self, stage, name):
+        self.stage, self.name = stage, name
+
+    def __enter__(self):
+        self.real = real = dist.recv
+
+        def recv(tensor, src=None, *args, **kwargs):
+            if src is not None:
+                right_peer("receives from", src, self.name, getattr(self.stage, self.name))
+            return real(tensor, src, *args, **kwargs)
+
+        dist.recv = recv
+
+    def __exit__(self, *_):
+        dist.recv = self.real
+"""
+
 FORWARD = Exercise(
     name="stage_forward",
     lesson="13",
@@ -186,11 +220,18 @@ FORWARD = Exercise(
     tolerance=1e-5,
     counts_memory=False,
     harness=SMALL
+    + PLACED
     + """
-def harness(stage_forward, weight, inputs, targets):
-    stage, kept = Small(weight), []
+def harness(stage_forward, weight, inputs, targets, turned=False):
+    stage, kept = placed(weight, turned), []
+
+    def send(tensor, dst, *args, **kwargs):
+        right_peer("sends to", dst, "after", stage.after)
+        dist.send(tensor, dst, *args, **kwargs)
+
     for m, batch in enumerate(zip(inputs, targets)):
-        x, y = stage_forward(stage, batch, len(inputs), dist.send)
+        with neighbours_of(stage, "before"):
+            x, y = stage_forward(stage, batch, len(inputs), send)
         assert y.requires_grad, f"What is returned for micro-batch {m} has no graph: nothing can go back through it."
         assert stage.before is None or x.requires_grad, (
             f"What came in with micro-batch {m} requires no gradient, so there will be none to send back."
@@ -253,17 +294,20 @@ BACKWARD = Exercise(
     tolerance=1e-5,
     counts_memory=False,
     harness=SMALL
+    + PLACED
     + """
-def harness(stage_backward, weight, inputs, targets):
-    stage = Small(weight)
+def harness(stage_backward, weight, inputs, targets, turned=False):
+    stage = placed(weight, turned)
     kept = [forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
 
     def send(tensor, dst, tag=0):
+        right_peer("sends to", dst, "before", stage.before)
         assert tag == 1, f"A gradient goes back from rank {rank} without tag=1."
         dist.send(tensor, dst, tag=tag)
 
     for x, y in kept:
-        stage_backward(stage, x, y, send)
+        with neighbours_of(stage, "after"):
+            stage_backward(stage, x, y, send)
     assert stage.weight.grad is not None, "The weight of this stage has no gradient."
     return stage.weight.grad
 """,

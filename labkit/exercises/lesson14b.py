@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.lesson09 import ARRIVING
 from labkit.grading.exercise import Case, Exercise
 from labkit.grading.inputs import counting
 from labkit.grading.promises import Calls, SameGroups
@@ -74,7 +75,9 @@ def step_or_skip(gradient):
         "All-reduce a count of bad numbers first. Then all ranks take the same branch.",
     ),
     after=(
-        "FSDP's gradient scaler does the same: one flag is all-reduced, and all ranks skip the step or none. Where an "
+        "FSDP's gradient scaler does the same: one flag is all-reduced, and all ranks skip the step or none. One call "
+        "does it, too: a sum with a `nan` or an infinity in it is not finite on any rank, so all can look at the sum. "
+        "It then also skips a step in which finite numbers add up to more than the dtype holds. Where an "
         "error cannot be mended, let all ranks raise: the others' time-out hides whose error it was."
     ),
 )
@@ -274,6 +277,17 @@ TOO_EARLY = Exercise(
     ],
     keeps_input=True,
     promises=(Calls(1),),
+    harness=ARRIVING
+    + """
+def harness(mean_in_background, x):
+    with arriving() as works:
+        mean = mean_in_background(x)
+    assert all(work.there for work in works), (
+        "it returns, and nobody has waited for its all-reduce: call work.wait(). However long it sleeps, a late rank "
+        "may be later"
+    )
+    return mean
+""",
     specimen='''
 def mean_in_background(x):
     """Return the mean over all ranks."""

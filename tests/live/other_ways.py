@@ -40,6 +40,97 @@ def hello_sum(x):
 """,
     ),
     (
+        "accumulate",
+        """
+def accumulate(ddp, batches, loss_of):
+    for batch in batches:
+        with ddp.no_sync():
+            (loss_of(ddp, batch) / len(batches)).backward()
+    for p in ddp.parameters():
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+""",
+    ),
+    (
+        "overlapped",
+        """
+def overlapped(buckets):
+    owner = {p: i for i, bucket in enumerate(buckets) for p in bucket}
+    missing, turn, futures = [len(bucket) for bucket in buckets], [0], []
+
+    def ready(p):
+        missing[owner[p]] -= 1
+        while turn[0] < len(buckets) and missing[turn[0]] == 0:
+            flat = torch.cat([q.grad.flatten() for q in buckets[turn[0]]]) / world_size
+            futures.append(dist.all_reduce(flat, async_op=True).get_future())
+            turn[0] += 1
+
+    def finish():
+        for bucket, future in zip(buckets, futures):
+            for p, part in zip(bucket, future.wait()[0].split([p.numel() for p in bucket])):
+                p.grad = part.view_as(p)
+        missing[:], turn[0] = [len(bucket) for bucket in buckets], 0
+        futures.clear()
+
+    for p in owner:
+        p.register_post_accumulate_grad_hook(ready)
+    return finish
+""",
+    ),
+    (
+        "save_whole",
+        """
+def save_whole(state, path):
+    if rank == 0:
+        import os, pathlib
+
+        file = pathlib.Path(path)
+        new = file.with_suffix(".new")
+        torch.save(state, new)
+        handle = os.open(new, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+        new.rename(file)
+    dist.barrier()
+""",
+    ),
+    (
+        "mean_in_background",
+        """
+def mean_in_background(x):
+    mean = x / world_size
+    work = dist.all_reduce(mean, async_op=True)
+    while not work.is_completed():
+        pass
+    work.wait()
+    return mean
+""",
+    ),
+    (
+        "step_or_skip",
+        """
+def step_or_skip(gradient):  # what is not finite on one rank is not finite in the sum
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total if total.isfinite().all() else torch.zeros_like(total)
+""",
+    ),
+    (
+        "stage_forward",
+        """
+def stage_forward(stage, batch, parts, send):
+    x, targets = batch
+    if stage.before is not None:
+        x = stage.room(len(targets))
+        dist.irecv(x, stage.before).wait()
+        x = x.requires_grad_()
+    y = stage(x)
+    if stage.after is None:
+        return x, stage.loss(y, targets).div(parts)
+    send(y.detach(), dst=stage.after)
+    return x, y
+""",
+    ),
+    (
         "average_gradients",
         """
 def average_gradients(model):

@@ -48,6 +48,8 @@ wrong | lets all buckets leave in finish | 1 bucket was full before the last gra
 wrong | does not begin anew for the next pass | 1 bucket was full before the last gradient came in pass 2
     -         there.clear()
     -         left.clear()
+wrong | sleeps and does not wait | nobody has waited for the all-reduce of bucket 0
+    work.wait() → __import__("time").sleep(0.1)
 raises | takes the first gradient for the whole bucket | Ranks 0, 1: AttributeError
     there.issuperset(buckets[len(left)]) → there.intersection(buckets[len(left)])
 """
@@ -67,6 +69,19 @@ wrong | adds the micro-batches up and does not divide | two micro-batches of one
     -     (loss_of(ddp, batches[-1]) / len(batches)).backward()
     +             loss_of(ddp, batch).backward()
     +     loss_of(ddp, batches[-1]).backward()
+raises | goes back once, from the sum of all losses | micro-batch 1 goes forward before micro-batch 0 has gone back
+    def accumulate(ddp, batches, loss_of):
+        (sum(loss_of(ddp, batch) for batch in batches) / len(batches)).backward()
+raises | makes one batch of all micro-batches | `loss_of` gets 2 rows at once
+    def accumulate(ddp, batches, loss_of):
+        loss_of(ddp, torch.cat(batches)).backward()
+wrong | puts no_sync round the backward pass alone | it communicates 2 times for 2 micro-batches
+    def accumulate(ddp, batches, loss_of):
+        for batch in batches[:-1]:
+            loss = loss_of(ddp, batch) / len(batches)
+            with ddp.no_sync():
+                loss.backward()
+        (loss_of(ddp, batches[-1]) / len(batches)).backward()
 deadlock | exchanges on rank 0 only | Rank 1 finished the function without it
     def accumulate(ddp, batches, loss_of):
         with ddp.no_sync():
@@ -91,6 +106,16 @@ wrong | calls fsync before it writes | before all bytes of the file
                   torch.save(state, file)
     -             file.flush()
     -             os.fsync(file.fileno())
+wrong | writes in /tmp and moves what it has written | it writes the new checkpoint in another folder
+    def save_whole(state, path):
+        import shutil
+        if rank == 0:
+            with open("/tmp/model.pt.new", "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.move("/tmp/model.pt.new", path)
+        dist.barrier()
 wrong | lets every rank save | rank 1 saves, and rank 0 alone should
     def save_whole(state, path):
         with open(f"{path}.{rank}", "wb") as file:

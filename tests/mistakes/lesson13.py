@@ -21,11 +21,33 @@ wrong | does not ask for the gradient of what it received | requires no gradient
 wrong | cuts the graph off, and not the message | What is returned for micro-batch 0 has no graph
     send(y.detach(), stage.after) → y = y.detach(); send(y, stage.after)
 deadlock | keeps what it should send | Rank 1 waits for rank 0 to send | send(y.detach(), stage.after) → pass
-deadlock | receives from the stage that comes after | Rank 0 waits for rank 1 to receive
+raises | receives from the stage that comes after | rank 1 receives from rank 2, and `stage.before` is 0
     src=stage.before) → src=(rank + 1) % world_size)
+raises | takes the ranks before and after its own for its neighbours | rank 0 sends to rank 1, and `stage.after` is None
+    def stage_forward(stage, batch, parts, send):
+        x, targets = batch
+        if rank > 0:
+            x = stage.room(len(targets))
+            dist.recv(x, src=rank - 1)
+            x.requires_grad_()
+        y = stage(x)
+        if rank < world_size - 1:
+            send(y.detach(), rank + 1)
+        else:
+            y = stage.loss(y, targets) / parts
+        return x, y
 """
 
 stage_backward = """
+raises | takes the ranks before and after its own for its neighbours | receives from rank 1, and `stage.after` is None
+    def stage_backward(stage, x, y, send):
+        dy = None
+        if rank < world_size - 1:
+            dy = torch.empty_like(y)
+            dist.recv(dy, src=rank + 1, tag=1)
+        y.backward(dy)
+        if rank > 0:
+            send(x.grad, rank - 1, tag=1)
 deadlock | keeps the gradient to itself | Rank 0 waits for rank 1 to send | send(x.grad, stage.before, tag=1) → pass
 wrong | clears the gradients before each micro-batch | on rank 0 element 0 is -0.0916
     y.backward(dy) → stage.zero_grad(); y.backward(dy)
