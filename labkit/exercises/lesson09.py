@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.inputs import counting
 
@@ -56,8 +57,12 @@ def _copies(n: int) -> list[Case]:
 
 # A model of these parameters and buffers, whose gradients are known; what it holds after `data_parallel`, and the
 # gradients after each backward pass.
-AS_A_MODEL = """
+AS_A_MODEL = (
+    NAMING
+    + """
 def harness(fn, params, buffers, grads, steps=1, frozen=False):
+    everyone = everyones((params, buffers, grads))
+    sums = [[sum(same) for same in zip(*theirs)] for theirs in zip(*everyone)]
     model = torch.nn.Module()
     model.params = torch.nn.ParameterList([torch.nn.Parameter(p) for p in params])
     if frozen:
@@ -71,8 +76,27 @@ def harness(fn, params, buffers, grads, steps=1, frozen=False):
         sum((k * p * grad).sum() for p, grad in zip(model.params, grads)).backward()
         out["gradients"] += [p.grad for p in model.params if p.requires_grad]
         model.zero_grad()
+    beside = ": broadcast `model.buffers()`, too, of which a `state_dict` need not have all"
+    for i, name in enumerate(("parameters", "buffers")):
+        slips = {
+            f"leaves this rank's own {name} as they are{beside if i else ''}": everyone[rank][i],
+            f"adds up all ranks' {name}": sums[i],
+            f"averages all ranks' {name}": [total / world_size for total in sums[i]],
+        }
+        name_it(out[name], everyone[0][i], slips, name)
+
+    def each(gradients):
+        return [k * g for k in range(1, steps + 1) for g in gradients]
+
+    slips = {
+        "leaves this rank's own gradient in `p.grad`": each(everyone[rank][2]),
+        "adds up and does not divide by the number of ranks": each(sums[2]),
+        "divides, and does not add up": each([g / world_size for g in everyone[rank][2]]),
+    }
+    name_it(out["gradients"], each([total / world_size for total in sums[2]]), slips, "gradients")
     return out
 """
+)
 
 
 DATA_PARALLEL = Exercise(

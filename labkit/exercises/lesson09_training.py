@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson09 import numbers
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
@@ -185,15 +186,41 @@ def _shares(n: int) -> list[Case]:
 
 
 # A rank without rows has run no backward pass: its gradients are None.
-NONE_FOR_NOTHING = """
+NONE_FOR_NOTHING = (
+    NAMING
+    + """
 def harness(fn, grads, rows):
+    from labkit.rank import recorder
+
+    everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
+    total = sum(many for _, many in everyone)
+
+    def added(weighed, divisor):
+        return [sum(g[i] * (many if weighed else 1) for g, many in everyone) / divisor for i in range(len(grads))]
+
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
     if rows:
         for p, grad in zip(model, grads):
             p.grad = grad.clone()
     fn(model, rows)
-    return [p.grad for p in model]
+    out = [p.grad for p in model]
+    assert rows or recorder.records()["ops"], (
+        f"rank {rank} has no rows, and stays away from the call: the others wait for it there. Bring zeros"
+    )
+    assert rows or not any(grad is None for grad in out), (
+        f"rank {rank} has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
+    )
+    slips = {
+        "averages over the ranks, however many rows each has": added(False, world_size),
+        "averages over the ranks that have rows, however many": added(False, len(everyone)),
+        "divides by the number of ranks, and not by the number of all rows": added(True, world_size),
+        "adds up, and does not divide by the number of all rows": added(True, 1),
+        "divides by the number of all rows, and does not weigh each gradient with its own": added(False, total),
+    }
+    name_it(out, added(True, total), slips)
+    return out
 """
+)
 
 BY_ROWS = Exercise(
     name="average_by_rows",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson10_async import SERVED, scripted
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise
 
 # -- bounded staleness -------------------------------------------------------------------------------------------------
@@ -159,28 +160,37 @@ def bounded_sgd(weights, gradient, updates, lr, bound, note):
 # -- backup workers ----------------------------------------------------------------------------------------------------
 
 
-def _backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: float) -> list[Any]:
-    """What rank 0 is left with, and whose gradients counted; what each worker computed its gradients with."""
+def backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: float, slip: str = "") -> list[Any]:
+    """What rank 0 is left with, and whose gradients counted; what each worker computed its gradients with.
+
+    A `slip` is one of the mistakes that BACKUP's harness knows.
+    """
     weights, step, pushes, counted = np.zeros_like(xs[0]), 0, [], []
+    divisor = {"adds up": 1, "all workers": len(xs) - 1}.get(slip, need)
+    total = told = weights
     pulled, at, held = [[weights] for _ in xs], [0] * len(xs), []
     for worker in turns:
         if step == steps:
             break
-        if at[worker] < step:  # too late
-            pulled[worker].append(weights)
+        if at[worker] < step and slip != "counts late ones":
+            if slip == "notes late ones":
+                counted.append(worker)
+            pulled[worker].append(told)
             at[worker] = step
             continue
         pushes.append(pulled[worker][-1] - xs[worker])
         held.append(worker)
         counted.append(worker)
         if len(pushes) == need:
-            weights, step, pushes = weights - lr * sum(pushes) / need, step + 1, []
+            total = sum(pushes) + (total if slip == "never begins anew" else 0)
+            before, weights, step, pushes = weights, weights - lr * total / divisor, step + 1, []
+            told = before if slip == "tells the old weights" else weights
             for free in held:
                 at[free] = step
                 if step < steps:
-                    pulled[free].append(weights)
+                    pulled[free].append(told)
             held = []
-    return [[weights, counted], *pulled[1:]]
+    return [[weights, [] if slip == "notes nobody" else counted], *pulled[1:]]
 
 
 def _with_backups(n: int, steps: int, need: int, last: int = 0) -> list[int]:
@@ -233,9 +243,33 @@ BACKUP = Exercise(
     ),
     minutes=25,
     difficulty=3,
-    means=_backup,
+    means=backup,
     inputs=_backups,
-    harness=SERVED,
+    harness=SERVED
+    + NAMING
+    + """
+served = harness
+SLIPS = {
+    "counts late ones": "counts gradients of a step that is over",
+    "notes late ones": "notes workers whose gradients it throws away",
+    "notes nobody": "does not call `note`",
+    "adds up": "moves the weights by the sum, and not by the mean",
+    "all workers": "divides by the number of workers, where only `need` gradients count",
+    "never begins anew": "takes the gradients of earlier steps along: begin each step with a new total",
+    "tells the old weights": "answers with the weights from before the step",
+}
+
+
+def harness(fn, x, turns, **options):
+    from labkit.exercises.lesson10_servers import backup
+
+    goals = [goal.cpu().numpy() for goal in everyones(x)]
+    out = served(fn, x, turns, **options)
+    if rank == 0:
+        gives = {why: backup(goals, turns, slip=slip, **options)[0] for slip, why in SLIPS.items()}
+        name_it(out, backup(goals, turns, **options)[0], gives)
+    return out
+""",
     tolerance=1e-9,
     forbids=("collectives",),
     solution='''

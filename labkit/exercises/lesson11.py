@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
@@ -79,7 +80,9 @@ def _targets(n: int) -> list[Case]:
 
 
 # An Adam of our own, as torch's does it: the first of torch.optim imports torch's compiler, for seconds.
-TRAINING = """
+TRAINING = (
+    NAMING
+    + """
 class Adam:
     def __init__(self, params, lr):
         self.param_groups, self.state, self.gradients = [{"params": list(params), "lr": lr}], {}, []
@@ -101,6 +104,7 @@ class Adam:
 
 
 def harness(zero1_step, *targets):
+    goal = sum(torch.cat([t.flatten() for t in theirs]) for theirs in everyones(targets)) / world_size
     first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
     weights = torch.nn.functional.pad(first, (0, -len(first) % world_size))
     params = [torch.nn.Parameter(torch.empty_like(t)) for t in targets]
@@ -110,12 +114,31 @@ def harness(zero1_step, *targets):
     for step in range(3):
         loss = sum(((p - t) ** 2).sum() for p, t in zip(params, targets)) / 2
         loss.backward()
+        before = weights.clone()
+        mean = torch.nn.functional.pad(before[: len(goal)] - goal, (0, len(before) - len(goal))).chunk(world_size)
+        own = torch.nn.functional.pad(torch.cat([p.grad.flatten() for p in params]), (0, len(before) - len(goal)))
+        own = own.chunk(world_size)[rank].clone()
         zero1_step(params, weights, shard, optimizer)
         seen = optimizer.gradients
         assert len(seen) == step + 1, f"`optimizer.step()` has run {len(seen)} times by the end of step {step + 1}."
         assert seen[-1] is not None, "`shard.grad` is None when the optimizer steps, so it leaves the shard as it is."
+        name_it(seen[-1], mean[rank], {"takes this rank's own gradient for the mean": own}, "shard.grad")
+        stale = [
+            r
+            for r, (now, then) in enumerate(zip(weights.chunk(world_size), before.chunk(world_size)))
+            if torch.equal(now, then) and mean[r].any()
+        ]
+        assert not stale, (
+            f"After step {step + 1}, the part of rank {stale[0]} in `weights` is what it was before. Gather all parts "
+            "after `optimizer.step()`."
+        )
+        assert all(p.grad is None or not p.grad.any() for p in params), (
+            f"After step {step + 1} there still is a gradient in `p.grad`, and the next backward() adds to it: "
+            "`optimizer.zero_grad()` clears that of `shard` alone."
+        )
     return {"gradient of the shard": seen[-1], "shard": shard.detach(), "params": [p.detach() for p in params]}
 """
+)
 
 ZERO1 = Exercise(
     name="zero1_step",

@@ -217,6 +217,10 @@ PRICE_SLIPS = {
     "counts a single pass where there are two": ("3 if stage == 3 else 2", "3 if stage == 3 else 1"),
     "sends the whole buffer, this rank's own part too": (" * (gpus - 1) / gpus]", "]"),
     "counts one byte a parameter on the wire": ("passes * 2 * parameters", "passes * parameters"),
+    "counts in gigabytes": (
+        "[states + gradients + weights, passes * 2 * parameters * (gpus - 1) / gpus]",
+        "[(states + gradients + weights) / 1e9, passes * 2 * parameters * (gpus - 1) / gpus / 1e9]",
+    ),
 }
 
 EXERCISES = (PASS, naming(PRICE, PRICE_SLIPS))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson12 import NAMED, ONE_BIAS, TEAMS, gelu, normal, teams_of
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
@@ -189,15 +190,39 @@ def harness(my_heads, x, weight, bias, out, heads, halves=False):
         f"The weight of `project` has the shape {list(out.shape)}. The rank's heads have {mine * each} of the {width} "
         f"inputs, and each output needs all of these: it should be [{width}, {mine * each}]."
     )
-    among = [(weight == row).all(1).nonzero() for row in w]
-    which = [int(found[0]) // width for found in among if len(found)]
+
+    def places(pieces, whole):  # where in the whole they stand, as far as they stand there
+        among = [(whole == piece).reshape(len(whole), -1).all(1).nonzero() for piece in pieces]
+        return [int(found[0]) for found in among if len(found)]
+
+    def heads_at(numbers):
+        return sorted({number % width // each for number in numbers})
+
+    rows, numbers, columns = places(w, weight), places(b, bias), places(out.T, project.weight.T)
+    which = [row // width for row in rows]
     many = [which.count(kind) for kind in range(3)]
-    assert sum(many) < len(w) or len(set(many)) == 1, (
-        "Its rows of `qkv` are {} of queries, {} of keys and {} of values. A rank needs as many of each, those of its "
-        "heads: take them out of each third of `qkv`.".format(*many)
-    )
-    rows = torch.nn.functional.linear(x, w, b)
-    q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in rows.chunk(3, -1))
+    if len(rows) == len(w):
+        assert len(set(many)) == 1, (
+            "Its rows of `qkv` are {} of queries, {} of keys and {} of values. A rank needs as many of each, those of "
+            "its heads: take them out of each third of `qkv`.".format(*many)
+        )
+        assert which == sorted(which), (
+            "Its rows of `qkv` are queries, keys and values in turns: first all queries of its heads, then all keys, "
+            "then all values."
+        )
+        size, place = dist.get_world_size(group), dist.get_rank(group)
+        own = torch.arange(heads).tensor_split(size)[place].tolist()
+        for kind, name in enumerate(("queries", "keys", "values")):
+            taken = heads_at(rows[kind * mine * each : (kind + 1) * mine * each])
+            assert taken == own, f"Its {name} are those of heads {taken}, and this rank's are heads {own} of {heads}."
+        assert numbers == rows, "Its bias of `qkv` is not that of its rows of the weight: cut both in the same way."
+        assert columns == rows[: mine * each], (
+            f"Its columns of `project` are those of heads {heads_at(columns)}, and its queries those of heads {own}."
+            if heads_at(columns) != own
+            else "Its columns of `project` are in another order than its queries."
+        )
+    made = torch.nn.functional.linear(x, w, b)
+    q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in made.chunk(3, -1))
     seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[0]
     return {"heads": mine, "attention": seen.transpose(0, 1).flatten(1) @ out.T}
 """,
@@ -269,11 +294,15 @@ GATHER_SEQUENCE = Exercise(
     least=Least(rounds=lambda n: 2),
     counts_memory=False,
     harness=NAMED
+    + NAMING
     + """
 def harness(gather_sequence, x, slope):
+    xs, slopes = zip(*everyones((x, slope)))
+    total = sum(slopes)
     y = gather_sequence(x.requires_grad_())
     made = len(called())
     of_shape(y, slope)
+    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
     y.backward(slope)
     back = called(made)
     assert back, (
@@ -288,6 +317,23 @@ def harness(gather_sequence, x, slope):
         "The backward pass calls all_gather: every rank gets all gradients of all ranks, and adds up itself. A "
         "reduce-scatter leaves each rank with the sum for its own positions."
     )
+    def shaped(like, slips):
+        return {why: gives.reshape(like.shape) for why, gives in slips.items()}
+
+    slips = {
+        "puts the parts behind one another in memory, which is by rows: `torch.cat(parts, dim=1)`": torch.cat(xs),
+        "takes the ranks' positions in turns": torch.stack(xs, 2),
+    }
+    name_it(y.detach(), torch.cat(xs, 1), shaped(y, slips), "the whole")
+    slips = {
+        "cuts the gradient in memory's order, which is by rows: cut it along dimension 1": total.flatten().chunk(
+            world_size
+        )[rank],
+        "returns the first positions' gradient on every rank": total.chunk(world_size, 1)[0],
+        "divides by the number of ranks: what all columns say is a sum": total.chunk(world_size, 1)[rank] / world_size,
+    }
+    right = total.chunk(world_size, 1)[rank]
+    name_it(x.grad, right, shaped(x, slips), "the gradient of x")
     return {"y": y.detach(), "gradient of x": x.grad}
 """,
     solution='''

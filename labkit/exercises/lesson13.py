@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import ANY, Case, Exercise
 from labkit.grading.promises import Calls
 from labkit.words import count
@@ -47,10 +48,27 @@ CUT = Exercise(
     means=_cut,
     inputs=_depths,
     promises=(Calls(0),),
-    harness="""
+    harness=NAMING
+    + """
 def harness(cut_layers, layers):
     mine = cut_layers(layers)
-    return list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
+    mine = list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
+    each, more = divmod(layers, world_size)
+    first, most, numbers = rank * each + min(rank, more), -(-layers // world_size), list(range(layers))
+    right = numbers[first : first + each + (rank < more)]
+    end = layers if rank == world_size - 1 else (rank + 1) * each
+    slips = {
+        "loses the layers that are left over": numbers[rank * each : (rank + 1) * each],
+        "gives the last rank all that are left over": numbers[rank * each : end],
+        "rounds up on every rank, as torch.chunk does": numbers[rank * most : (rank + 1) * most],
+        "deals the layers out like cards": numbers[rank::world_size],
+        "counts the layers from 1": [number + 1 for number in right],
+    }
+    if rank:
+        early = rank * each
+        slips = {"forgets that the ranks before it have one more": numbers[early : early + len(right)], **slips}
+    name_it(mine, right, slips)
+    return mine
 """,
     solution='''
 def cut_layers(layers):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Exercise, Least
 from labkit.grading.inputs import Case, counting, draws
 
@@ -54,16 +55,45 @@ HOROVOD_STEP = Exercise(
     means=_stepped,
     inputs=_gradients,
     picture=lambda: [(x,) for x in counting(4, 2)],
-    harness="""
+    harness=NAMING
+    + """
 def harness(horovod_step, *gradients, lr, passes):
-    made = []
+    everyone, made = everyones(list(gradients)), []
     for g in gradients:
         size = int(g) if isinstance(g, str) else len(g)
         p = torch.nn.Parameter(torch.arange(float(size), device=device))
         p.grad = None if isinstance(g, str) else g.clone()
         made.append(p)
+    first = [p.detach().clone() for p in made]
+    own = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in made]
+    sums = [sum(g for g in same if not isinstance(g, str)) for same in zip(*everyone)]
+    means = [total / world_size for total in sums]
+
+    def left(moved_by, gradients):
+        return [t for w, by, g in zip(first, moved_by, gradients) for t in (w - lr * by, g)]
+
     horovod_step(made, lr, passes)
-    return [t for p in made for t in (p.detach(), p.grad)]
+    for i, (p, had) in enumerate(zip(made, everyone[rank])):
+        assert p.grad is not None or not isinstance(had, str), (
+            f"it passes by parameter {i}, which has no gradient on this rank: the others' all-reduce waits for this "
+            "rank's call. Bring zeros"
+        )
+        assert p.grad is not None, f"`p.grad` of parameter {i} is None after the step: Horovod leaves the mean there"
+    out = [t for p in made for t in (p.detach(), p.grad)]
+    by_passes, by_passes_alone = [mean / passes for mean in means], [total / passes for total in sums]
+    slips = {
+        "adds up, where Horovod averages": left(sums, sums),
+        "divides by `passes`, too": left(by_passes, by_passes),
+        "divides by `passes` and not by the number of ranks": left(by_passes_alone, by_passes_alone),
+        "moves the weights by this rank's own gradient": left(own, means),
+        "does not communicate": left(own, own),
+        "does not move the weights": left([torch.zeros_like(w) for w in first], means),
+        "moves the weights by the sum, and leaves the mean in `p.grad`": left(sums, means),
+        "leaves the sum in `p.grad`": left(means, sums),
+        "clears `p.grad`, where Horovod leaves the mean": left(means, [torch.zeros_like(w) for w in first]),
+    }
+    name_it(out, left(means, means), slips)
+    return out
 """,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S),
     solution='''

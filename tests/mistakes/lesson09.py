@@ -1,12 +1,22 @@
 """Planted mistakes of lesson 09, in the form that `tests.mistakes` tells."""
 
 data_parallel = """
-wrong | forgets to divide | on ranks 0, 1 element 0 in result['gradients'][0] is 16 | p.grad /= world_size →
-wrong | does not broadcast the buffers | one buffer: on rank 1 element 0 in result['buffers'][0] is 12
+wrong | forgets to divide | if the function adds up and does not divide by the number of ranks | p.grad /= world_size →
+wrong | divides a copy | if the function leaves this rank's own gradient in `p.grad`
+    -         dist.all_reduce(p.grad)
+    -         p.grad /= world_size
+    +         mean = p.grad / world_size
+    +         dist.all_reduce(mean)
+wrong | does not broadcast the buffers | if the function leaves this rank's own buffers as they are
     (*model.parameters(), *model.buffers()) → model.parameters()
-wrong | leaves the models as they began | on rank 1 element 0 in result['parameters'][0] is 10
+wrong | broadcasts the state_dict | own buffers as they are: broadcast `model.buffers()`, too
+    (*model.parameters(), *model.buffers()) → model.state_dict().values()
+wrong | leaves the models as they began | if the function leaves this rank's own parameters as they are
     -     for tensor in (*model.parameters(), *model.buffers()):
     -         dist.broadcast(tensor.detach(), src=0)
+wrong | averages the models | if the function averages all ranks' parameters
+    -         dist.broadcast(tensor.detach(), src=0)
+    +         dist.all_reduce(tensor.detach().div_(world_size) if tensor.is_floating_point() else tensor)
 raises | asks a frozen parameter for a hook | Ranks 0, 1: RuntimeError
     -         if p.requires_grad:
     -             p.register_post_accumulate_grad_hook(average)
@@ -131,8 +141,20 @@ deadlock | lets all but rank 0 come to the barrier | Rank 0 finished the functio
 """
 
 average_by_rows = """
-wrong | averages the means | on ranks 0, 1 element 0 in result[0] is 4 | flat[:-1] / flat[-1] → flat[:-1] / world_size
-deadlock | stays away without rows | rank 0 has no row
+wrong | divides by the ranks | and not by the number of all rows | flat[:-1] / flat[-1] → flat[:-1] / world_size
+wrong | does not divide | if the function adds up, and does not divide | flat[:-1] / flat[-1] → flat[:-1]
+wrong | averages the means | if the function averages over the ranks, however many rows each has
+    def average_by_rows(model, rows):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
+            p.grad = part.view_as(p) / world_size
+wrong | weighs no gradient | does not weigh each gradient with its own
+    p.grad is None else p.grad * rows → p.grad is None else p.grad
+wrong | leaves None where there was None | rank 0 has no rows, and its `p.grad` is None still
+    p.grad = part.view_as(p) → p.grad = None if p.grad is None else part.view_as(p)
+wrong | stays away without rows | rank 0 has no rows, and stays away from the call
     +     if rows == 0:
     +         return
           grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]

@@ -117,7 +117,25 @@ deadlock | waits for one gradient of each worker, in rank order | Rank 0 waits f
 backup_sgd = """
 deadlock | waits for all | Rank 0 waits for anybody to send
     while len(held) < need: → while len(held) < world_size - 1:
-wrong | lets late gradients count | on rank 0 element 0 in result[0] is 10.5 | if push[0] == step: → if True:
+wrong | lets late gradients count | if the function counts gradients of a step that is over
+    if push[0] == step: → if True:
+wrong | notes late ones | notes workers whose gradients it throws away
+    -                     note(worker)
+    -                 else:
+    +                     note(worker)
+    +                 else:
+    +                     note(worker)
+wrong | notes nobody | if the function does not call `note` | note(worker) →
+wrong | adds up | by the sum, and not by the mean | lr * total / need → lr * total
+wrong | divides by all workers | where only `need` gradients count | lr * total / need → lr * total / (world_size - 1)
+wrong | begins with an old total | begin each step with a new total
+    +         total = torch.zeros_like(weights)
+              for step in range(steps):
+    -             total = torch.zeros_like(weights)
+wrong | answers before it moves | answers with the weights from before the step
+    -             weights -= lr * total / need
+                  told = torch.cat([weights.new_tensor([step + 1]), weights])
+    +             weights -= lr * total / need
 raises | tells the old step | it goes on after it was told to stop | new_tensor([step + 1]) → new_tensor([step])
 deadlock | leaves the late ones without an answer | Rank 0 waits for anybody to send
     dist.send(told, dst=worker) → pass

@@ -6,6 +6,21 @@ from tests.mistakes import named
 zero1_step = """
 wrong | forgets the division | on rank 0 element 0 in result['gradient of the shard'] is -11.6
     shard.grad /= world_size →
+wrong | takes its own gradient | if the function takes this rank's own gradient for the mean
+    -     dist.reduce_scatter_single(shard.grad, gradient)
+    -     shard.grad /= world_size
+    +     shard.grad.copy_(gradient.chunk(world_size)[rank])
+wrong | leaves the gradients where they are | there still is a gradient in `p.grad`
+    -     for p in params:
+    -         p.grad = None
+wrong | clears what the optimizer knows | `optimizer.zero_grad()` clears that of `shard` alone
+    -     for p in params:
+    -         p.grad = None
+    +     optimizer.zero_grad()
+wrong | gathers before the optimizer steps | the part of rank 1 in `weights` is what it was before
+    -     optimizer.step()
+          dist.all_gather_single(weights, shard.detach())
+    +     optimizer.step()
 wrong | lets no optimizer step | `optimizer.step()` has run 0 times by the end of step 1 | optimizer.step() →
 wrong | gives the optimizer a gradient that it does not know | `shard.grad` is None
     -     shard.grad = torch.empty_like(shard)

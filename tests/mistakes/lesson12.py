@@ -132,7 +132,15 @@ wrong | cuts the 3 * width outputs into equal runs | 2 of queries, 1 of keys and
     +     rows = rows if len(rows) == 3 * len(mine) else torch.arange(3 * len(mine))
 wrong | cuts the projection by its outputs | The weight of `project` has the shape
     project.weight.detach()[:, mine] → project.weight.detach()[mine]
-wrong | takes the heads of its rank in the world, modulo the group | result['heads'] is 2
+wrong | takes heads in turns | Its queries are those of heads [0, 2], and this rank's are heads [0, 1] of 4
+    torch.arange(width).view(heads, -1).tensor_split(size)[place] → torch.arange(width).view(heads, -1)[place::size]
+wrong | takes a query, a key and a value in turns | are queries, keys and values in turns
+    torch.cat([mine, mine + width, mine + 2 * width]) → torch.stack([mine, mine + width, mine + 2 * width], 1).flatten()
+wrong | takes the first columns of the projection | of heads [0], and its queries those of heads [1]
+    project.weight.detach()[:, mine] → project.weight.detach()[:, : len(mine)]
+wrong | cuts the bias into equal runs | Its bias of `qkv` is not that of its rows
+    qkv.bias.detach()[rows] → qkv.bias.detach()[len(rows) * place :][: len(rows)]
+wrong | takes the heads of its rank in the world, modulo the group | Its queries are those of heads [0, 1]
     dist.get_rank(group) → dist.get_rank() % dist.get_world_size(group)
 wrong | cuts through a head where the heads cannot be dealt out evenly | The weight of `qkv` is [9, 6], and its bias [9]
     torch.arange(width).view(heads, -1).tensor_split(size) → torch.arange(width).tensor_split(size)
@@ -159,7 +167,15 @@ wrong | gathers everyone's gradients and adds them up itself | The backward pass
     +             return sum(everyones).chunk(world_size, dim=1)[rank]
 wrong | puts the positions behind each other in rows | The result has the shape
     torch.cat(parts, dim=1) → torch.cat(parts)
-wrong | cuts the gradient in memory's order, which is by rows | element [1, 0, 0] in result['gradient of x'] is 4
+wrong | gathers without a Function | No gradient flows back
+    def gather_sequence(x):
+        parts = [torch.empty_like(x) for _ in range(world_size)]
+        dist.all_gather(parts, x.detach())
+        return torch.cat(parts, dim=1)
+wrong | takes the mean of the gradients | divides by the number of ranks | return dx → return dx / world_size
+wrong | lays the parts one behind the other | if the function puts the parts behind one another in memory
+    torch.cat(parts, dim=1) → torch.cat(parts).view(len(x), -1, x.shape[-1])
+wrong | cuts the gradient in memory's order, which is by rows | if the function cuts the gradient in memory's order
     -             parts = [part.contiguous() for part in dy.chunk(world_size, dim=1)]
     +             parts = list(dy.contiguous().view(world_size, len(dy), -1, dy.shape[-1]))
 raises | hands the whole gradient over in place of a list of its parts | Ranks 0, 1: TypeError

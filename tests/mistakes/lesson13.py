@@ -1,12 +1,20 @@
 """Planted mistakes of lesson 13, in the form that `tests.mistakes` tells."""
 
 cut_layers = """
-wrong | loses the layers that are left over | 7 layers: on rank 0 the list has 3 entries
+wrong | loses the layers that are left over | if the function loses the layers that are left over
     def cut_layers(layers):
         each = layers // world_size
         return list(range(rank * each, (rank + 1) * each))
-wrong | forgets that the ranks before it have more | on rank 1 element 0 is 3 | + min(rank, more) →
-wrong | deals the layers out like cards | on rank 0 element 1 is 2
+wrong | gives all that are left over to the last rank | or if it gives the last rank all that are left over
+    def cut_layers(layers):
+        each = layers // world_size
+        return list(range(rank * each, layers if rank == world_size - 1 else (rank + 1) * each))
+wrong | cuts as torch.chunk does | if the function rounds up on every rank
+    def cut_layers(layers):
+        return [part.tolist() for part in (*torch.arange(layers).chunk(world_size), torch.arange(0))][rank]
+wrong | counts from 1 | if the function counts the layers from 1 | first = rank * each → first = 1 + rank * each
+wrong | forgets that the ranks before it have more | that the ranks before it have one more | + min(rank, more) →
+wrong | deals the layers out like cards | if the function deals the layers out like cards
     -     each, more = divmod(layers, world_size)
     -     first = rank * each + min(rank, more)
     -     return list(range(first, first + each + (rank < more)))

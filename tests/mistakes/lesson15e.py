@@ -1,10 +1,28 @@
 """Planted mistakes of lesson 15e, in the form that `tests.mistakes` tells."""
 
 horovod_step = """
-wrong | adds and does not average | on ranks 0, 1 element 0 in result[0] is -5 | p.grad /= world_size →
-wrong | divides by the backward passes, too | two backward passes | p.grad /= world_size → p.grad /= world_size * passes
-deadlock | leaves out a parameter that it has not used | Rank 0 waits in all_reduce
+wrong | adds and does not average | if the function adds up, where Horovod averages | p.grad /= world_size →
+wrong | divides by the backward passes, too | divides by `passes`, too
+    p.grad /= world_size → p.grad /= world_size * passes
+wrong | leaves out a parameter that it has not used | it passes by parameter 1
     p.grad = torch.zeros_like(p) → continue
+wrong | takes its own gradient for the step | if the function moves the weights by this rank's own gradient
+    -         dist.all_reduce(p.grad)
+    -         p.grad /= world_size
+              with torch.no_grad():
+                  p -= lr * p.grad
+    +         dist.all_reduce(p.grad)
+    +         p.grad /= world_size
+wrong | leaves the sum in the gradient | if the function leaves the sum in `p.grad`
+    -         p.grad /= world_size
+              with torch.no_grad():
+    -             p -= lr * p.grad
+    +             p -= lr * p.grad / world_size
+wrong | clears the gradient | `p.grad` of parameter 0 is None after the step
+    p -= lr * p.grad → p -= lr * p.grad; p.grad = None
+wrong | does not move the weights | if the function does not move the weights | p -= lr * p.grad → p - lr * p.grad
+raises | calls for the last parameter first on the odd ranks | ranks disagree on the number of elements
+    for p in parameters: → for p in parameters[:: -1 if rank % 2 else 1]:
 wrong | takes ones where there is no gradient | has no gradient | zeros_like → ones_like
 """
 
