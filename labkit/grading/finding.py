@@ -221,7 +221,7 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
         coarse = case.dtype or max(given, key=lambda d: judge.RELATIVE.get(d, 0.0), default=answer["dtype"])
         exact = bool(given) and not case.dtype  # floats that are made of integers may have any width
         if want is not None:
-            difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse, floor, exact)
+            difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse, "", floor, exact)
             if not difference and case.dtype and answer["dtype"] not in ("", case.dtype):
                 says = f"the numbers are right, their dtype is {answer['dtype']} and should be {case.dtype}"
                 difference = judge.Difference(says)

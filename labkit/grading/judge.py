@@ -73,16 +73,22 @@ class Rule:
 
 
 def first_difference(
-    got: Any, want: Any, tolerance: float | None = None, dtype: str = "", floor: float = 0.0, dtypes: bool = False
+    got: Any,
+    want: Any,
+    tolerance: float | None = None,
+    dtype: str = "",
+    path: str = "",
+    floor: float = 0.0,
+    dtypes: bool = False,
 ) -> Difference | None:
-    """The first place where a result is not what it should be, or None; see `Rule`.
+    """The first place where a result is not what it should be, or None; see `Rule`. `path` names the result in words.
 
     Numbers and arrays of one element count as the same; integers where floats belong do not.
 
     >>> first_difference([1, 5], [1, 2]).says
     'element 1 is 5, and should be 2'
     """
-    return _difference(got, want, Rule(tolerance, dtype, floor, dtypes), "")
+    return _difference(got, want, Rule(tolerance, dtype, floor, dtypes), path)
 
 
 def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None:

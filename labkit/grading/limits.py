@@ -56,9 +56,9 @@ def unheard(exercise: Exercise, case: Case, attempt: Attempt, want: Sequence[Any
 
 
 def below(exercise: Exercise, score: Score, case: Case) -> str:
-    """That fewer bytes were seen than there can be; "" where that is not so."""
-    least = score.below(exercise).get("sent")
-    if least is None:
+    """That fewer bytes were seen than there can be; "" where that is not so, or some were saved by more steps."""
+    least, rounds = score.below(exercise).get("sent"), score.least(exercise).get("rounds")
+    if least is None or (score.sent and rounds is not None and (score.rounds or 0) > rounds):
         return ""
     figures = f"Its busiest rank sends {score.sent:,.0f} bytes, and {least:,.0f} is the least that there can be"
     return f"{_in(case, figures)} {WHERE_FROM}"

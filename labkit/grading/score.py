@@ -28,7 +28,7 @@ class Score:
 
     n: int
     size: int
-    sent: float
+    sent: float | None
     rounds: float | None
     memory: float | None = None
     textbook: bool = False

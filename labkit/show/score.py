@@ -29,8 +29,6 @@ class Costs:
         comparable = best and (best["n"], best["size"]) == (score.n, score.size)
         self._best = dict(best) if best and comparable else {}
         self._mine = {cost: value for cost in COSTS if (value := getattr(score, cost)) is not None}
-        if any(self._far(cost) for cost in self._mine):  # it saves one cost by another, past what the card allows
-            self._least = {c: least for c, least in self._least.items() if self._mine.get(c, least) >= least - 0.5}
 
     @property
     def _where(self) -> str:
@@ -47,8 +45,6 @@ class Costs:
             return said
         if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
             said.append(f"It can be done with {listed(over)}.")
-        elif any(self._mine[cost] < least - 0.5 for cost, least in self._least.items() if cost in self._mine):
-            said.append("That is less than the workbook held possible by the card's rules.")
         elif all(cost in self._least and value <= self._least[cost] + 0.5 for cost, value in self._mine.items()):
             said.append("No solution takes less.")
         return said
