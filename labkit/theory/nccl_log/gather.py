@@ -36,6 +36,14 @@ class Member:
     first: int
     last: int
     begun: bool = False  # whether a line says when that began, and not only that it is complete
+    above: Member | None = None  # what it was split off
+
+    @property
+    def name(self) -> str:
+        """What is the same for all ranks, "" where that is not known."""
+        if not self.comm.parent or self.comm.name.startswith("0x"):
+            return self.comm.name
+        return f"{self.comm.name} of {self.above.name}" if self.above and self.above.name else ""
 
 
 Processes = dict[tuple[str | None, int | None], list[Member]]
@@ -143,9 +151,6 @@ def _members(lines: Sequence[tuple[Line, list[Event]]]) -> tuple[Processes, dict
             continue
         new = comm or Comm(_ranks(found[0])[0] if found else -1, told.ranks, at=told.comm)
         process = processes[told.host, told.pid]
-        if new.parent:
-            above = [m.comm.name for m in process if m.comm.at == new.parent]
-            new = replace(new, name=f"{new.name} of {above[-1] if above else new.parent}")
         for member in reversed(process):
             old = member.comm
             if (old.at, old.ranks) == (new.at, new.ranks) and all(
@@ -154,7 +159,8 @@ def _members(lines: Sequence[tuple[Line, list[Event]]]) -> tuple[Processes, dict
                 member.comm = Comm(*map(max, astuple(old), astuple(new)))
                 break
         else:
-            process.append(member := Member(told, new, i, i))
+            above = next((m for m in reversed(process) if new.parent and m.comm.at == new.parent), None)
+            process.append(member := Member(told, new, i, i, above=above))
         named[i] = member
         if comm:
             member.last, member.begun = i, member.begun or "COMPLETE" not in told.message
@@ -165,8 +171,8 @@ def _grouped(members: Sequence[Member]) -> dict[int, Group]:
     """The communicator of each member, by the member's id."""
     ranks: dict[tuple[str, int], set[int]] = defaultdict(set)
     alike: dict[tuple[str, int, str | None], list[Member]] = defaultdict(list)
-    for m in sorted(members, key=lambda m: (not m.comm.name, m.first)):
-        name, on = m.comm.name, m.told.host if m.comm.nodes == 1 else None
+    for m in sorted(members, key=lambda m: (not m.name, m.first)):
+        name, on = m.name, m.told.host if m.comm.nodes == 1 else None
         if not name:  # where the line with its name is lost, it is of the only one of its size that lacks its rank
             lack = [n for (n, size), those in ranks.items() if n and size == m.comm.ranks and m.comm.rank not in those]
             name = lack[0] if len(lack) == 1 else ""
@@ -197,7 +203,7 @@ def _whose(i: int, told: Line, event: Event, processes: Processes, groups: Mappi
         return groups[-1]
     by, most = _ranks(event)
     process = [m for m in processes.get((told.host, told.pid), []) if most < m.comm.ranks]
-    thread = [m for m in process if m.told.thread == told.thread]
+    thread = [m for m in process if m.told.thread == told.thread is not None]
     making = [m for m in thread if m.first <= i <= m.last] or [m for m in thread if m.first > i and not m.begun][:1]
     if not making and not isinstance(event, Link):
         making = [m for m in thread if m.first < i] or thread[:1]
