@@ -289,6 +289,11 @@ def test_warnings_are_kept():
     assert "NCCL warns on a: Failed to open libibverbs.so[.1]" in log.sentences
 
 
+def test_a_number_that_no_version_prints_is_no_failure():
+    """Python turns no text of more than 4,300 digits into a number."""
+    assert nccl_log.read(f"a:1:1 [0] NCCL INFO Channel 00/02 : 0 {'9' * 9999}").read == 1
+
+
 def test_a_text_without_nccl_is_refused_with_what_to_set():
     with pytest.raises(LabError, match="NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING"):
         nccl_log.read("Hello\nWorld")

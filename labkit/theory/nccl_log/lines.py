@@ -36,7 +36,8 @@ OPS = {
 }
 
 PREFIX = re.compile(
-    r"(?:(\w[\w.-]*)?:(\d+):(\d+) )?(?:\[-?\d+\] )?(?:[\d.]+ )?(?:[^\s:]+:\d+ )?NCCL (INFO|WARN|CALL|TRACE) +(.*)"
+    r"(?:(\w[\w.-]*)?:(\d{1,9}):(\d{1,9}) )?(?:\[-?\d+\] )?(?:[\d.]+ )?(?:[^\s:]+:\d+ )?"
+    r"NCCL (INFO|WARN|CALL|TRACE) +(.{,4000})"
 )
 COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 TAIL = re.compile(r" comm (0x\w+) nRanks (\d{1,6})(?: busId \w+)?$")  # which RCCL adds to many lines
