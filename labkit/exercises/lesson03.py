@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Budget, Exercise, Least
 from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
@@ -77,8 +78,23 @@ def _steps(xs: Sequence[Any]) -> list[int]:
 
 
 # As in data-parallel training, every rank takes part in every step: the gradients are all-reduced in it.
-ONE_STEP = """
+ONE_STEP = (
+    NAMING
+    + """
 def harness(fn, losses, good):
+    runs = list(zip(*everyones(losses.tolist())))
+
+    def until(stop):
+        return next((steps for steps, now in enumerate(runs, 1) if stop(now)), None)
+
+    slips = {
+        "stops once the mean of all ranks' losses is low": until(lambda now: sum(now) / world_size < good),
+        "goes on until the losses of all ranks are low": until(lambda now: max(now) < good),
+        "looks at the last rank's loss, and not at rank 0's": until(lambda now: now[-1] < good),
+        "stops as soon as any rank's loss is low": until(lambda now: min(now) < good),
+        "stops where the loss is `good`, and not yet below": until(lambda now: now[0] <= good),
+        "does not count the last step": until(lambda now: now[0] < good) - 1,
+    }
     coming = iter(losses.tolist())
 
     def step():
@@ -87,8 +103,11 @@ def harness(fn, losses, good):
         assert loss is not None, f"rank {rank} trains on: it takes {len(losses) + 1} steps and more"
         return loss
 
-    return fn(step, good)
+    steps = fn(step, good)
+    name_it(steps, until(lambda now: now[0] < good), slips)
+    return steps
 """
+)
 
 
 def _items(n: int) -> list[Case]:
@@ -133,8 +152,12 @@ def _validated(xs: Sequence[Any]) -> list[Any]:
 
 
 # A model wrapped for data parallelism: like DDP with buffers, it broadcasts them from rank 0 in every forward pass.
-WRAPPED = """
+WRAPPED = (
+    NAMING
+    + """
 def harness(fn, weight, batch):
+    losses = everyones((weight * batch).mean())
+
     class Wrapped:
         def module(self, batch):
             return (weight * batch).mean()
@@ -143,8 +166,16 @@ def harness(fn, weight, batch):
             dist.broadcast(torch.zeros(1, device=device), src=0)
             return self.module(batch)
 
-    return fn(Wrapped(), batch)
+    loss = fn(Wrapped(), batch)
+    slips = {
+        "returns the loss of this rank's own batch": losses[rank],
+        "averages the losses of all ranks' batches": sum(losses) / world_size,
+        "adds up the losses of all ranks' batches": sum(losses),
+    }
+    name_it(loss, losses[0], slips)
+    return loss
 """
+)
 
 
 def _answers(n: int) -> list[Case]:

@@ -38,7 +38,7 @@ def harness(fn, late):
 """
 
 # Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
-# So is who leaves the file out, and sends x instead.
+# So is who leaves the file out and sends x instead, and who sleeps, or looks for the file, and hears from nobody.
 SLOW_DISK = """
 def harness(fn, x):
     import os, shutil, tempfile, time
@@ -49,19 +49,30 @@ def harness(fn, x):
         dist.broadcast_object_list(box, src=0)
     path, save, load, loads = os.path.join(box[0], "model.pt"), torch.save, torch.load, []
 
+    def calls():
+        return len(recorder.records()["ops"])
+
     def slow_save(*args, **kwargs):
         time.sleep(0.3)
         return save(*args, **kwargs)
 
-    def slow_load(*args, **kwargs):
-        loads.append(None)
+    def slow_load(file, *args, **kwargs):
+        if str(getattr(file, "name", file)) == path:  # unpickling a tensor that came in a message calls it, too
+            loads.append(calls())
         time.sleep(0.15 * (rank == world_size - 1))
-        return load(*args, **kwargs)
+        return load(file, *args, **kwargs)
 
     torch.save, torch.load = slow_save, slow_load
     try:
         result = fn(x, path)
         assert loads, "it never calls torch.load"
+        assert rank == 0 or loads[0] > 0, (
+            f"rank {rank} loads, and has not heard from rank 0: a sleep may be too short, and a file is there before "
+            "it is whole"
+        )
+        assert calls() > loads[-1], (
+            f"rank {rank} meets nobody after its load: so rank 0 may remove the file while a slower rank reads it"
+        )
         assert rank != 0 or not os.path.exists(path), "the file is still there"
         return result
     finally:
@@ -70,27 +81,33 @@ def harness(fn, x):
             shutil.rmtree(box[0], ignore_errors=True)
 """
 
-# Only rank 0 is told where to write. Who sends x instead of the path never loads.
+# Only rank 0 is told where to write. Who sends x instead of the path never loads; who sends the path first, is told.
 SECRET_PATH = """
 def harness(fn, x):
     import os, shutil, tempfile, time
     from labkit.rank import recorder
 
     folder = tempfile.mkdtemp() if rank == 0 else None
-    save, load, loads = torch.save, torch.load, []
+    save, load, loads, early = torch.save, torch.load, [], []
 
-    def slow_save(*args, **kwargs):
-        time.sleep(0.2)
-        return save(*args, **kwargs)
+    def slow_save(obj, file, *args, **kwargs):
+        if str(getattr(file, "name", file)).endswith("model.pt"):  # and not the one that pickles a message
+            early.extend(recorder.records()["ops"])
+            time.sleep(0.2)
+        return save(obj, file, *args, **kwargs)
 
-    def counted_load(*args, **kwargs):
-        loads.append(None)
-        return load(*args, **kwargs)
+    def counted_load(file, *args, **kwargs):
+        if str(getattr(file, "name", file)).endswith("model.pt"):  # and not the one that unpickles a message
+            loads.append(None)
+        return load(file, *args, **kwargs)
 
     torch.save, torch.load = slow_save, counted_load
     try:
         result = fn(x, os.path.join(folder, "model.pt") if rank == 0 else None)
         assert loads, "it never calls torch.load"
+        assert rank != 0 or not early, (
+            "rank 0 tells the path before it has saved: who sleeps or looks for the file may still read half of it"
+        )
         return result
     finally:
         torch.save, torch.load = save, load

@@ -411,11 +411,24 @@ COMPRESSED = Exercise(
     inputs=_with_errors,
     minutes=20,
     difficulty=3,
-    harness="""
+    harness=NAMING
+    + """
 def harness(fn, grad, error):
+    before = error.clone()
+    sent = (grad + error).bfloat16().float()
+    lost, beside = grad + error - sent, grad - sent
     mean = fn(grad, error)
     assert isinstance(mean, torch.Tensor), "it returns no tensor"
     assert mean.dtype == torch.float32, f"it returns {mean.dtype}, and float32 is asked for"
+    slips = {
+        "leaves the old `error` out of what it sends": grad - grad.bfloat16().float(),
+        "leaves `error` as it was": before,
+        "adds what is lost to the old error, which has been sent": before + lost,
+        "takes what was sent off `grad` alone, and not off `grad + error`": beside,
+        "keeps what rounding has added, with the wrong sign": -lost,
+        "sets `error` to zero": torch.zeros_like(lost),
+    }
+    name_it(error, lost, slips, "error")
     return [mean, error]
 """,
     budget=Budget(sent=lambda n, S: (n - 1) / n * S / 2 + 8.0 * n),

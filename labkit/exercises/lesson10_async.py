@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
@@ -296,16 +297,50 @@ LOCAL = Exercise(
     inputs=_goals,
     promises=(Calls(2),),
     least=Least(sent=lambda n, S: 4 * (n - 1) / n * S, rounds=lambda n: 2),
-    harness="""
+    harness=NAMING
+    + """
 def harness(fn, goal, steps, every, lr):
-    seen = []
+    goals, seen, start = everyones(goal), [], torch.zeros_like(goal)
+
+    def slope(weights, step, r=rank):
+        return (r + 1) * (weights - goals[r] * (step + 1))
+
+    def mean_of(xs):
+        return sum(xs) / world_size
+
+    def trained(mean=mean_of, due=lambda step: (step + 1) % every == 0, last=True, of="weights"):
+        each = [torch.zeros_like(goal) for _ in goals]
+        for step in range(steps):
+            meets = due(step) or (last and step == steps - 1)
+            slopes = [slope(weights, step, r) for r, weights in enumerate(each)]
+            if meets and of == "gradients":
+                slopes = [mean(slopes)] * world_size
+            each = [weights - lr * by for weights, by in zip(each, slopes)]
+            if meets and of == "weights":
+                each = [mean(each)] * world_size
+        return each[rank]
 
     def gradient(weights, step):
         seen.append(step)
-        return (rank + 1) * (weights - goal * (step + 1))
+        return slope(weights, step)
 
-    result = fn(torch.zeros_like(goal), gradient, steps, every, lr)
+    result = fn(start, gradient, steps, every, lr)
     assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
+    slips = {
+        "adds up the weights, and does not divide": trained(mean=sum),
+        "averages the gradients, and not the weights": trained(of="gradients"),
+        "takes the mean after steps 0, `every`, …: counted from 0, the first one comes after step `every - 1`": trained(
+            due=lambda step: step % every == 0
+        ),
+        "takes no mean after the last step": trained(last=False),
+        "takes the mean after the last step alone": trained(due=lambda step: False),
+        "never takes a mean": trained(due=lambda step: False, last=False),
+        "takes the mean after each step": trained(due=lambda step: True),
+    }
+    name_it(result, trained(), slips)
+    assert not isinstance(result, torch.Tensor) or torch.equal(result, start), (
+        "The weights that it returns are new ones, and those that it was given are not changed: `weights -= …`."
+    )
     return result
 """,
     solution='''

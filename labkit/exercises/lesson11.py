@@ -226,8 +226,12 @@ def _three_layers(n: int) -> list[Case]:
     ]
 
 
-SHEDDING = """
+SHEDDING = (
+    NAMING
+    + """
 def harness(shed_gradients, layers):
+    theirs = [[torch.cat([t.flatten() for t in targets]) for targets in each] for each in everyones(layers)]
+    goals = [sum(same) / world_size for same in zip(*theirs)]
     models, shards = [], []
     for targets in layers:
         first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
@@ -251,8 +255,26 @@ def harness(shed_gradients, layers):
             f"{max(most)} numbers of whole gradients are alive at once, and the largest layer has {enough}."
         )
     assert all(s.grad is not None for s in shards), "There is a `shard.grad` of None after the backward pass."
-    return [s.grad for s in shards]
+
+    def parts(goals, passes):
+        found = []
+        for params, goal, shard in zip(models, goals, shards):
+            whole = passes * (torch.cat([p.detach().flatten() for p in params]) - goal)
+            whole = torch.nn.functional.pad(whole, (0, len(shard) * world_size - len(whole)))
+            found.append(whole.chunk(world_size)[rank])
+        return found
+
+    slips = {
+        "takes this rank's own gradient for the mean": parts(theirs[rank], 3),
+        "divides this rank's own gradient by the number of ranks": [g / world_size for g in parts(theirs[rank], 3)],
+        "keeps the last micro-batch's gradient, and does not add to what is there": parts(goals, 2),
+        "adds up and does not divide by the number of ranks": [world_size * part for part in parts(goals, 3)],
+    }
+    out = [s.grad for s in shards]
+    name_it(out, parts(goals, 3), slips)
+    return out
 """
+)
 
 SHED = Exercise(
     name="shed_gradients",
@@ -452,6 +474,7 @@ def kept(refs):
 
 SHARDED_LAYER = (
     LET_GO
+    + NAMING
     + """
 def harness(zero3_layer, whole, x, slope):
     held = []
@@ -468,6 +491,10 @@ def harness(zero3_layer, whole, x, slope):
     padded = torch.nn.functional.pad(whole, (0, length * world_size - len(whole)))
     shard = torch.nn.Parameter(padded.chunk(world_size)[rank].clone())
     del padded
+    own = torch.nn.functional.pad(whole, (0, length * world_size - len(whole))).clone().requires_grad_()
+    alone = x.detach().clone().requires_grad_(x.is_floating_point())
+    compute(own, alone).backward(slope)
+    mine, total, held[:] = own.grad.chunk(world_size)[rank], sum(everyones(own.grad)).chunk(world_size)[rank], []
     x = x.requires_grad_() if x.is_floating_point() else x
     y = zero3_layer(compute, shard, x)
     assert not kept(held), (
@@ -475,6 +502,15 @@ def harness(zero3_layer, whole, x, slope):
     )
     y.backward(slope)
     assert not kept(held), "The whole weights are still in memory after the backward pass."
+    slips = {
+        "takes this rank's own gradient for the mean over the ranks": mine,
+        "divides this rank's own gradient by the number of ranks": mine / world_size,
+        "adds up and does not divide by the number of ranks": total,
+    }
+    name_it(shard.grad, total / world_size, slips, "shard.grad")
+    if alone.grad is not None:
+        slip = "divides the gradient of `x` by the number of ranks: each rank has its own `x`"
+        name_it(x.grad, alone.grad, {slip: alone.grad / world_size}, "x.grad")
     return [y.detach(), shard.grad, x.grad]
 """
 )

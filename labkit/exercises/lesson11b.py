@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson11 import normal, shard
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 from labkit.theory.record import Record
@@ -200,15 +201,36 @@ HSDP = Exercise(
     promises=(Calls(2), ShardsAcross()),
     least=Least(rounds=lambda n: 2),
     picture=lambda: [np.arange(4, dtype="float32") + 10 * r for r in range(4)],
-    harness="""
+    harness=NAMING
+    + """
 def harness(hsdp_gradient, gradient, per_group, columns):
+    everyone = everyones(gradient)
     table = torch.arange(world_size)
     table = table.view(per_group, -1).T if columns else table.view(-1, per_group)
     groups = []
     for rows in (table.tolist(), table.T.tolist()):
         made = [dist.new_group(row) for row in rows]  # every rank makes all of them
         groups.append(next(group for group, row in zip(made, rows) if rank in row))
-    return hsdp_gradient(gradient, *groups)
+    mine = hsdp_gradient(gradient, *groups)
+    inner, outer = map(dist.get_process_group_ranks, groups)
+
+    def part(ranks, divisor):
+        return sum(everyone[r] for r in ranks).chunk(len(inner))[inner.index(rank)] / divisor
+
+    everybody = range(world_size)
+    slips = {
+        "adds up and does not divide": part(everybody, 1),
+        "divides by the size of `inner`": part(everybody, len(inner)),
+        "divides by the size of `outer`": part(everybody, len(outer)),
+        "divides by the number of ranks and the size of `outer`": part(everybody, world_size * len(outer)),
+        "divides by the number of ranks and the size of `inner`": part(everybody, world_size * len(inner)),
+        "adds up over `inner` alone, and divides by the number of ranks": part(inner, world_size),
+        "averages over `inner` alone": part(inner, len(inner)),
+        "adds up over `outer` alone, and divides by the number of ranks": part(outer, world_size),
+        "averages over `outer` alone": part(outer, len(outer)),
+    }
+    name_it(mine, part(everybody, world_size), slips)
+    return mine
 """,
     solution='''
 def hsdp_gradient(gradient, inner, outer):
@@ -280,12 +302,32 @@ CLIP = Exercise(
     tolerance=1e-4,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    harness="""
+    harness=NAMING
+    + """
 def harness(clip_shards, gradients, most):
+    from labkit.rank import recorder
+
+    squares = everyones(float(sum((g.double() ** 2).sum() for g in gradients)))
+    norms, whole = [s**0.5 for s in squares], sum(squares) ** 0.5
     shards = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
     for shard, gradient in zip(shards, gradients):
         shard.grad = gradient.clone()
     norm = clip_shards(shards, most)
+    slips = {
+        "takes the norm of this rank's own gradients": norms[rank],
+        "adds up the ranks' norms, and not their squares": sum(norms),
+        "takes the largest of the ranks' norms": max(norms),
+        "divides the sum of squares by the number of ranks": whole / world_size**0.5,
+        "takes no root": sum(squares),
+        "returns the norm after the scaling": min(whole, most),
+    }
+    assert shards or recorder.records()["ops"], (
+        f"rank {rank} has no shards, and stays away from the collective: the others wait for it there"
+    )
+    name_it(norm, whole, slips, "the norm")
+    changed = not all(torch.equal(s.grad, g) for s, g in zip(shards, gradients))
+    assert whole > most or not changed, f"the norm is {whole:g}, no more than {most:g}, and it scales the gradients"
+    assert whole <= most or changed or not norms[rank], "it returns the norm, and does not scale the gradients"
     return {"norm": norm, "gradients": [s.grad for s in shards]}
 """,
     specimen='''

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13c import EXPERTS, WIDE, mixed, normal, slope_of, weight_of
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 
@@ -70,7 +71,8 @@ BALANCE = Exercise(
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
     counts_memory=False,
-    harness="""
+    harness=NAMING
+    + """
 from labkit.rank import recorder
 
 def harness(balance_loss, scores, chosen):
@@ -89,6 +91,14 @@ def harness(balance_loss, scores, chosen):
     assert not torch.allclose(loss.detach().to(local), local) or torch.allclose(right, local), (
         "f is the fraction of this rank's own tokens, and all ranks' tokens are meant."
     )
+    alone, whole = (sum(each) / world_size for each in zip(*everyones([local.item(), right.item()])))
+    slips = {
+        "leaves out the factor, the number of experts": whole / len(p),
+        "divides the counts of all ranks by the number of this rank's tokens": whole * world_size,
+        "divides this rank's counts by the number of all ranks' tokens": alone / world_size,
+        "divides by the number of ranks, as the mean over the ranks does once more": whole / world_size,
+    }
+    name_it(mean.item(), whole, slips, "the mean of the ranks' losses")
     return {"mean of the ranks' losses": mean.item(), "gradient of the scores": scores.grad}
 """,
     solution='''

@@ -83,6 +83,11 @@ def harness(load_stage, whole, layers):
         stage.head = part("head.weight", prior="head.prior")
     load_stage(stage, Checkpoint(), layers, part_of)
     state = stage.state_dict()
+    for i in range(end - start):
+        held = [k for k in range(layers) if torch.equal(state[f"blocks.{i}.weight"], whole[f"blocks.{k}.weight"])]
+        assert held in ([], [start + i]), (
+            f"block {i} of rank {rank} holds layer {held[0]} of the checkpoint, and it is layer {start + i}"
+        )
     assert len(asked) <= len(state), f"rank {rank} reads {len(asked)} tensors, and its stage has {len(state)}"
     return dict(state)
 """

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13e import PART_OF, bounds, numbers
+from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
@@ -269,6 +270,7 @@ def _meshes(n: int) -> list[Case]:
         case("three tensors, copied on all ranks", copies),
         case(f"{n} copies in two parts each, on {2 * n} ranks; you see the first {n}", grid),
         case("small and large ones, and one of each rank's own", uneven),
+        case("the lists are in no order", [pieces[r:] + pieces[:r] for r, pieces in enumerate(uneven, 2)]),
         case("nothing is copied", [[("rows", 4 * r, 16), ("tail", r, 4)] for r in range(n)]),
     ]
 
@@ -292,6 +294,30 @@ WRITE = Exercise(
     means=_dealt,
     inputs=_meshes,
     forbids=("collectives",),
+    harness=NAMING
+    + """
+def harness(mine_to_write, held):
+    def planned(load=lambda piece: piece[2], tied=1, order=sorted):
+        todo, mine = [0] * len(held), []
+        for piece in order({tuple(piece): None for pieces in held for piece in pieces}):
+            holders = [r for r, pieces in enumerate(held) if piece in map(tuple, pieces)]
+            writer = min(holders, key=lambda r: (todo[r], tied * r))
+            todo[writer] += load(piece)
+            mine += [piece] * (writer == rank)
+        return mine
+
+    mine = mine_to_write(held)
+    slips = {
+        "gives every piece to its first holder": planned(load=lambda piece: 0),
+        "counts the pieces that a rank has to write, and not their bytes": planned(load=lambda piece: 1),
+        "does not go through the pieces in sorted order": planned(order=list),
+        "gives a piece to the last one of those that have equally few": planned(tied=-1),
+        "goes through the largest pieces first": planned(order=lambda pieces: sorted(pieces, key=lambda p: -p[2])),
+        "returns all that this rank holds": sorted(map(tuple, held[rank])),
+    }
+    name_it(mine, planned(), slips)
+    return mine
+""",
     solution='''
 def mine_to_write(held):
     """Return the pieces (name, row, bytes) that this rank writes, so that each is written once."""

@@ -23,5 +23,5 @@ def name_it(out, right, slips, of=""):
 
     wrong = off(right)
     same = [why for why, gives in slips.items() if not off(gives)] if wrong else []
-    assert not same, f"{wrong.says}. You get this if the function {', or if it '.join(same[:2])}"
+    assert not same, f"{wrong.says}. You get this if the function {', or if it '.join(same[:3])}"
 """

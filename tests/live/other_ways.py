@@ -40,6 +40,36 @@ def hello_sum(x):
 """,
     ),
     (
+        "save_then_load",
+        """
+def save_then_load(x, path):  # rank 0 tells each one, and each one tells rank 0
+    import os
+
+    if rank == 0:
+        torch.save(x, path)
+        for other in range(1, world_size):
+            dist.send(torch.ones(1), dst=other)
+    else:
+        dist.recv(torch.empty(1), src=0)
+    loaded = torch.load(path)
+    dist.gather(torch.ones(1), [torch.empty(1) for _ in range(world_size)] if rank == 0 else None)
+    if rank == 0:
+        os.remove(path)
+    return loaded
+""",
+    ),
+    (
+        "tell_when_saved",
+        """
+def tell_when_saved(x, path):
+    if rank == 0:
+        with open(path, "wb") as file:
+            torch.save(x, file)
+    with open(comms.broadcast(path), "rb") as file:
+        return torch.load(file)
+""",
+    ),
+    (
         "accumulate",
         """
 def accumulate(ddp, batches, loss_of):

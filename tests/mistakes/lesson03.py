@@ -25,8 +25,13 @@ deadlock | lets every rank look at its own loss | Rank 1 waits in all_reduce
         return steps
 deadlock | tells the others only when it is time to stop | ranks disagree on the operation: rank 0 calls broadcast
     dist.broadcast(stop, src=0) → if stop.item(): dist.broadcast(stop, src=0)
-wrong | stops at a loss that equals good | on ranks 0, 1 element 0 is 2 | step() < good → step() <= good
-wrong | asks the last rank | on ranks 0, 1 element 0 is 4 | src=0 → src=world_size - 1
+wrong | stops at a loss that equals good | if the function stops where the loss is `good`
+    step() < good → step() <= good
+wrong | asks the last rank | looks at the last rank's loss, and not at rank 0's | src=0 → src=world_size - 1
+wrong | waits for all ranks | or if it goes on until the losses of all ranks are low
+    dist.broadcast(stop, src=0) → dist.all_reduce(stop, op=dist.ReduceOp.MIN)
+wrong | stops with the first one | or if it stops as soon as any rank's loss is low
+    dist.broadcast(stop, src=0) → dist.all_reduce(stop, op=dist.ReduceOp.MAX)
 """
 
 deal = """
@@ -57,6 +62,17 @@ deadlock | runs the wrapped model on rank 0 while the others wait in a barrier |
         dist.barrier()
         return loss
 deadlock | still runs the wrapped model on rank 0 only | Rank 0 waits in broadcast | model.module(batch) → model(batch)
+wrong | returns what each rank computes | if the function returns the loss of this rank's own batch
+    def validate(model, batch):
+        return model(batch)
+wrong | averages over all ranks | if the function averages the losses of all ranks' batches
+    -     if rank == 0:
+    -         loss = model.module(batch)
+    -     dist.broadcast(loss, src=0)
+    -     return loss
+    +     loss += model.module(batch)
+    +     dist.all_reduce(loss)
+    +     return loss / world_size
 wrong | keeps the loss to rank 0 | on rank 1 element 0 is 0 | dist.broadcast(loss, src=0) → dist.barrier()
 deadlock | broadcasts under the if | Rank 1 finished the function without it
     -     dist.broadcast(loss, src=0)

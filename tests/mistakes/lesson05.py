@@ -4,6 +4,32 @@ save_then_load = """
 raises | lets the readers go ahead of the writer | Rank 1: FileNotFoundError | dist.barrier()  # it is written →
 wrong | leaves the file behind | the file is still there | os.remove(path) → pass
 wrong | returns its own x | on rank 1 element 0 is 10 | return loaded → return x
+wrong | sleeps | rank 1 loads, and has not heard from rank 0
+    def save_then_load(x, path):
+        import os, time
+        if rank == 0:
+            torch.save(x, path)
+        time.sleep(0.5 * (rank > 0))
+        loaded = torch.load(path)
+        dist.barrier()
+        if rank == 0:
+            os.remove(path)
+        return loaded
+wrong | sleeps before it removes the file | rank 0 meets nobody after its load
+    dist.barrier()  # everyone has read it → __import__("time").sleep(0.4)
+wrong | looks for the file | rank 1 loads, and has not heard from rank 0
+    def save_then_load(x, path):
+        import os, time
+        if rank == 0:
+            torch.save(x, path)
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        loaded = torch.load(path)
+        dist.barrier()
+        if rank == 0:
+            os.remove(path)
+        return loaded
 wrong | sends x and leaves the file out | never calls torch.load
     def save_then_load(x, path):
         return comms.broadcast(x, src=0)
@@ -25,7 +51,23 @@ deadlock | lets rank 0 alone reduce | Rank 0 waits in all_reduce
 """
 
 tell_when_saved = """
-raises | tells the path before the file is there | Rank 1: FileNotFoundError
+wrong | tells the path first, and sleeps | rank 0 tells the path before it has saved
+    def tell_when_saved(x, path):
+        box = [path]
+        dist.broadcast_object_list(box, src=0)
+        if rank == 0:
+            torch.save(x, box[0])
+        __import__("time").sleep(0.4 * (rank > 0))
+        return torch.load(box[0])
+wrong | loads on rank 0, and sends what it has loaded | Rank 1 with 2 ranks: it never calls torch.load
+    def tell_when_saved(x, path):
+        if rank == 0:
+            torch.save(x, path)
+            x = torch.load(path)
+        box = [x]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+wrong | tells the path before the file is there | rank 0 tells the path before it has saved
     def tell_when_saved(x, path):
         box = [path]
         dist.broadcast_object_list(box, src=0)

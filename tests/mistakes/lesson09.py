@@ -193,8 +193,11 @@ deadlock | lets rank 0 alone reduce on the way back | Rank 0 waits in all_reduce
 """
 
 compressed_average = """
-wrong | forgets what was left | errors of 0.5: on ranks 0, 1 element 1 in result[0] is 1
+wrong | forgets what was left | leaves the old `error` out of what it sends
     wanted = grad + error → wanted = grad.clone()
+wrong | keeps no error | if the function leaves `error` as it was | error.copy_(wanted - sent) → pass
+wrong | keeps the error of grad | what was sent off `grad` alone | error.copy_(wanted - sent) → error.copy_(grad - sent)
+wrong | adds to the error | adds what is lost to the old error | error.copy_(wanted - sent) → error.add_(wanted - sent)
 raises | takes float16 for bfloat16 | Ranks 0, 1: RuntimeError | sent = wanted.bfloat16() → sent = wanted.half()
 raises | forgets to pad | the number of elements does not fit
     torch.nn.functional.pad(sent, (0, -len(sent) % world_size)) → sent

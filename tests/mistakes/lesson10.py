@@ -60,8 +60,21 @@ raises | takes the first worker to be worker 0 | Ranks 0, 1: KeyError
 """
 
 local_sgd = """
-wrong | forgets the division | on ranks 0, 1 element 0 is 10 | weights /= world_size →
-wrong | leaves the last steps alone | on rank 0 element 0 is 5.91 | or step == steps - 1 →
+wrong | forgets the division | if the function adds up the weights, and does not divide | weights /= world_size →
+wrong | leaves the last steps alone | if the function takes no mean after the last step | or step == steps - 1 →
+wrong | counts from 0 | if the function takes the mean after steps 0, `every` | (step + 1) % every → step % every
+wrong | averages the gradients | if the function averages the gradients, and not the weights
+    def local_sgd(weights, gradient, steps, every, lr):
+        for step in range(steps):
+            slope = gradient(weights, step)
+            if (step + 1) % every == 0 or step == steps - 1:
+                dist.all_reduce(slope)
+                slope /= world_size
+            weights -= lr * slope
+        return weights
+wrong | trains a copy | those that it was given are not changed
+    +     weights = weights.clone()
+          for step in range(steps):
 not as asked | averages twice at the end | Rank 0 makes 3 calls that communicate, dist.all_reduce
     +     dist.all_reduce(weights)
     +     weights /= world_size

@@ -39,7 +39,11 @@ not as asked | gathers the weights twice | Rank 0 makes 9 calls that communicate
 """
 
 shed_gradients = """
-wrong | forgets the division | on rank 0 element 0 in result[0] is -36
+wrong | does not reduce | if the function divides this rank's own gradient by the number of ranks
+    dist.reduce_scatter_single(mine, gradient) → mine.copy_(gradient.chunk(world_size)[rank])
+wrong | keeps the last micro-batch's gradient | and does not add to what is there
+    mine / world_size if shard.grad is None else shard.grad + mine / world_size → mine / world_size
+wrong | forgets the division | if the function adds up and does not divide
     -         shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
     +         shard.grad = mine if shard.grad is None else shard.grad + mine
 wrong | keeps the whole gradients | still have a whole gradient
@@ -84,7 +88,11 @@ not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that
 """
 
 zero3_layer = """
-wrong | forgets the division | on rank 0 element 0 in result[1] is 0.0559
+wrong | does not reduce | if the function divides this rank's own gradient by the number of ranks
+    dist.reduce_scatter_single(mine, weights.grad) → mine.copy_(weights.grad.chunk(world_size)[rank])
+wrong | averages what is its own | each rank has its own `x`
+    mine / world_size, x.grad → mine / world_size, None if x.grad is None else x.grad / world_size
+wrong | forgets the division | if the function adds up and does not divide
     return mine / world_size, x.grad → return mine, x.grad
 wrong | keeps the gathered weights for the backward pass | still in memory after the forward pass
     def zero3_layer(compute, shard, x):

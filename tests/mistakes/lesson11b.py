@@ -21,7 +21,10 @@ raises | gathers one layer too many | Ranks 0, 1: IndexError | if i + 1 < len(la
 """
 
 hsdp_gradient = """
-wrong | forgets the other copies | on rank 0 element 0 is 2.5 | dist.all_reduce(mine, group=outer) →
+wrong | divides by a group | if the function divides by the size of `inner`
+    mine / world_size → mine / dist.get_world_size(inner)
+wrong | averages twice | and the size of `outer` | dist.all_reduce(mine, → dist.all_reduce(mine, op=dist.ReduceOp.AVG,
+wrong | forgets the other copies | if the function adds up over `inner` alone | dist.all_reduce(mine, group=outer) →
 wrong | takes the part of its rank in the world | on ranks 0, 1 element 0 is -1.75
     def hsdp_gradient(gradient, inner, outer):
         parts = gradient.clone().chunk(dist.get_world_size(inner))
@@ -41,9 +44,21 @@ not as asked | reduces the whole gradient across the copies first | the whole gr
 """
 
 clip_shards = """
-wrong | clips by the norm of its own shards | on rank 0 element 0 in result['norm'] is 3 | dist.all_reduce(squares) →
-wrong | makes small gradients longer | small gradients | .clamp(max=1) →
-deadlock | reduces only where there is a shard | rank 0 has no shard
+wrong | adds up norms | if the function adds up the ranks' norms, and not their squares
+    -     dist.all_reduce(squares)
+          norm = squares.sqrt()
+    +     dist.all_reduce(norm)
+wrong | averages the squares | divides the sum of squares by the number of ranks
+    dist.all_reduce(squares) → dist.all_reduce(squares, op=dist.ReduceOp.AVG)
+wrong | takes the largest norm | if the function takes the largest of the ranks' norms
+    -     dist.all_reduce(squares)
+          norm = squares.sqrt()
+    +     dist.all_reduce(norm, op=dist.ReduceOp.MAX)
+wrong | returns the norm after the scaling | returns the norm after the scaling
+    return norm → return norm.clamp(max=most)
+wrong | clips by the norm of its own shards | takes the norm of this rank's own gradients | dist.all_reduce(squares) →
+wrong | makes small gradients longer | no more than 1, and it scales the gradients | .clamp(max=1) →
+wrong | reduces only where there is a shard | rank 0 has no shards, and stays away
     dist.all_reduce(squares) → if shards: dist.all_reduce(squares)
 not as asked | reduces once for each shard | calls that communicate
     -         squares += (shard.grad.double() ** 2).sum()

@@ -83,7 +83,8 @@ wrong | counts its own tokens only | this rank's own tokens
     -     dist.all_reduce(counts)
     -     part = counts / (tokens * world_size)
     +     part = counts / tokens
-wrong | forgets the number of experts | on ranks 0, 1 element 0 in result["mean of the ranks' losses"] is 0.473
+wrong | divides by its own tokens | of all ranks by the number of this rank's | (tokens * world_size) → tokens
+wrong | forgets the number of experts | if the function leaves out the factor, the number of experts
     return experts * ( → return (
 wrong | takes the probabilities for constants | carries no gradient
     probabilities.mean(0) → probabilities.detach().mean(0)

@@ -51,7 +51,7 @@ forbidden | lets the first rank read for its group | It calls comms.all_gather
 """
 
 load_stage = """
-wrong | loses the remainder, and all later stages begin too early | result['blocks.0.weight'] is 2.5
+wrong | loses the remainder, and all later stages begin too early | block 0 of rank 1 holds layer 2 of the checkpoint
     start, _ = part_of(layers, world_size, rank) → start = rank * (layers // world_size)
 raises | keeps the names of the whole model | Rank 1: RuntimeError
     mine[name] = whole[there] → mine[there] = whole[there]

@@ -31,7 +31,10 @@ raises | thinks that its own box was saved | Rank 0: ValueError
 """
 
 mine_to_write = """
-wrong | lets the lowest rank write everything | on rank 0 the list has 3 entries
+wrong | counts pieces | that a rank has to write, and not their bytes | todo[writer] += piece[2] → todo[writer] += 1
+wrong | takes the lists as they are | if the function does not go through the pieces in sorted order
+    sorted({tuple(piece) for pieces in held for piece in pieces}) → dict.fromkeys(tuple(p) for ps in held for p in ps)
+wrong | lets the lowest rank write everything | if the function gives every piece to its first holder
     min(holders, key=lambda r: todo[r]) → holders[0]
 wrong | plans for the ranks of the check, not for those of the lists | you see the first 2
     enumerate(held) if → enumerate(held[:world_size]) if
