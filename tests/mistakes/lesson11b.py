@@ -56,7 +56,7 @@ wrong | takes the largest norm | if the function takes the largest of the ranks'
     +     dist.all_reduce(norm, op=dist.ReduceOp.MAX)
 wrong | returns the norm after the scaling | returns the norm after the scaling
     return norm → return norm.clamp(max=most)
-wrong | clips by the norm of its own shards | takes the norm of this rank's own gradients | dist.all_reduce(squares) →
+wrong | clips by the norm of its own shards | on rank 0 element 0 in result['norm'] is 3 | dist.all_reduce(squares) →
 wrong | makes small gradients longer | no more than 1, and it scales the gradients | .clamp(max=1) →
 wrong | reduces only where there is a shard | rank 0 has no shards, and stays away
     dist.all_reduce(squares) → if shards: dist.all_reduce(squares)
