@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.theory.costs import A100, GB200, H100, RENTED, choose, nccl
+from labkit.theory.costs import A100, B200, GB200, H100, RENTED, choose
+from labkit.theory.costs import nccl as nccl_model
 
 SIZES = 2 ** np.arange(3, 35)
 
@@ -50,9 +51,9 @@ def test_only_simple_adds_up_in_the_switch():
 
 
 def test_times_are_finite_somewhere_never_negative_and_grow_with_the_size_but_for_the_trees_bend(subtests):
-    for cluster, op, n in product((A100, H100, GB200), nccl.OPS, (2, 8, 16, 72, 1440, 100_000)):
+    for cluster, op, n in product((A100, H100, GB200), nccl_model.OPS, (2, 8, 16, 72, 1440, 100_000)):
         with subtests.test(cluster.name, op=op, n=n):
-            times = nccl.times(op, SIZES.astype(float), n, cluster)
+            times = nccl_model.times(op, SIZES.astype(float), n, cluster)
             assert np.isfinite(np.min(list(times.values()), axis=0)).all()
             for (algorithm, _), t in times.items():
                 if np.isfinite(t).all() and algorithm != "Tree":
@@ -62,7 +63,7 @@ def test_times_are_finite_somewhere_never_negative_and_grow_with_the_size_but_fo
 
 def test_arrays_give_what_single_calls_give():
     ranks = np.array([8, 64, 1024])[:, None]
-    grid = nccl.times("all_reduce", SIZES.astype(float), ranks, H100)
+    grid = nccl_model.times("all_reduce", SIZES.astype(float), ranks, H100)
     best = np.min(list(grid.values()), axis=0)
     for i, n in enumerate((8, 64, 1024)):
         assert [choose("all_reduce", float(s), n, H100).seconds for s in SIZES] == pytest.approx(best[i].tolist())
@@ -75,6 +76,49 @@ def test_an_oversubscribed_network_is_as_slow_as_it_says_where_the_network_decid
 
     narrow = H100.but(nvls=False, rails=2)
     assert slope(narrow.but(oversubscription=4)) == pytest.approx(4 * slope(narrow), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nccl", "hop", "ring", "tree", "bends"),
+    [  # src/graph/tuning.cc of these tags
+        ("2.28.3", 14.0, (73.4, 73.4, 73.4), 43.1, False),
+        ("2.28.7", 14.0, (73.4, 34.6, 73.4), 43.1, False),
+        ("2.28.9", 20.9, (73.4, 34.6, 73.4), 43.8, False),
+        ("2.29.3", 20.9, (34.5, 34.6, 34.5), 43.8, True),
+        ("2.29.7", 20.9, (40.0, 40.0, 40.0), 43.8, True),
+        ("2.30.7", 20.9, (40.0, 40.0, 40.0), 80.0, True),
+    ],
+)
+def test_a_version_has_the_constants_of_its_tag(nccl, hop, ring, tree, bends):
+    def time(cluster, n, way, size):
+        return nccl_model.times("all_reduce", size, n, cluster.but(nccl=nccl))[way].item()
+
+    hops = (time(H100, n, ("NVLSTree", "Simple"), 0.0) for n in (32, 16))
+    assert next(hops) - next(hops) == pytest.approx(2e-6 * hop)
+    wide = B200.but(rail=1e6, nvlink=1e6)  # nothing limits but the channels' caps
+    for nodes, cap in zip((1, 2, 4), ring, strict=True):
+        n = 8 * nodes
+        slope = (time(wide, n, ("Ring", "LL128"), 2e15) - time(wide, n, ("Ring", "LL128"), 1e15)) / 1e15
+        assert 2 * (n - 1) / n / slope == pytest.approx(32e9 * cap)
+    slope = (time(wide, 32, ("NVLSTree", "Simple"), 2e15) - time(wide, 32, ("NVLSTree", "Simple"), 1e15)) / 1e15
+    assert 62 / 32 / slope == pytest.approx(32e9 * tree)
+    mib, on_arm = (time(wide.but(cpu=cpu), 32, ("NVLSTree", "Simple"), 2**20) for cpu in ("intel", "arm"))
+    assert (mib > on_arm) == bends
+
+
+def test_where_the_newer_latency_of_nvls_tree_turns_the_choice(subtests):
+    for n, size in ((24, 2**22), (64, 2**24), (1024, 2**26)):
+        with subtests.test(n=n):
+            older, newer = (choose("all_reduce", size, n, H100.but(nccl=v)).algorithm for v in ("2.28.3", "2.28.9"))
+            assert (older, newer) == ("NVLSTree", "Tree")
+
+
+def test_a_choice_names_the_version_and_an_older_one_is_refused():
+    assert "NCCL 2.28.9" in repr(choose("all_reduce", 1e6, 64, H100))
+    with pytest.raises(LabError, match=r"Give 2\.28\.3"):
+        choose("all_reduce", 1e6, 64, H100.but(nccl="2.27.7"))
+    with pytest.raises(LabError, match=r"such as 2\.28\.9"):
+        H100.but(nccl="new")
 
 
 def test_what_it_does_not_know_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ class Cluster:
     gpus_per_process: int = 1  # 8: one process launches for eight GPUs, one after the other (nccl-tests -g 8)
     call_overhead: float = 0.0  # µs that each call costs where calls are timed one by one, as in torch: 20 or so
     algorithm: str = ""  # the one that NCCL_ALGO allows, where it is set
+    nccl: str = "2.28.9"  # the version by whose model `choose` decides; torch 2.11 brings this one
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -49,6 +51,8 @@ class Cluster:
             raise LabError(f"No cluster has such {named}. Give numbers above zero.")
         if self.generation not in GENERATIONS:
             raise LabError(f"generation={self.generation!r} is unknown. Choose one of: {', '.join(GENERATIONS)}.")
+        if not re.fullmatch(r"\d+\.\d+\.\d+", self.nccl):
+            raise LabError(f"nccl={self.nccl!r} is no version. Give three numbers, such as 2.28.9.")
         if self.fabric not in FABRICS:
             raise LabError(f"fabric={self.fabric!r} is unknown. Choose one of: {', '.join(FABRICS)}.")
 

@@ -1,8 +1,8 @@
 """How NCCL chooses: its own model of every algorithm and protocol, and the least time wins. Neither torch nor NCCL.
 
-T = latency + bytes / bandwidth, both from tables and a few factors. Constants and rules are those of NCCL 2.28,
-src/graph/tuning.cc, told anew; nothing here was run on NCCL. CollNet is left out: it needs SHARP in the switches.
-What NCCL finds by searching the machine's links is supposed here: see `_bus`.
+T = latency + bytes / bandwidth, both from tables and a few factors. Constants and rules are those of
+src/graph/tuning.cc, told anew, for NCCL 2.28.3 to 2.30.7 (`VERSIONS`); nothing here was run on NCCL. CollNet is left
+out: it needs SHARP in the switches. What NCCL finds by searching the machine's links is supposed here: see `_bus`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ HOP = {  # µs: over NVLink, and over the network
     "Tree": ((0.6, 1.25, 4.0), (5.0, 8.5, 14.0)),
     "Ring": ((0.6, 1.9, 3.4), (2.7, 4.0, 14.0)),
     "NVLS": ((0, 0, 25.0), (0, 0, 18.0)),
-    "NVLSTree": ((0, 0, 25.0), (0, 0, 14.0)),
+    "NVLSTree": ((0, 0, 25.0), (0, 0, np.nan)),  # over the network: `VERSIONS`
     "PAT": ((0, 0, 4.0), (0, 0, 14.0)),
 }
 # Caps in GB/s for one node, two, and more. LL in one node by the GPU, between nodes by the CPU (others, AMD).
 LL_MOST = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0))
-A_CHANNEL = {  # a channel's cap, by generation
-    "ring LL128": ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (73.4,) * 3),
+A_CHANNEL = {  # a channel's cap, by generation; for Blackwell two of them are in `VERSIONS`
+    "ring LL128": ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3),
     "tree LL128": ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0)),
     "tree": ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0)),
-    "NVLSTree": ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 43.1)),
+    "NVLSTree": ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5)),
 }
 NVLS_SHARE = (0.0, 0.0, 0.85, 0.74)
 TREE_BEND = np.array(  # of the tree's bandwidth, for 64 B, 128 B … 256 MiB
@@ -50,13 +50,53 @@ TREE_BEND = np.array(  # of the tree's bandwidth, for 64 B, 128 B … 256 MiB
 
 
 @dataclass(frozen=True)
+class Version:
+    """What differs between versions: NVLSTree's µs over the network, and for Blackwell a channel's caps in GB/s."""
+
+    first: str  # the version that it begins with
+    nvls_tree: float
+    ring_ll128: tuple[float, float, float]
+    nvls_tree_most: tuple[float, float, float]
+    bends: bool = False  # whether NVLSTree's bandwidth bends as a tree's does: on Blackwell, between x86 hosts
+
+
+VERSIONS = (
+    Version("2.28.3", 14.0, (73.4, 73.4, 73.4), (0.0, 96.0, 43.1)),
+    Version("2.28.7", 14.0, (73.4, 34.6, 73.4), (0.0, 96.0, 43.1)),
+    Version("2.28.9", 20.9, (73.4, 34.6, 73.4), (0.0, 96.0, 43.8)),
+    Version("2.29.2", 20.9, (34.5, 34.6, 34.5), (0.0, 96.0, 43.8), bends=True),
+    Version("2.29.7", 20.9, (40.0, 40.0, 40.0), (0.0, 96.0, 43.8), bends=True),
+    Version("2.30.3", 20.9, (40.0, 40.0, 40.0), (0.0, 96.0, 80.0), bends=True),
+)
+
+
+def version(nccl: str) -> Version:
+    """The constants of a version of NCCL; raises `LabError` for those before 2.28.3, which weighed NVLS otherwise.
+
+    >>> version("2.29.3").first
+    '2.29.2'
+    """
+    if _number(nccl) < _number(VERSIONS[0].first):
+        raise LabError(
+            f"NCCL {nccl} has other rules for NVLS than the model here. Give {VERSIONS[0].first} or a later version."
+        )
+    return nearest(nccl)
+
+
+def nearest(nccl: str) -> Version:
+    """The same, or the oldest known one for a version before it and for none at all."""
+    known = [v for v in VERSIONS[1:] if nccl and _number(v.first) <= _number(nccl)]
+    return known[-1] if known else VERSIONS[0]
+
+
+@dataclass(frozen=True)
 class Choice:
     """What NCCL's model says of one operation: `algorithm`, `protocol` and `seconds` of the winner; `table` of all."""
 
     op: str
     nbytes: float
     n: int
-    cluster: str
+    cluster: Cluster
     table: tuple[tuple[str, str, float], ...]  # algorithm, protocol, seconds; the fastest first
 
     @property
@@ -76,7 +116,8 @@ class Choice:
 
     def __repr__(self) -> str:
         rows = [f"{a:<9}{p:<7}{t * 1e6:>12,.1f} µs" for a, p, t in self.table]
-        return "\n".join([f"{self.op} of {self.nbytes:,.0f} B on {self.n:,} GPUs, {self.cluster}", *rows])
+        on = f"{self.n:,} GPUs, {self.cluster.name}, NCCL {self.cluster.nccl}"
+        return "\n".join([f"{self.op} of {self.nbytes:,.0f} B on {on}", *rows])
 
 
 def choose(op: str, nbytes: float, n: int, cluster: Cluster) -> Choice:
@@ -86,12 +127,13 @@ def choose(op: str, nbytes: float, n: int, cluster: Cluster) -> Choice:
     >>> choose("all_reduce", 2**20, 8, H100).protocol, choose("all_reduce", 2**21, 8, H100).algorithm
     ('LL', 'NVLS')
 
-    `nbytes` is nccl-tests' S, `n` the number of GPUs. Raises `LabError` for an operation that NCCL has no model of.
+    `nbytes` is nccl-tests' S, `n` the number of GPUs; `H100.but(nccl="2.28.3")` asks another version of NCCL. Raises
+    `LabError` for an operation that NCCL has no model of, and for a version before 2.28.3.
     """
     if n < 2:
         raise LabError("One GPU has nobody to talk to. Give two or more.")
     rows = [(a, p, float(t)) for (a, p), t in times(op, nbytes, n, cluster).items() if np.isfinite(t)]
-    return Choice(op, nbytes, n, cluster.name, tuple(sorted(rows, key=lambda row: row[2])))
+    return Choice(op, nbytes, n, cluster, tuple(sorted(rows, key=lambda row: row[2])))
 
 
 def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str], Any]:
@@ -107,9 +149,11 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str
                 continue
             bandwidth = _bandwidth(op, a, p, n, nodes, cluster)
             latency = _latency(op, a, p, n, nodes, cluster)
+            place = np.floor(np.log2(np.maximum(nbytes, 64) / 64)).astype(int)
             if a == "Tree":
-                place = np.floor(np.log2(np.maximum(nbytes, 64) / 64)).astype(int)
                 bandwidth = bandwidth * np.where(place < 23, TREE_BEND[p][np.minimum(place, 22)], 1.0)
+            if a == "NVLSTree" and version(cluster.nccl).bends and _x86_blackwell(cluster):
+                bandwidth = bandwidth * np.where(place < 24, TREE_BEND[p][np.minimum(place, 22)], 1.0)
             if (a, protocol, op) == ("Ring", "Simple", "all_reduce"):
                 late = (nodes > 1) & (nbytes / (cluster.channels * n) >= 64)
                 latency = latency * np.where(late, 1.9 if cluster.generation == "volta" else 1.4, 1.0)
@@ -130,8 +174,10 @@ def _bandwidth(op: str, a: str, p: int, n: Any, nodes: Any, c: Cluster) -> Any:
     g, many = GENERATIONS.index(c.generation), np.minimum(nodes, 3) - 1
     steps = 2 * (n - 1) if op == "all_reduce" else n - 1 if op in ("all_gather", "reduce_scatter") else n
 
+    blackwell = {"ring LL128": version(c.nccl).ring_ll128, "NVLSTree": version(c.nccl).nvls_tree_most}
+
     def most(kind: str) -> Any:
-        return c.channels * np.array(A_CHANNEL[kind][g])[many]
+        return c.channels * np.array((*A_CHANNEL[kind], blackwell.get(kind))[g])[many]
 
     slow = np.where(nodes == 1, np.array(LL_MOST[g])[many], np.array(LL_MOST[c.cpu == "amd"])[many])
     bus = _bus(a, nodes, c)
@@ -161,7 +207,8 @@ def _bandwidth(op: str, a: str, p: int, n: Any, nodes: Any, c: Cluster) -> Any:
 def _latency(op: str, a: str, p: int, n: Any, nodes: Any, c: Cluster) -> Any:
     inside = HOP[a][0][p]
     alone = n == nodes  # one GPU a node
-    outside = np.where(alone, HOP["Tree"][1][p], HOP[a][1][p]) + c.nic_latency * (2 if p == 2 else 1)
+    step = version(c.nccl).nvls_tree if a == "NVLSTree" else HOP[a][1][p]
+    outside = np.where(alone, HOP["Tree"][1][p], step) + c.nic_latency * (2 if p == 2 else 1)
     hops = np.floor(np.log2(nodes) + 1e-9)
     if a == "Ring" and op in ("broadcast", "reduce"):
         return BASE[a][p] + n * np.where(nodes == 1, *(HOP["Tree" if p == 2 else a][i][p] for i in (0, 1)))
@@ -176,3 +223,11 @@ def _latency(op: str, a: str, p: int, n: Any, nodes: Any, c: Cluster) -> Any:
     if a == "NVLSTree":
         return inside + 2 * hops * outside
     return BASE[a][p] + hops * outside / 3.5 + 2.8 * n
+
+
+def _x86_blackwell(c: Cluster) -> bool:
+    return c.generation == "blackwell" and c.cpu != "arm"
+
+
+def _number(nccl: str) -> tuple[int, ...]:
+    return tuple(map(int, nccl.split(".")))

@@ -46,7 +46,8 @@ class Prediction:
     def __repr__(self) -> str:
         rows = [f"{name:<46}{_said(t):>10}" for name, t in self.seconds.items()]
         if self.nccl:
-            rows.append(f"{NCCL:<46}{_said(self.nccl.seconds):>10}  {self.nccl.algorithm}, {self.nccl.protocol}")
+            way = f"{self.nccl.algorithm}, {self.nccl.protocol} (NCCL {self.nccl.cluster.nccl})"
+            rows.append(f"{NCCL:<46}{_said(self.nccl.seconds):>10}  {way}")
         if self.estimate is not None:
             rows.append(f"{TAKES:<46}{_said(self.estimate):>10}")
         nodes = -(-self.n // self.cluster.gpus_per_node)

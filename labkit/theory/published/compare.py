@@ -1,6 +1,7 @@
 """How far NCCL's own model is off the published tables, as it is and corrected by two numbers for each table.
 
-T' = c₀ + k·T, fitted by relative error on three rows of a table: the smallest, the middle and the largest one.
+T' = c₀ + k·T, fitted by relative error on three rows of a table: the smallest, the middle and the largest one. The
+model is that of the version of NCCL that a table was made with, or 2.28.3's where it is older or nobody says.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Row:
     published: float  # µs
     model: float  # µs
     choice: str
+    nccl: str  # by whose constants
     ratio: float
     corrected: float
     used: bool  # whether the correction was fitted on this row
@@ -45,10 +47,10 @@ class Comparison:
     @property
     def listing(self) -> str:
         """Every row, a line each; * marks those that the correction was fitted on."""
-        head = f"{'table':<30}{'bytes':>12}{'published µs':>14}{'model µs':>12}  {'choice':<18}"
+        head = f"{'table':<30}{'bytes':>12}{'published µs':>14}{'model µs':>12}  {'choice':<18}{'of NCCL':<9}"
         head += f"{'ratio':>6}{'corrected':>10}"
         lines = [
-            f"{r.table:<30}{r.nbytes:>12}{r.published:>14.1f}{r.model:>12.1f}  {r.choice:<18}{r.ratio:>6.2f}"
+            f"{r.table:<30}{r.nbytes:>12}{r.published:>14.1f}{r.model:>12.1f}  {r.choice:<18}{r.nccl:<9}{r.ratio:>6.2f}"
             f"{r.corrected:>10.2f}{'*' if r.used else ' '}"
             for r in self.rows
         ]
@@ -80,7 +82,8 @@ def compare(tables: Sequence[Table] = TABLES) -> Comparison:
         if table.cluster is None or table.op not in nccl.OPS:
             continue
         sizes = np.array([size for size, _ in table.rows], float)
-        times = nccl.times(table.op, sizes, table.n, table.cluster)
+        version = nccl.nearest(table.version).first
+        times = nccl.times(table.op, sizes, table.n, table.cluster.but(nccl=version))
         names, each = list(times), np.stack(list(times.values())) * 1e6
         model = each.min(0).tolist()
         given = (0, (len(model) - 1) // 2, len(model) - 1)
@@ -88,7 +91,7 @@ def compare(tables: Sequence[Table] = TABLES) -> Comparison:
         for i, (size, published) in enumerate(table.rows):
             said = ", ".join(names[int(each[:, i].argmin())])
             ratios = model[i] / published, (base + k * model[i]) / published
-            rows.append(Row(table.name, table.n, size, published, model[i], said, *ratios, i in given))
+            rows.append(Row(table.name, table.n, size, published, model[i], said, version, *ratios, i in given))
     return Comparison(tuple(rows))
 
 

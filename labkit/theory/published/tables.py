@@ -7,6 +7,7 @@ S as nccl-tests counts it; odd rows, such as the spike of a first call, stay in.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ class Table:
     def claimed(self) -> bool:
         """Whether `costs.estimate` is held against it: NCCL, a fabric and an operation it knows, nothing odd."""
         return self.cluster is not None and self.cluster.fabric in FABRICS and self.op in OPS and not self.odd
+
+    @property
+    def version(self) -> str:
+        """The version of NCCL as three numbers, such as "2.26.2"; empty where none is stated."""
+        found = re.search(r"\d+\.\d+\.\d+", self.nccl)
+        return found[0] if found else ""
 
     @property
     def nodes(self) -> int:
