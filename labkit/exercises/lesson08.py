@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Exercise, Least
-from labkit.grading.promises import Calls, Once, Returns, Travels
+from labkit.grading.promises import Calls, Once, Travels
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
 A_FEW = Budget(sent=lambda n, S: 64.0 * n)
@@ -64,7 +64,7 @@ MEAN = Exercise(
     inputs=_tables,
     minutes=5,
     difficulty=1,
-    promises=(Calls(1), Travels("float64"), Returns("float64")),
+    promises=(Calls(1), Travels("float64")),
     budget=A_FEW,
     least=Least(rounds=lambda n: 1),
     solution='''

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.lesson08 import A_FEW, everywhere, normal, softmax_cases, softmax_parts
 from labkit.grading.exercise import Case, Exercise, Least
-from labkit.grading.promises import Calls, Returns
+from labkit.grading.promises import Calls
 
 # -- the variance, where squares fail -----------------------------------------------------------------------------
 
@@ -50,7 +50,6 @@ VARIANCE = Exercise(
     inputs=_spreads,
     minutes=12,
     difficulty=2,
-    promises=(Returns("float64"),),
     budget=A_FEW,
     tolerance=1e-6,
     least=Least(rounds=lambda n: 1),

@@ -137,7 +137,7 @@ def forward_ahead(layers, gather, x):
 class ShardsAcross:
     """What goes across the groups of a mesh is a shard: no all-reduce brings as much as the whole gradient."""
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 brings 64 bytes to dist.all_reduce (line 4), and its shard has 32." """
         for mine in record.ops:
             called = [(op, op.primitive.name if op.primitive else "") for op in mine]

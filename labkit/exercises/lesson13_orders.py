@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from labkit.exercises.lesson13 import SMALL, batches, trained
 from labkit.grading.exercise import Case, Exercise
 from labkit.theory import pipeline
-from labkit.theory.record import Record
 
 
 def gradients(xs: Sequence[Any]) -> list[Any]:
@@ -195,18 +193,6 @@ def one_f_one_b(stage, stages, parts):
 # -- neighbours that both send ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Waited:
-    """Every send that was started is waited for."""
-
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
-        """ "Rank 0 starts a send and never waits for it (line 5)." """
-        for op in (op for mine in record.ops for op in mine):
-            if op.kind == "send" and op.asynchronous and op.waited is None:
-                return f"Rank {op.rank} starts a send and never waits for it{f' ({op.place})' if op.place else ''}."
-        return ""
-
-
 def _run(xs: Sequence[Any]) -> list[Any]:
     plan = pipeline.one_f_one_b(len(xs), len(xs[0][1]))
     return [{"gradient": gradient, "kept at once": plan.alive[r]} for r, gradient in enumerate(gradients(xs))]
@@ -234,7 +220,6 @@ RUN_OPS = Exercise(
     ],
     tolerance=1e-5,
     counts_memory=False,
-    promises=(Waited(),),
     harness=SMALL
     + """
 def harness(run_ops, weight, inputs, targets):

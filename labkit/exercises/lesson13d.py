@@ -226,7 +226,7 @@ def merge_pieces(out, top, total, scores, v):
 class WhileFolding:
     """While a rank folds a block, the next one is on its way: its receive was begun before, and is awaited after."""
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 folds a block, and nothing is on its way meanwhile." """
         for r, spans in enumerate(record.spans):
             folds = [span for span in spans if span.name == "fold" and span.left is not None]

@@ -45,7 +45,7 @@ def never_waited(record: Record, finished: Collection[int], lost: Sequence[Op] =
 
     "Rank 0 started isend (line 3) and never waited for it."
     """
-    waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not op.waited]
+    waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not (op.waited or op.asked)]
     return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{place(op)} and never waited for it")
 
 

@@ -26,11 +26,10 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
     record = attempt.record
     if record is None:
         return []
-    dtypes = [attempt.answers.get(r, {}).get("dtype", "") for r in range(case.n)]
     sentences = [("forbidden", _forbidden(exercise, record))]
     for says in never_waited(record, range(case.n)):
         sentences.append(("not as asked", f"{_in(case, says)} That the data was there in time is chance."))
-    sentences += [("not as asked", _in(case, p.broken(record, dtypes))) for p in exercise.promises]
+    sentences += [("not as asked", _in(case, p.broken(record))) for p in exercise.promises]
     budget = exercise.budget
     if budget and budget.sent:
         sentences.append(("costly", _bytes(case, record, budget.sent)))

@@ -21,11 +21,8 @@ NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 class Promise(Protocol):
     """Something that a run keeps or breaks."""
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
-        """Who breaks it and where, in a sentence; "" where it is kept.
-
-        `dtypes[r]` is the dtype of the tensor that rank r returned, "" where it returned something else.
-        """
+    def broken(self, record: Record) -> str:
+        """Who breaks it and where, in a sentence; "" where it is kept."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class OnlyTo:
     step: int
     other: int | None = None
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 1 sends to rank 0 (line 5), and may only send to the next rank." """
         steps = [self.step] if self.other is None else [self.step, self.other]
         allowed = " or ".join(NEIGHBOURS.get(s, f"the rank {s} further on") for s in steps)
@@ -52,7 +49,7 @@ class Messages:
     most: int | Callable[[int], float]
     least: int = 0
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 sends 3 messages (line 4, line 5), and 1 is enough." """
         most = self.most(record.n) if callable(self.most) else self.most
         for r, mine in enumerate(record.ops):
@@ -71,7 +68,7 @@ class InSteps:
 
     most: Callable[[int], float]
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "8 steps follow one another, and 4 are enough." """
         steps = max(rounds(record).values(), default=0)
         enough = self.most(record.n)
@@ -85,7 +82,7 @@ class Calls:
 
     most: int
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 calls dist.all_reduce twice (line 4, line 5), and 1 call is enough." """
         for r, mine in enumerate(record.ops):
             if len(mine) > self.most:
@@ -99,7 +96,7 @@ class Calls:
 class SameGroups:
     """All ranks make the same groups in the same order, also those that they are not in."""
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 makes no group, and rank 1 one of ranks 1, 2. Every rank makes all groups, in the same order." """
         made = [log.made for log in record.logs]
         odd = next((r for r, groups in enumerate(made) if groups != made[-1]), None)
@@ -123,7 +120,7 @@ class Once:
 
     names: tuple[str, ...]
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 calls dist.reduce twice (line 4, line 5); reduce and broadcast do it, once each." """
         enough = f"{listed(self.names)} {'does' if len(self.names) == 1 else 'do'} it, called once"
         known = {p.name for p in map(find, self.names) if p is not None}
@@ -145,7 +142,7 @@ class Root:
 
     rank: int
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 calls dist.reduce with rank 1 as the root (line 4), and rank 0 is asked for." """
         for op in (op for mine in record.ops for op in mine):
             if op.kind == "collective" and op.peer not in (None, self.rank):
@@ -160,25 +157,11 @@ class Travels:
 
     dtype: str
 
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
+    def broken(self, record: Record) -> str:
         """ "Rank 0 brings float32 to dist.all_reduce (line 4), and float64 is asked for." """
         for op in (op for mine in record.ops for op in mine):
             if op.kind != "recv" and op.dtype not in (None, self.dtype):
                 return f"Rank {op.rank} brings {op.dtype} to {op.called}{_at(op)}, and {self.dtype} is asked for."
-        return ""
-
-
-@dataclass(frozen=True)
-class Returns:
-    """Every rank returns a tensor of this dtype."""
-
-    dtype: str
-
-    def broken(self, record: Record, dtypes: Sequence[str]) -> str:
-        """ "Rank 0 returns float32, and float64 is asked for." """
-        for r, dtype in enumerate(dtypes):
-            if dtype != self.dtype:
-                return f"Rank {r} returns {dtype or 'no tensor'}, and {self.dtype} is asked for."
         return ""
 
 

@@ -124,6 +124,8 @@ def install(shell: Any) -> None:
         run = graph._engine_run_backward
         _wrap(run.__name__, passes.noting(run, _passing), graph, torch.autograd)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
+        for name in ("get_future", "is_completed"):
+            _wrap(name, _asking(vars(dist.Work)[name]), dist.Work)
         _put(ours=True)
     _space = shell.user_ns
     for event, callback in (("pre_run_cell", begin), ("post_run_cell", end)):
@@ -439,6 +441,20 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return wait
+
+
+def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Note that a learner's line asks for the end of an operation otherwise than by `.wait()`."""
+
+    @functools.wraps(function)
+    def asking(self: Any, *args: Any, **kwargs: Any) -> Any:
+        work, mine = _cell.works.get(id(self), (None, []))
+        if work is not None and work() is self and is_cell(sys._getframe(1).f_code.co_filename):
+            for op in mine:
+                op.asked = True
+        return function(self, *args, **kwargs)
+
+    return asking
 
 
 # -- records ------------------------------------------------------------------------------------------------------

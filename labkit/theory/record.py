@@ -64,6 +64,7 @@ class Op:
     `there`: when the data of an asynchronous collective was there, where that was noted: only if spans are used.
     `enqueued`: it is on a GPU, and the call returns before the data has moved. `ran`: from when to when the GPU was at
     it, or stood in the `.wait()` for it, by CUDA events; in a `Record`, these are its times.
+    `asked`: the learner has asked for its end otherwise than by `.wait()`, by its future or by `is_completed()`.
     `held`: its small tensors, of the last calls.
     `group`: torch's name for its group, the same on all its ranks; two groups may have the same ranks.
     """
@@ -96,6 +97,7 @@ class Op:
     group: str = ""
     ran: tuple[float, float] | None = None
     wait_in: str | None = None
+    asked: bool = False
     held: list[Held] = field(default_factory=list)
     view: View | None = None
 

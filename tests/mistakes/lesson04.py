@@ -19,7 +19,7 @@ not as asked | sends the parts round by broadcasts | dist.broadcast
 
 all_gather_uneven = """
 wrong | returns the padding as well | on ranks 0, 1 the shape in result[0] is (2,) | room[:size] → room
-wrong | makes floats of everything | on ranks 0, 1 there are floats (float32) in result[0]
+wrong | makes floats of everything | the numbers in result[0] are right, their dtype is float32
     x.new_zeros(longest) → torch.zeros(longest, device=device)
 wrong | makes floats of everything, and integers of these | on ranks 0, 1 element 1 in result[0] is 16777216
     def all_gather_uneven(x):

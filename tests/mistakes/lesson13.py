@@ -118,7 +118,7 @@ raises | takes the next one from a list that may be empty | Ranks 0, 1: IndexErr
 run_ops = """
 deadlock | waits as soon as it has started | Rank 0 waits for rank 1 to receive
     works.append(dist.isend(tensor, dst, tag=tag)) → dist.isend(tensor, dst, tag=tag).wait()
-not as asked | keeps the handles and never waits | Rank 0 starts a send and never waits for it
+not as asked | keeps the handles and never waits | started isend
     -     for work in works:
     -         work.wait()
     +     globals()['messages_under_way'] = works
