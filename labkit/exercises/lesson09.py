@@ -278,74 +278,19 @@ def _backward_passes(n: int) -> list[Case]:
     ]
 
 
-# The result of an asynchronous all-reduce arrives when somebody waits for it, and no earlier: no sleep brings it.
-ARRIVING = """
-class Arriving:
-    def __init__(self, work, tensor, result):
-        self.work, self.tensor, self.result, self.there = work, tensor, result, False
-
-    def arrive(self):
-        if not self.there:
-            with torch.no_grad():
-                self.tensor.copy_(self.result)
-        self.there = True
-
-    def wait(self, *args, **kwargs):
-        done = self.work.wait(*args, **kwargs)
-        self.arrive()
-        return done
-
-    def is_completed(self):
-        done = self.work.is_completed()
-        if done:
-            self.arrive()
-        return done
-
-    def get_future(self):
-        def arrived(_):
-            self.arrive()
-            return [self.tensor]
-
-        return self.work.get_future().then(arrived)
-
-
-class arriving:  # around the function's calls: the handles that it was given
-    def __enter__(self):
-        self.real, works = dist.all_reduce, []
-
-        def all_reduce(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
-            if not async_op:
-                return self.real(tensor, op, group)
-            result = tensor.detach().clone()
-            works.append(Arriving(self.real(result, op, group, async_op=True), tensor, result))
-            return works[-1]
-
-        dist.all_reduce = all_reduce
-        return works
-
-    def __exit__(self, *_):
-        dist.all_reduce = self.real
-"""
-
 # Each parameter's gradient is known beforehand. They come in their order, or on odd ranks the second half first.
 # The late rank begins when it sees the files that the others leave behind them as they come out of their backward pass.
-IN_THIS_ORDER = (
-    ARRIVING
-    + """
-import contextlib, os, shutil, tempfile, time
-from labkit.rank import recorder
+IN_THIS_ORDER = """
+def harness(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
+    import contextlib, os, shutil, tempfile, time
+    from labkit.rank import recorder
 
-def harness(fn, *args, **options):
     with recorder.paused():
         box = [tempfile.mkdtemp() if rank == 0 else None]
         dist.broadcast_object_list(box, src=0)
-    with arriving() as works:
-        return in_this_order(fn, works, box[0], *args, **options)
 
-
-def in_this_order(fn, works, folder, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
     def out_of_backward(r):
-        return os.path.join(folder, str(r))
+        return os.path.join(box[0], str(r))
 
     def many():
         return len(recorder.records()["ops"])
@@ -371,17 +316,12 @@ def in_this_order(fn, works, folder, xs, layout=((0, 1), (2,)), passes=1, turned
         with contextlib.suppress(OSError):  # the folder may be gone
             open(out_of_backward(rank), "w").close()
         finish()
-        never = [not work.there for work in works]
-        assert not any(never), (
-            f"finish() returns, and nobody has waited for the all-reduce of bucket {never.index(True) % len(layout)}: "
-            "call work.wait(). However long it sleeps, a late rank may be later"
-        )
         before[0] = many()
         out += [p.grad for p in ps]
         for p in ps:
             p.grad = None
     if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(box[0], ignore_errors=True)
     assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
     full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
@@ -389,7 +329,6 @@ def in_this_order(fn, works, folder, xs, layout=((0, 1), (2,)), passes=1, turned
     assert all(n >= full for n in left), f"{said}{late}, and {min(left)} had left"
     return out
 """
-)
 
 OVERLAPPED = Exercise(
     name="overlapped",

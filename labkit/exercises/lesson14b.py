@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson09 import ARRIVING
 from labkit.grading.exercise import Case, Exercise
 from labkit.grading.inputs import counting
 from labkit.grading.promises import Calls, SameGroups
@@ -277,17 +276,6 @@ TOO_EARLY = Exercise(
     ],
     keeps_input=True,
     promises=(Calls(1),),
-    harness=ARRIVING
-    + """
-def harness(mean_in_background, x):
-    with arriving() as works:
-        mean = mean_in_background(x)
-    assert all(work.there for work in works), (
-        "it returns, and nobody has waited for its all-reduce: call work.wait(). However long it sleeps, a late rank "
-        "may be later"
-    )
-    return mean
-""",
     specimen='''
 def mean_in_background(x):
     """Return the mean over all ranks."""

@@ -1,0 +1,110 @@
+"""What is right on every input of an exercise runs again on other numbers: what that finds, and how it is told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import labkit
+from labkit.cluster import check
+from labkit.grading import judge
+from labkit.grading.inputs import Case, counting
+from labkit.theory import collectives
+
+SUM = "    y = x.clone()\n    dist.all_reduce(y)\n"
+WELL = "z = torch.ones(1)\ndist.all_reduce(z)\nprint(int(z))"
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with labkit.start(4, timeout=2) as lab:
+        yield lab
+
+
+def one_case(n: int) -> list[Case]:
+    """One input, of numbers that every dtype holds."""
+    return [Case(counting(n, 4))]
+
+
+def checked(lab: labkit.Lab, code: str, **given):
+    lab.run(code)
+    verdict = lab.check("f", means=collectives.all_reduce, **given)
+    assert lab.run(WELL) == ["4\n"] * 4
+    return verdict
+
+
+def test_a_check_calls_often_enough_to_find_what_is_wrong_in_one_call_of_twenty_and_each_call_draws_anew(lab):
+    code = f"drawn = []\ndef f(x):\n{SUM}    drawn.append(float(torch.rand(1)))\n    return y"
+    assert checked(lab, code).ok
+    first = lab.run("print(len(drawn), len(set(drawn)), drawn[-1])")
+    calls, different, last = first[0].split()
+    assert int(calls) >= check.MANY, "nine times in ten: 1 - 0.95 ** 45 is 0.9"
+    assert calls == different
+    assert len({said.split()[2] for said in first}) == 1, "all ranks draw the same"
+    assert checked(lab, code).ok
+    assert lab.run("print(drawn[-1])")[0].strip() != last, "and every check others"
+
+
+def test_what_is_wrong_by_chance_tells_a_seed_that_shows_it_again(lab):
+    code = f"def f(x):\n{SUM}    return y if torch.rand(1) < 0.8 else -y"
+    verdict = checked(lab, code)
+    assert verdict.state == "wrong"
+    (seed,) = set(re.findall(r"seed=(\d+)", repr(verdict)))
+    again = checked(lab, code, seed=int(seed))
+    assert again.says == verdict.says
+    assert again.right == verdict.right
+
+
+def test_other_numbers_find_what_was_remembered_and_what_was_rounded(lab):
+    for body in (
+        f"    if key in known:\n        return known[key]\n{SUM}    known[key] = y\n    return y",
+        "    y = x.bfloat16()\n    dist.all_reduce(y)\n    return y.to(x.dtype)",
+    ):
+        keyed = "    key = (world_size, x.shape, x.dtype, rank, bool(x.sum() < 0))\n"
+        verdict = checked(lab, f"known = {{}}\ndef f(x):\n{keyed}{body}", inputs=one_case)
+        assert (verdict.state, verdict.right) == ("wrong", 3)
+        assert "its numbers times 1.0" in verdict.says[0]
+
+
+def test_what_is_right_alone_and_wrong_in_a_row_is_asked_what_it_keeps(lab):
+    verdict = checked(lab, f"calls = [0]\ndef f(x):\n{SUM}    calls[0] += 1\n    return -y if calls[0] == 33 else y")
+    assert verdict.state == "wrong"
+    assert "Alone, with the same numbers, it is right" in verdict.says[-1]
+    verdict = checked(lab, f"calls = [0]\ndef f(x):\n    calls[0] += 1\n    if calls[0] == 33 and rank == 2:\n"
+                           f"        raise ValueError('Tired.')\n{SUM}    return y")  # fmt: skip
+    assert verdict.state == "raises"
+    assert "Tired." in verdict.says[0]
+
+
+def test_a_hang_among_many_calls_is_drawn_as_of_the_call_alone_and_heals(lab):
+    verdict = checked(lab, f"calls = [0]\ndef f(x):\n    calls[0] += 1\n    if calls[0] > 33 and rank == 1:\n"
+                           f"        return x\n{SUM}    return y")  # fmt: skip
+    assert verdict.state == "deadlock"
+    assert "Rank 1 finished the function without it." in verdict.says
+    assert "started anew" not in repr(verdict), "it was met where it could be freed"
+
+
+def test_of_a_result_that_is_far_too_large_only_what_it_is_leaves_its_rank(lab):
+    for code, what in (
+        ("torch.zeros(2_000_000)", "a tensor of shape (2000000,)"),
+        ("[0.0] * 500_000", "a list of 500000"),
+        ("torch.zeros(1).expand(3_000, 3_000)", "a tensor of shape (3000, 3000)"),
+    ):
+        verdict = checked(lab, f"def f(x):\n    return {code}")
+        assert verdict.state == "wrong"
+        assert f"{what} comes back, and a tensor of shape (4,) should" in verdict.says[0]
+        assert all(isinstance(out, judge.Large) for out in verdict._finding.outs)
+        assert what in verdict._repr_html_()
+
+
+def test_where_python_leaves_assertions_out_a_harness_still_judges(monkeypatch):
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    with labkit.start(2) as lab:
+        assert lab.run("assert False\nprint('left out')") == ["left out\n"] * 2
+        lab.run(
+            "def average_gradients(model):\n    for p in model.parameters():\n        dist.all_reduce(p.grad)\n"
+            "        p.grad /= world_size\n        p.data.zero_()"
+        )
+        verdict = lab.check("average_gradients")
+        assert verdict.state == "wrong", repr(verdict)
