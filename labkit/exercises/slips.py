@@ -3,7 +3,8 @@
 `labkit.grading.slips` does it for functions that only compute, and whose slips are edits of the solution.
 """
 
-# `everyones` is called before the function: it is no part of its record, and waits for nobody's mistake.
+# `everyones` is called before the function, so it waits for nobody's mistake, and leaves nothing in the record. But its
+# bytes are on the wire, which a budget for what is sent counts: not for exercises that have one.
 NAMING = """
 def everyones(mine):
     from labkit.rank import agent, function, recorder

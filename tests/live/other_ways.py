@@ -70,6 +70,49 @@ def tell_when_saved(x, path):
 """,
     ),
     (
+        "cut_layers",
+        """
+def cut_layers(layers):
+    return torch.arange(layers).tensor_split(world_size)[rank].tolist()
+""",
+    ),
+    (
+        "zero1_step",
+        """
+def zero1_step(params, weights, shard, optimizer):
+    gradient = torch.cat([p.grad.flatten() for p in params]) / world_size
+    gradient = torch.nn.functional.pad(gradient, (0, len(weights) - len(gradient)))
+    shard.grad = torch.empty_like(shard)
+    dist.reduce_scatter(shard.grad, list(gradient.chunk(world_size)))
+    optimizer.step()
+    dist.all_gather(list(weights.chunk(world_size)), shard.detach().clone())
+    for p in params:
+        p.grad.zero_()
+""",
+    ),
+    (
+        "horovod_step",
+        """
+def horovod_step(parameters, lr, passes):
+    for p in parameters:
+        p.grad = comms.all_reduce(torch.zeros_like(p) if p.grad is None else p.grad).detach() / world_size
+        p.data.sub_(p.grad, alpha=lr)
+""",
+    ),
+    (
+        "clip_shards",
+        """
+def clip_shards(shards, most):
+    total = sum((s.grad.double().norm() ** 2 for s in shards), torch.zeros((), dtype=torch.float64))
+    dist.all_reduce(total)
+    norm = float(total) ** 0.5
+    if norm > most:
+        for s in shards:
+            s.grad.mul_(most / norm)
+    return torch.tensor(norm)
+""",
+    ),
+    (
         "accumulate",
         """
 def accumulate(ddp, batches, loss_of):
