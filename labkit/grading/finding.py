@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from labkit.grading import evidence, gradients, judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
@@ -222,6 +224,8 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
         exact = bool(given) and not case.dtype  # floats that are made of integers may have any width
         if want is not None:
             difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse, "", floor, exact)
+            if not difference and exact and not answer["dtype"] and isinstance(answer["out"], np.ndarray):
+                difference = judge.Difference("a numpy array comes back, and a tensor should")
             if not difference and case.dtype and answer["dtype"] not in ("", case.dtype):
                 says = f"the numbers are right, their dtype is {answer['dtype']} and should be {case.dtype}"
                 difference = judge.Difference(says)

@@ -143,7 +143,7 @@ def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: f
                     if subworld.any_of(n, f"turn {k}", "error" in one or monotonic() > until):
                         break
             except BaseException as error:  # another rank does not come, and the lab has freed this one
-                answer = {"error": (type(error).__name__, str(error), _place(error)), "ended": ended.of(error)} | answer
+                answer = {"error": _said(error), "ended": ended.of(error)} | answer
                 break
             subworld.let_go()
     return answer
@@ -166,7 +166,7 @@ def _attempt(gate: Gate, name: str, call: dict[str, Any], answer: dict[str, Any]
         with gate.opened():
             _call(name, call, answer)
     except BaseException as error:
-        answer["error"] = (type(error).__name__, str(error), _place(error))
+        answer["error"] = _said(error)
         answer["ended"] = ended.of(error)
     finally:
         recorder.end()
@@ -271,6 +271,15 @@ def made(value: Any, dtype: str, device: torch.device) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(made(v, dtype, device) for v in value)
     return value
+
+
+def _said(error: BaseException) -> tuple[str, str, dict[str, Any]]:
+    """An exception's type, message and place; the message is empty where the learner's own type cannot say it."""
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    return type(error).__name__, message, _place(error)
 
 
 def _place(error: BaseException) -> dict[str, Any]:

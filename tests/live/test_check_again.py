@@ -68,13 +68,15 @@ def test_other_numbers_find_what_was_remembered_and_what_was_rounded(lab):
 
 
 def test_what_is_right_alone_and_wrong_in_a_row_is_asked_what_it_keeps(lab):
-    verdict = checked(lab, f"calls = [0]\ndef f(x):\n{SUM}    calls[0] += 1\n    return -y if calls[0] == 33 else y")
+    verdict = checked(
+        lab, f"calls = [0]\ndef f(x):\n{SUM}    calls[0] += 1\n    return -y if calls[0] == 33 and rank == 0 else y"
+    )
     assert verdict.state == "wrong"
     assert "Alone, with the same numbers, it is right" in verdict.says[-1]
-    verdict = checked(lab, f"calls = [0]\ndef f(x):\n    calls[0] += 1\n    if calls[0] == 33 and rank == 2:\n"
+    verdict = checked(lab, f"calls = [0]\ndef f(x):\n    calls[0] += 1\n    if calls[0] == 33 and rank == 0:\n"
                            f"        raise ValueError('Tired.')\n{SUM}    return y")  # fmt: skip
     assert verdict.state == "raises"
-    assert "Tired." in verdict.says[0]
+    assert "Tired" in verdict.says[0]
 
 
 def test_a_hang_among_many_calls_is_drawn_as_of_the_call_alone_and_heals(lab):
@@ -96,15 +98,3 @@ def test_of_a_result_that_is_far_too_large_only_what_it_is_leaves_its_rank(lab):
         assert f"{what} comes back, and a tensor of shape (4,) should" in verdict.says[0]
         assert all(isinstance(out, judge.Large) for out in verdict._finding.outs)
         assert what in verdict._repr_html_()
-
-
-def test_where_python_leaves_assertions_out_a_harness_still_judges(monkeypatch):
-    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    with labkit.start(2) as lab:
-        assert lab.run("assert False\nprint('left out')") == ["left out\n"] * 2
-        lab.run(
-            "def average_gradients(model):\n    for p in model.parameters():\n        dist.all_reduce(p.grad)\n"
-            "        p.grad /= world_size\n        p.data.zero_()"
-        )
-        verdict = lab.check("average_gradients")
-        assert verdict.state == "wrong", repr(verdict)
