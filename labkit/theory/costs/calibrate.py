@@ -89,7 +89,7 @@ def calibrate(
     >>> from labkit.theory.costs.machine import H100
     >>> mine = calibrate("all_reduce", 16, H100, [(1024, 60), (2**23, 212), (2**30, 4531)])
     >>> f"{mine.seconds(2**28) * 1e3:.2f} ms"  # that machine's table has 1.28
-    '1.37 ms'
+    '1.38 ms'
 
     Three rows will do: a small, a middle and a large one; six are better. S is nccl-tests'. Raises `LabError` for no
     rows, and for sizes or times that are not above zero.

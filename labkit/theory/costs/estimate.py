@@ -26,24 +26,24 @@ FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpxo")  # those with constants
 class Constants:
     """What the published tables teach. Times in µs, the others are shares of what the data sheet or NCCL says."""
 
-    base: float = 9.19  # before the first step: one kernel's start and end
-    launch: float = 4.15  # of each GPU that one thread launches for, one after the other
-    launch_channel: float = 0.167  # and more of it for each channel of the message, up to Ampere: in older NCCL
-    near_network: float = 1.94  # a tree's step over NVLink with LL where a network follows, of NCCL's figure
-    post: float = 1.77  # a ring's step over NVLink with LL where it also crosses a network
-    step: float = 0.595  # a step with the Simple protocol over NVLink, of NCCL's figure
-    net_step: float = 1.87  # the same over a network
-    ll: float = 0.698  # bandwidth of the LL protocol, of NCCL's figure
-    ring: float = 0.964  # of NVLink's bandwidth, a ring or an all-to-all
-    pairwise: float = 0.806  # of the NICs' bandwidth, an all-to-all; all others reach it
-    nvls: float = 1.1  # NVLS inside a node, of NCCL's figure
-    rack: float = 0.851  # of that, where NVLink joins several hosts
-    nvls_tree: float = 0.865  # of that, where a network follows
-    fill: float = 0.117  # P: the piece that a pipeline waits for, of the latency of its steps
-    nvls_fill: float = 1.81  # P for NVLS, of each GPU in the node: each has its own part of S to cut
-    efa1: float = 76  # what a step over a fabric takes more than over InfiniBand or RoCE
-    efa: float = 19.8
-    tcpxo: float = 46
+    base: float = 11.5  # before the first step: one kernel's start and end
+    launch: float = 4.08  # of each GPU that one thread launches for, one after the other
+    launch_channel: float = 0.168  # and more of it for each channel of the message, up to Ampere: in older NCCL
+    near_network: float = 1.72  # a tree's step over NVLink with LL where a network follows, of NCCL's figure
+    post: float = 1.42  # a ring's step over NVLink with LL where it also crosses a network
+    step: float = 0.613  # a step with the Simple protocol over NVLink, of NCCL's figure
+    net_step: float = 1.62  # the same over a network
+    ll: float = 0.795  # bandwidth of the LL protocol, of NCCL's figure
+    ring: float = 0.98  # of NVLink's bandwidth, a ring or an all-to-all
+    pairwise: float = 0.625  # of the NICs' bandwidth, an all-to-all; all others reach it
+    nvls: float = 1.08  # NVLS inside a node, of NCCL's figure
+    rack: float = 0.844  # of that, where NVLink joins several hosts
+    nvls_tree: float = 0.891  # of that, where a network follows
+    fill: float = 0.195  # P: the piece that a pipeline waits for, of the latency of its steps
+    nvls_fill: float = 1.7  # P for NVLS, of each GPU in the node: each has its own part of S to cut
+    efa1: float = 71.1  # what a step over a fabric takes more than over InfiniBand or RoCE
+    efa: float = 19.9
+    tcpxo: float = 46.8
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constant
 
     >>> from labkit.theory.costs.machine import H100
     >>> f"{estimate('all_reduce', 2**30, 16, H100) * 1e3:.1f} ms"  # two published runs took 4.48 and 4.50 ms
-    '4.7 ms'
+    '4.6 ms'
 
     `nbytes` is nccl-tests' S. How far off it is on machines that it was not fitted on: `published.judge()`.
     Raises `LabError` for an operation that it does not know, and for fewer than two GPUs.

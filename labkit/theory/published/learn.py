@@ -19,7 +19,7 @@ from labkit.theory.costs.robust import least_squares, tamed
 from labkit.theory.published.tables import TABLES, Table
 
 GUESS = {  # constant: what it would be by NCCL's model or a data sheet, and how far off it may well be
-    "base": (6.7, 0.3),
+    "base": (6.7, 0.4),
     "launch": (4.0, 0.5),
     "launch_channel": (0.2, 0.4),
     "near_network": (1.8, 0.3),
