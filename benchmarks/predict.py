@@ -23,7 +23,7 @@ RANKS = 100_000
 LIMIT = 100.0  # ms, so that a slider feels live
 CALLS = 20  # of a round
 SIX = [(float(1 << k), 100 + (1 << k) / 1e5) for k in (3, 8, 14, 20, 26, 32)]
-AIMS = {("all rows", 0): 0.15, ("from 64 MiB", 0): 0.08, ("all rows", 3): 0.08, ("all rows", 6): 0.05}
+AIMS = {("all rows", 0): 0.07, ("from 64 MiB", 0): 0.03, ("all rows", 3): 0.05, ("all rows", 6): 0.03}
 
 
 def samples(call: Callable[[], object]) -> list[float]:

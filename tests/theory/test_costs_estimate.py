@@ -102,6 +102,24 @@ def test_rows_that_the_estimate_meets_change_nothing():
     assert mine.off == pytest.approx([0, 0, 0], abs=1e-3)
 
 
+def test_what_no_factor_explains_stays_near_the_row_that_showed_it():
+    sizes = np.array([2.0**k for k in (10, 14, 18, 22, 26, 30)])
+    plain = estimate("all_reduce", sizes, 16, H100) * 1e6
+    odd = plain * [1, 1, 1.3, 1, 1, 1]  # slow around 256 KiB alone
+    mine = calibrate("all_reduce", 16, H100, list(zip(sizes, odd, strict=True)))
+    at = np.array([2.0**12, 2.0**18, 2.0**28])
+    ratio = mine.seconds(at) / estimate("all_reduce", at, 16, H100)
+    assert ratio[1] > 1.2
+    assert ratio[[0, 2]] == pytest.approx([1, 1], abs=0.08)
+
+
+def test_a_row_that_a_larger_message_beats_counts_as_that_one():
+    rows = [(s, 1e6 * estimate("all_reduce", s, 16, H100)) for s in (8.0, 2.0**19, 2.0**30)]
+    larger = rows[1][1]
+    spike, equal = (calibrate("all_reduce", 16, H100, [(8.0, us), *rows[1:]]) for us in (500 * larger, larger))
+    assert spike.seconds(SIZES) == pytest.approx(equal.seconds(SIZES))
+
+
 def test_one_bad_row_among_good_ones_does_little():
     table = find("16 × H100, 2 × Nebius")
     good = [row for row in table.rows if row[0] in (64, 2**14, 2**20, 2**24, 2**28, 2**32)]

@@ -54,6 +54,19 @@ def test_a_table_is_found_by_its_name_or_by_a_part_that_no_other_has():
 
 
 @pytest.mark.parametrize(
+    ("table", "version", "constants"),
+    [
+        ("16 × H100, 2 × Dell", "2.26.2", "2.28.3"),
+        ("16 × A100, 2 × OCI", "2.29.3", "2.29.2"),
+        ("8 × A100", "", "2.28.3"),
+    ],
+)
+def test_a_table_says_its_version_of_nccl_and_is_held_against_the_nearest_constants(table, version, constants):
+    assert find(table).version == version
+    assert {r.nccl for r in compared().of(table)} == {constants}
+
+
+@pytest.mark.parametrize(
     ("table", "nbytes", "alg", "bus"),
     [
         ("16 × A100, 2 × p4de", 2147483648, 41.78, 78.33),
@@ -145,12 +158,12 @@ def test_a_publisher_left_out_is_met_as_well_as_the_others(publisher):
     assert np.median(np.concatenate(off)) <= 0.15
 
 
-def test_large_messages_are_met_within_8_percent_and_a_few_rows_help():
+def test_large_messages_are_met_within_4_percent_and_a_few_rows_help():
     as_it_comes, three, six = (judged().off(given)[0] for given in (0, 3, 6))
-    assert as_it_comes <= 0.1
-    assert three <= 0.08
-    assert six <= 0.05
-    assert judged().off(0, lambda e: e.nbytes >= LARGE)[0] <= 0.08
+    assert as_it_comes <= 0.08
+    assert three <= 0.06
+    assert six <= 0.035
+    assert judged().off(0, lambda e: e.nbytes >= LARGE)[0] <= 0.04
     assert "90th percentile" in repr(judged())
 
 
