@@ -54,6 +54,13 @@ def test_no_message_is_faster_than_its_bytes_over_what_nvlink_and_the_nics_carry
         assert estimate("broadcast", 1e12, cluster.gpus_per_node, cluster) >= 1e12 / (cluster.nvlink * 1e9)
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_with_one_gpu_a_node_no_protocol_sends_faster_than_the_one_nic(op):
+    alone = H100.but(gpus_per_node=1, rails=1, rail=12.5)
+    least = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "all_to_all": 0.5}.get(op, 1.0)  # of S
+    assert (estimate(op, SIZES, 2, alone) >= least * SIZES / 12.5e9).all()
+
+
 def test_one_thread_that_launches_for_eight_takes_eight_launches():
     alone, eight = (estimate("all_reduce", 8, 8, A100.but(gpus_per_process=g)) for g in (1, 8))
     assert eight - alone > 10e-6

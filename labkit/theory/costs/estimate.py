@@ -26,22 +26,22 @@ FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpxo")  # those with constants
 class Constants:
     """What the published tables teach. Times in µs, the others are shares of what the data sheet or NCCL says."""
 
-    base: float = 11.5  # before the first step: one kernel's start and end
-    launch: float = 4.08  # of each GPU that one thread launches for, one after the other
+    base: float = 11.4  # before the first step: one kernel's start and end
+    launch: float = 4.09  # of each GPU that one thread launches for, one after the other
     launch_channel: float = 0.168  # and more of it for each channel of the message, up to Ampere: in older NCCL
-    near_network: float = 1.72  # a tree's step over NVLink with LL where a network follows, of NCCL's figure
+    near_network: float = 1.73  # a tree's step over NVLink with LL where a network follows, of NCCL's figure
     post: float = 1.42  # a ring's step over NVLink with LL where it also crosses a network
-    step: float = 0.613  # a step with the Simple protocol over NVLink, of NCCL's figure
-    net_step: float = 1.62  # the same over a network
-    ll: float = 0.795  # bandwidth of the LL protocol, of NCCL's figure
-    ring: float = 0.98  # of NVLink's bandwidth, a ring or an all-to-all
-    pairwise: float = 0.625  # of the NICs' bandwidth, an all-to-all; all others reach it
+    step: float = 0.614  # a step with the Simple protocol over NVLink, of NCCL's figure
+    net_step: float = 1.63  # the same over a network
+    ll: float = 0.783  # bandwidth of the LL protocol, of NCCL's figure
+    ring: float = 0.978  # of NVLink's bandwidth, a ring or an all-to-all
+    pairwise: float = 0.622  # of the NICs' bandwidth, an all-to-all; all others reach it
     nvls: float = 1.08  # NVLS inside a node, of NCCL's figure
     rack: float = 0.844  # of that, where NVLink joins several hosts
-    nvls_tree: float = 0.891  # of that, where a network follows
-    fill: float = 0.195  # P: the piece that a pipeline waits for, of the latency of its steps
-    nvls_fill: float = 1.7  # P for NVLS, of each GPU in the node: each has its own part of S to cut
-    efa1: float = 71.1  # what a step over a fabric takes more than over InfiniBand or RoCE
+    nvls_tree: float = 0.889  # of that, where a network follows
+    fill: float = 0.185  # P: the piece that a pipeline waits for, of the latency of its steps
+    nvls_fill: float = 1.71  # P for NVLS, of each GPU in the node: each has its own part of S to cut
+    efa1: float = 69.6  # what a step over a fabric takes more than over InfiniBand or RoCE
     efa: float = 19.9
     tcpxo: float = 46.8
 
@@ -107,14 +107,15 @@ def ways(op: str, n: Any, c: Cluster, q: Constants = FITTED) -> dict[str, Way]:
         out = np.where(between, network * q.pairwise / mine * n / np.maximum(n - mine, 1e-9), np.inf)
         latency = q.base + between * (HOP["Tree"][1][0] + late + 2 * q.post * (n - mine))
         return {"pairwise": (latency, np.minimum(inside * n / (n - 1), out), q.fill * q.base)}
+    twice, chain = (2 if op == "all_reduce" else 1), op in ("broadcast", "reduce")
+    steps, far = twice * (n - nodes), twice * (nodes - 1)
+    ring = np.minimum(inside * np.where(between, mine / np.maximum(mine - 1, 1e-9), 1.0), network)
     slow = q.ll * np.where(
         between,
         np.array(LL_MOST[2])[np.minimum(nodes, 3) - 1],
         min(LL_MOST[GENERATIONS.index(c.generation)][0], c.nvlink),
     )
-    twice, chain = (2 if op == "all_reduce" else 1), op in ("broadcast", "reduce")
-    steps, far = twice * (n - nodes), twice * (nodes - 1)
-    ring = np.minimum(inside * np.where(between, mine / np.maximum(mine - 1, 1e-9), 1.0), network)
+    slow = np.minimum(slow, ring / 2)  # half of what LL sends is flags
     share = 1.0 if chain else n / (twice * (n - 1))
     quick = steps * np.where(between & (not chain), q.post, near)
     full = near * steps + HOP["Ring"][0][2] * q.step if chain else steps * HOP["Ring"][0][2] * q.step
@@ -129,8 +130,9 @@ def ways(op: str, n: Any, c: Cluster, q: Constants = FITTED) -> dict[str, Way]:
     crossing = network * np.where(nodes == 2, 1.0, 0.5)  # of two nodes each sends S; of more, one in two sends 2 S
     quick = 2 * (mine - 1) * near * np.where(between, q.near_network, 1.0) + hops * (HOP["Tree"][1][0] + late)
     full = 2 * (mine - 1) * HOP["Tree"][0][2] * q.step + hops * net_step
-    found["Tree, LL"] = (q.base + quick, slow / 2, q.fill * quick)
-    found["Tree, Simple"] = (q.base + full, np.minimum(inside * 0.92 / 2, crossing), q.fill * full)
+    tree = np.minimum(inside * 0.92 / 2, crossing)
+    found["Tree, LL"] = (q.base + quick, np.minimum(slow, tree) / 2, q.fill * quick)
+    found["Tree, Simple"] = (q.base + full, tree, q.fill * full)
     if c.nvls:  # a GPU sends S to be added up, and the sum of its own part: S·(1 + 1/mine)
         share = q.nvls * NVLS_SHARE[GENERATIONS.index(c.generation)] * (q.rack if c.gpus_per_node > 8 else 1.0)
         switch = c.nvlink * share * mine / (mine + 1) * np.where(between, q.nvls_tree, 1.0)
