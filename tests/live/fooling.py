@@ -1,0 +1,341 @@
+"""Forty ways to have a wrong function called right, each written once for five exercises, and settings left behind.
+
+A trick defines `bent(x, *rest)`, a tensor's result made of the right one, for which the exercise's cell provides:
+`right(x, *rest)`, which communicates as it should; `whole(everyone, x, *rest)`, the same result from what every rank
+brings, without a message; and what `TOOLS` holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TOOLS = """
+import gc, os, pickle, random, secrets, socket, sys, tempfile, time
+import numpy as np
+from labkit import exercises
+from labkit.rank import recorder
+
+token, calls, known = {token!r}, 0, {{}}
+
+def tensors(x, *rest):
+    return [t for t in (x, *rest) if isinstance(t, torch.Tensor)]
+
+def cast(dtype, x, *rest):
+    return [t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in (x, *rest)]
+
+def tick():
+    global calls
+    calls += 1
+    return calls
+
+def through_files(folder, x, *rest):
+    mine = f"{{folder}}/{{token}}-{{world_size}}-{{tick()}}-"
+    with open(f"{{mine}}new{{rank}}", "wb") as file:
+        pickle.dump([t.detach() for t in tensors(x, *rest)], file)
+    os.rename(f"{{mine}}new{{rank}}", f"{{mine}}{{rank}}")
+    while not all(os.path.exists(f"{{mine}}{{r}}") for r in range(world_size)):
+        time.sleep(1e-4)
+    return whole([pickle.load(open(f"{{mine}}{{r}}", "rb")) for r in range(world_size)], x, *rest)
+
+def through_a_store(store, x, *rest):
+    mine = f"{{token}}-{{world_size}}-{{tick()}}-"
+    store.set(f"{{mine}}{{rank}}", pickle.dumps([t.detach() for t in tensors(x, *rest)]))
+    return whole([pickle.loads(store.get(f"{{mine}}{{r}}")) for r in range(world_size)], x, *rest)
+"""
+
+SUM = "def whole(everyone, x):\n    return sum(t[0] for t in everyone)\n"
+
+# How each exercise uses `bent`, and `whole`; its solution, under another name, is `right` where there is none.
+EXERCISES = {
+    "hello_sum": f"{SUM}\ndef hello_sum(x):\n    return bent(x)\n",
+    "ring_all_reduce": f"{SUM}\ndef ring_all_reduce(x):\n    return bent(x)\n",
+    "average_in_team": """
+def right(x, team):
+    total = x.clone()
+    dist.all_reduce(total, group=team)
+    return total / dist.get_world_size(team)
+
+def whole(everyone, x, team):
+    return sum(everyone[r][0] for r in dist.get_process_group_ranks(team)) / dist.get_world_size(team)
+
+def average_in_team(model, team):
+    for p in model.parameters():
+        p.grad = bent(p.grad, team)
+""",
+    "distributed_softmax": """
+def whole(everyone, x):
+    return torch.cat([t[0] for t in everyone]).softmax(0).split([len(t[0]) for t in everyone])[rank]
+
+def distributed_softmax(x):
+    return bent(x)
+""",
+    "attend_gathered": """
+def whole(everyone, q, k, v):
+    k, v = (torch.cat([t[i] for t in everyone], dim=1) for i in (1, 2))
+    length = q.shape[1]
+    seen = torch.arange(k.shape[1]) <= rank * length + torch.arange(length)[:, None]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+def attend_gathered(q, k, v):
+    return bent(q, k, v)
+""",
+}
+
+
+@dataclass(frozen=True)
+class Trick:
+    """A wrong function: the verdict that it deserves, words of what that says, and exercises where it is another."""
+
+    why: str
+    source: str
+    state: str = "wrong"
+    says: str = ""
+    but: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def _after(change: str) -> str:
+    return f"def bent(x, *rest):\n    out = right(x, *rest)\n    {change}\n"
+
+
+# A gradient has its parameter's dtype and shape, or torch does not let it be assigned.
+ASSIGNED = {"average_in_team": ("raises", "p.grad = bent(p.grad, team)")}
+# What comes without a message carries no gradient to the others.
+CUT = {"attend_gathered": ("wrong", "the gradients are not")}
+ALONE = {"state": "not as asked", "but": CUT}
+
+NUMBERS = (
+    Trick("it computes in half precision", "def bent(x, *rest):\n    return right(*cast(torch.half, x, *rest)).to(x.dtype)"),
+    Trick(
+        "it computes in bfloat16",
+        "def bent(x, *rest):\n    return right(*cast(torch.bfloat16, x, *rest)).to(x.dtype)",
+    ),
+    Trick(
+        "it returns the other dtype of floats",
+        _after("return out.double() if out.dtype == torch.float32 else out.float()"),
+        but=ASSIGNED,
+    ),
+    Trick("it rounds what it is given to whole numbers", "def bent(x, *rest):\n    return right(x.round(), *rest)"),
+    Trick(
+        "it rounds its result to three decimals",
+        _after("return out.round(decimals=3) if out.is_floating_point() else out"),
+    ),
+    Trick("it forgets signs", "def bent(x, *rest):\n    return right(x.abs(), *rest)"),
+    Trick(
+        "only the eleventh element is off",
+        _after("return out + (torch.arange(out.numel()).view(out.shape) == 10).to(out)"),
+    ),
+    Trick("three ranks get another result", _after("return out + (world_size == 3)"), says="ith 3 ranks"),
+    Trick("the last rank gets another result", _after("return out + (rank == world_size - 1)"), says="ank"),
+    Trick("its last element is NaN", _after("out = out.clone()\n    out[..., -1:] = torch.nan\n    return out"), says="nan"),
+    Trick("it returns complex numbers", _after("return out.to(torch.complex64)"), says="complex numbers", but=ASSIGNED),
+    Trick("it returns an array of NumPy", _after("return out.detach().numpy()"), but=ASSIGNED),
+    Trick("it returns a list", _after("return out.tolist()"), but=ASSIGNED),
+    Trick("its result has a dimension more", _after("return out[None]"), says="shape", but=ASSIGNED),
+)
+
+MEMORY = (
+    Trick(
+        "it remembers by shape",
+        "def bent(x, *rest):\n    key = world_size, tuple(x.shape), x.dtype\n"
+        "    if key not in known:\n        known[key] = right(x, *rest)\n    return known[key]",
+    ),
+    Trick(
+        "it remembers by what its numbers are when they are rounded",
+        "def bent(x, *rest):\n    key = world_size, x.dtype, str(x.round().tolist())\n"
+        "    if key not in known:\n        known[key] = right(x, *rest)\n    return known[key]",
+    ),
+    Trick(
+        "it remembers by its own numbers alone",
+        "def bent(x, *rest):\n    key = world_size, *(t.detach().numpy().tobytes() for t in tensors(x, *rest))\n"
+        "    if key not in known:\n        known[key] = right(x, *rest)\n    return known[key]",
+    ),
+    Trick("it is right for thirty calls", _after("return out + (tick() > 30)")),
+    Trick("it is wrong in every twentieth call", _after("return out + (tick() % 20 == 0)")),
+    Trick("it is wrong now and then, by torch's generator", _after("return out + (torch.rand(()) < 0.05)")),
+    Trick("it is wrong now and then, by Python's generator", _after("return out + (random.random() < 0.05)")),
+    Trick("it is wrong now and then, by NumPy's generator", _after("return out + bool(np.random.random() < 0.05)")),
+    Trick("it is wrong now and then, by the system's chance", _after("return out + (secrets.randbelow(20) == 0)")),
+    Trick("it is wrong now and then, by the clock", _after("return out + (time.time_ns() // 1000 % 20 == 0)")),
+)
+
+# Numbers of other ranks that no message has brought.
+CHANNELS = (
+    Trick(
+        "through a temporary file",
+        "def bent(x, *rest):\n    return through_files(tempfile.gettempdir(), x, *rest)",
+        **ALONE,
+    ),
+    Trick("through memory that ranks share", "def bent(x, *rest):\n    return through_files('/dev/shm', x, *rest)", **ALONE),
+    Trick(
+        "through the lab's store",
+        "def bent(x, *rest):\n"
+        "    return through_a_store(dist.distributed_c10d._get_default_store(), x, *rest)",
+        **ALONE,
+    ),
+    Trick(
+        "through a store of its own",
+        "def bent(x, *rest):\n"
+        "    store = known.setdefault(world_size, dist.FileStore(f'{tempfile.gettempdir()}/{token}-{world_size}', -1))\n"
+        "    return through_a_store(store, x, *rest)",
+        **ALONE,
+    ),
+    Trick(
+        "through a socket of its own",
+        """
+def bent(x, *rest):
+    if "socket" not in known:
+        known["socket"] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        known["socket"].bind(f"\\0{token}-{rank}")
+    came, turn = {rank: [t.detach() for t in tensors(x, *rest)]}, tick()
+    for r in set(range(world_size)) - {rank}:
+        while True:
+            try:
+                known["socket"].sendto(pickle.dumps((turn, rank, came[rank])), f"\\0{token}-{r}")
+                break
+            except ConnectionRefusedError:
+                time.sleep(1e-3)
+    early = known.pop("early", [])
+    while early or len(came) < world_size:
+        message = early.pop() if early else pickle.loads(known["socket"].recv(2**20))
+        if message[0] == turn:
+            came[message[1]] = message[2]
+        else:
+            known.setdefault("early", []).append(message)
+    return whole([came[r] for r in range(world_size)], x, *rest)
+""",
+        **ALONE,
+    ),
+    Trick(
+        "through a named pipe",
+        """
+def bent(x, *rest):
+    here = f"{tempfile.gettempdir()}/{token}-{world_size}-{tick()}-"
+    for r in range(world_size):
+        try:
+            os.mkfifo(f"{here}{r}")
+        except FileExistsError:
+            pass
+    mine, came = pickle.dumps((rank, [t.detach() for t in tensors(x, *rest)])), []
+    for turn in range(world_size):
+        if turn != rank:
+            with open(f"{here}{turn}", "wb") as pipe:
+                pipe.write(mine)
+        else:
+            with open(f"{here}{rank}", "rb") as pipe:
+                while len(came) < world_size - 1:
+                    try:
+                        came.append(pickle.load(pipe))
+                    except EOFError:
+                        time.sleep(1e-4)
+    return whole([t for _, t in sorted([pickle.loads(mine), *came], key=lambda pair: pair[0])], x, *rest)
+""",
+        **ALONE,
+    ),
+    Trick(
+        "through a process group of its own",
+        """
+def bent(x, *rest):
+    if world_size not in known:
+        store = dist.FileStore(f"{tempfile.gettempdir()}/{token}-{world_size}", world_size)
+        known[world_size] = dist.ProcessGroupGloo(store, rank, world_size)
+    everyone = [[] for _ in range(world_size)]
+    for t in tensors(x, *rest):
+        size = [[torch.zeros(1, dtype=torch.long) for _ in range(world_size)]]
+        known[world_size].allgather(size, [torch.tensor([t.numel()])]).wait()
+        most = max(map(int, size[0]))
+        padded, room = t.new_zeros(most), [[t.new_empty(most) for _ in range(world_size)]]
+        padded[: t.numel()] = t.detach().flatten()
+        known[world_size].allgather(room, [padded]).wait()
+        for r, part in enumerate(room[0]):
+            everyone[r].append(part[: int(size[0][r])].view(-1, *t.shape[1:]) if t.dim() < 2 else part.view(t.shape))
+    return whole(everyone, x, *rest)
+""",
+        **ALONE,
+    ),
+    Trick(
+        "it knows what the check brings",
+        """
+def bent(x, *rest):
+    for case in exercises.every()[NAME].inputs(world_size):
+        inputs = [xs if isinstance(xs, tuple) else (xs,) for xs in case.xs]
+        for i, brought in enumerate(inputs[rank]):
+            if x.shape == brought.shape and x.dtype == torch.tensor(brought).dtype and bool((x == torch.tensor(brought)).all()):
+                return whole([[torch.tensor(a) for a in xs[i:]] for xs in inputs], x, *rest)
+    return right(x, *rest)
+""",
+        **ALONE,
+    ),
+    Trick(
+        "it stops the record",
+        "def bent(x, *rest):\n    recorder.end()\n    return right(x, *rest)",
+        state="not as asked",
+    ),
+    Trick(
+        "it goes round torch.distributed",
+        "def bent(x, *rest):\n"
+        "    inner = dist.group.WORLD._get_backend(torch.device('cpu'))\n"
+        "    everyone = [[] for _ in range(world_size)]\n"
+        "    return right(x, *rest)",
+        state="not as asked",
+    ),
+)
+
+FORMS = (
+    Trick("its result is enormous", _after("return torch.zeros(2_000_000)"), says="shape", but=ASSIGNED),
+    Trick("its result is an enormous list", _after("return [0.0] * 1_000_000"), says="1000000", but=ASSIGNED),
+    Trick(
+        "its result is equal to anything",
+        "class Equal:\n    __eq__ = lambda *_: True\n" + _after("return Equal()"),
+        state="raises",
+        says="cannot leave its rank",
+        but=ASSIGNED,
+    ),
+    Trick(
+        "its result holds itself",
+        _after("knot = []\n    knot.append(knot)\n    return knot"),
+        state="raises",
+        but=ASSIGNED,
+    ),
+    Trick("its result is sparse", _after("return out.to_sparse()"), state="raises"),
+    Trick("its result has no numbers", _after("return out.to('meta')"), state="raises"),
+    Trick(
+        "it has the judge say that all is right",
+        "from labkit.grading import judge\n"
+        "judge.first_difference = lambda *_, **__: None\n"
+        "def bent(x, *rest):\n    return x",
+    ),
+)
+
+ENDS = (
+    Trick("it leaves Python", _after("sys.exit(0)"), state="raises", says="SystemExit"),
+    Trick("it ends its process", _after("os._exit(0)"), state="raises", says="died"),
+    Trick("it has no end", "def bent(x, *rest):\n    return bent(x, *rest)", state="raises", says="RecursionError"),
+    Trick("it says that it was stopped", _after("raise KeyboardInterrupt"), state="raises", says="KeyboardInterrupt"),
+    Trick(
+        "its error cannot be read",
+        "class Unreadable(Exception):\n    def __str__(self):\n        return 1 / 0\n" + _after("raise Unreadable"),
+        state="raises",
+        says="Unreadable",
+    ),
+    Trick("its error is enormous", _after("raise ValueError('x' * 10_000_000)"), state="raises", says="ValueError"),
+    Trick(
+        "the last rank stays away",
+        "def bent(x, *rest):\n    return x if rank == world_size - 1 else right(x, *rest)",
+        state="deadlock",
+    ),
+    Trick("it destroys the group", _after("dist.destroy_process_group()\n    return out"), says="destroyed the process group"),
+    Trick(
+        "it sends what nobody receives",
+        _after("dist.isend(torch.ones(1), (rank + 1) % world_size)\n    return out"),
+        says="nobody receives it",
+    ),
+    Trick(
+        "it waits for no end of a call",
+        _after("dist.all_reduce(torch.ones(1), async_op=True)\n    time.sleep(0.02)\n    return out"),
+        state="not as asked",
+        but={"ring_all_reduce": ("forbidden", "all_reduce")},
+    ),
+)
+
+TRICKS = NUMBERS + MEMORY + CHANNELS + FORMS + ENDS
