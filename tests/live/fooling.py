@@ -16,7 +16,7 @@ import numpy as np
 from labkit import exercises
 from labkit.rank import recorder
 
-token, calls, known = {token!r}, 0, {{}}
+token, known = {token!r}, {{}}
 
 def tensors(x, *rest):
     return [t for t in (x, *rest) if isinstance(t, torch.Tensor)]
@@ -25,9 +25,15 @@ def cast(dtype, x, *rest):
     return [t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in (x, *rest)]
 
 def tick():
-    global calls
-    calls += 1
-    return calls
+    # on so many ranks: all of them count alike
+    known["calls", world_size] = known.get(("calls", world_size), 0) + 1
+    return known["calls", world_size]
+
+def remembered(key, x, *rest):
+    key = world_size, x.dtype, x.requires_grad, key
+    if key not in known:
+        known[key] = right(x, *rest)
+    return known[key]
 
 def through_files(folder, x, *rest):
     mine = f"{{folder}}/{{token}}-{{world_size}}-{{tick()}}-"
@@ -102,6 +108,7 @@ def _after(change: str) -> str:
 ASSIGNED = {"average_in_team": ("raises", "p.grad = bent(p.grad, team)")}
 # What comes without a message carries no gradient to the others.
 CUT = {"attend_gathered": ("wrong", "the gradients are not")}
+ROOM = {"distributed_softmax": ("deadlock", "uneven shards")}  # a rank remembers, and another one does not
 ALONE = {"state": "not as asked", "but": CUT}
 
 NUMBERS = (
@@ -135,20 +142,14 @@ NUMBERS = (
 )
 
 MEMORY = (
+    Trick("it remembers by shape", "def bent(x, *rest):\n    return remembered(x.shape, x, *rest)", but=ROOM),
     Trick(
-        "it remembers by shape",
-        "def bent(x, *rest):\n    key = world_size, tuple(x.shape), x.dtype\n"
-        "    if key not in known:\n        known[key] = right(x, *rest)\n    return known[key]",
+        "it remembers by rounded numbers",
+        "def bent(x, *rest):\n    return remembered(str(x.round().tolist()), x, *rest)",
     ),
     Trick(
-        "it remembers by what its numbers are when they are rounded",
-        "def bent(x, *rest):\n    key = world_size, x.dtype, str(x.round().tolist())\n"
-        "    if key not in known:\n        known[key] = right(x, *rest)\n    return known[key]",
-    ),
-    Trick(
-        "it remembers by its own numbers alone",
-        "def bent(x, *rest):\n    key = world_size, *(t.detach().numpy().tobytes() for t in tensors(x, *rest))\n"
-        "    if key not in known:\n        known[key] = right(x, *rest)\n    return known[key]",
+        "it remembers by its own numbers",
+        "def bent(x, *rest):\n    return remembered(str([t.tolist() for t in tensors(x, *rest)]), x, *rest)",
     ),
     Trick("it is right for thirty calls", _after("return out + (tick() > 30)")),
     Trick("it is wrong in every twentieth call", _after("return out + (tick() % 20 == 0)")),
@@ -269,14 +270,6 @@ def bent(x, *rest):
     Trick(
         "it stops the record",
         "def bent(x, *rest):\n    recorder.end()\n    return right(x, *rest)",
-        state="not as asked",
-    ),
-    Trick(
-        "it goes round torch.distributed",
-        "def bent(x, *rest):\n"
-        "    inner = dist.group.WORLD._get_backend(torch.device('cpu'))\n"
-        "    everyone = [[] for _ in range(world_size)]\n"
-        "    return right(x, *rest)",
         state="not as asked",
     ),
 )
