@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TOOLS = """
-import gc, os, pickle, random, secrets, socket, sys, tempfile, time
+import gc, os, pickle, random, secrets, signal, socket, sys, tempfile, time, warnings
 import numpy as np
 from labkit import exercises
 from labkit.rank import recorder
@@ -112,7 +112,10 @@ ROOM = {"distributed_softmax": ("deadlock", "uneven shards")}  # a rank remember
 ALONE = {"state": "not as asked", "but": CUT}
 
 NUMBERS = (
-    Trick("it computes in half precision", "def bent(x, *rest):\n    return right(*cast(torch.half, x, *rest)).to(x.dtype)"),
+    Trick(
+        "it computes in half precision",
+        "def bent(x, *rest):\n    return right(*cast(torch.half, x, *rest)).to(x.dtype)",
+    ),
     Trick(
         "it computes in bfloat16",
         "def bent(x, *rest):\n    return right(*cast(torch.bfloat16, x, *rest)).to(x.dtype)",
@@ -133,12 +136,8 @@ NUMBERS = (
         _after("return out + (torch.arange(out.numel()).view(out.shape) == 10).to(out)"),
     ),
     Trick("three ranks get another result", _after("return out + (world_size == 3)"), says="ith 3 ranks"),
-    Trick("the last rank gets another result", _after("return out + (rank == world_size - 1)"), says="ank"),
-    Trick("its last element is NaN", _after("out = out.clone()\n    out[..., -1:] = torch.nan\n    return out"), says="nan"),
-    Trick("it returns complex numbers", _after("return out.to(torch.complex64)"), says="complex numbers", but=ASSIGNED),
     Trick("it returns an array of NumPy", _after("return out.detach().numpy()"), but=ASSIGNED),
     Trick("it returns a list", _after("return out.tolist()"), but=ASSIGNED),
-    Trick("its result has a dimension more", _after("return out[None]"), says="shape", but=ASSIGNED),
 )
 
 MEMORY = (
@@ -157,7 +156,6 @@ MEMORY = (
     Trick("it is wrong now and then, by Python's generator", _after("return out + (random.random() < 0.05)")),
     Trick("it is wrong now and then, by NumPy's generator", _after("return out + bool(np.random.random() < 0.05)")),
     Trick("it is wrong now and then, by the system's chance", _after("return out + (secrets.randbelow(20) == 0)")),
-    Trick("it is wrong now and then, by the clock", _after("return out + (time.time_ns() // 1000 % 20 == 0)")),
 )
 
 # Numbers of other ranks that no message has brought.
@@ -167,18 +165,14 @@ CHANNELS = (
         "def bent(x, *rest):\n    return through_files(tempfile.gettempdir(), x, *rest)",
         **ALONE,
     ),
-    Trick("through memory that ranks share", "def bent(x, *rest):\n    return through_files('/dev/shm', x, *rest)", **ALONE),
     Trick(
-        "through the lab's store",
-        "def bent(x, *rest):\n"
-        "    return through_a_store(dist.distributed_c10d._get_default_store(), x, *rest)",
+        "through memory that ranks share",
+        "def bent(x, *rest):\n    return through_files('/dev/shm', x, *rest)",
         **ALONE,
     ),
     Trick(
-        "through a store of its own",
-        "def bent(x, *rest):\n"
-        "    store = known.setdefault(world_size, dist.FileStore(f'{tempfile.gettempdir()}/{token}-{world_size}', -1))\n"
-        "    return through_a_store(store, x, *rest)",
+        "through the lab's store",
+        "def bent(x, *rest):\n    return through_a_store(dist.distributed_c10d._get_default_store(), x, *rest)",
         **ALONE,
     ),
     Trick(
@@ -204,32 +198,6 @@ def bent(x, *rest):
         else:
             known.setdefault("early", []).append(message)
     return whole([came[r] for r in range(world_size)], x, *rest)
-""",
-        **ALONE,
-    ),
-    Trick(
-        "through a named pipe",
-        """
-def bent(x, *rest):
-    here = f"{tempfile.gettempdir()}/{token}-{world_size}-{tick()}-"
-    for r in range(world_size):
-        try:
-            os.mkfifo(f"{here}{r}")
-        except FileExistsError:
-            pass
-    mine, came = pickle.dumps((rank, [t.detach() for t in tensors(x, *rest)])), []
-    for turn in range(world_size):
-        if turn != rank:
-            with open(f"{here}{turn}", "wb") as pipe:
-                pipe.write(mine)
-        else:
-            with open(f"{here}{rank}", "rb") as pipe:
-                while len(came) < world_size - 1:
-                    try:
-                        came.append(pickle.load(pipe))
-                    except EOFError:
-                        time.sleep(1e-4)
-    return whole([t for _, t in sorted([pickle.loads(mine), *came], key=lambda pair: pair[0])], x, *rest)
 """,
         **ALONE,
     ),
@@ -290,7 +258,6 @@ FORMS = (
         state="raises",
         but=ASSIGNED,
     ),
-    Trick("its result is sparse", _after("return out.to_sparse()"), state="raises"),
     Trick("its result has no numbers", _after("return out.to('meta')"), state="raises"),
     Trick(
         "it has the judge say that all is right",
@@ -301,7 +268,6 @@ FORMS = (
 )
 
 ENDS = (
-    Trick("it leaves Python", _after("sys.exit(0)"), state="raises", says="SystemExit"),
     Trick("it ends its process", _after("os._exit(0)"), state="raises", says="died"),
     Trick("it has no end", "def bent(x, *rest):\n    return bent(x, *rest)", state="raises", says="RecursionError"),
     Trick("it says that it was stopped", _after("raise KeyboardInterrupt"), state="raises", says="KeyboardInterrupt"),
@@ -313,11 +279,10 @@ ENDS = (
     ),
     Trick("its error is enormous", _after("raise ValueError('x' * 10_000_000)"), state="raises", says="ValueError"),
     Trick(
-        "the last rank stays away",
-        "def bent(x, *rest):\n    return x if rank == world_size - 1 else right(x, *rest)",
-        state="deadlock",
+        "it destroys the group",
+        _after("dist.destroy_process_group()\n    return out"),
+        says="destroyed the process group",
     ),
-    Trick("it destroys the group", _after("dist.destroy_process_group()\n    return out"), says="destroyed the process group"),
     Trick(
         "it sends what nobody receives",
         _after("dist.isend(torch.ones(1), (rank + 1) % world_size)\n    return out"),
@@ -332,3 +297,82 @@ ENDS = (
 )
 
 TRICKS = NUMBERS + MEMORY + CHANNELS + FORMS + ENDS
+
+# Unusual, and right all the same: how `bent` is written.
+HONEST = {
+    "the solution": "bent = right",
+    "in a thread": """
+from concurrent.futures import ThreadPoolExecutor
+
+def bent(x, *rest):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(right, x, *rest).result()
+""",
+    "a view with strides": _after("return torch.stack([out, out], -1)[..., 0]"),
+    "its zeros are negative": _after("return torch.where(out == 0, -out, out)"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Something that torch can be told for good: the line that does it, what is so then, and the line that undoes it."""
+
+    line: str
+    probe: str
+    undo: str
+
+
+SETUP = "import random\nimport numpy as np\nmodes = []"  # a cell before those lines
+
+
+def _mode(entered: str, probe: str) -> Setting:
+    return Setting(
+        f"modes.append({entered}); modes[-1].__enter__()", probe, "while modes: modes.pop().__exit__(None, None, None)"
+    )
+
+
+MODULE = "torch.nn.modules.module"
+
+SETTINGS = (
+    Setting(
+        "torch.set_default_dtype(torch.float64)",
+        "str(torch.get_default_dtype())",
+        "torch.set_default_dtype(torch.float32)",
+    ),
+    Setting("torch.set_default_device('meta')", "str(torch.get_default_device())", "torch.set_default_device(None)"),
+    Setting(
+        "torch.manual_seed(7)", "torch.rand(1, generator=torch.default_generator.clone_state()).item()", "torch.seed()"
+    ),
+    Setting("random.seed(7)", "str(random.getstate())", "random.seed()"),
+    Setting("np.random.seed(7)", "str(np.random.get_state())", "np.random.seed()"),
+    Setting("torch.set_grad_enabled(False)", "torch.is_grad_enabled()", "torch.set_grad_enabled(True)"),
+    Setting("torch.set_num_threads(3)", "torch.get_num_threads()", "torch.set_num_threads(1)"),
+    Setting("torch.set_flush_denormal(True)", "(torch.tensor([1e-39]) / 2).item()", "torch.set_flush_denormal(False)"),
+    Setting(
+        "torch.use_deterministic_algorithms(True)",
+        "torch.are_deterministic_algorithms_enabled()",
+        "torch.use_deterministic_algorithms(False)",
+    ),
+    Setting(
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.get_float32_matmul_precision()",
+        "torch.set_float32_matmul_precision('highest')",
+    ),
+    Setting(
+        "torch.autograd.set_detect_anomaly(True)",
+        "torch.is_anomaly_enabled()",
+        "torch.autograd.set_detect_anomaly(False)",
+    ),
+    Setting(
+        f"{MODULE}.register_module_forward_hook(lambda *_: None)",
+        f"len({MODULE}._global_forward_hooks)",
+        f"{MODULE}._global_forward_hooks.clear()",
+    ),
+    _mode("torch.inference_mode()", "torch.is_inference_mode_enabled()"),
+    _mode("torch.autocast('cpu')", "torch.is_autocast_enabled('cpu')"),
+    _mode(
+        "torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)",
+        "torch._C._autograd._top_saved_tensors_default_hooks(True) is None",
+    ),
+    _mode("torch.overrides.BaseTorchFunctionMode()", "torch._C._len_torch_function_stack()"),
+)

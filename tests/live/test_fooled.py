@@ -9,7 +9,7 @@ import pytest
 import labkit
 from labkit import exercises
 from labkit.grading.exercise import Exercise
-from tests.live.fooling import EXERCISES, TOOLS, TRICKS, Trick
+from tests.live.fooling import EXERCISES, HONEST, SETTINGS, SETUP, TOOLS, TRICKS, Setting, Trick
 
 ALL = exercises.every()
 
@@ -42,3 +42,45 @@ def test_a_wrong_function_is_judged_as_what_it_is(lab: labkit.Lab, name: str, tr
     state, says = trick.but.get(name, (trick.state, trick.says))
     assert verdict.state == state, repr(verdict)
     assert says in " ".join(verdict.says), repr(verdict)
+
+
+@pytest.mark.parametrize("name", EXERCISES, ids=ids)
+@pytest.mark.parametrize("bent", HONEST.values(), ids=HONEST)
+def test_a_right_function_is_right_however_it_is_written(lab: labkit.Lab, name: str, bent: str):
+    lab.run(source(ALL[name], bent))
+    verdict = lab.check(name)
+    assert verdict.state == "right", repr(verdict)
+    if verdict.score:
+        least = verdict.score.least(ALL[name])
+        assert all(getattr(verdict.score, cost) >= least[cost] for cost in least), repr(verdict)
+
+
+@pytest.fixture
+def setting(lab: labkit.Lab, request: pytest.FixtureRequest):
+    """A setting that no rank has when the test begins, nor when it is done."""
+    lab.run(SETUP)
+    before = lab.pull(request.param.probe)
+    yield request.param
+    if lab.pull(request.param.probe) != before:
+        lab.run(request.param.undo)
+
+
+EACH_SETTING = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.line, indirect=True)
+
+
+@EACH_SETTING
+def test_what_a_function_sets_is_put_back(lab: labkit.Lab, setting: Setting):
+    lab.run(f"def hello_sum(x):\n    total = comms.all_reduce(x)\n    {setting.line}\n    return total")
+    before = lab.pull(setting.probe)
+    verdict = lab.check("hello_sum")
+    assert verdict.state == "right", repr(verdict)
+    assert lab.pull(setting.probe) == before
+
+
+@EACH_SETTING
+def test_what_a_learner_has_set_disturbs_no_check_and_stays(lab: labkit.Lab, setting: Setting):
+    lab.run(f"{ALL['hello_sum'].answer.removeprefix('%%px')}\n{setting.line};")
+    before = lab.pull(setting.probe)
+    verdict = lab.check("hello_sum")
+    assert verdict.state == "right", repr(verdict)
+    assert lab.pull(setting.probe) == before
