@@ -229,7 +229,7 @@ def bent(x, *rest):
     for case in exercises.every()[NAME].inputs(world_size):
         inputs = [xs if isinstance(xs, tuple) else (xs,) for xs in case.xs]
         for i, brought in enumerate(inputs[rank]):
-            if x.shape == brought.shape and x.dtype == torch.tensor(brought).dtype and bool((x == torch.tensor(brought)).all()):
+            if x.dtype == torch.tensor(brought).dtype and torch.equal(x, torch.tensor(brought)):
                 return whole([[torch.tensor(a) for a in xs[i:]] for xs in inputs], x, *rest)
     return right(x, *rest)
 """,
@@ -315,7 +315,7 @@ def bent(x, *rest):
 
 @dataclass(frozen=True)
 class Setting:
-    """Something that torch can be told for good: the line that does it, what is so then, and the line that undoes it."""
+    """Something that torch can be told for good: the line that does it, what shows it, and the line that undoes it."""
 
     line: str
     probe: str
