@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TOOLS = """
-import gc, os, pickle, random, secrets, signal, socket, sys, tempfile, time, warnings
+import os, pickle, random, secrets, socket, tempfile, time
 import numpy as np
 from labkit import exercises
 from labkit.rank import recorder
