@@ -109,6 +109,7 @@ ASSIGNED = {"average_in_team": ("raises", "p.grad = bent(p.grad, team)")}
 # What comes without a message carries no gradient to the others.
 CUT = {"attend_gathered": ("wrong", "the gradients are not")}
 ROOM = {"distributed_softmax": ("deadlock", "uneven shards")}  # a rank remembers, and another one does not
+ZEROS = "deadlock", "its numbers times"  # a rank that brings zeros brings what it has brought before
 ALONE = {"state": "not as asked", "but": CUT}
 
 NUMBERS = (
@@ -140,21 +141,24 @@ NUMBERS = (
     Trick("it returns a list", _after("return out.tolist()"), but=ASSIGNED),
 )
 
+# Ranks whose generators have one seed are wrong together: by them, one time in twenty would now and then stay unseen.
 MEMORY = (
     Trick("it remembers by shape", "def bent(x, *rest):\n    return remembered(x.shape, x, *rest)", but=ROOM),
     Trick(
-        "it remembers by rounded numbers",
-        "def bent(x, *rest):\n    return remembered(str(x.round().tolist()), x, *rest)",
+        "it remembers by signs",
+        "def bent(x, *rest):\n    return remembered(str(x.sign().tolist()), x, *rest)",
+        but={"distributed_softmax": ("deadlock", "rank 0 has none")},
     ),
     Trick(
         "it remembers by its own numbers",
         "def bent(x, *rest):\n    return remembered(str([t.tolist() for t in tensors(x, *rest)]), x, *rest)",
+        "deadlock",
     ),
     Trick("it is right for thirty calls", _after("return out + (tick() > 30)")),
     Trick("it is wrong in every twentieth call", _after("return out + (tick() % 20 == 0)")),
-    Trick("it is wrong now and then, by torch's generator", _after("return out + (torch.rand(()) < 0.05)")),
-    Trick("it is wrong now and then, by Python's generator", _after("return out + (random.random() < 0.05)")),
-    Trick("it is wrong now and then, by NumPy's generator", _after("return out + bool(np.random.random() < 0.05)")),
+    Trick("it is wrong now and then, by torch's generator", _after("return out + (torch.rand(()) < 0.25)")),
+    Trick("it is wrong now and then, by Python's generator", _after("return out + (random.random() < 0.25)")),
+    Trick("it is wrong now and then, by NumPy's generator", _after("return out + bool(np.random.random() < 0.25)")),
     Trick("it is wrong now and then, by the system's chance", _after("return out + (secrets.randbelow(20) == 0)")),
 )
 
@@ -233,7 +237,8 @@ def bent(x, *rest):
                 return whole([[torch.tensor(a) for a in xs[i:]] for xs in inputs], x, *rest)
     return right(x, *rest)
 """,
-        **ALONE,
+        "not as asked",
+        but={**CUT, **dict.fromkeys(("hello_sum", "ring_all_reduce", "distributed_softmax"), ZEROS)},
     ),
     Trick(
         "it stops the record",
@@ -277,7 +282,7 @@ ENDS = (
         state="raises",
         says="Unreadable",
     ),
-    Trick("its error is enormous", _after("raise ValueError('x' * 10_000_000)"), state="raises", says="ValueError"),
+    Trick("its error is long", _after("raise ValueError('x' * 20_000)"), state="raises", says="ValueError"),
     Trick(
         "it destroys the group",
         _after("dist.destroy_process_group()\n    return out"),
