@@ -23,6 +23,7 @@ FINGERPRINT = re.compile(
 PASSED_ON = re.compile(rf"^Caught {LabError.__name__} in .*\n[\w.]*{LabError.__name__}: ", re.DOTALL)
 
 # What ranks say that came to a monitored barrier and only felt that another did not: rank 0 names it.
+LONG = 5_000  # characters of a message that are read
 CAME = "successfully reached monitoredBarrier"
 
 
@@ -103,13 +104,14 @@ def shorten(evalue: str) -> str:
     >>> shorten("[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
     'Connection closed by peer'
     """
-    text = PASSED_ON.sub("", ANSI.sub("", evalue))
+    text = PASSED_ON.sub("", ANSI.sub("", evalue[:LONG]))
     text = re.split(
         r"\.?\s*This is typically caused by a remote|\s*Exception raised from \S+ at |\)?\.?\s*Collectives differ in |"
         r"\s*Search for `cuda|\s*CUDA kernel errors might be ",
         text,
     )[0]
-    text = re.sub(r"\[?[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)
+    more = f" … ({len(evalue):,} characters)" if len(text) == LONG < len(evalue) else ""
+    text = re.sub(r"\[?(?<![\w./+-])[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)
     text = re.sub(r"^NCCL error in:\s*", "NCCL error: ", text)
     text = re.sub(r"\s*Last error:\s*\Z", "", text)  # NCCL has one for some failures only
     text = re.sub(r"\s*\[[\w.:%]+\]:\d+|\s*\b\d{1,3}(?:\.\d{1,3}){3}:\d+", "", text)
@@ -117,7 +119,7 @@ def shorten(evalue: str) -> str:
     text = re.sub(r"\(\d+\.py, line (\d+)\)", r"(line \1)", text)  # a SyntaxError names a temporary file
     text = re.sub(r"\b0x[0-9a-fA-F]{6,}", "0x…", text)
     text = re.sub(r"^(?:Read|Write|writev|readv|recv|send)(?: error)?:\s*", "", text.strip())
-    return text.strip()
+    return text.strip() + more
 
 
 def trim(traceback: str) -> str:

@@ -24,6 +24,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 
 from labkit.grading import gradients, judge
 from labkit.rank import agent, ended, group, recorder, settings, subworld
+from labkit.rank.agent import plain  # by name: a function may replace agent's
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
@@ -151,9 +152,9 @@ def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: f
 
 @contextlib.contextmanager
 def _one_of(n: int, count: int, answer: dict[str, Any]) -> Iterator[Gate]:
-    """Be one of n ranks, with torch's settings as they are in a new process; what was printed goes into the answer."""
+    """Be one of n ranks; what was printed goes into the answer."""
     world = dist.group.WORLD
-    with settings.as_new(), Gate() as gate:
+    with Gate() as gate:
         with subworld.one_of(n, count, shell().user_ns), _captured() as printed:
             yield gate
         answer["printed"] = "".join(stream.getvalue() for stream in printed)[-PRINTED:]
@@ -161,15 +162,16 @@ def _one_of(n: int, count: int, answer: dict[str, Any]) -> Iterator[Gate]:
 
 
 def _attempt(gate: Gate, name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Call the function once, recorded; only what it does itself can be interrupted."""
-    try:
-        with gate.opened():
-            _call(name, call, answer)
-    except BaseException as error:
-        answer["error"] = _said(error)
-        answer["ended"] = ended.of(error)
-    finally:
-        recorder.end()
+    """Call the function once, recorded, under torch's own settings; only what it does itself can be interrupted."""
+    with settings.as_new():
+        try:
+            with gate.opened():
+                _call(name, call, answer)
+        except BaseException as error:
+            answer["error"] = _said(error)
+            answer["ended"] = ended.of(error)
+        finally:
+            recorder.end()
 
 
 @contextlib.contextmanager
@@ -235,7 +237,7 @@ def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
     shared = loss == "one"
     weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()
-    return [None if a.grad is None else agent.plain(a.grad) for a in leaves]
+    return [None if a.grad is None else plain(a.grad) for a in leaves]
 
 
 def _told(value: Any, most: int) -> Any:
@@ -246,7 +248,7 @@ def _told(value: Any, most: int) -> Any:
         if left < 0:
             shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
             return judge.Large(f"a tensor{shape}" if shape else judge.kind(value))
-    return agent.plain(value)
+    return plain(value)
 
 
 def _sizes(value: Any) -> Iterator[int]:

@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,9 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import overrides
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.nn.modules import module
-from torch.utils import _device
+from torch.utils import _device, _python_dispatch
 
+_entered: list[Any] = []  # contexts that nobody leaves
 HOOKS = [vars(module)[name] for name in sorted(vars(module)) if name.startswith("_global_") and name.endswith("hooks")]
 
 
@@ -24,9 +28,9 @@ HOOKS = [vars(module)[name] for name in sorted(vars(module)) if name.startswith(
 def as_new() -> Iterator[None]:
     """Run what is inside under torch's own defaults, then put back whatever it or the learner had set.
 
-    dtype, device, gradients, threads, determinism, autocast, anomaly detection, precision, printing, hooks of all
-    modules, generators of random numbers; of Python and numpy the environment, the directory, warnings, tracing and
-    the depth of recursion.
+    dtype, device, gradients, inference, threads, determinism, autocast, anomaly detection, precision, tiny numbers,
+    printing, modes, hooks of all modules and of saved tensors, generators of random numbers; of Python and numpy the
+    environment, the directory, warnings, an alarm, tracing and the depth of recursion.
     """
     with contextlib.ExitStack() as undo:
         for read, write, new in SETTINGS:
@@ -62,6 +66,50 @@ def _directory() -> str:
     return ""
 
 
+def _enter_inference(mode: bool) -> None:
+    """Begin or end inference mode for good: torch has no setter, and a context that nobody leaves."""
+    context = torch.inference_mode(mode)
+    context.__enter__()
+    _entered.append(context)
+
+
+def _flushes_denormal() -> bool:
+    """Whether numbers that are too small for a float's exponent become 0; torch does not say."""
+    return bool(torch.tensor([1e-40], device="cpu").mul(1) == 0)
+
+
+def _modes() -> tuple[int, int]:
+    """How many of torch's modes have been entered and not left: of functions, of operations."""
+    return _len_torch_function_stack(), _len_torch_dispatch_stack()
+
+
+def _leave_modes(left: tuple[int, int]) -> None:
+    for _ in range(_modes()[0] - left[0]):
+        overrides._pop_mode()
+    for _ in range(_modes()[1] - left[1]):
+        _python_dispatch._pop_mode()
+
+
+def _saved_hooks() -> Any:
+    """The pair that packs and unpacks what a backward pass will need; None where there is none."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
+def _leave_saved_hooks(before: Any) -> None:
+    while (top := _saved_hooks()) is not None and top != before:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def _alarm() -> bool:
+    """Whether the process will be sent SIGALRM."""
+    return signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
+
+
+def _set_alarm(on: bool) -> None:
+    if not on:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def _go_to(directory: str) -> None:
     if directory:
         os.chdir(directory)
@@ -75,6 +123,7 @@ def _set_environment(values: dict[str, str]) -> None:
 KEPT = object()  # a setting that stays as it is found
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]  # read it, write it, and what a new process has
 SETTINGS: tuple[Setting, ...] = (
+    (torch.is_inference_mode_enabled, _enter_inference, False),
     (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     (lambda: _device.CURRENT_DEVICE, torch.set_default_device, None),
     (torch.is_grad_enabled, torch.set_grad_enabled, True),
@@ -87,6 +136,8 @@ SETTINGS: tuple[Setting, ...] = (
     (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on), False),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+    (_flushes_denormal, torch.set_flush_denormal, False),
+    (_alarm, _set_alarm, KEPT),
     (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update, KEPT),
     (np.geterr, lambda said: np.seterr(**said), KEPT),
     (lambda: dict(os.environ), _set_environment, KEPT),
@@ -96,6 +147,8 @@ SETTINGS: tuple[Setting, ...] = (
     (sys.getprofile, sys.setprofile, KEPT),
     (sys.getrecursionlimit, sys.setrecursionlimit, KEPT),
     (gc.isenabled, lambda on: (gc.enable if on else gc.disable)(), KEPT),
+    (_saved_hooks, _leave_saved_hooks, KEPT),
+    (_modes, _leave_modes, KEPT),  # the last, and so the first that is put back: they change what the others read
 )
 GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_rng_state, torch.set_rng_state),

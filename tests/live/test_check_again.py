@@ -98,3 +98,21 @@ def test_of_a_result_that_is_far_too_large_only_what_it_is_leaves_its_rank(lab):
         assert f"{what} comes back, and a tensor of shape (4,) should" in verdict.says[0]
         assert all(isinstance(out, judge.Large) for out in verdict._finding.outs)
         assert what in verdict._repr_html_()
+
+
+SET = "torch.set_default_dtype(torch.float64); torch.set_default_device('meta'); torch.set_grad_enabled(False)"
+TOLD = (
+    "print(torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled(), torch.initial_seed() == 7)"
+)
+
+
+def test_what_a_function_sets_and_what_a_learner_has_set_disturbs_no_check_and_only_the_learners_stays(lab):
+    new = lab.run(TOLD)
+    assert checked(lab, f"def f(x):\n{SUM}    {SET}; torch.manual_seed(7)\n    return y").ok
+    assert lab.run(TOLD) == new
+    lab.run(f"{SET}\ndef f(x):\n{SUM}    return y + torch.zeros(1).to(y)")
+    try:
+        assert lab.check("f", means=collectives.all_reduce).ok
+        assert lab.run(TOLD) == ["torch.float64 meta False False\n"] * 4
+    finally:
+        lab.run("torch.set_default_device(None); torch.set_default_dtype(torch.float32); torch.set_grad_enabled(True)")

@@ -1,4 +1,4 @@
-"""A wrong function is not called right, whatever it does to be; a right one is, whatever it leaves behind."""
+"""A wrong function is not called right, whatever it does to be; a right one is, however it is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import labkit
 from labkit import exercises
 from labkit.grading.exercise import Exercise
-from tests.live.fooling import EXERCISES, HONEST, SETTINGS, SETUP, TOOLS, TRICKS, Setting, Trick
+from tests.live.fooling import EXERCISES, HONEST, TOOLS, TRICKS, Trick
 
 ALL = exercises.every()
 
@@ -54,34 +54,3 @@ def test_a_right_function_is_right_however_it_is_written(lab: labkit.Lab, name: 
         least = verdict.score.least(ALL[name])
         taken = {cost: getattr(verdict.score, cost) for cost in least}
         assert all(taken[cost] is None or taken[cost] >= least[cost] for cost in least), repr(verdict)
-
-
-@pytest.fixture
-def setting(lab: labkit.Lab, request: pytest.FixtureRequest):
-    """A setting that no rank has when the test begins, nor when it is done."""
-    lab.run(SETUP)
-    before = lab.pull(request.param.probe)
-    yield request.param
-    if lab.pull(request.param.probe) != before:
-        lab.run(request.param.undo)
-
-
-EACH_SETTING = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.line, indirect=True)
-
-
-@EACH_SETTING
-def test_what_a_function_sets_is_put_back(lab: labkit.Lab, setting: Setting):
-    lab.run(f"def hello_sum(x):\n    total = comms.all_reduce(x)\n    {setting.line}\n    return total")
-    before = lab.pull(setting.probe)
-    verdict = lab.check("hello_sum")
-    assert verdict.state == "right", repr(verdict)
-    assert lab.pull(setting.probe) == before
-
-
-@EACH_SETTING
-def test_what_a_learner_has_set_disturbs_no_check_and_stays(lab: labkit.Lab, setting: Setting):
-    lab.run(f"{ALL['hello_sum'].answer.removeprefix('%%px')}\n{setting.line};")
-    before = lab.pull(setting.probe)
-    verdict = lab.check("hello_sum")
-    assert verdict.state == "right", repr(verdict)
-    assert lab.pull(setting.probe) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,8 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.rank import settings
+
+_entered: list[Any] = []  # a context that nobody holds is left at once
+
+
+class Passing(TorchDispatchMode):
+    """A mode that changes nothing."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def _enter(context: Any) -> None:
+    context.__enter__()
+    _entered.append(context)
+
 
 # What a function may set and forget: how, and what tells whether it stands.
 LEFT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -25,6 +43,15 @@ LEFT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.is_autocast_enabled("cpu")),
     "anomalies": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
     "precision": (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
+    "inference": (lambda: _enter(torch.inference_mode()), torch.is_inference_mode_enabled),
+    "tiny numbers": (lambda: torch.set_flush_denormal(True), lambda: (torch.tensor([1e-39], device="cpu") / 2).item()),
+    "functions' mode": (lambda: _enter(BaseTorchFunctionMode()), torch._C._len_torch_function_stack),
+    "operations' mode": (lambda: _enter(Passing()), torch._C._len_torch_dispatch_stack),
+    "saved tensors": (
+        lambda: _enter(torch.autograd.graph.saved_tensors_hooks(torch.sin, torch.cos)),
+        lambda: torch._C._autograd._top_saved_tensors_default_hooks(False),
+    ),
+    "an alarm": (lambda: signal.alarm(60), lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0),
     "printing": (lambda: torch.set_printoptions(precision=9), lambda: repr(torch.ones(1) / 3)),
     "hooks": (
         lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: torch.zeros(1)),
@@ -40,7 +67,18 @@ LEFT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "depth": (lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 7), sys.getrecursionlimit),
 }
 # Of these, what is set before does not come in; of the others, which spoil no result, it does.
-NEW = {"dtype", "device", "gradients", "determinism", "autocast", "anomalies", "precision", "hooks"}
+NEW = {
+    "dtype",
+    "device",
+    "gradients",
+    "determinism",
+    "autocast",
+    "anomalies",
+    "precision",
+    "hooks",
+    "inference",
+    "tiny numbers",
+}
 
 
 @pytest.mark.parametrize("what", LEFT)
