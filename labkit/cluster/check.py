@@ -256,10 +256,10 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reac
     check = _Check(console, exercise, reach, watch, seed)
     found: list[Finding] = []
     largest: tuple[Case, Attempt, list[Any]] | None = None
+    cases = {n: list(exercise.inputs(n)) for n in sizes}
     for n in sizes:
         reach(n)
-        cases = list(exercise.inputs(n))
-        for case in cases:
+        for case in cases[n]:
             want = _wanted(exercise, case)
             for mode in _modes(exercise, case):
                 if STOP.wished:  # between two runs; within one it is the run's own end
@@ -272,7 +272,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reac
                     largest = case, ran, want
             check.right += 1
             found += remarks(exercise, case, ran)
-    if (finding := check.again(cases)) is not None:
+    if (finding := check.again(cases[max(sizes)])) is not None:
         return finding
     assert largest is not None, "there are inputs"
     found += unheard(exercise, *largest)
