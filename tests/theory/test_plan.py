@@ -111,7 +111,7 @@ def test_the_plan_of_the_lesson_for_66_billion_parameters():
         )
         takes = costs.predict("all_reduce", one, its.tensor, costs.H100).estimate
         seconds[its.tensor] = (round(1e3 * takes, 2), times, round(times * takes, 1))
-    assert seconds == {8: (0.61, 10_240, 6.2), 16: (0.77, 20_480, 15.9)}
+    assert seconds == {8: (0.61, 10_240, 6.3), 16: (0.77, 20_480, 15.8)}
     assert 6 * LLAMA.parameters * tokens / 64 / 400e12 == pytest.approx(33, abs=0.5)
     assert 16 * LLAMA.parameters / 1e9 == pytest.approx(1066, abs=1)
 
