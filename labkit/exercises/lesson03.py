@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Budget, Exercise, Least
 from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
+from labkit.grading.slips import NAMING
 from labkit.theory import collectives
 from labkit.theory.primitives import OBJECTS
 from labkit.words import count

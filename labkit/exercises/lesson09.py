@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.inputs import counting
+from labkit.grading.slips import NAMING
 
 
 def numbers(n: int, seed: int) -> np.random.Generator:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson09 import numbers
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Budget, Case, Exercise, Least
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
+from labkit.grading.slips import NAMING
 
 # -- a checkpoint that is whole at every moment ---------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson10_async import SERVED, scripted
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise
+from labkit.grading.slips import NAMING
 
 # -- bounded staleness -------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
+from labkit.grading.slips import NAMING
 
 Layers = Sequence[Sequence[tuple[int, ...]]]  # the shapes of each layer's parameters
 

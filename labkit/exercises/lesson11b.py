@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson11 import normal, shard
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
+from labkit.grading.slips import NAMING
 from labkit.theory.record import Record
 
 # -- gather the next layer while this one computes --------------------------------------------------------------------

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson12 import NAMED, ONE_BIAS, TEAMS, gelu, normal, teams_of
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
+from labkit.grading.slips import NAMING
 
 # -- the whole output -------------------------------------------------------------------------------------------------
 

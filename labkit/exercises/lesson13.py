@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import ANY, Case, Exercise
 from labkit.grading.promises import Calls
+from labkit.grading.slips import NAMING
 from labkit.words import count
 
 

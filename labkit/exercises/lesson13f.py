@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.lesson13e import PART_OF, bounds, numbers
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Case, Exercise
+from labkit.grading.slips import NAMING
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.slips import NAMING
 from labkit.grading.exercise import Exercise, Least
 from labkit.grading.inputs import Case, counting, draws
+from labkit.grading.slips import NAMING
 
 # -- a step of Horovod's optimizer --------------------------------------------------------------------------------
 
