@@ -37,7 +37,7 @@ def as_new() -> Iterator[None]:
             undo.callback(_put_back, read, write, before := read())
             if new is not KEPT and before != new:
                 write(new)
-        for read, write in GENERATORS:
+        for read, write in _generators():
             undo.callback(write, read())
         for hooks in HOOKS:
             undo.callback(_refill, hooks, dict(hooks))
@@ -56,7 +56,18 @@ def seed(number: int) -> None:
 
 def drawn() -> bytes:
     """The generators' states: others than before where numbers were drawn meanwhile."""
-    return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state(), random.getstate()))
+    states = [read() for read, _ in _generators()]
+    return pickle.dumps([state.numpy() if isinstance(state, torch.Tensor) else state for state in states])
+
+
+def _generators() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """How to read and set the state of each generator of random numbers; of a GPU's only where one is in use."""
+    found: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+        (torch.get_rng_state, torch.set_rng_state),
+        (np.random.get_state, np.random.set_state),
+        (random.getstate, random.setstate),
+    ]
+    return [*found, (torch.cuda.get_rng_state, torch.cuda.set_rng_state)] if torch.cuda.is_initialized() else found
 
 
 def _directory() -> str:
@@ -149,11 +160,6 @@ SETTINGS: tuple[Setting, ...] = (
     (gc.isenabled, lambda on: (gc.enable if on else gc.disable)(), KEPT),
     (_saved_hooks, _leave_saved_hooks, KEPT),
     (_modes, _leave_modes, KEPT),  # the last, and so the first that is put back: they change what the others read
-)
-GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.get_rng_state, torch.set_rng_state),
-    (np.random.get_state, np.random.set_state),
-    (random.getstate, random.setstate),
 )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 
 from labkit.errors import LabError
 from labkit.grading import gradients, inputs, judge, spent, tracing
 from labkit.grading.exercise import ANY, NOTHING, Exercise, stub
+from labkit.grading.inputs import Case
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.record import read
@@ -87,6 +90,27 @@ def test_inputs_are_deterministic_and_among_them_are_odd_empty_and_several_dtype
     assert any((case.xs[0] < 0).any() for case in cases if len(case.xs[0]))
     for a, b in zip(cases, inputs.vectors(n), strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(a.xs, b.xs, strict=True))
+
+
+def test_other_numbers_keep_what_is_equal_and_what_is_zero_and_take_more_digits_than_half_a_float_has():
+    model, labels = np.array([1, 0, -3], "float32"), np.array([1, 2])
+    case = Case([(model, x, labels) for x in inputs.counting(3, 4)], "a model on all ranks")
+    factors, seen = [1.25, 1 + 3 / 2**12], set()
+    for seed in range(20):
+        other = inputs.varied(case, factors, Random(seed))
+        own = [float(x[-1] / brought[-1]) for (_, x, _), (_, brought, _) in zip(other.xs, case.xs, strict=True)]
+        assert set(own) <= set(factors)
+        assert len({m.tobytes() for m, _, _ in other.xs}) == 1
+        assert {str(a.dtype) for x in other.xs for a in x} == {"float32", "int64"}
+        assert all((a == labels).all() for _, _, a in other.xs)
+        assert other.about.startswith("a model on all ranks, its numbers times 1.")
+        seen.add(tuple(own))
+    assert len(seen) > 4, "each rank's factor is its own"
+    (wide,) = {float(x[0]) for x in inputs.varied(Case([np.ones(2)] * 2), factors[1:], Random(0)).xs}
+    assert float(np.float16(factors[1])) != factors[1] == float(np.float32(factors[1]))
+    assert float(np.float32(wide)) != wide, "a float64 takes more"
+    for same in (Case([labels] * 2), Case([model] * 2, dtype="bfloat16"), Case([np.zeros(0)] * 2)):
+        assert inputs.varied(same, factors, Random(0)) is same
 
 
 @pytest.mark.parametrize("kind", [inputs.chunked, inputs.divisible, inputs.uneven, inputs.scalars, inputs.nothing])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.grading import spent
+from labkit.grading import judge, spent
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
-from labkit.grading.limits import remarks
+from labkit.grading.limits import remarks, unheard
 from labkit.grading.promises import Calls, InSteps, Messages, Once, OnlyTo, Root, SameGroups, Travels
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.theory.record import read
@@ -127,6 +127,44 @@ def limits(ranks, size=1000, case=None, **more):
     ran = Attempt(Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)]))
     case = case or Case([np.zeros(size, dtype="float32")] * len(ranks))
     return [(f.state, f.says[0]) for f in remarks(exercise, case, ran)]
+
+
+def test_what_was_started_must_have_been_waited_for_by_whatever_means():
+    def started(**how):
+        return [Told(2).meet("all_reduce", line=3, asynchronous=True, **how) for _ in range(2)]
+
+    ((state, says),) = limits(started())
+    assert state == "not as asked"
+    assert says.startswith("Ranks 0, 1 started all_reduce (line 3) and never waited for it (with 2 ranks).")
+    assert limits(started(waited=(0.1, 0.2, 4))) == []
+    assert limits(started(asked=True)) == [], "its future was asked for, or whether it is completed"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "means", "deaf"),
+    [
+        ([Told(2), Told(2)], lambda xs: [sum(xs)] * 2, "Ranks 0, 1 end"),
+        ([Told(2).send(1), Told(2).recv(0)], lambda xs: [sum(xs)] * 2, "Rank 0 ends"),
+        ([Told(2).meet("barrier"), Told(2).meet("barrier")], lambda xs: [sum(xs)] * 2, "Ranks 0, 1 end"),
+        ([Told(2).send(1), Told(2).recv(0)], lambda xs: [xs[0], sum(xs)], ""),
+        ([Told(2).meet("all_reduce"), Told(2).meet("all_reduce")], lambda xs: [sum(xs)] * 2, ""),
+        ([Told(2), Told(2)], lambda xs: [2 * x for x in xs], ""),
+        ([Told(2), Told(2)], lambda xs: [judge.NOTHING, None], ""),
+    ],
+)
+def test_who_ends_with_other_ranks_numbers_has_received_a_message(ranks, means, deaf):
+    case = Case([np.ones(3, dtype="float32"), np.arange(3, dtype="float32")])
+    answers = [{"record": log} for log in told(*ranks)]
+    ran = Attempt(Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)]))
+
+    def said(**more):
+        exercise = Exercise("f", "", "", "", means, "", **more)
+        return [(f.state, f.says[0]) for f in unheard(exercise, case, ran, means(case.xs))]
+
+    found = said()
+    assert [state for state, _ in found] == ["not as asked"] * bool(deaf)
+    assert all(says.startswith(deaf) and "Where did the others' numbers come from?" in says for _, says in found)
+    assert said(needs_messages=False) == []
 
 
 @pytest.mark.parametrize(
