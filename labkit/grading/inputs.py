@@ -5,9 +5,9 @@ Arrays become tensors on the ranks. Deterministic. Imports neither torch nor a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat, zip_longest
 from random import Random
 from typing import Any
 
@@ -49,21 +49,20 @@ class Case:
         return WIDTHS.get(self.dtype, a.itemsize) if a.dtype.kind == "f" else a.itemsize
 
 
-def times(x: Any, factors: float | Iterator[float]) -> Any:
-    """The same structure with every floating-point array times a factor, one for all or the next one each time.
+def times(x: Any, factor: float | Callable[[np.ndarray], float]) -> Any:
+    """The same structure with every floating-point array times a factor, or times what is said of that array.
 
     A float64 gets some more digits, which float32 cannot hold.
 
     >>> times({"weight": np.array([1, 2], "float32"), "labels": np.array([1, 2])}, 1.5)
     {'weight': array([1.5, 3. ], dtype=float32), 'labels': array([1, 2])}
     """
-    each = repeat(factors) if isinstance(factors, float) else factors
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        factor = next(each)
-        return np.asarray(x * (factor + (factor - 1) / 2**18 * (x.dtype == "float64")), x.dtype)
+        by = factor(x) if callable(factor) else factor
+        return np.asarray(x * (by + (by - 1) / 2**18 * (x.dtype == "float64")), x.dtype)
     if isinstance(x, dict):
-        return {k: times(v, each) for k, v in x.items()}
-    return type(x)(times(v, each) for v in x) if isinstance(x, (list, tuple)) else x
+        return {k: times(v, factor) for k, v in x.items()}
+    return type(x)(times(v, factor) for v in x) if isinstance(x, (list, tuple)) else x
 
 
 def varied(case: Case, factors: Sequence[float], chance: Random) -> Case:
@@ -74,17 +73,23 @@ def varied(case: Case, factors: Sequence[float], chance: Random) -> Case:
     >>> varied(Case(counting(2, 2)), [1.5], Random(0)).xs
     [array([0. , 1.5], dtype=float32), array([15. , 16.5], dtype=float32)]
     """
-    floats = [[a for a in arrays(x) if a.dtype.kind == "f"] for x in case.xs]
-    if case.dtype or not any(a.size for mine in floats for a in mine):
+    floats = [{_content(a) for a in arrays(x) if a.dtype.kind == "f" and a.size} for x in case.xs]
+    on_ranks = Counter(content for mine in floats for content in mine)
+    if case.dtype or not on_ranks:
         return case
     common = chance.choice(factors)
     own = [chance.choice(factors) for _ in case.xs]
-    rows = list(zip_longest(*floats))  # the first array of all ranks, the second, …
-    apart = [len({a.tobytes() for a in row if a is not None}) == case.n for row in rows]
-    xs = [times(x, iter([f if alone else common for alone in apart])) for x, f in zip(case.xs, own, strict=True)]
-    used = sorted({common, *own} if any(apart) else {common})
-    about = f"its numbers times {' or '.join(f'{f:.10g}' for f in used)}"
+    xs = [
+        times(x, lambda a, f=f: f if on_ranks[_content(a)] == 1 else common) for x, f in zip(case.xs, own, strict=True)
+    ]
+    used = {f for f, mine in zip(own, floats, strict=True) if any(on_ranks[content] == 1 for content in mine)}
+    used |= {common} if max(on_ranks.values()) > 1 else set()
+    about = f"its numbers times {' or '.join(f'{f:.10g}' for f in sorted(used))}"
     return replace(case, xs=xs, about=", ".join(filter(None, [case.about, about])))
+
+
+def _content(a: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    return a.dtype.name, a.shape, a.tobytes()
 
 
 def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:

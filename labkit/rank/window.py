@@ -159,7 +159,7 @@ class Window:
     # -- how it is done -----------------------------------------------------------------------------------------
 
     def _hand(self, what: str, values: Any, to: int, at: int) -> None:
-        numbers = torch.as_tensor(values).detach().to("cpu", self.mine.dtype, copy=True).flatten()
+        numbers = torch.as_tensor(values, dtype=self.mine.dtype).detach().to("cpu", copy=True).flatten()
         self._there(to, at, len(numbers))
         self._handed.append((what, to, at, numbers))
 
