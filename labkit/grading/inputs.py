@@ -79,9 +79,11 @@ def varied(case: Case, factors: Sequence[float], chance: Random) -> Case:
         return case
     common = chance.choice(factors)
     own = [chance.choice(factors) for _ in case.xs]
-    xs = [
-        times(x, lambda a, f=f: f if on_ranks[_content(a)] == 1 else common) for x, f in zip(case.xs, own, strict=True)
-    ]
+
+    def by(own: float) -> Callable[[np.ndarray], float]:
+        return lambda a: own if on_ranks[_content(a)] == 1 else common
+
+    xs = [times(x, by(f)) for x, f in zip(case.xs, own, strict=True)]
     used = {f for f, mine in zip(own, floats, strict=True) if any(on_ranks[content] == 1 for content in mine)}
     used |= {common} if max(on_ranks.values()) > 1 else set()
     about = f"its numbers times {' or '.join(f'{f:.10g}' for f in sorted(used))}"
