@@ -58,8 +58,6 @@ wrong | lets all buckets leave in finish | 1 bucket was full before the last gra
 wrong | does not begin anew for the next pass | 1 bucket was full before the last gradient came in pass 2
     -         there.clear()
     -         left.clear()
-not as asked | sleeps and does not wait | never waited for it
-    work.wait() → __import__("time").sleep(0.1)
 raises | takes the first gradient for the whole bucket | Ranks 0, 1: AttributeError
     there.issuperset(buckets[len(left)]) → there.intersection(buckets[len(left)])
 """

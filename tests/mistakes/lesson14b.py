@@ -39,7 +39,6 @@ wrong | returns the sum | on ranks 0, 1 element 0 is 10 | total / world_size →
 wrong | divides twice | on ranks 0, 1 element 0 is 2.5
     return total / world_size → total /= world_size; return total / world_size
 wrong | sums into x | on ranks 0, 1 the argument is changed | x.clone() → x
-not as asked | sleeps and does not wait | never waited for it | work.wait() → __import__("time").sleep(0.1)
 not as asked | sums twice | Rank 0 makes 2 calls that communicate, dist.all_reduce
     +     total.copy_(x)
     +     dist.all_reduce(total)
