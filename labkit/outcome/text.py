@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
-from labkit.words import alike, ranks
-
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+from labkit.words import ANSI, alike, ranks
 
 # What torch's detail mode compares: the operation, the shape and the dtype help a learner, the rest does not.
 FINGERPRINT = re.compile(

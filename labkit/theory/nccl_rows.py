@@ -14,9 +14,9 @@ from itertools import takewhile
 from math import inf
 
 from labkit.errors import LabError
+from labkit.words import ANSI
 
 PASTE = "Paste all that all_reduce_perf printed, from the line '# nThread' to '# Avg bus bandwidth'."
-ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 PROGRAM = re.compile(
     r"(?<![a-z])(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|gather|scatter|sendrecv|hypercube)"
     r"_perf"

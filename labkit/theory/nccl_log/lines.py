@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from labkit.words import nbytes
+from labkit.words import ANSI, nbytes
 
 # Numbers that older versions print (src/include/nccl_common.h, nccl_tuner.h), and what newer ones call them.
 ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT")
@@ -39,7 +39,6 @@ PREFIX = re.compile(
     r"(?:(\w[\w.-]*)?:(\d{1,9}):(\d{1,9}) )?(?:\[-?\d+\] )?(?:[\d.]+ )?(?:[^\s:]+:\d+ )?"
     r"NCCL (INFO|WARN|CALL|TRACE) +(.{,4000})"
 )
-COLOURS = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 TAIL = re.compile(r" comm (0x\w+) nRanks (\d{1,6})(?: busId \w+)?$")  # which RCCL adds to many lines
 COMM = re.compile(r"(?:\[Rank \d+\] )?(?:\w+ )?comm (\w+) rank (\d{1,6}) n[rR]anks (\d{1,6}) (.*)")
 FIELD = re.compile(r"(\w+) (-?\w+)")
@@ -187,7 +186,7 @@ Event = Comm | Ring | Hop | Branch | Link | Call | Said
 
 def line(text: str) -> Line | None:
     """A line of NCCL's, whatever a launcher wrote before it; None for other people's lines."""
-    text = COLOURS.sub("", text).rstrip()
+    text = ANSI.sub("", text).rstrip()
     if (found := PREFIX.search(text) if "NCCL " in text else None) is None:
         version = re.search(rf"\b{VERSION.pattern}$", text)
         return Line(None, None, None, "INFO", version[0]) if version else None

@@ -8,9 +8,8 @@ from itertools import combinations, takewhile
 
 from labkit.errors import LabError
 from labkit.theory.topology.machine import Topology
-from labkit.words import count, listed
+from labkit.words import ANSI, count, listed
 
-ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 BEFORE = re.compile(r"^(?:[>|\s]|\d{4}-\d\d-\d\d[T ]\S+)+")  # quote marks, a table's bars, a log's time
 GPU = re.compile(r"GPU\d+")
 DEVICE = re.compile(r"(?=\D*\d)[\w.:-]+")
