@@ -184,7 +184,7 @@ class _Check:
         finding.says[1:1] = _undefined(self.console.engines, ran)
         if ran.report.cut_short:
             return ran, finding
-        if any(answer.get("drew") for answer in ran.answers.values()):
+        if any(answer["drew"] for answer in ran.answers.values()):
             again = self.attempt(case, want, mode, self.draw())
             chance = self.judged(case, again, want, mode) is None
             finding.says.append("With other random numbers it is right on the same input. " * chance + self.told)

@@ -118,7 +118,7 @@ def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
     where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the function has
     destroyed the lab's group.
     """
-    answer: dict[str, Any] = {}
+    answer: dict[str, Any] = {"drew": False}
     with _one_of(n, count, answer) as gate:
         _attempt(gate, name, call, answer)
         answer["record"] = recorder.records()
@@ -128,7 +128,8 @@ def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
 def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Call it with one input after another, as long as all is well on every rank and the seconds are not over.
 
-    The answer has "answers", one for each call as `run` gives it, without record; an "error" of the last one too.
+    The answer has "answers", one for each call as `run` gives it, without "record" and "drew"; an "error" of the last
+    one too.
     """
     answer: dict[str, Any] = {"answers": []}
     until = monotonic() + seconds
@@ -196,7 +197,8 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
     function, options, peak = space[name], call["options"], Peak()
     if call["memory"]:
         function = peak.around(function)
-    function = _watched(function, answer)
+    if "drew" in answer:
+        function = _watched(function, answer)
     if call["harness"]:
         scope = dict(space)
         exec(compile(call["harness"], "<labkit-harness>", "exec", optimize=0), scope)  # its assertions stay
@@ -217,7 +219,7 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
 
 
 def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[..., Any]:
-    """The same function; the answer has "drew", whether it drew random numbers."""
+    """The same function; the answer's "drew" says whether it drew random numbers."""
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -225,7 +227,7 @@ def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[.
         try:
             return function(*args, **kwargs)
         finally:
-            answer["drew"] = answer.get("drew", False) or settings.drawn() != before
+            answer["drew"] |= settings.drawn() != before
 
     return watched
 
