@@ -62,10 +62,17 @@ def lab():
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory):
-    """Let a module's labs import once, before they fork, what each rank's first optimizer imports: a second of CPU."""
+def own_progress(tmp_path_factory):
+    """Keep what a module's checks find right in a folder of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def training(own_progress):
+    """Let a module's labs import once, before they fork, what each rank's first optimizer imports: a second of CPU."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_PRELOAD", "torch._dynamo")
         yield
 

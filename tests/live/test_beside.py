@@ -14,11 +14,9 @@ NAME = "ring_reduce_scatter"
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4, timeout=2) as lab:
-            yield lab
+def lab(own_progress):
+    with labkit.start(4, timeout=2) as lab:
+        yield lab
 
 
 def planted(why: str) -> str:

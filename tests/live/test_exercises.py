@@ -23,12 +23,10 @@ SHORT = {"one_f_one_b", "run_ops", "split_order", "interleaved_order"}
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(own_progress):
     """Four ranks for all of them: what one mistake leaves behind would be the next one's misfortune."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4, timeout=2) as lab:
-            yield lab
+    with labkit.start(4, timeout=2) as lab:
+        yield lab
 
 
 def named(exercise: Exercise) -> str:

@@ -15,12 +15,10 @@ ALL = exercises.every()
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(own_progress):
     """Four ranks for all of them: what one trick leaves behind would be the next one's misfortune."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4, timeout=2) as lab:
-            yield lab
+    with labkit.start(4, timeout=2) as lab:
+        yield lab
 
 
 def source(exercise: Exercise, bent: str) -> str:

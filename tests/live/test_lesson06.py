@@ -28,15 +28,13 @@ def definitions() -> list[str]:
 
 
 @pytest.fixture(scope="module", params=[3, 4])
-def ranks(request, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(request.param) as lab:
-            lab.use("naive_all_reduce", "ring_reduce_scatter", "ring_all_gather", "tree_all_reduce", "halving_doubling")
-            assert len(definitions()) == len(DEFINED)
-            for source in definitions():
-                lab.run(source)
-            yield lab
+def ranks(request, own_progress):
+    with labkit.start(request.param) as lab:
+        lab.use("naive_all_reduce", "ring_reduce_scatter", "ring_all_gather", "tree_all_reduce", "halving_doubling")
+        assert len(definitions()) == len(DEFINED)
+        for source in definitions():
+            lab.run(source)
+        yield lab
 
 
 def built(lab: labkit.Lab) -> list[str]:

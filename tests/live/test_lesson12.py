@@ -289,9 +289,7 @@ def test_the_napkin_counts_the_layer_that_the_lesson_cuts():
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(own_progress):
     """Three ranks, with time to import what they train with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(3, timeout=10) as lab:
-            yield lab
+    with labkit.start(3, timeout=10) as lab:
+        yield lab

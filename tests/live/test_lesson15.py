@@ -112,11 +112,9 @@ def bytes_out_of_hosts(order, home, nbytes):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4, timeout=5) as lab:
-            yield lab
+def lab(own_progress):
+    with labkit.start(4, timeout=5) as lab:
+        yield lab
 
 
 def test_every_exercise_has_another_way():

@@ -96,11 +96,9 @@ def ran_as(line):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PROGRESS", str(tmp_path_factory.mktemp("progress")))
-        with labkit.start(4) as lab:
-            yield lab
+def lab(own_progress):
+    with labkit.start(4) as lab:
+        yield lab
 
 
 @pytest.mark.parametrize("name", OTHER_WAYS)
