@@ -257,7 +257,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
 def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     """What a thread does that runs a cell's code, or a function that labkit has called; these are its frames."""
     did: dict[str, Any] = {**NOWHERE, "imports": importing.imports(found)}
-    did |= {"sequence": sequence(), "moved": None if frames.connects(found) else group.moved()}
+    did |= {"steps": steps(), "moved": None if frames.connects(found) else group.moved()}
     stack = [frame for frame in found if not frames.stands_between(frame)]
     cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
     if not stack:  # the thread has ended
@@ -341,9 +341,9 @@ def memory() -> dict[str, Any]:
     return {"memory": pss}
 
 
-def sequence() -> int:
-    """How many operations this rank has started in the world group; -1 where it is in none that can say."""
-    return guard.started(dist.group.WORLD) if dist.is_initialized() else -1
+def steps() -> list[int]:
+    """How many operations this rank has started in the world group, -1 where none can say, and groups it has made."""
+    return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, distributed_c10d._world.group_count]
 
 
 _at_cell_start: dict[str, int] = {}

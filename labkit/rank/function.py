@@ -134,15 +134,15 @@ def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: f
     answer: dict[str, Any] = {"answers": []}
     until = monotonic() + seconds
     with _one_of(n, count, answer) as gate:
-        for k, call in enumerate(calls):
+        for nth, call in enumerate(calls, count):
             one: dict[str, Any] = {}
             answer["answers"].append(one)
-            with subworld.turn(n, f"turn {k}"):
+            with subworld.turn(n, nth):
                 _attempt(gate, name, call, one)
             answer |= {what: one[what] for what in ("error", "ended") if what in one}
             try:
                 with gate.opened():
-                    if subworld.any_of(n, f"turn {k}", "error" in one or monotonic() > until):
+                    if subworld.any_of(n, nth, "error" in one or monotonic() > until):
                         break
             except BaseException as error:  # another rank does not come, and the lab has freed this one
                 answer = {"error": _said(error), "ended": ended.of(error)} | answer

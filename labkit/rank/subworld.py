@@ -19,11 +19,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit.rank import guard
+from labkit.rank.board import FileBoard, StoreBoard
 from labkit.rank.importing import postponed
 
 PAUSE = 0.0003  # seconds between two looks for the other ranks
 
 _groups: dict[int, Any] = {}
+_boards: dict[int, FileBoard | StoreBoard] = {}  # where the ranks of each meet after one of several calls
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
 
 
@@ -34,33 +36,39 @@ def gather(n: int, limit: float, count: int) -> None:
     """
     distributed_c10d._world.group_count = count
     _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
+    if n in _boards:  # of a group that went with a heal
+        _boards[n].close()
+    if dist.get_rank() < n:
+        _boards[n] = guard.board_for(_groups[n], "labkit-turns")
 
 
 @contextlib.contextmanager
-def turn(n: int, name: str) -> Iterator[None]:
+def turn(n: int, nth: int) -> Iterator[None]:
     """For one of several calls as one of n ranks: groups that it makes are its own, and go with `let_go`."""
-    with groups_of_passage(), _meeting_place(_groups[n], f"{name}/"):
+    with groups_of_passage(), _meeting_place(_groups[n], f"{nth}/"):
         yield
 
 
-def any_of(n: int, turn: str, said: bool) -> bool:
-    """Meet the other ranks of the first n in their store, under a name of this turn's; whether one of them says so.
+def any_of(n: int, nth: int, said: bool) -> bool:
+    """Meet the other ranks of the first n once all have made call `nth`, a number of its own; whether one says so.
 
     In a collective a rank could meet another one that is still in a call of the learner's.
     """
-    store = distributed_c10d._world.pg_map[_groups[n]][1]
-    store.add(f"{turn}/said", int(said))
-    store.add(f"{turn}/came", 1)
-    while store.add(f"{turn}/came", 0) < n:
+    board = _boards[n]
+    board.write(nth, bytes([said]))
+    while len(told := board.read(nth)) < n:
         sleep(PAUSE)
-    return store.add(f"{turn}/said", 0) > 0
+    return bytes([True]) in told.values()
 
 
 def part(count: int) -> None:
     """Let the sub-groups go, and what functions made. `count` is where groups are numbered from now."""
     let_go()
     _destroy(_groups.values())
+    for board in _boards.values():
+        board.remove()
     _groups.clear()
+    _boards.clear()
     distributed_c10d._world.group_count = count
 
 

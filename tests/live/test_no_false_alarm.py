@@ -106,6 +106,18 @@ def test_nobody_is_told_to_wait_for_another_rank_who_is_busy_for_long_with(lab, 
     assert told == []
 
 
+def test_ranks_that_make_one_group_after_another_get_on(lab, told):
+    """Each waits half a second for the rank that makes none, in the same line; its bytes go with the group.
+
+    Only the number of groups tells that such a rank takes its steps.
+    """
+    makes = "group = dist.new_group(range(1, world_size))\n        dist.destroy_process_group(group)"
+    ran = lab.run(f"{BEGIN}if rank:\n    for _ in range(6):\n        {makes}\nelse: time.sleep(2 * LONG)\nprint('done')")
+    assert ran == ["done\n"] * lab.n
+    assert {where["op"] for where in told} == {"new_group"}
+    assert len({where["steps"][1] for where in told}) > 3
+
+
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("flying", FLYING)
 def test_nobody_is_freed_who_is_busy_for_long_beside(lab, told, flying, meanwhile):
