@@ -112,8 +112,8 @@ def test_ranks_that_make_one_group_after_another_get_on(lab, told):
     Only the number of groups tells that such a rank takes its steps.
     """
     makes = "group = dist.new_group(range(1, world_size))\n        dist.destroy_process_group(group)"
-    ran = lab.run(f"{BEGIN}if rank:\n    for _ in range(6):\n        {makes}\nelse: time.sleep(2 * LONG)\nprint('done')")
-    assert ran == ["done\n"] * lab.n
+    six = f"if rank:\n    for _ in range(6):\n        {makes}\nelse: time.sleep(2 * LONG)"
+    assert lab.run(f"{BEGIN}{six}\nprint('done')") == ["done\n"] * lab.n
     assert {where["op"] for where in told} == {"new_group"}
     assert len({where["steps"][1] for where in told}) > 3
 
