@@ -7,7 +7,7 @@ judge      how far off the estimate is on tables that it was not fitted on
 """
 
 from labkit.theory.published.compare import LARGE, SMALL, Comparison, Row, compare
-from labkit.theory.published.judge import Judgement, judge, spread
+from labkit.theory.published.judge import Judgement, judge, others
 from labkit.theory.published.tables import TABLES, Table, find
 
-__all__ = ["LARGE", "SMALL", "TABLES", "Comparison", "Judgement", "Row", "Table", "compare", "find", "judge", "spread"]
+__all__ = ["LARGE", "SMALL", "TABLES", "Comparison", "Judgement", "Row", "Table", "compare", "find", "judge", "others"]

@@ -13,6 +13,7 @@ import numpy as np
 
 from labkit.theory.costs.calibrate import calibrate
 from labkit.theory.costs.estimate import FITTED, Constants, estimate
+from labkit.theory.costs.machine import Cluster
 from labkit.theory.published.compare import LARGE, SMALL
 from labkit.theory.published.learn import learn, modelled
 from labkit.theory.published.tables import TABLES, Table
@@ -104,20 +105,19 @@ def _errors(table: Table, given: int, constants: Constants) -> list[Error]:
     return [Error(table, int(sizes[i]), given, float(off[i])) for i in range(len(us)) if i not in rows]
 
 
-def spread(tables: Sequence[Table] = TABLES) -> dict[str, tuple[float, int]]:
-    """How far two publishers' machines of one kind are apart, by size: the median, and of how many rows.
+def others(tables: Sequence[Table] = TABLES) -> Judgement:
+    """How far off other publishers' measurements are, taken as the estimate of a row: the median of theirs.
 
-    The same operation, GPUs and described cluster, at the same size: no model of a data sheet can tell them apart, so
-    half of this is what it must be off by.
+    They have the same operation, number of GPUs and described cluster at the row's size. A row that nobody else has is
+    left out. No model that knows of a machine what a data sheet tells does better with certainty.
     """
-    known, found = modelled(tables), {band: list[float]() for band in BANDS}
-    for i, one in enumerate(known):
-        for other in known[i + 1 :]:
-            alike = (one.op, one.n, one.cluster) == (other.op, other.n, other.cluster)
-            if alike and one.publisher != other.publisher:
-                theirs = dict(other.rows)
-                for size, us in one.rows:
-                    (band,) = (b for b, (least, most) in BANDS.items() if least <= size < most)
-                    if size in theirs:
-                        found[band].append(abs(np.log(us / theirs[size])))
-    return {band: (float(np.expm1(np.median(apart))), len(apart)) for band, apart in found.items() if apart}
+    measured: dict[tuple[str, int, Cluster | None, int], list[tuple[Table, float]]] = {}
+    for table in modelled(tables):
+        for size, us in table.rows:
+            measured.setdefault((table.op, table.n, table.cluster, size), []).append((table, us))
+    errors = []
+    for (*_, size), found in measured.items():
+        for table, us in found:
+            if theirs := [t for other, t in found if other.publisher != table.publisher]:
+                errors.append(Error(table, size, 0, abs(float(np.median(theirs)) / us - 1)))
+    return Judgement(tuple(errors))
