@@ -37,7 +37,6 @@ from labkit.words import count
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
 KEY = torch._C.DispatchKey.BackendSelect
-IN_STORE = "store:"  # in place of a path: a board for the ranks of several hosts
 
 
 @dataclass
@@ -162,7 +161,8 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
     key = f"labkit-board/{name}"
     board = None
     if me == 0:
-        board = _new_board(store, key, n)
+        board, place = _new_board(store, n)
+        store.set(key, place)
     try:
         made = make()
     except BaseException:
@@ -172,7 +172,7 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
     group = made[0] if isinstance(made, tuple) else made
     if isinstance(group, dist.ProcessGroup) and me is not None:
         try:
-            board = board or _open_board(store, key, me, n)
+            board = board or _open_board(store.get(key).decode(), store, me, n)
         except FileNotFoundError:  # its first rank never got the group, or has let it go: no call will be complete
             return made
         _groups[name] = Guarded(board, Place(me, members))
@@ -199,26 +199,27 @@ def _compare_models(group: Any, states: models.States) -> None:
             models.compare(store, f"{group.group_name}/{guarded.models}", me, list(members), states)
 
 
-def board_for(group: Any, name: str) -> FileBoard | StoreBoard:
-    """One more board of a group's, under a name; each of its ranks calls this."""
+def board_for(group: Any, key: str) -> FileBoard | StoreBoard:
+    """One more board of a group's, where its ranks find it under this key of their store; each of them calls this."""
     store, me, n = distributed_c10d._world.pg_map[group][1], dist.get_rank(group), dist.get_world_size(group)
-    return _open_board(store, name, me, n) if me else _new_board(store, name, n)
-
-
-def _new_board(store: dist.Store, key: str, n: int) -> FileBoard | StoreBoard:
-    """Make a board for the first rank, and put up where it is under this key of the store."""
-    unique = secrets.token_hex(6)  # names of groups come again
-    if not _beside:
-        store.set(key, f"{IN_STORE}{unique}")
-        return _open_board(store, key, 0, n)
-    board = FileBoard.make(f"{_beside}-board-{unique}", n)
-    store.set(key, board.path)
+    if me:
+        return _open_board(store.get(key).decode(), store, me, n)
+    board, place = _new_board(store, n)
+    store.set(key, place)
     return board
 
 
-def _open_board(store: dist.Store, key: str, me: int, n: int) -> FileBoard | StoreBoard:
-    place = store.get(key).decode()
-    if place.startswith(IN_STORE):
+def _new_board(store: dist.Store, n: int) -> tuple[FileBoard | StoreBoard, str]:
+    """Make a board for the first rank; its place, where the others open it."""
+    unique = secrets.token_hex(6)  # names of groups come again
+    if not _beside:
+        return _open_board(f"store:{unique}", store, 0, n), f"store:{unique}"
+    board = FileBoard.make(f"{_beside}-board-{unique}", n)
+    return board, board.path
+
+
+def _open_board(place: str, store: dist.Store, me: int, n: int) -> FileBoard | StoreBoard:
+    if place.startswith("store:"):
         return StoreBoard(dist.PrefixStore(f"labkit-board/{place}", store), me, n)
     return FileBoard(place, me, n)
 
