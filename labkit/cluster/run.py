@@ -376,7 +376,7 @@ def _heard(where: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 def _steps(where: dict[str, Any]) -> tuple[Any, Any]:
     """How far a rank has come: the calls and the groups that it has made, the bytes that it has moved."""
-    return tuple(where.get("steps", ())), where.get("moved")
+    return where.get("steps"), where.get("moved")
 
 
 def _raised(reply: Any) -> str:

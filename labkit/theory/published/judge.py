@@ -109,7 +109,7 @@ def others(tables: Sequence[Table] = TABLES) -> Judgement:
     """How far off other publishers' measurements are, taken as the estimate of a row: the median of theirs.
 
     They have the same operation, number of GPUs and described cluster at the row's size. A row that nobody else has is
-    left out. No model that knows of a machine what a data sheet tells does better with certainty.
+    left out. What then remains, a data sheet does not tell.
     """
     measured: dict[tuple[str, int, Cluster | None, int], list[tuple[Table, float]]] = {}
     for table in modelled(tables):
