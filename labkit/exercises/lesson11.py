@@ -457,6 +457,7 @@ def _one_layer(n: int) -> list[Case]:
 
 
 # Gloo's threads let go of a tensor a little after the collective has returned: once they get a core and Python's lock.
+# So does the thread that looks at where a rank is: as long as it has a function's frame, all of its variables live.
 # They are given turns for it, not seconds. While this rank sleeps they can run, and a machine that stands still for a
 # while costs one turn. Whoever still refers to a tensor after all turns does so on purpose.
 LET_GO = """

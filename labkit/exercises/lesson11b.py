@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson11 import normal, shard
+from labkit.exercises.lesson11 import LET_GO, normal, shard
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 from labkit.grading.slips import NAMING
@@ -61,9 +61,8 @@ AHEAD = Exercise(
     tolerance=1e-4,
     promises=(Calls(6),),
     least=Least(rounds=lambda n: 6),
-    harness="""
-import weakref
-
+    harness=LET_GO
+    + """
 class Arriving:
     def __init__(self, work, arrived, room):
         self.work, self.arrived, self.room, self.waited = work, arrived, weakref.ref(room), False
@@ -77,8 +76,8 @@ class Arriving:
 
 
 def harness(forward_ahead, whole, x):
-    # Gloo writes into buffers of its own, which `wait` copies: its threads hold on to a buffer a little longer, and of
-    # the learner's weights nobody but the learner's function may decide when they go.
+    # Gloo writes into buffers of its own, which `wait` copies: `works` keep theirs, and when the learner's weights go
+    # nobody but the learner's function may decide.
     works, rooms, wrong, arriving = [], [], [], [torch.empty_like(w) for w in whole]
 
     def hold(true, says):
@@ -98,7 +97,7 @@ def harness(forward_ahead, whole, x):
         ahead = min(i + 2, len(whole))
         hold(len(works) >= ahead, f"While layer {i} computes, the all-gather of layer {i + 1} is not under way.")
         hold(len(works) <= ahead, f"While layer {i} computes, that of layer {i + 2} has begun already.")
-        gone = all(ref() is None for ref in rooms[:i])
+        gone = wrong or not kept(rooms[:i])
         hold(gone, f"While layer {i} computes, the weights of a layer before it are still in memory.")
         return torch.tanh(x * weights[: len(x)] + weights[len(x) :])
 

@@ -217,6 +217,36 @@ def test_who_lets_weights_go_late_is_not_blamed_for_a_machine_that_stands_still(
     assert scope["kept"]([late, never]) == [1]
 
 
+LOOKS = """
+import threading, time
+from labkit.rank import frames
+
+
+def looks():
+    while looking:
+        frames.look(frames.MAIN, lambda found: time.sleep(0.004))
+        time.sleep(0.002)
+
+
+looking = True
+threading.Thread(target=looks).start()
+"""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, exercise in exercises.every().items() if "weakref" in exercise.harness]
+)
+def test_a_rank_is_not_blamed_for_what_a_look_at_it_keeps(lab, name):
+    """A frame lives as long as anyone looks at it, and so do the tensors in it, also when its function has returned."""
+    lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
+    lab.run(LOOKS)
+    try:
+        verdict = lab.check(name)
+    finally:
+        lab.run("looking = False")
+    assert verdict.state == "right", repr(verdict)
+
+
 def ways(lines: list[str]) -> dict[str, tuple[list[float], dict[str, int]]]:
     """What the script said of each way: its losses, and the bytes that rank 0 holds of each kind."""
     found = {}
