@@ -49,6 +49,11 @@ def never_waited(record: Record, finished: Collection[int], lost: Sequence[Op] =
     return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{place(op)} and never waited for it")
 
 
+def unreached(record: Record) -> list[int]:
+    """The ranks that no message and no collective has brought anything."""
+    return [r for r, mine in enumerate(record.ops) if all(op.kind == "send" or op.name == "barrier" for op in mine)]
+
+
 def with_themselves(record: Record) -> list[str]:
     """Ranks that tried to send to themselves or to receive from themselves.
 

@@ -6,13 +6,14 @@ Plain data; `labkit.exercises` holds the exercises, one module a lesson. Imports
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.grading.inputs import Case, vectors
-from labkit.grading.judge import ANY, NOTHING
+from labkit.grading.inputs import Case, times, vectors
+from labkit.grading.judge import ANY, NOTHING, first_difference
 from labkit.grading.promises import Promise
 
 __all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Least", "stub", "unmarked"]
@@ -149,6 +150,15 @@ class Exercise:
     def answer(self) -> str:
         """The solution as a cell."""
         return f"%%px\n{self.given}{self.code.strip()}\n"
+
+    def needs_others(self, case: Case, want: Sequence[Any], rank: int) -> bool:
+        """Whether a rank's result would be another one if the others brought other numbers; False where none knows."""
+        xs = [copy.deepcopy(x) if r == rank else times(x, 1.25) for r, x in enumerate(case.xs)]
+        try:
+            other = self.means(xs, **case.options)[rank]
+        except Exception:  # such numbers together are no input
+            return False
+        return want[rank] is not None and first_difference(other, want[rank], 1e-3) is not None
 
 
 def stub(source: str, name: str) -> str:

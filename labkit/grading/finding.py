@@ -72,10 +72,10 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
             _gradients(exercise, case, attempt, finding, mode)
         else:
             _compare(exercise, case, attempt, finding)
-            if finding.wrong:
-                finding.says += _contradictions(attempt)
-            else:
-                _leftover(attempt, finding)
+        if finding.wrong:
+            finding.says += _contradictions(attempt)
+        elif not mode:
+            _leftover(attempt, finding)
         if not finding.says:
             return None
     finding.printed = merge({r: answer.get("printed", "") for r, answer in attempt.answers.items()})
@@ -130,7 +130,7 @@ def _raises(
     cause = causes[0]
     at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
     if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
-        return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"])], **base)
+        return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"]), *unfit], **base)
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
@@ -241,11 +241,19 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
             finding.says.append(f"{ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
         if factor := judge.factor([(finding.outs[r], finding.want[r]) for r in finding.wrong], case.n):
             finding.says.append(factor)
-        elif exercise.harness and judge.own([(finding.outs[r], finding.want[r], case.xs[r]) for r in finding.wrong]):
-            finding.says.append("What differs there are numbers that the rank brought itself. Did nothing reach it?")
+        elif exercise.harness and _own(exercise, case, finding):
+            finding.says.append("What differs there are numbers that the rank brought itself.")
+            if set(finding.wrong) <= set(evidence.unreached(attempt.told)):
+                finding.says[-1] += " No message has reached it."
         equal = all(judge.first_difference(w, finding.want[0]) is None for w in finding.want)
         if equal and any(judge.first_difference(o, finding.outs[0]) for o in finding.outs):
             finding.says.append("The ranks disagree, and all of them should end with the same.")
+
+
+def _own(exercise: Exercise, case: Case, finding: Finding) -> bool:
+    """Whether all that is wrong are numbers of the ranks' own, in results that need other ranks' numbers."""
+    own = judge.own([(finding.outs[r], finding.want[r], case.xs[r]) for r in finding.wrong])
+    return own and all(exercise.needs_others(case, finding.want, r) for r in finding.wrong)
 
 
 def _moved(case: Case, attempt: Attempt, finding: Finding) -> None:
@@ -289,7 +297,9 @@ def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Findin
         for i, want in enumerate(grads):
             got = attempt.answers[r]["gradients"][i]
             if got is None:
-                wrong[r, i] = judge.Difference(f"no gradient reaches {names[r][i]}")
+                wrong[r, i] = judge.Difference(
+                    f"no gradient reaches {names[r][i]}: nothing connects the result with it"
+                )
             elif difference := _off(got, want):
                 wrong[r, i] = replace(difference, says=f"the gradient of {names[r][i]} is wrong: {difference.says}")
     if wrong:

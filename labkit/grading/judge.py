@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,9 +119,12 @@ def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None
         return None if got == want else Difference(f"{got!r:.60} comes back{at}, and {want!r:.60} should")
     if not _numeric(got):
         return Difference(f"{kind(got)} comes back{at}, and {kind(want)} should")
-    typed = isinstance(want, (np.ndarray, np.generic))
-    exact = rule.dtypes and typed and isinstance(got, np.ndarray)
-    return _numbers(np.asarray(got), np.asarray(want), rule, at, typed, exact)
+    typed, tensor = isinstance(want, (np.ndarray, np.generic)), isinstance(got, np.ndarray)
+    exact = rule.dtypes and typed and tensor
+    got, want = np.asarray(got), np.asarray(want)
+    if not tensor and want.dtype.kind == "f" and not rule.dtype:  # what was a float32 once, and made of integers
+        rule = replace(rule, dtype="float32")
+    return _numbers(got, want, rule, at, typed, exact)
 
 
 def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
@@ -168,7 +171,7 @@ def kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {len(value)}"
+        return f"a {type(value).__name__} of {len(value)}" if value else f"an empty {type(value).__name__}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
@@ -265,7 +268,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _flat_numbers(value: Sequence[Any]) -> bool:
-    return bool(value) and all(_single(v) for v in value)
+    return all(_single(v) for v in value)
 
 
 def _single(value: Any) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.grading import judge, spent
+from labkit.grading import spent
 from labkit.grading.attempt import Attempt
-from labkit.grading.evidence import never_waited
+from labkit.grading.evidence import never_waited, unreached
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
-from labkit.grading.inputs import Case, times
+from labkit.grading.inputs import Case
 from labkit.grading.score import Score
 from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record
@@ -45,8 +44,7 @@ def unheard(exercise: Exercise, case: Case, attempt: Attempt, want: Sequence[Any
     record = attempt.record
     if record is None or not exercise.counts_messages or not exercise.needs_messages:
         return []
-    deaf = [r for r, mine in enumerate(record.ops) if all(op.kind == "send" or op.name == "barrier" for op in mine)]
-    found = [r for r in deaf if _needs_others(exercise, case, want, r)]
+    found = [r for r in unreached(record) if exercise.needs_others(case, want, r)]
     if not found:
         return []
     ends = "ends with numbers of other ranks, and has" if len(found) == 1 else "end with others' numbers, and have"
@@ -61,16 +59,6 @@ def below(exercise: Exercise, score: Score, case: Case) -> str:
         return ""
     figures = f"Its busiest rank sends {score.sent:,.0f} bytes, and {least:,.0f} is the least that there can be"
     return f"{_in(case, figures)} {WHERE_FROM}"
-
-
-def _needs_others(exercise: Exercise, case: Case, want: Sequence[Any], rank: int) -> bool:
-    """Whether a rank's result is another one where the others bring other numbers; False where that is not known."""
-    xs = [copy.deepcopy(x) if r == rank else times(x, 1.25) for r, x in enumerate(case.xs)]
-    try:
-        other = exercise.means(xs, **case.options)[rank]
-    except Exception:  # such numbers together are no input
-        return False
-    return want[rank] is not None and judge.first_difference(other, want[rank], 1e-3) is not None
 
 
 def _in(case: Case, sentence: str) -> str:

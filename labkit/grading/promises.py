@@ -56,7 +56,7 @@ class Messages:
             sends = [op for op in mine if op.kind == "send"]
             said = f"Rank {r} sends {count(len(sends), 'message')}{_at(*sends)}"
             if len(sends) > most:
-                return f"{said}, and {most:.0f} is enough."
+                return f"{said}, and {_enough(most)}."
             if 0 < len(sends) < self.least:
                 return f"{said}, and {self.least} are asked for."
         return ""
@@ -71,9 +71,8 @@ class InSteps:
     def broken(self, record: Record) -> str:
         """ "8 steps follow one another, and 4 are enough." """
         steps = max(rounds(record).values(), default=0)
-        enough = self.most(record.n)
-        are = "is" if enough == 1 else "are"
-        return f"{steps} steps follow one another, and {enough:.0f} {are} enough." if steps > enough else ""
+        most = self.most(record.n)
+        return f"{steps} steps follow one another, and {_enough(most)}." if steps > most else ""
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,12 @@ class Calls:
     most: int
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 calls dist.all_reduce twice (line 4, line 5), and 1 call is enough." """
+        """ "Rank 0 makes 2 calls that communicate, dist.all_reduce (line 4, line 5), and 1 is enough." """
         for r, mine in enumerate(record.ops):
             if len(mine) > self.most:
                 names = listed(list(dict.fromkeys(op.called for op in mine)))
                 times = f"{count(len(mine), 'call')} that communicate{'s' * (len(mine) == 1)}, {names}{_at(*mine)}"
-                return f"Rank {r} makes {times}, and {self.most} is enough."
+                return f"Rank {r} makes {times}, and {_enough(self.most)}."
         return ""
 
 
@@ -168,6 +167,10 @@ class Travels:
 def _further(op: Op, step: int) -> int:
     place = op.ranks.index(op.rank)
     return op.ranks[(place + step) % len(op.ranks)]
+
+
+def _enough(most: float) -> str:
+    return "none is needed" if most == 0 else f"{most:.0f} {'is' if most == 1 else 'are'} enough"
 
 
 def _at(*ops: Op) -> str:

@@ -233,9 +233,12 @@ def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[.
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
-    """The gradients of the floating-point arguments, for the loss that `grading.gradients` weighs the result with."""
+    """The gradients of the floating-point arguments, for the loss that `grading.gradients` weighs the result with.
+
+    None for an argument that nothing connects the result with.
+    """
     if not isinstance(out, torch.Tensor) or not out.requires_grad:
-        raise TypeError("the result carries no gradient: nothing connects it with x in autograd")
+        return [None] * len(leaves)
     shared = loss == "one"
     weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()

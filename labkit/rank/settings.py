@@ -132,6 +132,8 @@ def _set_environment(values: dict[str, str]) -> None:
 
 
 KEPT = object()  # a setting that stays as it is found
+# That torch will call a function by another name is nothing that the learner's function prints.
+QUIET = [("ignore", None, FutureWarning, None, 0), *warnings.filters]
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]  # read it, write it, and what a new process has
 SETTINGS: tuple[Setting, ...] = (
     (torch.is_inference_mode_enabled, _enter_inference, False),
@@ -153,7 +155,7 @@ SETTINGS: tuple[Setting, ...] = (
     (np.geterr, lambda said: np.seterr(**said), KEPT),
     (lambda: dict(os.environ), _set_environment, KEPT),
     (_directory, _go_to, KEPT),
-    (lambda: list(warnings.filters), lambda said: warnings.filters.__setitem__(slice(None), said), KEPT),  # type: ignore[index]
+    (lambda: list(warnings.filters), lambda said: warnings.filters.__setitem__(slice(None), said), QUIET),  # type: ignore[index]
     (sys.gettrace, sys.settrace, KEPT),
     (sys.getprofile, sys.setprofile, KEPT),
     (sys.getrecursionlimit, sys.setrecursionlimit, KEPT),

@@ -31,6 +31,15 @@ def hello_sum(x):
 """,
     ),
     (
+        "accuracy",
+        """
+def accuracy(right):
+    counts = torch.tensor([right.sum(), right.numel()])
+    dist.reduce(counts, dst=0)
+    return (counts[0] / counts[1]).item()
+""",
+    ),
+    (
         "hello_sum",
         """
 def hello_sum(x):

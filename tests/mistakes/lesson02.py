@@ -78,7 +78,7 @@ deadlock | sends first and receives afterwards | Rank 0 waits for rank 1 to rece
     -             work.wait()
     +         dist.send(mine, dst=right)
     +         dist.recv(room, src=left)
-not as asked | sends its numbers one by one, after their count | and 2 is enough
+not as asked | sends its numbers one by one, after their count | and 2 are enough
     def send_uneven(x):
         right, left = (rank + 1) % world_size, (rank - 1) % world_size
         length = torch.zeros(1, dtype=torch.int64, device=device)

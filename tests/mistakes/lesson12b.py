@@ -7,7 +7,7 @@ wrong | zeroes the numbers and leaves their gradients | the gradient of part is 
     +     rows = part[torch.where(here, place, 0)]
     +     rows = rows - rows.detach() * ~here.unsqueeze(-1)
 raises | looks up what it does not have | Rank 0: IndexError | part[torch.where(here, place, 0)] → part[place]
-raises | cuts the gradient off | the result carries no gradient | part[torch.where → part.detach()[torch.where
+wrong | cuts the gradient off | no gradient reaches part | part[torch.where → part.detach()[torch.where
 forbidden | gathers the table | It calls comms.all_gather
     def vocab_embedding(part, ids):
         parts = comms.all_gather(part.detach())

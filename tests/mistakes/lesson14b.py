@@ -26,7 +26,7 @@ not as asked | counts twice | Rank 0 makes 2 calls that communicate, dist.all_re
 """
 
 gather_features = """
-raises | lets the gradient stop at the gather | the result carries no gradient | everyone[rank] = x  # with its graph →
+wrong | lets the gradient stop at the gather | no gradient reaches x | everyone[rank] = x  # with its graph →
 wrong | puts the graph in the first place | Rank 1 holds rank 1's elements 0, 1 | everyone[rank] = x → everyone[0] = x
 wrong | counts its own features twice | Rank 0 counts rank 0 twice | everyone[rank] = x → everyone[rank] = 2 * x
 not as asked | gathers a second time | Rank 0 makes 2 calls that communicate, dist.all_gather

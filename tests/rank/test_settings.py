@@ -63,11 +63,15 @@ LEFT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "numpy's errors": (lambda: np.seterr(all="raise"), np.geterr),
     "environment": (lambda: os.environ.update(LEFT="here"), lambda: os.environ.get("LEFT")),
     "directory": (lambda: os.chdir("/"), os.getcwd),
-    "warnings": (lambda: warnings.simplefilter("error", append=True), lambda: warnings.filters[-1]),
+    "warnings": (
+        lambda: warnings.simplefilter("error", BytesWarning),
+        lambda: ("error", None, BytesWarning, None, 0) in warnings.filters,
+    ),
     "depth": (lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 7), sys.getrecursionlimit),
 }
 # Of these, what is set before does not come in; of the others, which spoil no result, it does.
 NEW = {
+    "warnings",
     "dtype",
     "device",
     "gradients",
@@ -117,3 +121,10 @@ def test_numbers_that_were_drawn_show():
             assert settings.drawn() != before
             settings.seed(3)
             assert draw() == first
+
+
+def test_names_that_torch_will_change_are_not_told_and_the_functions_own_warnings_are(recwarn):
+    with settings.as_new():
+        warnings.warn("another name", FutureWarning, stacklevel=1)
+        warnings.warn("look here", UserWarning, stacklevel=1)
+    assert [str(w.message) for w in recwarn.list] == ["look here"]
