@@ -241,6 +241,11 @@ class _Check:
             found.says.append(f"That was call {k + 1} of {len(others)} in a row. {keeps} {self.told}")
             return found
         alone.healed = list(dict.fromkeys([*found.healed, *alone.healed]))
+        if case is not chosen[k % len(chosen)]:
+            alone.says.append(
+                "Before its numbers were multiplied, this input was right: is anything rounded, or kept from an "
+                "earlier call?"
+            )
         alone.says.append(self.told)
         return alone
 

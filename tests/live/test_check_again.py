@@ -65,6 +65,7 @@ def test_other_numbers_find_what_was_remembered_and_what_was_rounded(lab):
         verdict = checked(lab, f"known = {{}}\ndef f(x):\n{keyed}{body}", inputs=one_case)
         assert (verdict.state, verdict.right) == ("wrong", 3)
         assert "its numbers times 1.0" in verdict.says[0]
+        assert "is anything rounded, or kept from an earlier call?" in " ".join(verdict.says)
 
 
 def test_what_is_right_alone_and_wrong_in_a_row_is_asked_what_it_keeps(lab):
