@@ -216,7 +216,8 @@ class _Check:
         others, wants, seeds = zip(*drawn, strict=True)
         most = max(judge.most(want) for row in wants for want in row)
         well, ran = attempts(self.console, self.exercise, others, seeds, most, AGAIN, self.look)
-        k, found = len(well), None
+        begun = max((len(answer["answers"]) for answer in ran.answers.values()), default=1)  # where a rank has died
+        k, found = min(max(len(well), begun - 1), len(others) - 1), None
         for i, one in enumerate(well):
             if found := judged(self.exercise, others[i], one, wants[i], ""):
                 k = i
@@ -230,6 +231,10 @@ class _Check:
         _heal(self.console, found, ran)
         if ran.report.ended in ("stopped", "lost"):
             return found
+        nth = f"That was call {k + 1} of {len(others)} in a row."
+        if ran.report.dead:  # with its variables: alone it would miss them
+            found.says.append(f"{nth} {self.told}")
+            return found
         self.reach(case.n, anew=ran.report.cut_short)
         alone = self.judged(case, self.attempt(case, want, "", seeds[k]), want)
         if alone is None and ran.report.ended == "slow":  # many calls take long, and one does not
@@ -238,7 +243,7 @@ class _Check:
             keeps = (
                 "Alone, with the same numbers, it is right: what does it keep from call to call, or leave to chance?"
             )
-            found.says.append(f"That was call {k + 1} of {len(others)} in a row. {keeps} {self.told}")
+            found.says.append(f"{nth} {keeps} {self.told}")
             return found
         alone.healed = list(dict.fromkeys([*found.healed, *alone.healed]))
         if case is not chosen[k % len(chosen)]:

@@ -117,7 +117,8 @@ def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None
         return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
     if not _numeric(want):
         return None if got == want else Difference(f"{got!r:.60} comes back{at}, and {want!r:.60} should")
-    if not _numeric(got):
+    listed = isinstance(got, (list, tuple)) and isinstance(want, np.ndarray)
+    if not _numeric(got) or (rule.dtypes and listed):
         return Difference(f"{kind(got)} comes back{at}, and {kind(want)} should")
     typed, tensor = isinstance(want, (np.ndarray, np.generic)), isinstance(got, np.ndarray)
     exact = rule.dtypes and typed and tensor

@@ -80,6 +80,14 @@ def test_what_is_right_alone_and_wrong_in_a_row_is_asked_what_it_keeps(lab):
     assert "Tired" in verdict.says[0]
 
 
+def test_a_death_among_many_calls_tells_which_call_it_was_and_asks_no_rank_that_has_lost_its_variables(lab):
+    verdict = checked(lab, f"import os\ncalls = [0]\ndef f(x):\n    calls[0] += 1\n"
+                           f"    if calls[0] == 33 and rank == 0:\n        os._exit(1)\n{SUM}    return y")  # fmt: skip
+    assert verdict.state == "raises"
+    assert "rank 0 died" in verdict.says[0]
+    assert "That was call 9 of 24 in a row" in verdict.says[-1]
+
+
 def test_a_hang_among_many_calls_is_drawn_as_of_the_call_alone_and_heals(lab):
     verdict = checked(lab, f"calls = [0]\ndef f(x):\n    calls[0] += 1\n    if calls[0] > 33 and rank == 1:\n"
                            f"        return x\n{SUM}    return y")  # fmt: skip
