@@ -33,8 +33,13 @@ def harness(fn, seconds, rows):
     assert not missing, f"row {min(missing)} of {rows} is on no rank"
     assert not twice, f"row {min(twice)} is on more than one rank"
     slow = {r: s * sum(last - first for first, last in mine) for r, (s, mine) in enumerate(everyones)}
-    last, best = max(slow, key=slow.get), rows / sum(1 / s for s, _ in everyones)
-    enough = best + max(s for s, _ in everyones)
+    paces = [s for s, _ in everyones]
+    last, enough = max(slow, key=slow.get), rows / sum(1 / s for s in paces) + max(paces)
+    ends = [0.0] * world_size  # the least with whole rows: each goes to the rank that is done with it first
+    for _ in range(rows):
+        first = min(range(world_size), key=lambda r: ends[r] + paces[r])
+        ends[first] += paces[first]
+    best = max(ends)
     assert slow[last] < enough, f"rank {last} computes for {slow[last]:.3g} s, and all could be done in {best:.3g} s"
     return result
 """

@@ -85,6 +85,8 @@ deadlock | lets rank 0 alone make the call | Rank 1 finished the function withou
 
 balanced_gradient = """
 wrong | gives all the same number of rows | all could be done in | [1 / seconds] → [1.0]
+wrong | forgets who is slow with three ranks | computes for 8 s, and all could be done in 5 s
+    [1 / seconds] → [1 / seconds if world_size == 2 else 1.0]
 wrong | averages the ranks' means | on ranks 0, 1 element 0 is 6.5
     -     total = gradient(first, last) * (last - first)
     +     total = gradient(first, last)
