@@ -15,18 +15,33 @@ from labkit.grading.slips import NAMING
 
 # Who sends when is laid down here: a worker's gradient is not ready before its turn, and its turn begins when the one
 # before it was received. So a run is the same every time. What each worker computed with is compared as well. Whenever
-# the recorder pauses, it puts torch's own functions back, hence `quietly`.
+# the recorder pauses, it puts torch's own functions back, hence `quietly`. A batch wants the `isend` of torch's module;
+# `dist.send` calls that one as well, and has been replaced itself. What is found inside the function is `Found`, and
+# told as any wrong result.
 SERVED = """
+from torch.distributed import distributed_c10d
+
+MORE = (
+    "it computes another gradient, where all updates are done. Either rank 0 has not sent it `nan`, or it has not "
+    "looked for that"
+)
+
+
+class Found(AssertionError):
+    pass
+
+
 def harness(fn, x, turns, **options):
     from datetime import timedelta
     from labkit.rank import recorder
 
     mine = [turn for turn, worker in enumerate(turns) if worker == rank]
     token, tokens, pulled, came = torch.zeros(1), [], [], []
-    real = dist.send, dist.isend
+    real, before = (dist.send, dist.isend), x.clone()
 
     def gradient(weights):
-        assert len(pulled) < len(mine), "it goes on after it was told to stop"
+        if len(pulled) == len(mine):
+            raise Found(MORE)
         pulled.append(weights.clone())
         before = turns[mine[len(pulled) - 1] - 1] if mine[len(pulled) - 1] else rank
         if before != rank:
@@ -39,7 +54,11 @@ def harness(fn, x, turns, **options):
             quietly(lambda: tokens.append(dist.isend(token, dst=turns[turn], tag=9)))
 
     def send(*args, **kwargs):
-        real[0](*args, **kwargs)
+        distributed_c10d.isend, ours = real[1], distributed_c10d.isend
+        try:
+            real[0](*args, **kwargs)
+        finally:
+            distributed_c10d.isend = ours
         received()
 
     class isend:
@@ -57,19 +76,29 @@ def harness(fn, x, turns, **options):
     def quietly(call):
         with recorder.paused():
             call()
-        dist.send, dist.isend = send, isend
+        put(send, isend)
 
-    dist.send, dist.isend = send, isend
+    def put(send, isend):
+        dist.send, dist.isend, distributed_c10d.isend = send, isend, isend
+
+    if rank:  # nobody waits for what rank 0 sends
+        put(send, isend)
     try:
         fn(x if rank == 0 else torch.zeros_like(x), gradient, note=came.append, **options)
+    except Found as found:
+        raise AssertionError(str(found)) from None
     finally:
-        dist.send, dist.isend = real
+        put(*real)
     with recorder.paused():
         for passing in tokens:
             try:
                 passing.wait(timedelta(seconds=2))
             except RuntimeError:  # nobody came for it: what comes back says why
                 pass
+    assert rank or not torch.equal(x, before), (
+        "its `weights` are what they were. Move them in place: `weights -= …` changes this tensor, and "
+        "`weights = weights - …` makes a new one"
+    )
     return [x, came] if rank == 0 else pulled
 """
 
@@ -339,7 +368,7 @@ def harness(fn, goal, steps, every, lr):
     }
     name_it(result, trained(), slips)
     assert not isinstance(result, torch.Tensor) or torch.equal(result, start), (
-        "The weights that it returns are new ones, and those that it was given are not changed: `weights -= …`."
+        "the weights that it returns are new ones, and those that it was given are not changed: `weights -= …`."
     )
     return result
 """,

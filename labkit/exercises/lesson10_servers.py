@@ -24,26 +24,37 @@ def harness(fn, x, turns, updates, bound, **options):
     def ahead(worker):
         return steps[worker] - min(steps.values())
 
+    def steps_ahead(worker):
+        return f"{ahead(worker)} step{'s' * (ahead(worker) != 1)} ahead of the slowest worker"
+
     def recv(*args, **kwargs):
         if sum(steps.values()) == updates:
             return real(*args, **kwargs)
-        free = [worker for worker in sorted(held) if ahead(worker) <= bound]
-        assert not free, f"worker {free[0]} is kept waiting, {ahead(free[0])} ahead of the slowest: bound {bound}"
+        for free in (worker for worker in sorted(held) if ahead(worker) <= bound):
+            raise Found(
+                f"worker {free} is kept waiting. It is {steps_ahead(free)}, and with a bound of {bound} it may go on"
+            )
         worker = real(*args, **kwargs)
         steps[worker] += 1
         held.add(worker)
         return worker
 
     def watched(*args, **kwargs):
-        tell = dist.send
+        def telling(tell):
+            def call(tensor, dst=None, *more, **others):
+                worker = others.get("group_dst") if dst is None else dst  # a batch names it so
+                if not tensor.isnan().any() and ahead(worker) > bound:
+                    raise Found(
+                        f"worker {worker} is sent the weights. It is {steps_ahead(worker)}, and with a bound of "
+                        f"{bound} it has to wait"
+                    )
+                held.discard(worker)
+                return tell(tensor, dst, *more, **others)
 
-        def send(tensor, dst, *more, **others):
-            stop = bool(tensor.isnan().any())
-            assert stop or ahead(dst) <= bound, f"worker {dst} goes on, {ahead(dst)} ahead of the last: bound {bound}"
-            held.discard(dst)
-            return tell(tensor, dst, *more, **others)
+            return call
 
-        dist.recv, dist.send = recv, send
+        dist.recv, dist.send, dist.isend = recv, telling(dist.send), telling(dist.isend)
+        distributed_c10d.isend = dist.isend
         try:
             fn(*args, **kwargs)
         finally:
@@ -91,10 +102,10 @@ def _bounds(n: int) -> list[Case]:
         return scripted(n, _within(n, bound, updates, eager), about, updates=updates, bound=bound, lr=0.25)
 
     return [
-        case(1, 2 * (n - 1) + 1, "bound 1, who may runs ahead", eager=True),
-        case(0, 2 * (n - 1), "bound 0: step by step"),
+        case(1, 2 * (n - 1) + 1, "bound 1, worker 1 runs ahead as far as it may", eager=True),
+        case(0, 2 * (n - 1), "bound 0, step by step"),
         case(2, 9, "bound 2, nine updates"),
-        case(3, 4 * n, "bound 3, who may runs ahead", eager=True),
+        case(3, 4 * n, "bound 3, worker 1 runs ahead as far as it may", eager=True),
         case(9, 5, "a bound that nobody reaches"),
     ]
 
@@ -166,7 +177,8 @@ def backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: f
     A `slip` is one of the mistakes that BACKUP's harness knows.
     """
     weights, step, pushes, counted = np.zeros_like(xs[0]), 0, [], []
-    divisor = {"adds up": 1, "all workers": len(xs) - 1}.get(slip, need)
+    divisor = {"adds up": 1, "all workers": len(xs) - 1, "waits for all": len(xs) - 1}.get(slip, need)
+    need = len(xs) - 1 if slip in ("waits for all", "adds up all") else need
     total = told = weights
     pulled, at, held = [[weights] for _ in xs], [0] * len(xs), []
     for worker in turns:
@@ -182,6 +194,7 @@ def backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: f
         held.append(worker)
         counted.append(worker)
         if len(pushes) == need:
+            pushes = pushes[-1:] * need if slip == "keeps views" else pushes
             total = sum(pushes) + (total if slip == "never begins anew" else 0)
             before, weights, step, pushes = weights, weights - lr * total / divisor, step + 1, []
             told = before if slip == "tells the old weights" else weights
@@ -249,12 +262,19 @@ BACKUP = Exercise(
     + NAMING
     + """
 served = harness
+MORE = (
+    "it computes another gradient, where all steps are over. Either rank 0 has answered it with an earlier step than "
+    "`steps`, or it has not looked at that"
+)
 SLIPS = {
     "counts late ones": "counts gradients of a step that is over",
     "notes late ones": "notes workers whose gradients it throws away",
     "notes nobody": "does not call `note`",
     "adds up": "moves the weights by the sum, and not by the mean",
     "all workers": "divides by the number of workers, where only `need` gradients count",
+    "waits for all": "waits for the gradients of all workers, where `need` are enough",
+    "adds up all": "adds up the gradients of all workers, and divides by `need`",
+    "keeps views": "counts the last gradient `need` times: `push[1:]` is a view that the next message overwrites",
     "never begins anew": "takes the gradients of earlier steps along: begin each step with a new total",
     "tells the old weights": "answers with the weights from before the step",
 }

@@ -100,6 +100,90 @@ def zero1_step(params, weights, shard, optimizer):
 """,
     ),
     (
+        "bounded_sgd",
+        """
+def bounded_sgd(weights, gradient, updates, lr, bound, note):  # waits for its answers at the end
+    if rank > 0:
+        pulled = weights.clone()
+        while not pulled.isnan().any():
+            dist.send(gradient(pulled), dst=0)
+            dist.recv(pulled, src=0)
+        return
+    push, held, steps, sent = torch.empty_like(weights), set(), [0] * (world_size - 1), []
+    for _ in range(updates):
+        worker = dist.recv(push)
+        weights -= lr * push
+        note(worker)
+        steps[worker - 1] += 1
+        held.add(worker)
+        for w in [w for w in held if steps[w - 1] - min(steps) <= bound]:
+            held.remove(w)
+            sent.append(dist.isend(weights.clone(), w))
+    for _ in range(1, world_size):
+        dist.send(torch.full_like(weights, torch.nan), dst=held.pop() if held else dist.recv(push))
+    for work in sent:
+        work.wait()
+""",
+    ),
+    (
+        "bounded_sgd",
+        """
+def bounded_sgd(weights, gradient, updates, lr, bound, note):  # answers in batches
+    if rank > 0:
+        pulled = weights.clone()
+        while not pulled.isnan().any():
+            dist.send(gradient(pulled), dst=0)
+            dist.recv(pulled, src=0)
+        return
+    push, held, steps = torch.empty_like(weights), set(), [0] * (world_size - 1)
+    for _ in range(updates):
+        worker = dist.recv(push)
+        weights -= lr * push
+        note(worker)
+        steps[worker - 1] += 1
+        held.add(worker)
+        free = [w for w in held if steps[w - 1] - min(steps) <= bound]
+        held.difference_update(free)
+        batch = [dist.P2POp(dist.isend, weights, w) for w in free]
+        for work in dist.batch_isend_irecv(batch) if batch else []:
+            work.wait()
+    for _ in range(1, world_size):
+        dist.send(torch.full_like(weights, torch.nan), dst=held.pop() if held else dist.recv(push))
+""",
+    ),
+    (
+        "backup_sgd",
+        """
+def backup_sgd(weights, gradient, steps, need, lr, note):  # sends in batches
+    told = torch.cat([weights.new_zeros(1), weights])
+
+    def exchange(*batch):
+        for work in dist.batch_isend_irecv(list(batch)):
+            work.wait()
+
+    if rank > 0:
+        while told[0] < steps:
+            mine = torch.cat([told[:1], gradient(told[1:])])
+            exchange(dist.P2POp(dist.isend, mine, 0), dist.P2POp(dist.irecv, told, 0))
+        return
+    push, counted = torch.empty_like(told), {}
+    for step in range(steps):
+        while len(counted) < need:
+            worker = dist.recv(push)
+            if push[0] < step:
+                exchange(dist.P2POp(dist.isend, told, worker))
+            else:
+                counted[worker] = push[1:].clone()
+                note(worker)
+        weights -= lr * sum(counted.values()) / need
+        told = torch.cat([weights.new_tensor([step + 1]), weights])
+        exchange(*(dist.P2POp(dist.isend, told, worker) for worker in counted))
+        counted.clear()
+    for _ in range(world_size - 1 - need):
+        exchange(dist.P2POp(dist.isend, told, dist.recv(push)))
+""",
+    ),
+    (
         "horovod_step",
         """
 def horovod_step(parameters, lr, passes):

@@ -43,9 +43,11 @@ deadlock | answers only once a gradient of every worker is there | Rank 0 waits 
     +                     dist.send(weights, dst=one)
 wrong | applies a gradient twice | on rank 0 element 0 in result[0] is 8
     weights -= lr * push → weights -= lr * (push + push)
-raises | has workers that do not even look whether to stop | it goes on after it was told to stop
+wrong | has workers that do not even look whether to stop | it computes another gradient, where all updates are done
     dist.recv(pulled, src=0) → dist.recv(torch.empty_like(pulled), src=0)
 wrong | notes nobody | on rank 0 the list in result[1] has 0 entries | note(worker) →
+wrong | makes new weights | its `weights` are what they were. Move them in place
+    weights -= lr * push → weights = weights - lr * push
 """
 
 replay_arrivals = """
@@ -119,8 +121,20 @@ deadlock | lets rank 0 alone make the call | Rank 1 finished the function withou
 """
 
 bounded_sgd = """
-raises | lets them go one step too far | goes on, 2 ahead | <= bound] → <= bound + 1]
-raises | holds them one step too early | is kept waiting | <= bound] → < bound]
+wrong | lets them go one step too far | It is 2 steps ahead of the slowest worker, and with a bound of 1 it has to wait
+    <= bound] → <= bound + 1]
+wrong | holds them one step too early | worker 1 is kept waiting. It is 0 steps ahead of the slowest worker
+    <= bound] → < bound]
+wrong | sends them on in a batch, one step too far | worker 1 is sent the weights. It is 2 steps ahead
+    -             free = [w for w in held if steps[w] - min(steps.values()) <= bound]
+    -             held = [w for w in held if w not in free]
+    -             for w in free:
+    -                 dist.send(weights, dst=w)
+    +             free = [w for w in held if steps[w] - min(steps.values()) <= bound + 1]
+    +             held = [w for w in held if w not in free]
+    +             batch = [dist.P2POp(dist.isend, weights, w) for w in free]
+    +             for work in dist.batch_isend_irecv(batch) if batch else []:
+    +                 work.wait()
 wrong | applies a gradient twice | on rank 0 element 0 in result[0] is 7
     weights -= lr * push → weights -= 2 * lr * push
 deadlock | keeps those it has sent the weights on its list | Rank 0 waits for rank 1 to receive
@@ -151,7 +165,30 @@ wrong | answers before it moves | answers with the weights from before the step
     -             weights -= lr * total / need
                   told = torch.cat([weights.new_tensor([step + 1]), weights])
     +             weights -= lr * total / need
-raises | tells the old step | it goes on after it was told to stop | new_tensor([step + 1]) → new_tensor([step])
+wrong | tells the old step | Either rank 0 has answered it with an earlier step than `steps`
+    new_tensor([step + 1]) → new_tensor([step])
+wrong | makes new weights | its `weights` are what they were. Move them in place
+    weights -= lr * total / need → weights = weights - lr * total / need
+wrong | keeps views of the message | `push[1:]` is a view that the next message overwrites
+    -             total = torch.zeros_like(weights)
+    +             parts = []
+                  while len(held) < need:
+                      worker = dist.recv(push)
+                      if push[0] == step:
+    -                     total += push[1:]
+    +                     parts.append(push[1:])
+                          held.append(worker)
+                          note(worker)
+                      else:
+                          dist.send(told, dst=worker)
+    -             weights -= lr * total / need
+    +             weights -= lr * sum(parts) / need
+wrong | averages over all workers | if the function waits for the gradients of all workers, where `need` are enough
+    +         need = world_size - 1
+              push, held = torch.empty_like(told), []
+wrong | sums over all workers | if the function adds up the gradients of all workers, and divides by `need`
+    +         lr, need = lr * (world_size - 1) / need, world_size - 1
+              push, held = torch.empty_like(told), []
 deadlock | leaves the late ones without an answer | Rank 0 waits for anybody to send
     dist.send(told, dst=worker) → pass
 """
