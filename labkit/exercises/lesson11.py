@@ -104,6 +104,9 @@ class Adam:
 
 
 def harness(zero1_step, *targets):
+    from labkit.rank import recorder
+    from labkit.theory.record import Log
+
     goal = sum(torch.cat([t.flatten() for t in theirs]) for theirs in everyones(targets)) / world_size
     first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
     weights = torch.nn.functional.pad(first, (0, -len(first) % world_size))
@@ -128,12 +131,14 @@ def harness(zero1_step, *targets):
             for r, (now, then) in enumerate(zip(weights.chunk(world_size), before.chunk(world_size)))
             if torch.equal(now, then) and mean[r].any()
         ]
-        assert not stale, (
-            f"After step {step + 1}, the part of rank {stale[0]} in `weights` is what it was before. Gather all parts "
-            "after `optimizer.step()`."
-        )
+        begun = [op for op in Log.of(recorder.records()).ops if op.asynchronous and not (op.waited or op.asked)]
+        why = "Gather all parts after `optimizer.step()`."
+        if begun:
+            why = f"It starts {begun[0].called} ({begun[0].place}) and never waits for it."
+        part = f"the part of rank {stale[0]} in `weights`" if stale else ""
+        assert not stale, f"after step {step + 1}, {part} is what it was before. {why}"
         assert all(p.grad is None or not p.grad.any() for p in params), (
-            f"After step {step + 1} there still is a gradient in `p.grad`, and the next backward() adds to it: "
+            f"after step {step + 1} there still is a gradient in `p.grad`, and the next backward() adds to it: "
             "`optimizer.zero_grad()` clears that of `shard` alone."
         )
     return {"gradient of the shard": seen[-1], "shard": shard.detach(), "params": [p.detach() for p in params]}
@@ -151,7 +156,8 @@ ZERO1 = Exercise(
         "Take the training step that one process would take with the **mean** gradient: bring this rank's part of it "
         "into `shard.grad`, let the optimizer step, and bring everyone's new part into `weights`. Afterwards `params` "
         "must be ready for the next `backward()`, which **adds** to what is in `p.grad`. Return nothing. No rank needs "
-        "the whole mean gradient, so an all-reduce is too much. (Give `shard.detach()` to collectives: for `shard`, "
+        "the whole mean gradient, so an all-reduce is too much. **Two** collectives a step are enough: the check takes "
+        "three steps and counts six. (Give `shard.detach()` to collectives: for `shard`, "
         "which requires a gradient, autograd raises an error.)\n\n"
         "In the picture, each rank's loss draws the weights towards the numbers on the left. On the right, after three "
         "training steps: the last gradient of its shard, its shard, and `params`."
@@ -161,7 +167,7 @@ ZERO1 = Exercise(
     means=_trained,
     inputs=_targets,
     tolerance=1e-4,
-    forbids=("all_reduce", "all_to_all"),
+    forbids=("all_reduce",),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: TRAINED * 2 * (n - 1) / n * S, rounds=lambda n: 2 * TRAINED),
     harness=TRAINING,
@@ -254,7 +260,7 @@ def harness(shed_gradients, layers):
         assert max(most) <= enough, (
             f"{max(most)} numbers of whole gradients are alive at once, and the largest layer has {enough}."
         )
-    assert all(s.grad is not None for s in shards), "There is a `shard.grad` of None after the backward pass."
+    assert all(s.grad is not None for s in shards), "a `shard.grad` is None after the backward pass."
 
     def parts(goals, passes):
         found = []
@@ -289,14 +295,14 @@ SHED = Exercise(
         "`len(shard)` times `world_size` is at least as long as the layer's parameters together: fill up with zeros. "
         "Return nothing.\n\n"
         "In the picture, each rank's loss draws the weights of three layers towards the numbers on the left. On the "
-        "right are the three `shard.grad` after two micro-batches."
+        "right are the three `shard.grad` after two micro-batches, which take six collectives."
     ),
     minutes=8,
     difficulty=2,
     means=_shed,
     inputs=_three_layers,
     tolerance=1e-4,
-    forbids=("all_reduce", "all_to_all"),
+    forbids=("all_reduce",),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 6),
     counts_memory=False,
@@ -370,7 +376,7 @@ MY_SHARD = Exercise(
         "Every rank of a group holds the same flat tensor `flat`. Cut it into as many parts as the group has ranks, "
         "all **equally long** and as short as possible: where the numbers do not suffice, fill up with zeros at the "
         "end. Return this rank's part: the first part to the first rank **of the group**. The part must have memory "
-        "of its own, so that `flat` can be freed. `group=None` means all ranks."
+        "of its own, so that `flat` can be freed. `group=None` means all ranks. No communication."
     ),
     minutes=5,
     difficulty=1,
@@ -379,7 +385,8 @@ MY_SHARD = Exercise(
     tolerance=0.0,
     promises=(Calls(0),),
     least=Least(memory=lambda n, S: S / n),
-    harness="""
+    harness=NAMING
+    + """
 def harness(my_shard, flat, members=None):
     group = None if members is None else dist.new_group(members)
     if members is not None and rank not in members:
@@ -388,9 +395,22 @@ def harness(my_shard, flat, members=None):
     if isinstance(mine, torch.Tensor):
         whole = mine.untyped_storage().nbytes()
         assert whole == mine.nbytes, (
-            f"The part has {mine.nbytes} bytes, and keeps a buffer of {whole} bytes alive: it is a view of it. "
+            f"the part has {mine.nbytes} bytes, and keeps a buffer of {whole} bytes alive: it is a view of it. "
             "Return a clone."
         )
+    members = list(range(world_size)) if members is None else members
+
+    def part(size, place):
+        length = -(-len(flat) // size)
+        return torch.nn.functional.pad(flat, (0, length * world_size)).split(length)[place]
+
+    slips = {
+        "takes the part of the rank's number in the world, and not of its number in the group": (len(members), rank),
+        "cuts for all ranks of the world, and not for those of the group": (world_size, members.index(rank)),
+        "cuts for all ranks of the world, where only a group holds `flat`": (world_size, rank),
+    }
+    right = part(len(members), members.index(rank))
+    name_it(mine, right, {why: part(*of) for why, of in slips.items()})
     return mine
 """,
     solution='''
@@ -499,10 +519,10 @@ def harness(zero3_layer, whole, x, slope):
     x = x.requires_grad_() if x.is_floating_point() else x
     y = zero3_layer(compute, shard, x)
     assert not kept(held), (
-        "The whole weights are still in memory after the forward pass: something keeps them for the backward pass."
+        "the whole weights are still in memory after the forward pass: something keeps them for the backward pass."
     )
     y.backward(slope)
-    assert not kept(held), "The whole weights are still in memory after the backward pass."
+    assert not kept(held), "the whole weights are still in memory after the backward pass."
     slips = {
         "takes this rank's own gradient for the mean over the ranks": mine,
         "divides this rank's own gradient by the number of ranks": mine / world_size,
@@ -536,7 +556,7 @@ ZERO3 = Exercise(
     means=_through,
     inputs=_one_layer,
     tolerance=1e-4,
-    forbids=("all_reduce", "all_to_all"),
+    forbids=("all_reduce",),
     promises=(Calls(3),),
     least=Least(rounds=lambda n: 3),
     counts_memory=False,

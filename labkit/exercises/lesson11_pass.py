@@ -70,7 +70,7 @@ PASS = Exercise(
     means=_passed,
     inputs=_three,
     tolerance=1e-4,
-    forbids=("all_reduce", "all_to_all"),
+    forbids=("all_reduce",),
     promises=(Calls(8),),
     least=Least(rounds=lambda n: 8),
     harness=LET_GO
@@ -84,14 +84,14 @@ def harness(sharded_pass, whole, x, slope):
 
         def alone(self, weights):
             if not torch.equal(weights[: len(whole[self.i])], whole[self.i]):
-                wrong.append(f"Layer {self.i} computes with weights that are not its own.")
+                wrong.append(f"layer {self.i} computes with weights that are not its own.")
                 return
             held[self.i] = weakref.ref(weights.untyped_storage())
             others = [i for i in held if i != self.i]
             still = [] if wrong else kept([held[i] for i in others])
             if still:
                 which = others[still[0]]
-                wrong.append(f"While layer {self.i} computes, the whole weights of layer {which} are in memory.")
+                wrong.append(f"while layer {self.i} computes, the whole weights of layer {which} are in memory.")
 
         def forward(self, weights, x):
             self.alone(weights)

@@ -93,12 +93,12 @@ def harness(forward_ahead, whole, x):
         return works[i], room
 
     def layer(i, weights, x):
-        hold(works[i].waited, f"Layer {i} computes, and nobody has waited for its weights: `work.wait()`.")
+        hold(works[i].waited, f"layer {i} computes, and nobody has waited for its weights: `work.wait()`.")
         ahead = min(i + 2, len(whole))
-        hold(len(works) >= ahead, f"While layer {i} computes, the all-gather of layer {i + 1} is not under way.")
-        hold(len(works) <= ahead, f"While layer {i} computes, that of layer {i + 2} has begun already.")
+        hold(len(works) >= ahead, f"while layer {i} computes, the all-gather of layer {i + 1} is not under way.")
+        hold(len(works) <= ahead, f"while layer {i} computes, that of layer {i + 2} has begun already.")
         gone = wrong or not kept(rooms[:i])
-        hold(gone, f"While layer {i} computes, the weights of a layer before it are still in memory.")
+        hold(gone, f"while layer {i} computes, the weights of a layer before it are still in memory.")
         return torch.tanh(x * weights[: len(x)] + weights[len(x) :])
 
     y = forward_ahead([lambda w, x, i=i: layer(i, w, x) for i in range(len(whole))], gather, x)
@@ -321,7 +321,7 @@ def harness(clip_shards, gradients, most):
     if norms[rank] < max(norms):  # what it is when each rank takes its own, the learner should see
         slips["takes the largest of the ranks' norms"] = max(norms)
     assert shards or recorder.records()["ops"], (
-        f"rank {rank} has no shards, and stays away from the collective: the others wait for it there"
+        "it stays away from the collective, where the others wait for it"
     )
     name_it(norm, whole, slips, "the norm")
     changed = not all(torch.equal(s.grad, g) for s, g in zip(shards, gradients))

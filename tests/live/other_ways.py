@@ -184,6 +184,21 @@ def backup_sgd(weights, gradient, steps, need, lr, note):  # sends in batches
 """,
     ),
     (
+        "zero1_step",
+        """
+def zero1_step(params, weights, shard, optimizer):  # adds up by itself what a reduce-scatter would
+    gradient = torch.cat([p.grad.flatten() for p in params])
+    gradient = torch.nn.functional.pad(gradient, (0, len(weights) - len(gradient)))
+    parts = torch.empty_like(gradient)
+    dist.all_to_all_single(parts, gradient)
+    shard.grad = parts.view(world_size, -1).mean(0)
+    optimizer.step()
+    dist.all_gather_single(weights, shard.detach())
+    for p in params:
+        p.grad = None
+""",
+    ),
+    (
         "horovod_step",
         """
 def horovod_step(parameters, lr, passes):

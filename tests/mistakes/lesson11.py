@@ -21,6 +21,20 @@ wrong | gathers before the optimizer steps | the part of rank 1 in `weights` is 
     -     optimizer.step()
           dist.all_gather_single(weights, shard.detach())
     +     optimizer.step()
+wrong | never waits for the weights | It starts dist.all_gather_single (line 12) and never waits for it
+    -     dist.all_gather_single(weights, shard.detach())
+    +     import time
+    +
+    +     time.sleep(0.1 * rank)
+    +     dist.all_gather_single(weights, shard.detach(), async_op=True)
+wrong | never waits for its gradient | It starts dist.reduce_scatter_single (line 9) and never waits for it
+    -     shard.grad = torch.empty_like(shard)
+    -     dist.reduce_scatter_single(shard.grad, gradient)
+    +     import time
+    +
+    +     time.sleep(0.1 * rank)
+    +     shard.grad = torch.zeros_like(shard)
+    +     dist.reduce_scatter_single(shard.grad, gradient, async_op=True)
 wrong | lets no optimizer step | `optimizer.step()` has run 0 times by the end of step 1 | optimizer.step() →
 wrong | gives the optimizer a gradient that it does not know | `shard.grad` is None
     -     shard.grad = torch.empty_like(shard)
@@ -33,6 +47,13 @@ forbidden | averages the whole gradient on every rank | It calls dist.all_reduce
     -     dist.reduce_scatter_single(shard.grad, gradient)
     +     dist.all_reduce(gradient)
     +     shard.grad.copy_(gradient.chunk(world_size)[rank])
+not as asked | reduces each part by itself | Rank 0 makes 15 calls that communicate
+    -     shard.grad = torch.empty_like(shard)
+    -     dist.reduce_scatter_single(shard.grad, gradient)
+    -     shard.grad /= world_size
+    +     for r, part in enumerate(gradient.chunk(world_size)):
+    +         dist.reduce(part, dst=r)
+    +     shard.grad = gradient.chunk(world_size)[rank] / world_size
 not as asked | gathers the weights twice | Rank 0 makes 9 calls that communicate
     +     dist.all_gather_single(weights, shard.detach())
           for p in params:
@@ -74,9 +95,9 @@ forbidden | leaves the sum to an all-reduce | It calls dist.all_reduce
 """
 
 my_shard = """
-wrong | takes the part of its rank in the world | a group of ranks [1]: on rank 1 element 0 is 0
+wrong | takes the part of its rank in the world | if the function takes the part of the rank's number in the world
     length * dist.get_rank(group) → length * dist.get_rank()
-wrong | cuts for all ranks of the world | a group of ranks [1]: on rank 1 the shape is (4,)
+wrong | cuts for all ranks of the world | if the function cuts for all ranks of the world, and not for those
     size = dist.get_world_size(group) → size = dist.get_world_size()
 wrong | returns a view of the whole where nothing is missing | Return a clone
     +     if len(mine) == length:
@@ -147,7 +168,7 @@ wrong | keeps all weights for the backward pass | the whole weights of layer 0 a
             d_weights, dy = layers[i].backward(kept[i], inputs[i], dy)
             dist.reduce_scatter_single(gradients[i], d_weights)
         return [gradient / world_size for gradient in gradients]
-wrong | goes back with the last layer's weights only | Layer 1 computes with weights that are not its own
+wrong | goes back with the last layer's weights only | layer 1 computes with weights that are not its own
     -         if i < len(layers) - 1:
     -             weights = gathered(shards[i])
 wrong | forgets the division | on rank 0 element 0 in result[0] is -0.00171

@@ -58,7 +58,7 @@ wrong | returns the norm after the scaling | returns the norm after the scaling
     return norm → return norm.clamp(max=most)
 wrong | clips by the norm of its own shards | on rank 0 element 0 in result['norm'] is 3 | dist.all_reduce(squares) →
 wrong | makes small gradients longer | no more than 1, and it scales the gradients | .clamp(max=1) →
-wrong | reduces only where there is a shard | rank 0 has no shards, and stays away
+wrong | reduces only where there is a shard | it stays away from the collective, where the others wait
     dist.all_reduce(squares) → if shards: dist.all_reduce(squares)
 not as asked | reduces once for each shard | calls that communicate
     -         squares += (shard.grad.double() ** 2).sum()
