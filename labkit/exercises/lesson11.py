@@ -104,9 +104,6 @@ class Adam:
 
 
 def harness(zero1_step, *targets):
-    from labkit.rank import recorder
-    from labkit.theory.record import Log
-
     goal = sum(torch.cat([t.flatten() for t in theirs]) for theirs in everyones(targets)) / world_size
     first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
     weights = torch.nn.functional.pad(first, (0, -len(first) % world_size))
@@ -131,12 +128,10 @@ def harness(zero1_step, *targets):
             for r, (now, then) in enumerate(zip(weights.chunk(world_size), before.chunk(world_size)))
             if torch.equal(now, then) and mean[r].any()
         ]
-        begun = [op for op in Log.of(recorder.records()).ops if op.asynchronous and not (op.waited or op.asked)]
-        why = "Gather all parts after `optimizer.step()`."
-        if begun:
-            why = f"It starts {begun[0].called} ({begun[0].place}) and never waits for it."
-        part = f"the part of rank {stale[0]} in `weights`" if stale else ""
-        assert not stale, f"after step {step + 1}, {part} is what it was before. {why}"
+        assert not stale, (
+            f"after step {step + 1}, the part of rank {stale[0]} in `weights` is what it was before. Gather all parts "
+            "after `optimizer.step()`, and wait for them."
+        )
         assert all(p.grad is None or not p.grad.any() for p in params), (
             f"after step {step + 1} there still is a gradient in `p.grad`, and the next backward() adds to it: "
             "`optimizer.zero_grad()` clears that of `shard` alone."

@@ -21,13 +21,13 @@ wrong | gathers before the optimizer steps | the part of rank 1 in `weights` is 
     -     optimizer.step()
           dist.all_gather_single(weights, shard.detach())
     +     optimizer.step()
-wrong | never waits for the weights | It starts dist.all_gather_single (line 12) and never waits for it
+wrong | never waits for the weights | started all_gather_single (line 12) and never waited for it
     -     dist.all_gather_single(weights, shard.detach())
     +     import time
     +
     +     time.sleep(0.1 * rank)
     +     dist.all_gather_single(weights, shard.detach(), async_op=True)
-wrong | never waits for its gradient | It starts dist.reduce_scatter_single (line 9) and never waits for it
+wrong | never waits for its gradient | started reduce_scatter_single (line 9) and never waited for it
     -     shard.grad = torch.empty_like(shard)
     -     dist.reduce_scatter_single(shard.grad, gradient)
     +     import time
