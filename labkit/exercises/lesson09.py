@@ -415,14 +415,17 @@ def _micro_batches(n: int) -> list[Case]:
         return Case([tuple(drawn[r]) for r in range(n)], about)
 
     return [
-        Case([(x[None, :2], x[None, 2:]) for x in counting(n, 4)], "two micro-batches of one row"),
-        case(3, "three micro-batches", 2),
+        Case([(x[None, :2], x[None, 2:4], x[None, 4:]) for x in counting(n, 6)], "three micro-batches of one row"),
+        case(2, "two micro-batches", 2),
         case(1, "one micro-batch", 3),
         case(4, "float64", 4, 5, "float64"),
     ]
 
 
-IN_DDP = """
+# A model of two parameters, so that a call for each is seen; the row of a micro-batch is its gradient.
+IN_DDP = (
+    NAMING
+    + """
 def harness(fn, *batches):
     from labkit.rank import recorder
     from labkit.theory.record import Log
@@ -430,37 +433,53 @@ def harness(fn, *batches):
     class Line(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(2, dtype=batches[0].dtype))
+            one = torch.ones(1, dtype=batches[0].dtype)
+            self.weights = torch.nn.ParameterList([torch.nn.Parameter(one.clone()) for _ in range(2)])
 
         def forward(self, rows):
-            return rows @ self.weight
+            return rows @ torch.cat(list(self.weights))
 
+    everyone = everyones([batch.mean(0) for batch in batches])
     with recorder.paused():
         ddp = torch.nn.parallel.DistributedDataParallel(Line())
-    came, back = [], []
+    came, back, faults = [], [], []
 
     def loss_of(model, rows):
-        assert len(rows) == len(batches[0]), (
-            f"`loss_of` gets {len(rows)} rows at once, and a micro-batch has {len(batches[0])}: more do not fit into "
-            "memory"
-        )
-        assert len(back) == len(came), (
-            f"micro-batch {len(came)} goes forward before micro-batch {len(back)} has gone back: so the activations of "
-            "several are in memory at once. Call backward() on each loss"
-        )
+        if len(rows) != len(batches[0]):
+            faults.append(
+                f"`loss_of` gets {len(rows)} rows at once, and a micro-batch has {len(batches[0])}: more do not fit "
+                "into memory"
+            )
+        elif len(back) < len(came):
+            faults.append(
+                f"micro-batch {len(came)} goes forward before micro-batch {len(back)} has gone back: so the "
+                "activations of several are in memory at once. Call backward() on each loss"
+            )
         came.append(rows)
         loss = model(rows).mean()
         loss.register_hook(lambda _: back.append(rows))
         return loss
 
     fn(ddp, list(batches), loss_of)
-    grad = ddp.module.weight.grad
-    assert grad is not None, "there is no gradient"
+    assert not faults, faults[0]
+    weights = list(ddp.module.weights)
+    assert all(p.grad is not None for p in weights), "there is no gradient"
+    assert all(p.item() == 1 for p in weights), "it changes the weights, and should leave them as they are"
     calls = sum("broadcast" not in op.op for op in Log.of(recorder.records()).ops)  # DDP's own, for new buckets
-    of = f"for {len(batches)} micro-batch{'es' * (len(batches) != 1)}"
+    of = f"for {len(batches)} micro-batch{'es' * (len(batches) != 1)} of a model with {len(weights)} parameters"
     assert calls < 2, f"it communicates {calls} times {of}, and once is enough"
+    grad = torch.cat([p.grad for p in weights])
+    mean = sum(map(sum, everyone)) / len(batches) / world_size
+    slips = {
+        "adds up the micro-batches and does not divide by their number": mean * len(batches),
+        "adds up the ranks and does not divide by their number": mean * world_size,
+        "takes the last micro-batch alone": sum(theirs[-1] for theirs in everyone) / world_size,
+        "leaves the last micro-batch out": mean - sum(theirs[-1] for theirs in everyone) / len(batches) / world_size,
+    }
+    name_it(grad, mean, slips)
     return grad
 """
+)
 
 ACCUMULATE = Exercise(
     name="accumulate",
@@ -470,9 +489,11 @@ ACCUMULATE = Exercise(
         "`ddp` is a model wrapped in `DistributedDataParallel`, with no gradients yet, and `batches` is this rank's "
         "list of micro-batches, all of one size and equally many on each rank. `loss_of(ddp, batch)` is the mean loss "
         "of one of them: it calls `ddp`. Leave in the gradients the gradient of the mean loss over **all** "
-        "micro-batches of **all** ranks, and communicate **once**: inside `with ddp.no_sync():` nothing is sent. It "
-        "has to surround the forward pass, too. Change no weights, and return nothing. (In the picture each "
-        "micro-batch has one row, and the row is its gradient.)"
+        "micro-batches of **all** ranks, and communicate **once**, however many parameters there are: inside "
+        "`with ddp.no_sync():` nothing is sent. It has to surround the forward pass, too. The activations of one "
+        "micro-batch fit into memory, and of no more: call `backward()` on each loss before the next micro-batch goes "
+        "forward. Change no weights; what you return does not count. (In the picture each micro-batch has one row, "
+        "and the row is its gradient.)"
     ),
     means=_accumulated,
     inputs=_micro_batches,

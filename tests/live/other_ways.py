@@ -227,8 +227,10 @@ def accumulate(ddp, batches, loss_of):
     for batch in batches:
         with ddp.no_sync():
             (loss_of(ddp, batch) / len(batches)).backward()
-    for p in ddp.parameters():
-        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+    flat = torch.cat([p.grad for p in ddp.parameters()])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for p, mean in zip(ddp.parameters(), flat.split([p.numel() for p in ddp.parameters()])):
+        p.grad.copy_(mean)
 """,
     ),
     (

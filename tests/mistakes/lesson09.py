@@ -67,23 +67,41 @@ wrong | exchanges after every micro-batch | once is enough
     def accumulate(ddp, batches, loss_of):
         for batch in batches:
             (loss_of(ddp, batch) / len(batches)).backward()
-wrong | never exchanges | on rank 0 element 0 is 1
+wrong | never exchanges | on rank 0 element 0 is 2
     -         for batch in batches[:-1]:
     +         for batch in batches:
                   (loss_of(ddp, batch) / len(batches)).backward()
     -     (loss_of(ddp, batches[-1]) / len(batches)).backward()
-wrong | adds the micro-batches up and does not divide | two micro-batches of one row: on ranks 0, 1 element 0 is 12
+wrong | adds the micro-batches up and does not divide | You get this if the function adds up the micro-batches
     -             (loss_of(ddp, batch) / len(batches)).backward()
     -     (loss_of(ddp, batches[-1]) / len(batches)).backward()
     +             loss_of(ddp, batch).backward()
     +     loss_of(ddp, batches[-1]).backward()
-raises | goes back once, from the sum of all losses | micro-batch 1 goes forward before micro-batch 0 has gone back
+wrong | goes back once, from the sum of all losses | micro-batch 1 goes forward before micro-batch 0 has gone back
     def accumulate(ddp, batches, loss_of):
         (sum(loss_of(ddp, batch) for batch in batches) / len(batches)).backward()
-raises | makes one batch of all micro-batches | `loss_of` gets 2 rows at once
+wrong | makes one batch of all micro-batches | `loss_of` gets 3 rows at once
     def accumulate(ddp, batches, loss_of):
         loss_of(ddp, torch.cat(batches)).backward()
-wrong | puts no_sync round the backward pass alone | it communicates 2 times for 2 micro-batches
+wrong | goes back once, from the sum of the losses in no_sync and the last one | Call backward() on each loss
+    def accumulate(ddp, batches, loss_of):
+        part = 0
+        with ddp.no_sync():
+            for batch in batches[:-1]:
+                part = part + loss_of(ddp, batch)
+        ((part + loss_of(ddp, batches[-1])) / len(batches)).backward()
+wrong | takes a step with what it has accumulated | it changes the weights
+          (loss_of(ddp, batches[-1]) / len(batches)).backward()
+    +     for p in ddp.parameters():
+    +         p.data -= 0.1 * p.grad
+wrong | exchanges each parameter by itself | it communicates 2 times for 3 micro-batches of a model with 2 parameters
+    def accumulate(ddp, batches, loss_of):
+        with ddp.no_sync():
+            for batch in batches:
+                (loss_of(ddp, batch) / len(batches)).backward()
+        for p in ddp.parameters():
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+wrong | puts no_sync round the backward pass alone | it communicates 3 times for 3 micro-batches
     def accumulate(ddp, batches, loss_of):
         for batch in batches[:-1]:
             loss = loss_of(ddp, batch) / len(batches)
