@@ -39,6 +39,7 @@ def harness(fn, late):
 
 # Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
 # So is who leaves the file out and sends x instead, and who sleeps, or looks for the file, and hears from nobody.
+# Where a load finds no file, the folder "saved" tells whether there was one, until rank 0 is through and all is gone.
 SLOW_DISK = """
 def harness(fn, x):
     import os, shutil, tempfile, time
@@ -47,41 +48,61 @@ def harness(fn, x):
     with recorder.paused():
         box = [tempfile.mkdtemp() if rank == 0 else None]
         dist.broadcast_object_list(box, src=0)
-    path, save, load, loads = os.path.join(box[0], "model.pt"), torch.save, torch.load, []
+    path, saved = os.path.join(box[0], "model.pt"), os.path.join(box[0], "saved")
+    save, load, remove, unlink, loads, removed = torch.save, torch.load, os.remove, os.unlink, [], []
 
     def calls():
         return len(recorder.records()["ops"])
 
-    def slow_save(*args, **kwargs):
+    def is_it(file):  # and not what pickles a tensor for a message, or unpickles it
+        return str(file if isinstance(file, os.PathLike) else getattr(file, "name", file)) == path
+
+    def slow_save(obj, file, *args, **kwargs):
         time.sleep(0.3)
-        return save(*args, **kwargs)
+        save(obj, file, *args, **kwargs)
+        if is_it(file):
+            os.makedirs(saved, exist_ok=True)
 
     def slow_load(file, *args, **kwargs):
-        if str(getattr(file, "name", file)) == path:  # unpickling a tensor that came in a message calls it, too
+        if is_it(file):
             loads.append(calls())
         time.sleep(0.15 * (rank == world_size - 1))
-        return load(file, *args, **kwargs)
+        try:
+            return load(file, *args, **kwargs)
+        except FileNotFoundError as error:
+            if not is_it(file):
+                raise
+            was = os.path.exists(saved) or not os.path.exists(box[0])
+            when = "any more: rank 0 removes it before this rank has read it" if was else "yet: rank 0 has not saved it"
+            raise FileNotFoundError(f"model.pt is not there {when}") from error
 
-    torch.save, torch.load = slow_save, slow_load
+    def watched(real):
+        def removing(file, *args, **kwargs):
+            removed.extend([file] * is_it(file))
+            return real(file, *args, **kwargs)
+
+        return removing
+
+    torch.save, torch.load, os.remove, os.unlink = slow_save, slow_load, watched(remove), watched(unlink)
     try:
         result = fn(x, path)
         assert loads, "it never calls torch.load"
         assert rank == 0 or loads[0] > 0, (
-            f"rank {rank} loads, and has not heard from rank 0: a sleep may be too short, and a file is there before "
-            "it is whole"
+            "it loads, and has not heard from rank 0: a sleep may be too short, and a file is there before it is whole"
         )
         assert rank == 0 or calls() > loads[-1], (
-            f"rank {rank} meets nobody after its load: so rank 0 may remove the file while a slower rank reads it"
+            "it meets nobody after its load: so rank 0 may remove the file while a slower rank reads it"
         )
-        assert rank != 0 or not os.path.exists(path), "the file is still there"
+        assert rank != 0 or removed, "it does not remove the file, and rank 0 should"
         return result
     finally:
-        torch.save, torch.load = save, load
+        torch.save, torch.load, os.remove, os.unlink = save, load, remove, unlink
         if rank == 0:
             shutil.rmtree(box[0], ignore_errors=True)
 """
 
-# Only rank 0 is told where to write. Who sends x instead of the path never loads; who sends the path first, is told.
+# Only rank 0 is told where to write. Who sends x instead of the path never loads; who sends the path first, is told,
+# unless by a second call, which is one too many, the others may wait for the file.
 SECRET_PATH = """
 def harness(fn, x):
     import os, shutil, tempfile, time
@@ -105,8 +126,8 @@ def harness(fn, x):
     try:
         result = fn(x, os.path.join(folder, "model.pt") if rank == 0 else None)
         assert loads, "it never calls torch.load"
-        assert rank != 0 or not early, (
-            "rank 0 tells the path before it has saved: who sleeps or looks for the file may still read half of it"
+        assert rank != 0 or not early or len(recorder.records()["ops"]) > 1, (
+            "it tells the path before it has saved: a rank that sleeps or looks for the file may still read half of it"
         )
         return result
     finally:

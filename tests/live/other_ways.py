@@ -68,6 +68,23 @@ def save_then_load(x, path):  # rank 0 tells each one, and each one tells rank 0
 """,
     ),
     (
+        "save_then_load",
+        """
+def save_then_load(x, path):
+    from pathlib import Path
+
+    file = Path(path)
+    if rank == 0:
+        torch.save(x, file)
+    comms.barrier()
+    loaded = torch.load(file)
+    comms.barrier()
+    if rank == 0:
+        file.unlink()
+    return loaded
+""",
+    ),
+    (
         "tell_when_saved",
         """
 def tell_when_saved(x, path):

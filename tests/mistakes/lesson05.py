@@ -1,10 +1,16 @@
 """Planted mistakes of lesson 05, in the form that `tests.mistakes` tells."""
 
 save_then_load = """
-raises | lets the readers go ahead of the writer | Rank 1: FileNotFoundError | dist.barrier()  # it is written →
-wrong | leaves the file behind | the file is still there | os.remove(path) → pass
+raises | lets the readers go ahead of the writer | model.pt is not there yet | dist.barrier()  # it is written →
+raises | removes it before all have read it | model.pt is not there any more | dist.barrier()  # everyone has read it →
+wrong | leaves the file behind | it does not remove the file, and rank 0 should | os.remove(path) → pass
+wrong | lets the last rank remove it | it does not remove the file, and rank 0 should
+          dist.barrier()  # everyone has read it
+    -     if rank == 0:
+    +     if rank == world_size - 1:
+              os.remove(path)
 wrong | returns its own x | on rank 1 element 0 is 10 | return loaded → return x
-wrong | sleeps | rank 1 loads, and has not heard from rank 0
+wrong | sleeps | it loads, and has not heard from rank 0
     def save_then_load(x, path):
         import os, time
         if rank == 0:
@@ -15,9 +21,9 @@ wrong | sleeps | rank 1 loads, and has not heard from rank 0
         if rank == 0:
             os.remove(path)
         return loaded
-wrong | sleeps before it removes the file | rank 1 meets nobody after its load
+wrong | sleeps before it removes the file | it meets nobody after its load
     dist.barrier()  # everyone has read it → __import__("time").sleep(0.4)
-wrong | looks for the file | rank 1 loads, and has not heard from rank 0
+wrong | looks for the file | it loads, and has not heard from rank 0
     def save_then_load(x, path):
         import os, time
         if rank == 0:
@@ -51,7 +57,7 @@ deadlock | lets rank 0 alone reduce | Rank 0 waits in all_reduce
 """
 
 tell_when_saved = """
-wrong | tells the path first, and sleeps | rank 0 tells the path before it has saved
+wrong | tells the path first, and sleeps | it tells the path before it has saved
     def tell_when_saved(x, path):
         box = [path]
         dist.broadcast_object_list(box, src=0)
@@ -67,12 +73,20 @@ wrong | loads on rank 0, and sends what it has loaded | Rank 1 with 2 ranks: it 
         box = [x]
         dist.broadcast_object_list(box, src=0)
         return box[0]
-wrong | tells the path before the file is there | rank 0 tells the path before it has saved
+wrong | tells the path before the file is there | it tells the path before it has saved
     def tell_when_saved(x, path):
         box = [path]
         dist.broadcast_object_list(box, src=0)
         if rank == 0:
             torch.save(x, box[0])
+        return torch.load(box[0])
+not as asked | tells the path first, and lets all wait for the file in a barrier | Rank 0 makes 2 calls that communicate
+    def tell_when_saved(x, path):
+        box = [path]
+        dist.broadcast_object_list(box, src=0)
+        if rank == 0:
+            torch.save(x, box[0])
+        dist.barrier()
         return torch.load(box[0])
 not as asked | adds a barrier, to be sure | Rank 0 makes 2 calls that communicate
     box = [path] → dist.barrier(); box = [path]
