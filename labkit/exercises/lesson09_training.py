@@ -42,7 +42,9 @@ def harness(fn, x):
         os.link(path, twin)
     with recorder.paused():
         dist.barrier()
-    save, replace, rename, fsync, faults, synced = torch.save, os.replace, os.rename, os.fsync, [], []
+    save, faults, synced = torch.save, [], []
+    names = ("replace", "rename", "fsync", "fdatasync", "sync")
+    real = {name: getattr(os, name) for name in names if hasattr(os, name)}  # not every system has all of them
 
     def is_old(file):
         with contextlib.suppress(Exception):
@@ -61,11 +63,21 @@ def harness(fn, x):
         stat = os.stat(file)
         return stat.st_ino, stat.st_size
 
-    def watched_fsync(file):
-        synced.append(seen(file if isinstance(file, int) else file.fileno()))
-        return fsync(file)
+    def of_one(sync):
+        def watched(file):
+            synced.append(seen(file if isinstance(file, int) else file.fileno()))
+            return sync(file)
 
-    def watched(move):
+        return watched
+
+    def of_all(sync):
+        def watched():
+            synced.extend(map(seen, os.scandir(folder)))
+            return sync()
+
+        return watched
+
+    def of_a_move(move):
         def moved(source, target, *args, **kwargs):
             if os.path.realpath(source) != os.path.join(os.path.realpath(folder), os.path.basename(source)):
                 faults.append(
@@ -82,11 +94,16 @@ def harness(fn, x):
 
         return moved
 
-    torch.save, os.replace, os.rename, os.fsync = slow_save, watched(replace), watched(rename), watched_fsync
+    torch.save = slow_save
+    for name, call in real.items():
+        how = {"fsync": of_one, "fdatasync": of_one, "sync": of_all}.get(name, of_a_move)
+        setattr(os, name, how(call))
     try:
         fn({"step": 2, "weights": x}, path)
     finally:
-        torch.save, os.replace, os.rename, os.fsync = save, replace, rename, fsync
+        torch.save = save
+        for name, call in real.items():
+            setattr(os, name, call)
     got = torch.load(path)
     said = "".join(faults[:1])
     os.symlink(said or "loaded", os.path.join(box[0], str(rank)))  # a note for rank 0, made in one stroke
@@ -94,16 +111,16 @@ def harness(fn, x):
         until = time.monotonic() + 2
         while len(os.listdir(box[0])) < world_size + 2 and time.monotonic() < until:
             time.sleep(0.01)
-        left, whole = sorted(os.listdir(folder)), is_old(twin)
+        left, whole = sorted(set(os.listdir(folder)) - {"model.pt"}), is_old(twin)
         for r in range(1, world_size):  # who should not save at all is told first
             with contextlib.suppress(OSError):
                 note = os.readlink(os.path.join(box[0], str(r)))
                 said = said if note == "loaded" else note
         shutil.rmtree(box[0], ignore_errors=True)
         assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
-        assert left == ["model.pt"], f"it leaves files behind: {left}"
+        assert not left, f"it leaves {', '.join(left)} beside the checkpoint"
     assert not said, said
-    assert got["step"] == 2, f"rank {rank} goes on before the new checkpoint is there: it loads the old one"
+    assert got["step"] == 2, "it goes on before the new checkpoint is there, and loads the old one"
     return got["weights"]
 """
 
@@ -205,14 +222,13 @@ def harness(fn, grads, rows):
     fn(model, rows)
     out = [p.grad for p in model]
     assert rows or recorder.records()["ops"], (
-        f"rank {rank} has no rows, and stays away from the call: the others wait for it there. Bring zeros"
+        "it has no rows, and stays away from the call: the others wait for it there. Bring zeros"
     )
     assert rows or not any(grad is None for grad in out), (
-        f"rank {rank} has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
+        "it has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
     )
     slips = {
-        "averages over the ranks, however many rows each has": added(False, world_size),
-        "averages over the ranks that have rows, however many": added(False, len(everyone)),
+        "gives the gradient of every rank the same weight, however many rows it has": added(False, world_size),
         "divides by the number of ranks, and not by the number of all rows": added(True, world_size),
         "adds up, and does not divide by the number of all rows": added(True, 1),
         "divides by the number of all rows, and does not weigh each gradient with its own": added(False, total),
@@ -376,18 +392,25 @@ def _with_errors(n: int) -> list[Case]:
         drawn = [(rng.normal(size=size).astype("float32"), np.zeros(size, "float32")) for _ in range(n)]
         return Case(drawn, about)
 
+    rounded = ", whose sum bfloat16 has to round" if n == 3 else ""
     large = [np.array([256.0 if r == 0 else 1.0] * n, dtype="float32") for r in range(n)]
     return [
         Case(
-            [(np.array([256 + r, *[2 * r] * (n - 1)], "float32"), np.full(n, 0.5, "float32")) for r in range(n)],
+            [
+                (np.array([256 + 4 * r - r % 2, *[2 * r] * (n - 1)], "float32"), np.full(n, 0.5, "float32"))
+                for r in range(n)
+            ],  # rounded, they add up without a loss in bfloat16 too
             "whole numbers, and errors of 0.5",
         ),
-        Case([(x, np.zeros(n, "float32")) for x in large], "256 from one rank, 1 from the others"),
+        Case(
+            [(x, np.zeros(n, "float32")) for x in large],
+            "256 from one rank and 1 from the others, where a sum in bfloat16 stays at 256",
+        ),
         Case(
             [(np.full(n, 256.0, "float32"), np.full(n, 0.75 + r / 4, "float32")) for r in range(n)],
             "errors that were left from the last step",
         ),
-        Case([(np.full(n, 1e30, "float32"), np.zeros(n, "float32")) for _ in range(n)], "numbers near 10³⁰"),
+        Case([(np.full(n, 1e30, "float32"), np.zeros(n, "float32")) for _ in range(n)], f"numbers near 10³⁰{rounded}"),
         case(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide", 1),
         case(512 * n, f"{512 * n} numbers", 2),
     ]
@@ -414,12 +437,23 @@ COMPRESSED = Exercise(
     harness=NAMING
     + """
 def harness(fn, grad, error):
+    from labkit.grading.evidence import place
+    from labkit.rank import recorder
+    from labkit.theory.record import Log
+
     before = error.clone()
     sent = (grad + error).bfloat16().float()
     lost, beside = grad + error - sent, grad - sent
     mean = fn(grad, error)
     assert isinstance(mean, torch.Tensor), "it returns no tensor"
     assert mean.dtype == torch.float32, f"it returns {mean.dtype}, and float32 is asked for"
+    for op in Log.of(recorder.records()).ops:
+        assert op.dtype not in ("float16", "float32", "float64"), (
+            f"it brings {op.dtype} to {op.called}{place(op)}, and may send bfloat16 only"
+        )
+        assert op.dtype != "bfloat16" or not op.reduce, (
+            f"{op.called}{place(op)} adds up in bfloat16, and rounds at every addition: add up in float32 yourself"
+        )
     slips = {
         "leaves the old `error` out of what it sends": grad - grad.bfloat16().float(),
         "leaves `error` as it was": before,

@@ -293,6 +293,24 @@ def save_whole(state, path):
     dist.barrier()
 """,
     ),
+    *(
+        (
+            "save_whole",
+            f"""
+def save_whole(state, path):
+    import os
+
+    if rank == 0:
+        with open(f"{{path}}.new", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            {sync}
+        os.replace(f"{{path}}.new", path)
+    dist.barrier()
+""",
+        )
+        for sync in ("os.fdatasync(file.fileno())", "os.sync()")
+    ),
     (
         "mean_in_background",
         """

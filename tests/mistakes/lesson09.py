@@ -127,6 +127,8 @@ wrong | removes the old one first | gone before the new one
     os.replace(path + ".new", path) → os.remove(path); os.replace(path + ".new", path)
 wrong | does not wait for rank 0 | loads the old one | dist.barrier() →
 wrong | leaves the bytes to the operating system | os.fsync first | os.fsync(file.fileno()) →
+wrong | keeps the old one under a name of its own | it leaves model.pt.bak beside the checkpoint
+    os.replace(path + ".new", path) → os.link(path, path + ".bak"); os.replace(path + ".new", path)
 wrong | calls fsync before it writes | before all bytes of the file
     +             os.fsync(file.fileno())
                   torch.save(state, file)
@@ -159,7 +161,7 @@ deadlock | lets all but rank 0 come to the barrier | Rank 0 finished the functio
 average_by_rows = """
 wrong | divides by the ranks | and not by the number of all rows | flat[:-1] / flat[-1] → flat[:-1] / world_size
 wrong | does not divide | if the function adds up, and does not divide | flat[:-1] / flat[-1] → flat[:-1]
-wrong | averages the means | if the function averages over the ranks, however many rows each has
+wrong | averages the means | if the function gives the gradient of every rank the same weight
     def average_by_rows(model, rows):
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
         flat = torch.cat([grad.flatten() for grad in grads])
@@ -168,9 +170,9 @@ wrong | averages the means | if the function averages over the ranks, however ma
             p.grad = part.view_as(p) / world_size
 wrong | weighs no gradient | does not weigh each gradient with its own
     p.grad is None else p.grad * rows → p.grad is None else p.grad
-wrong | leaves None where there was None | rank 0 has no rows, and its `p.grad` is None still
+wrong | leaves None where there was None | it has no rows, and its `p.grad` is None still
     p.grad = part.view_as(p) → p.grad = None if p.grad is None else part.view_as(p)
-wrong | stays away without rows | rank 0 has no rows, and stays away from the call
+wrong | stays away without rows | it has no rows, and stays away from the call
     +     if rows == 0:
     +         return
           grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
@@ -217,7 +219,39 @@ wrong | adds to the error | adds what is lost to the old error | error.copy_(wan
 raises | takes float16 for bfloat16 | Ranks 0, 1: RuntimeError | sent = wanted.bfloat16() → sent = wanted.half()
 raises | forgets to pad | the number of elements does not fit
     torch.nn.functional.pad(sent, (0, -len(sent) % world_size)) → sent
-costly | sends float32 | Its busiest rank sends 0.75 S
+wrong | sums up in bfloat16 what it has got | 1 from the others, where a sum in bfloat16 stays at 256
+    parts.view(world_size, -1).float().sum(0) / world_size → sum(parts.view(world_size, -1)) / world_size
+wrong | rounds the sum before it divides | numbers near 10³⁰, whose sum bfloat16 has to round
+    parts.view(world_size, -1).float().sum(0) → parts.view(world_size, -1).sum(0)
+wrong | all-reduces in bfloat16 | dist.all_reduce (line 5) adds up in bfloat16
+    def compressed_average(grad, error):
+        wanted = grad + error
+        sent = wanted.bfloat16()
+        error.copy_(wanted - sent)
+        dist.all_reduce(sent)
+        return (sent / world_size).float()
+wrong | all-gathers the means in float32 | it brings float32 to dist.all_gather_single
+    -     means = torch.empty_like(padded)
+    -     dist.all_gather_single(means, mine.bfloat16())
+    +     means = torch.empty_like(padded).float()
+    +     dist.all_gather_single(means, mine)
+wrong | takes float16 and sends it by comms | it brings float16 to comms.all_to_all
+    def compressed_average(grad, error):
+        wanted = grad + error
+        sent = wanted.half()
+        error.copy_(wanted - sent)
+        parts = comms.all_to_all([part.clone() for part in sent.tensor_split(world_size)])
+        mine = sum(part.float() for part in parts) / world_size
+        return torch.cat(comms.all_gather(mine.half())).float()
+costly | gives everybody everything | Its busiest rank sends
+    def compressed_average(grad, error):
+        wanted = grad + error
+        sent = wanted.bfloat16()
+        error.copy_(wanted - sent)
+        everyone = [torch.empty_like(sent) for _ in range(world_size)]
+        dist.all_gather(everyone, sent)
+        return (sum(x.float() for x in everyone) / world_size).bfloat16().float()
+wrong | sends float32 | it brings float32 to dist.all_reduce
     def compressed_average(grad, error):
         wanted = grad + error
         sent = wanted.bfloat16()
