@@ -100,7 +100,7 @@ def harness(fn, losses, good):
     def step():
         dist.all_reduce(torch.zeros(1, device=device))
         loss = next(coming, None)
-        assert loss is not None, f"rank {rank} trains on: it takes {len(losses) + 1} steps and more"
+        assert loss is not None, f"it trains on, and takes {len(losses) + 1} steps and more"
         return loss
 
     steps = fn(step, good)
@@ -118,6 +118,7 @@ def _items(n: int) -> list[Case]:
         (["cat.png", "dog.png", "eel.png", "fox.png", "gnu.png"], "file names"),
         ([7], "one item for all ranks"),
         ([], "no item"),
+        ([f"{i:04}" * 100 for i in range(2 * n)], "long file names"),
     )
     return [Case([(None if r else items,) for r in range(n)], about) for items, about in cases]
 
@@ -126,12 +127,56 @@ def _dealt(xs: Sequence[Any]) -> list[Any]:
     return [xs[0][0][r :: len(xs)] for r in range(len(xs))]
 
 
+# Whoever gets far more bytes than its own items have, got the others' as well. The long file names tell, 800 bytes for
+# each rank: beside them a length, or what pickle puts around a list, is nothing. Twice as many are forgiven: a record
+# counts the bytes of `recv_object_list` twice.
+ONLY_ITS_OWN = """
+def harness(fn, items):
+    from labkit.rank import recorder
+    from labkit.theory.record import Log
+
+    mine = fn(items)
+    came = sum(op.bytes or 0 for op in Log.of(recorder.records()).ops)
+    own = sum(len(str(item)) for item in mine) if isinstance(mine, list) else came
+    assert rank == 0 or came < 2.5 * max(own, 800), (
+        f"{came:,} bytes reach it, and its own items have {own:,}: only rank 0 may see the items of other ranks"
+    )
+    return mine
+"""
+
+
 def _losses(n: int) -> list[Case]:
     return [
         Case([np.array([r + 1.0], dtype="float32") for r in range(n)]),
         Case([np.array([0.5 - 2 * r], dtype="float32") for r in range(n)], "negative losses"),
         Case([np.array([2.0**r], dtype="float64") for r in range(n)], "float64"),
     ]
+
+
+# Numbers are compared, and a Python number counts as a tensor of one: so what the root returns is looked at here.
+TENSOR_ON_0 = """
+def harness(fn, loss):
+    out = fn(loss)
+    assert rank != 0 or out is None or isinstance(out, torch.Tensor), (
+        f"it returns {out!r:.40}, a {type(out).__name__}, and a tensor is asked for"
+    )
+    return out
+"""
+
+# A loss that comes back other than it went in is one that the reduce has worked in.
+KEPT_ELSEWHERE = (
+    TENSOR_ON_0.replace("def harness(", "def tensor_on_0(")
+    + """
+def harness(fn, loss):
+    before = loss.clone()
+    out = tensor_on_0(fn, loss)
+    assert rank == 0 or out is not loss or loss.equal(before), (
+        f"it returns its `loss`, which was {before.item():g} and is {loss.item():g} now: on any rank `dist.reduce` may "
+        "leave a part of the sum in the tensor that it is given. Give it a copy"
+    )
+    return out
+"""
+)
 
 
 def _mean_on_0(xs: Sequence[Any]) -> list[Any]:
@@ -190,7 +235,7 @@ def _answers(n: int) -> list[Case]:
         Case(drawn([7 * (n - r) for r in range(n)], 1), "the last rank has the fewest samples"),
         Case(drawn([0, *[10 + r for r in range(1, n)]], 2), "rank 0 has no sample"),
         Case(drawn([300 + r for r in range(n)], 3), "some 300 samples a rank"),
-        Case([np.zeros(3 + r, dtype=bool) for r in range(n)], "nothing is right"),
+        Case([np.zeros(3 + r, dtype=bool) for r in range(n)], "the model got all samples wrong"),
     ]
 
 
@@ -355,7 +400,7 @@ DEAL = Exercise(
     difficulty=1,
     means=_dealt,
     inputs=_items,
-    forbids=("broadcast", "broadcast_object_list", "all_gather_object"),
+    harness=ONLY_ITS_OWN,
     least=Least(rounds=lambda n: 1),
     specimen='''
 def deal(items):
@@ -444,6 +489,7 @@ REPAIR_GATHER_LOSSES = Exercise(
     difficulty=1,
     means=_mean_on_0,
     inputs=_losses,
+    harness=TENSOR_ON_0,
     forbids=("reduce", "all_reduce", *OBJECTS),
     promises=(Once(("gather",)),),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: n * S),
@@ -488,6 +534,7 @@ REPAIR_REDUCE = Exercise(
     difficulty=1,
     means=lambda xs: [_mean_on_0(xs)[0], *xs[1:]],
     inputs=_losses,
+    harness=KEPT_ELSEWHERE,
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
     promises=(Once(("reduce",)), Root(0)),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),

@@ -546,6 +546,42 @@ def deal(items):
 """,
     ),
     (
+        "deal",
+        """
+def deal(items):  # as tensors of bytes, whose length is told to all
+    import pickle
+
+    parts = [pickle.dumps(items[r::world_size]) for r in range(world_size)] if rank == 0 else []
+    length = torch.tensor(max(map(len, parts), default=0))
+    dist.broadcast(length, src=0)
+    mine = torch.zeros(length, dtype=torch.uint8)
+    dist.scatter(mine, [torch.tensor(list(part.ljust(length))).byte() for part in parts] or None, src=0)
+    return pickle.loads(bytes(mine.tolist()))
+""",
+    ),
+    (
+        "deal",
+        """
+def deal(items):
+    if rank > 0:
+        mine = [None]
+        dist.recv_object_list(mine, src=0)
+        return mine[0]
+    for other in range(1, world_size):
+        dist.send_object_list([items[other::world_size]], dst=other)
+    return items[::world_size]
+""",
+    ),
+    (
+        "repair_reduce",
+        """
+def repair_reduce(loss):
+    own = loss.clone()
+    dist.reduce(loss, dst=0, op=dist.ReduceOp.AVG)
+    return own if rank else loss
+""",
+    ),
+    (
         "validate",
         """
 def validate(model, batch):

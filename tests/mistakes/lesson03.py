@@ -46,11 +46,29 @@ wrong | cuts the list into blocks | on rank 0 element 1 is 1
     items[r::world_size] → items[r * len(items) // world_size : (r + 1) * len(items) // world_size]
 deadlock | scatters on rank 0 only | Rank 1 finished the function without it
     dist.scatter_object_list(mine, chunks, src=0) → if rank == 0: dist.scatter_object_list(mine, chunks, src=0)
-forbidden | sends everything to everyone | It calls dist.broadcast_object_list
+wrong | sends everything to everyone | bytes reach it, and its own items have 800
     def deal(items):
         box = [items]
         dist.broadcast_object_list(box, src=0)
         return box[0][rank::world_size]
+wrong | scatters everything to everyone | only rank 0 may see the items of other ranks
+    -     chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
+    +     chunks = [items] * world_size if rank == 0 else None
+          dist.scatter_object_list(mine, chunks, src=0)
+    -     return mine[0]
+    +     return mine[0][rank::world_size]
+wrong | sends everything to each one | only rank 0 may see the items of other ranks
+    def deal(items):
+        if rank > 0:
+            box = [None]
+            dist.recv_object_list(box, src=0)
+            return box[0][rank::world_size]
+        for other in range(1, world_size):
+            dist.send_object_list([items], dst=other)
+        return items[::world_size]
+wrong | gathers what rank 0 has | only rank 0 may see the items of other ranks
+    def deal(items):
+        return comms.all_gather(items)[0][rank::world_size]
 """
 
 validate = """
@@ -80,6 +98,8 @@ deadlock | broadcasts under the if | Rank 1 finished the function without it
 """
 
 repair_gather_losses = """
+wrong | returns a Python number | a float, and a tensor is asked for
+    torch.stack(losses).mean(dim=0) → torch.stack(losses).mean(dim=0).item()
 wrong | fills a list that nobody keeps | on rank 0 element 0 is 0
     loss, losses, → loss, [torch.zeros_like(t) for t in losses] if rank == 0 else None,
 raises | brings a list on every rank | Rank 1: ValueError | if rank == 0 else None →
@@ -105,7 +125,9 @@ repair_reduce = """
 deadlock | reduces on rank 0 alone | Rank 1 finished the function without it
     dist.reduce(total, dst=0) → if rank == 0: dist.reduce(total, dst=0)
 raises | reads what reduce returns, which is None | Rank 0: TypeError | dist.reduce( → total = dist.reduce(
-wrong | reduces the loss itself, not a copy | on rank 1 element 0 is 5 | loss.detach().clone() → loss
+wrong | returns a Python number | a float, and a tensor is asked for
+    total / world_size if rank == 0 → (total / world_size).item() if rank == 0
+wrong | reduces the loss itself, not a copy | which was 2 and is 5 now | loss.detach().clone() → loss
 not as asked | reduces twice, in halves | Rank 0 calls dist.reduce 2 times
     +     total /= 2
           dist.reduce(total, dst=0)
@@ -123,6 +145,8 @@ not as asked | reduces twice | Rank 0 calls dist.reduce 2 times
         dist.reduce(correct, dst=0)
         dist.reduce(seen, dst=0)
         return correct / seen
+not as asked | all-reduces | reduce does it, called once (with 4 ranks, the model got all samples wrong)
+    dist.reduce(counts, dst=0) → dist.all_reduce(counts)
 deadlock | reduces on rank 0 only | Rank 1 finished the function without it
     dist.reduce(counts, dst=0) → if rank == 0: dist.reduce(counts, dst=0)
 not as asked | lets rank 1 have it | Rank 0 calls dist.reduce with rank 1 as the root | dst=0 → dst=1
