@@ -46,6 +46,7 @@ def _in_a_file(n: int) -> list[Case]:
 # A file of which every byte that is read is counted.
 IN_A_FILE = (
     PART_OF
+    + NAMING
     + """
 def harness(read_part, whole, dim, parts):
     import io
@@ -63,12 +64,32 @@ def harness(read_part, whole, dim, parts):
             self.got += got
             return got
 
+        def fileno(self):
+            raise io.UnsupportedOperation(
+                "the check's file lies in memory and has no number: use `file.seek` with `file.readinto` or `file.read`"
+            )
+
     before, after = bytes(range(7, 95)), bytes(range(100, 140))
     file = Counting(before + whole.contiguous().cpu().numpy().tobytes() + after)
     start, end = part_of(whole.shape[dim], parts, rank)
     part = read_part(file, whole.dtype, list(whole.shape), len(before), dim, start, end)
     mine = (end - start) * (whole.numel() // whole.shape[dim]) * whole.dtype.itemsize
     assert file.got <= mine, f"rank {rank} reads {file.got} bytes of the file, and its part has {mine}"
+
+    def read_from(offset, size=whole.dtype.itemsize):
+        begins, cut = [offset + start * (whole.numel() // whole.shape[0]) * size], list(whole.shape)
+        cut[dim] = end - start
+        if dim:
+            begins = [offset + (i * whole.shape[1] + start) * size for i in range(len(whole))]
+        runs = b"".join(file.getvalue()[a : a + mine // len(begins)] for a in begins).ljust(mine, bytes(1))
+        return torch.frombuffer(bytearray(runs), dtype=torch.uint8).view(whole.dtype).view(cut)
+
+    if mine:
+        slips = {
+            "reads from the beginning of the file, and not from `offset` on": read_from(0),
+            "takes every number for four bytes": read_from(len(before), 4),
+        }
+        name_it(part, whole.narrow(dim, start, end - start), slips)
     return part
 """
 )
@@ -263,7 +284,7 @@ def _meshes(n: int) -> list[Case]:
     def case(about: str, held: Sequence[Sequence[Piece]]) -> Case:
         return Case([([[*pieces] for pieces in held],) for _ in range(n)], about)
 
-    copies = [[("down", 0, 400), ("norm", 0, 40), ("up", 0, 400)] for _ in range(n)]
+    copies = [[("down", 0, 400), ("norm", 0, 40), ("up", 0, 500)] for _ in range(n)]
     grid = [[("bias", 0, 8), ("norm", 0, 4), ("up", 16 * (r % 2), 64)] for r in range(2 * n)]
     uneven = [[("a", 0, 10), ("b", 0, 1), ("c", 0, 1), ("d", 0, 9), ("e", 0, 3), ("own", r, 5 * r)] for r in range(n)]
     return [
@@ -297,7 +318,7 @@ WRITE = Exercise(
     harness=NAMING
     + """
 def harness(mine_to_write, held):
-    def planned(load=lambda piece: piece[2], tied=1, order=sorted):
+    def planned(load=lambda piece: piece[2], tied=1, order=sorted, held=held):
         todo, mine = [0] * len(held), []
         for piece in order({tuple(piece): None for pieces in held for piece in pieces}):
             holders = [r for r, pieces in enumerate(held) if piece in map(tuple, pieces)]
@@ -313,6 +334,7 @@ def harness(mine_to_write, held):
         "does not go through the pieces in sorted order": planned(order=list),
         "gives a piece to the last one of those that have equally few": planned(tied=-1),
         "goes through the largest pieces first": planned(order=lambda pieces: sorted(pieces, key=lambda p: -p[2])),
+        "plans for the `world_size` ranks of the check, and not for `len(held)`": planned(held=held[:world_size]),
         "returns all that this rank holds": sorted(map(tuple, held[rank])),
     }
     name_it(mine, planned(), slips)

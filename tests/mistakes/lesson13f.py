@@ -7,10 +7,14 @@ wrong | reads the whole tensor, and cuts | rank 0 reads 24 bytes of the file, an
         whole = torch.empty(shape, dtype=dtype)
         file.readinto(whole.view(torch.uint8).numpy())
         return whole.narrow(dim, start, end - start).clone().to(device)
-wrong | forgets where the tensor begins | on rank 0 element [0, 0] is 6.59
+wrong | forgets where the tensor begins | if the function reads from the beginning of the file
     file.seek(offset + start * → file.seek(start *
-wrong | takes every number for four bytes | columns in float16: on rank 0 element [1, 0] is -1.23
+wrong | takes every number for four bytes | if the function takes every number for four bytes
     (i * shape[1] + start) * dtype.itemsize → (i * shape[1] + start) * 4
+wrong | begins at rows of four-byte numbers | rows in float64: element [0, 0]
+    start * torch.Size(shape[1:]).numel() * dtype.itemsize → start * torch.Size(shape[1:]).numel() * 4
+raises | asks for the number of the file | the check's file lies in memory
+    file.seek(offset + start * → os = __import__("os"); os.pread(file.fileno(), 1, 0); file.seek(offset + start *
 raises | takes every tensor for a matrix | Ranks 0, 1: IndexError | torch.Size(shape[1:]).numel() → shape[1]
 """
 
@@ -36,8 +40,12 @@ wrong | takes the lists as they are | if the function does not go through the pi
     sorted({tuple(piece) for pieces in held for piece in pieces}) → dict.fromkeys(tuple(p) for ps in held for p in ps)
 wrong | lets the lowest rank write everything | if the function gives every piece to its first holder
     min(holders, key=lambda r: todo[r]) → holders[0]
-wrong | plans for the ranks of the check, not for those of the lists | you see the first 2
+wrong | plans for the ranks of the check, not for those of the lists | plans for the `world_size` ranks of the check
     enumerate(held) if → enumerate(held[:world_size]) if
+wrong | takes the largest first | result[0][0], and 'down' should. You get this if the function goes through the largest
+    for pieces in held for piece in pieces}): → for pieces in held for piece in pieces}, key=lambda p: -p[2]):
+wrong | lets the last of those with equally few write | a piece to the last one of those that have equally few
+    key=lambda r: todo[r] → key=lambda r: (todo[r], -r)
 wrong | takes shards of one tensor for the same | on rank 1 the list has 3 entries
     -     todo = [0] * len(held)
     -     mine = []
