@@ -20,7 +20,7 @@ def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:
     means = [sum(x[i] for x in xs if not isinstance(x[i], str)) / n for i in range(kinds)]
     sizes = [next(len(x[i]) for x in xs if not isinstance(x[i], str)) for i in range(kinds)]
     weights = [np.arange(s, dtype=mean.dtype) - lr * mean for s, mean in zip(sizes, means, strict=True)]
-    return [[a for pair in zip(weights, means, strict=True) for a in pair] for _ in range(n)]
+    return [{"weights": weights, "p.grad": means} for _ in range(n)]
 
 
 def _gradients(n: int) -> list[Case]:
@@ -31,8 +31,8 @@ def _gradients(n: int) -> list[Case]:
         Case([(x,) for x in one], "one parameter", {"lr": 0.5, "passes": 1}),
         Case(list(zip(one, two, strict=True)), "two parameters", {"lr": 0.25, "passes": 1}),
         Case([(x,) for x in draws(n, 4)], "two backward passes a step", {"lr": 0.5, "passes": 2}),
-        Case(unused, f"rank {n - 1} has no gradient for the second parameter", {"lr": 0.5, "passes": 1}),
-        Case(first, "rank 0 has no gradient for the first parameter", {"lr": 0.125, "passes": 4}),
+        Case(unused, f"rank {n - 1} has no gradient for parameter 1", {"lr": 0.5, "passes": 1}),
+        Case(first, "rank 0 has no gradient for parameter 0", {"lr": 0.125, "passes": 4}),
     ]
 
 
@@ -70,16 +70,16 @@ def harness(horovod_step, *gradients, lr, passes):
     means = [total / world_size for total in sums]
 
     def left(moved_by, gradients):
-        return [t for w, by, g in zip(first, moved_by, gradients) for t in (w - lr * by, g)]
+        return {"weights": [w - lr * by for w, by in zip(first, moved_by)], "p.grad": gradients}
 
     horovod_step(made, lr, passes)
     for i, (p, had) in enumerate(zip(made, everyone[rank])):
         assert p.grad is not None or not isinstance(had, str), (
-            f"it passes by parameter {i}, which has no gradient on this rank: the others' all-reduce waits for this "
-            "rank's call. Bring zeros"
+            f"it skips parameter {i}, and the other ranks' all-reduce waits for this rank. A rank without a gradient "
+            "brings zeros"
         )
         assert p.grad is not None, f"`p.grad` of parameter {i} is None after the step: Horovod leaves the mean there"
-    out = [t for p in made for t in (p.detach(), p.grad)]
+    out = {"weights": [p.detach() for p in made], "p.grad": [p.grad for p in made]}
     by_passes, by_passes_alone = [mean / passes for mean in means], [total / passes for total in sums]
     slips = {
         "adds up, where Horovod averages": left(sums, sums),
@@ -90,6 +90,7 @@ def harness(horovod_step, *gradients, lr, passes):
         "does not move the weights": left([torch.zeros_like(w) for w in first], means),
         "moves the weights by the sum, and leaves the mean in `p.grad`": left(sums, means),
         "leaves the sum in `p.grad`": left(means, sums),
+        "leaves this rank's own gradient in `p.grad`, where Horovod leaves the mean": left(means, own),
         "clears `p.grad`, where Horovod leaves the mean": left(means, [torch.zeros_like(w) for w in first]),
     }
     name_it(out, left(means, means), slips)
@@ -209,10 +210,10 @@ def _nccl_scattered(xs: Sequence[Any], recvcount: int = 1, inplace: bool = False
         send, recv = np.array(send), np.array(recv)
         if inplace:
             send[r * recvcount : (r + 1) * recvcount] = share
-            held.append([send, share])
+            held.append({"sendbuff": send, "recvbuff": share})
         else:
             recv[:recvcount] = share
-            held.append([send, recv])
+            held.append({"sendbuff": send, "recvbuff": recv})
     return held
 
 
@@ -228,7 +229,7 @@ def _buffers(n: int) -> list[Case]:
         case("the buffers are longer than what is used", 2, 5, 4),
         case("in place", 2, 0, 1, inplace=True),
         case("in place, in a longer buffer", 3, 4, 1, inplace=True),
-        case("integers", 3, 1, 5, dtype="int64"),
+        case("integers", 6, 0, 6, dtype="int64"),  # the largest has none to spare: its least goes by its size
     ]
 
 
@@ -249,14 +250,42 @@ NCCL_REDUCE_SCATTER = Exercise(
     means=_nccl_scattered,
     inputs=_buffers,
     picture=lambda: list(zip(counting(4, 4), [np.full(1, -1, "float32")] * 4, strict=True)),
-    harness="""
+    harness=NAMING
+    + """
 def harness(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, inplace):
+    total = sum(everyones(sendbuff))[: world_size * recvcount]
     sendbuff, recvbuff = sendbuff.clone(), recvbuff.clone()
     if inplace:
         recvbuff = sendbuff[rank * recvcount : (rank + 1) * recvcount]
+    before, had = sendbuff.clone(), recvbuff.clone()
     nccl_reduce_scatter(sendbuff, recvbuff, recvcount)
-    return [sendbuff, recvbuff]
+    own = slice(rank * recvcount, (rank + 1) * recvcount)
+    kept = sendbuff.clone()
+    if inplace:
+        kept[own] = before[own]
+    (changed,) = (kept != before).nonzero(as_tuple=True)
+    may = "in place, only this rank's part of it changes" if inplace else "only `recvbuff` changes"
+    assert not len(changed), (
+        f"it changes `sendbuff`: element {changed[0]} was {before[changed[0]]:g}, and is {kept[changed[0]]:g}, "
+        f"where {may}"
+    )
+
+    def received(numbers, rest=had):
+        return torch.cat([numbers, rest[len(numbers) :]])
+
+    mine = total[own]
+    zeros, share = torch.zeros_like(had), recvcount // world_size
+    slips = {
+        "adds the sums to what lies in `recvbuff`": received(mine + had[:recvcount]),
+        "averages, where `ncclSum` adds up": received((mine / world_size).to(mine)),
+        "fills the rest of `recvbuff`, too": received(mine, zeros),
+        "takes `recvcount` for the elements of the whole buffer": received(total[rank * share : (rank + 1) * share]),
+        "receives this rank's own elements, and not their sums": received(before[own]),
+    }
+    name_it(recvbuff, received(mine), slips, "recvbuff")
+    return {"sendbuff": sendbuff, "recvbuff": recvbuff}
 """,
+    least=Least(sent=lambda n, S: (n - 1) / (n + 1) * S, rounds=lambda n: 1),
     counts_memory=False,
     solution='''
 def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
@@ -304,7 +333,7 @@ def _uneven(n: int) -> list[Case]:
 
     return [
         case("rank r has r + 1 elements", [r + 1 for r in range(n)]),
-        case("the same, with gaps", [r + 1 for r in range(n)], gap=1),
+        case("rank r has r + 1 elements, with gaps between the parts", [r + 1 for r in range(n)], gap=1),
         case("rank 0 has the most", [n - r for r in range(n)], gap=2),
         case("the last rank's part comes first", [r + 1 for r in range(n)], back=True),
         case("rank 0 has nothing", [0, *[2] * (n - 1)], gap=1),
@@ -327,10 +356,26 @@ ALLGATHERV = Exercise(
     means=_placed,
     inputs=_uneven,
     picture=lambda: [(np.arange(1.0 + r % 2) + 10 * (r + 1), np.full(6, -1.0)) for r in range(4)],
-    harness="""
+    harness=NAMING
+    + """
 def harness(allgatherv, mine, everything, counts, displs):
-    everything = everything.clone()
+    parts, had, everything = everyones(mine), everything, everything.clone()
     allgatherv(mine, everything, counts, displs)
+
+    def placed(into=had, displs=displs, parts=parts):
+        into = into.clone()
+        for part, displ in zip(parts, displs):
+            into[displ : displ + len(part)] = part
+        return into
+
+    slips = {
+        "puts the parts one after the other, and does not look at `displs`":
+            placed(displs=[sum(counts[:r]) for r in range(world_size)]),
+        "writes zeros between the parts": placed(torch.zeros_like(had)),
+        "sends the numbers as float32, which rounds large ones": placed(parts=[part.float() for part in parts]),
+        "places this rank's own part only": placed(displs=displs[rank:][:1], parts=parts[rank:][:1]),
+    }
+    name_it(everything, placed(), slips)
     return everything
 """,
     least=Least(rounds=lambda n: 1),

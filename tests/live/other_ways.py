@@ -225,6 +225,39 @@ def horovod_step(parameters, lr, passes):
 """,
     ),
     (
+        "nccl_reduce_scatter",
+        """
+def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
+    total = sendbuff.clone()
+    dist.all_reduce(total)
+    recvbuff[:recvcount] = total[rank * recvcount : (rank + 1) * recvcount]
+""",
+    ),
+    (
+        "allgatherv",
+        """
+def allgatherv(mine, everything, counts, displs):
+    for r, (count, displ) in enumerate(zip(counts, displs)):
+        part = mine.clone() if r == rank else mine.new_empty(count)
+        dist.broadcast(part, src=r)
+        everything[displ : displ + count] = part
+""",
+    ),
+    (
+        "read_part",
+        """
+def read_part(file, dtype, shape, offset, dim, start, end):
+    def read(place, count):
+        file.seek(offset + place * dtype.itemsize)
+        return torch.frombuffer(bytearray(file.read(count * dtype.itemsize)), dtype=dtype) if count else torch.empty(0)
+
+    if dim:
+        return torch.stack([read(i * shape[1] + start, end - start) for i in range(shape[0])]).to(device)
+    row = torch.Size(shape[1:]).numel()
+    return read(start * row, (end - start) * row).to(dtype).view(end - start, *shape[1:]).to(device)
+""",
+    ),
+    (
         "clip_shards",
         """
 def clip_shards(shards, most):
