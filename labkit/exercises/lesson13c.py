@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
+from labkit.grading.slips import NAMING
 
 WIDE = 3  # numbers a token, in the checks
 
@@ -137,6 +138,24 @@ EXCHANGE = Exercise(
     promises=(Calls(2),),
     least=Least(rounds=lambda n: 1),
     counts_memory=False,
+    harness=NAMING
+    + """
+def harness(exchange_tokens, x, give, take):
+    from labkit.grading import gradients
+
+    gives = everyones(give)
+    if x.requires_grad:
+        taken = [sum(given[r] for given in gives) for r in range(world_size)]
+        wide = x.shape[1]
+        slopes = [torch.from_numpy(gradients.weights(k * wide, r)).view(k, wide) for r, k in enumerate(taken)]
+        right = torch.cat([slope.split([given[r] for given in gives])[rank] for r, slope in enumerate(slopes)])
+        slips = {
+            "returns the gradients of the rows that came, and does not send them back": slopes[rank],
+            "divides the gradients by the number of ranks": right / world_size,
+        }
+        x.register_hook(lambda grad: name_it(grad, right, slips, "the gradient of x"))
+    return exchange_tokens(x, give, take)
+""",
     specimen='''
 def exchange_tokens(x, give, take):
     """Return the rows that the ranks send to this one; gradients flow back."""
@@ -387,7 +406,7 @@ def _gradients(n: int) -> list[Case]:
         alike = [rng.normal(size=s) for s in mine]  # rank r's are r + 1 times these: the harness tells means by it
         return [([rng.normal(size=s) for s in shared], [(r + 1) * g for g in alike]) for r in range(n)]
 
-    first = [([np.full(2, 10.0 * r)], [np.full(2, 100.0 * (r + 1))]) for r in range(n)]
+    first = [([np.array([10.0, 20.0]) * r], [np.array([100.0, 200.0]) * (r + 1)]) for r in range(n)]
     idle = drawn([(2,)], [(3,)])
     idle[-1] = (idle[-1][0], [None])
     return [
@@ -429,10 +448,16 @@ def harness(mixture_gradients, shared, experts):
     before = [None if g is None else g.clone() for g in experts]
     mixture_gradients(copies, mine)
     for p, sums in zip(mine, before):
+        assert sums is not None or p.grad is None, (
+            "An expert that no token has reached came with `p.grad` None, and it is a tensor now. Leave it None."
+        )
         if sums is None or p.grad is None or torch.allclose(p.grad, sums / world_size):
             continue
         assert not torch.equal(p.grad, sums), (
             "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
+        )
+        assert not torch.allclose(p.grad, sums / world_size**2), (
+            "The experts' gradients are divided by the number of ranks twice."
         )
         totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
         means = [sums / (rank + 1) * total / world_size for total in totals]

@@ -196,19 +196,29 @@ def harness(capped_mixture, x, h, chosen, gate, capacity):
 
     y = capped_mixture(x, h, chosen, gate, capacity, compute, exchange)
     assert seen == [capacity * world_size], (
-        f"`compute` got {seen} rows, and with capacity {capacity} it is once {capacity * world_size}: "
-        f"{capacity} from each rank, some of them empty."
+        f"`compute` got {' and then '.join(map(str, seen)) or 'no'} rows. Call it once, with {capacity * world_size}: "
+        f"`capacity`, here {capacity}, from each rank, zeros where tokens are missing."
     )
     backward(y)
+    assert h.grad is not None, (
+        "No gradient reaches `h`. `exchange` and `compute` pass gradients on; a collective of torch.distributed, "
+        "`detach()` and what runs under `torch.no_grad()` do not."
+    )
     with torch.no_grad():
         sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
         kept = (sames[torch.arange(len(chosen)), chosen] <= capacity)[:, None]
         first = (torch.arange(len(chosen)) < capacity)[:, None]
-        made, bare = (together(h, chosen[:, None], g[:, None]) for g in (gate, torch.ones_like(gate)))
+        ones = torch.ones_like(gate)
+        made, bare, early, wrong = (
+            together(rows, chosen[:, None], g[:, None])
+            for rows, g in ((h, gate), (h, ones), (gate[:, None] * h, ones), (x, gate))
+        )
         named(y, x + kept * made, {
             "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`.": kept * (x + made),
             "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
             "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
+            "The gates multiply what the experts get, and should multiply what they make of it.": x + kept * early,
+            "The experts get `x`, and should get `h`.": x + kept * wrong,
             "More than `capacity` tokens have found an expert.": x + made,
             "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each.":
                 x + first * made,

@@ -225,6 +225,30 @@ def horovod_step(parameters, lr, passes):
 """,
     ),
     (
+        "exchange_tokens",
+        """
+def exchange_tokens(x, give, take):
+    return torch.cat(comms.all_to_all(list(x.split(give))))
+""",
+    ),
+    (
+        "capped_mixture",
+        """
+def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
+    rooms = []
+    for expert in range(world_size):
+        mine = h[chosen == expert][:capacity]
+        rooms.append(torch.cat([mine, h.new_zeros(capacity - len(mine), h.shape[1])]))
+    equal = [capacity] * world_size
+    back = exchange(compute(exchange(torch.cat(rooms), equal, equal)), equal, equal).split(equal)
+    rows = list(x)
+    for expert in range(world_size):
+        for place, token in enumerate((chosen == expert).nonzero()[:capacity, 0].tolist()):
+            rows[token] = rows[token] + gate[token] * back[expert][place]
+    return torch.stack(rows)
+""",
+    ),
+    (
         "nccl_reduce_scatter",
         """
 def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):

@@ -28,7 +28,11 @@ wrong | makes the result require a gradient, which leads nowhere | no gradient r
         return got.requires_grad_()
 raises | does not swap the splits on the way back | Ranks 0, 1: RuntimeError
     slope.contiguous(), give, take) → slope.contiguous(), take, give)
-wrong | sends nothing back, and keeps the gradients of what it got | the gradient of x is wrong
+wrong | divides by the number of ranks | if the function divides the gradients by the number of ranks
+    return back → return back / world_size
+wrong | adds up over the ranks | the gradient of x is wrong
+    return back → dist.all_reduce(back); return back
+wrong | sends nothing back, and keeps the gradients of what it got | that came, and does not send them back
     dist.all_to_all_single(back, slope.contiguous(), give, take) → back[: len(slope)] = slope[: len(back)]
 """
 
@@ -66,13 +70,25 @@ wrong | leaves the experts' gradients as they are | still the sum over all ranks
     -     for p in experts:
     -         if p.grad is not None:
     -             p.grad /= world_size
-wrong | adds the shared ones up and does not divide | on ranks 0, 1 element 0 in result['shared'][0] is 10
+wrong | adds the shared ones up and does not divide | 2 times what it should be: the sum over 2 ranks, and not their
+    -         dist.all_reduce(p.grad)
     -         p.grad /= world_size
+    +         dist.all_reduce(p.grad)
+wrong | divides the shared ones twice | What differs is 1/2 of what it should be: divided by the number
+    -         dist.all_reduce(p.grad)
+    -         p.grad /= world_size
+    +         dist.all_reduce(p.grad)
+    +         p.grad /= world_size**2
+wrong | divides the experts' twice | The experts' gradients are divided by the number of ranks twice
+    -         if p.grad is not None:
+    -             p.grad /= world_size
+    +         if p.grad is not None:
+    +             p.grad /= world_size**2
 raises | takes for granted that every expert had a token | Rank 1: TypeError
     -         if p.grad is not None:
     -             p.grad /= world_size
     +         p.grad /= world_size
-wrong | gives an expert without tokens a gradient of zeros | result['experts'], and 'no gradient' should
+wrong | gives an expert without tokens a gradient of zeros | and it is a tensor now. Leave it None
     -         if p.grad is not None:
     -             p.grad /= world_size
     +         p.grad = torch.zeros_like(p) if p.grad is None else p.grad / world_size
@@ -120,7 +136,7 @@ wrong | crowds what is too much into the last place | on rank 0 element [2, 0] i
     -     (token,) = (place < capacity).nonzero(as_tuple=True)
     +     place = place.clamp(max=capacity - 1)
     +     token = torch.arange(len(chosen))
-wrong | sends what it has, however much that is | some of them empty
+wrong | sends what it has, however much that is | `compute` got 5 rows. Call it once, with 8:
     def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
         order = chosen.argsort(stable=True)
         give = chosen.bincount(minlength=world_size)
@@ -128,6 +144,23 @@ wrong | sends what it has, however much that is | some of them empty
         dist.all_to_all_single(take, give)
         back = exchange(compute(exchange(h[order], give.tolist(), take.tolist())), take.tolist(), give.tolist())
         return x.index_add(0, order, back * gate[order, None])
+wrong | multiplies by the gates too early | The gates multiply what the experts get
+    -     room = h.new_zeros(world_size * capacity, h.shape[1]).index_copy(0, row, h[token])
+    +     room = h.new_zeros(world_size * capacity, h.shape[1]).index_copy(0, row, h[token] * gate[token, None])
+          equal = [capacity] * world_size
+          back = exchange(compute(exchange(room, equal, equal)), equal, equal)
+    -     return x.index_add(0, token, back[row] * gate[token, None])
+    +     return x.index_add(0, token, back[row])
+wrong | sends the tokens themselves | The experts get `x`, and should get `h`
+    index_copy(0, row, h[token]) → index_copy(0, row, (x + 0 * h)[token])
+wrong | fills the buffer where autograd does not look | No gradient reaches `h`
+    index_copy(0, row, h[token]) → index_copy(0, row, h.detach()[token])
+wrong | exchanges by a call of torch's | No gradient reaches `h`
+    +     came = torch.empty_like(room)
+    +     dist.all_to_all_single(came, room.detach())
+          equal = [capacity] * world_size
+    -     back = exchange(compute(exchange(room, equal, equal)), equal, equal)
+    +     back = exchange(compute(came), equal, equal)
 not as asked | asks for sizes that it knows | Rank 0 makes 5 calls that communicate, dist.all_to_all_single
     +     dist.all_to_all_single(torch.empty(world_size), torch.tensor(equal, dtype=torch.float32))
           back = exchange(compute(exchange(room, equal, equal)), equal, equal)
