@@ -28,6 +28,7 @@ from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
 
 SHOWN = meaning.MOST  # elements of a row
+WIDE = 60  # characters of a text
 
 HEADS = {
     "not attempted": "Not attempted yet",
@@ -232,8 +233,10 @@ def written(value: Any, beside: Any = None) -> str:
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, tuple):
         return ", ".join(map(written, value, meaning.others(value, beside))) or "no argument"
-    if value is None or isinstance(value, (str, judge.Sentinel)):
+    if value is None or isinstance(value, judge.Sentinel):
         return "anything" if value is judge.ANY else "None" if value is judge.NOTHING else str(value)
+    if isinstance(value, str):
+        return value if len(value) <= WIDE else f"{value[: WIDE - 1]}…"
     if isinstance(value, dict):
         theirs = beside if isinstance(beside, dict) else {}
         return "{" + ", ".join(f"{k}: {written(v, theirs.get(k))}" for k, v in value.items()) + "}"
