@@ -298,7 +298,7 @@ def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Findin
             got = attempt.answers[r]["gradients"][i]
             if got is None:
                 wrong[r, i] = judge.Difference(
-                    f"no gradient reaches {names[r][i]}: nothing connects the result with it"
+                    f"no gradient reaches {names[r][i]}, for nothing connects the result with it"
                 )
             elif difference := _off(got, want):
                 wrong[r, i] = replace(difference, says=f"the gradient of {names[r][i]} is wrong: {difference.says}")

@@ -400,7 +400,7 @@ def test_gradients_are_checked_beside_the_values(lab):
     assert "The values are right, the gradients are not" in verdict.says[0]
     assert "rank 0 │ [0, 1, 2, 3] → gradient of argument 0: [1, 0.267, " in repr(verdict)
     verdict = checked(lab, RIGHT.replace("x.clone()", "x.detach().clone()"), gradients=True)
-    assert "no gradient reaches argument 0: nothing connects the result with it" in verdict.says[0]
+    assert "no gradient reaches argument 0, for nothing connects the result with it" in verdict.says[0]
     assert checked(lab, right, gradients="one").says[1].startswith("Everything is 2 times too large: the backward pass")
 
 

@@ -16,7 +16,7 @@ not as asked | asks one rank after the other | Rank 0 makes 4 calls that communi
 """
 
 exchange_tokens = """
-wrong | has no backward pass | no gradient reaches x: nothing connects the result with it
+wrong | has no backward pass | no gradient reaches x, for nothing connects the result with it
     def exchange_tokens(x, give, take):
         got = x.new_empty(sum(take), *x.shape[1:])
         dist.all_to_all_single(got, x.detach(), take, give)
