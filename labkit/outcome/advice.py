@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
-from labkit.theory.primitives import PRIMITIVES
+from labkit.theory.primitives import PRIMITIVES, find
 from labkit.words import ranks
 
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
@@ -81,10 +81,11 @@ def _across(name: str, value: Any) -> str:
 def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterator[str]:
     """What to do about one error that is no missing name: of a line, and what ran on the rank before it."""
     if "NoneType" in what and ename in ("TypeError", "AttributeError") and (call := _silent(what, line, above)):
-        yield (
-            f"dist.{call} returns None: what it brings is in the tensors that it was given. Call it on a line of its "
-            "own, and use those after it"
-        )
+        if (primitive := find(call)) and primitive.gets:
+            why, then = "what it brings is in the tensors that it was given", ", and use those after it"
+        else:  # a send, a barrier
+            why, then = "there is nothing in it to use or to wait for", ""
+        yield f"a call of {call} returns None: {why}. Call it on a line of its own{then}"
     elif found := LACKS.match(what):
         if found["name"] in METHODS and found["module"] is None:
             yield f'that is one of lab\'s, in the notebook: lab.{found["name"]}("x"), in a cell without %%px'
@@ -151,7 +152,8 @@ def _statement(line: str) -> ast.stmt | None:
 
 
 def _call(call: ast.Call) -> str:
-    """The name of a call of torch.distributed that returns None; "" for any other."""
-    function = ast.unparse(call.func).removeprefix("torch.distributed.").removeprefix("dist.")
+    """The function, as it is written, of a call of torch.distributed that returns None; "" for any other call."""
+    written = ast.unparse(call.func)
+    function = written.removeprefix("torch.distributed.").removeprefix("dist.")
     asynchronous = any(word.arg == "async_op" for word in call.keywords)
-    return function if function in SILENT and not asynchronous else ""
+    return written if function in SILENT and not asynchronous else ""

@@ -118,7 +118,7 @@ def test_a_list_with_one_tensor_for_all_results_is_named(lab, call, results):
         ),
         ("    dist.all_reduce(y)\n    return dist", "TypeError: a module cannot leave its rank"),
         ("    return y", "on rank 0 element 0 is 0, and should be 10"),
-        ("    return dist.all_reduce(y) + 0", "Dist.all_reduce returns None"),
+        ("    return dist.all_reduce(y) + 0", "A call of dist.all_reduce returns None"),
     ],
 )
 def test_other_wrong_results_are_told_in_words(lab, body, says):

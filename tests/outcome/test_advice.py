@@ -12,7 +12,7 @@ from labkit.outcome.advice import advice
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.predictions.prediction import Prediction
 
-NONE = "dist.{} returns None: what it brings is in the tensors that it was given."
+NONE = "a call of {} returns None: what it brings is in the tensors that it was given."
 HERE = {"lab": object.__new__(Lab), "n": 5, "sums": [1, 2], "math": math, "Prediction": Prediction, "mine": lambda: 0}
 
 
@@ -52,14 +52,23 @@ SUBSCRIPT = "'NoneType' object is not subscriptable"
 @pytest.mark.parametrize(
     ("call", "evalue", "cells", "marked"),
     [
-        ("all_reduce", "unsupported operand type(s) for +: 'NoneType' and 'int'", ["y = dist.all_reduce(x) + 1"], 1),
-        ("broadcast", SUBSCRIPT, ["print(dist.broadcast(x, src=0)[0])"], 1),
-        ("all_gather", "'NoneType' object is not iterable", ["for v in dist.all_gather(xs, x):\n    pass"], 1),
-        ("barrier", "object of type 'NoneType' has no len()", ["return len(dist.barrier())"], 1),
-        ("reduce", "'NoneType' object has no attribute 'sum'", ["x = dist.reduce(x, 0)\ny = x.sum()"], 2),
-        ("all_reduce", "unsupported operand", ["x = torch.distributed.all_reduce(x)", "x + None  # NoneType"], 1),
         (
-            "scatter",
+            "dist.all_reduce",
+            "unsupported operand type(s) for +: 'NoneType' and 'int'",
+            ["y = dist.all_reduce(x) + 1"],
+            1,
+        ),
+        ("dist.broadcast", SUBSCRIPT, ["print(dist.broadcast(x, src=0)[0])"], 1),
+        ("dist.all_gather", "'NoneType' object is not iterable", ["for v in dist.all_gather(xs, x):\n    pass"], 1),
+        ("dist.reduce", "'NoneType' object has no attribute 'sum'", ["x = dist.reduce(x, 0)\ny = x.sum()"], 2),
+        (
+            "torch.distributed.all_reduce",
+            "unsupported operand",
+            ["x = torch.distributed.all_reduce(x)", "x + None  # NoneType"],
+            1,
+        ),
+        (
+            "dist.scatter",
             "Expected parameter `tensor` … got <class 'NoneType'>",
             ["x = dist.scatter(x)\ndist.send(x, 1)"],
             2,
@@ -71,6 +80,13 @@ def test_a_none_that_came_from_a_call_of_torch_s_is_said_to(call: str, evalue: s
     (told,) = of("TypeError", evalue, *cells, marked=marked)
     assert told.startswith(NONE.format(call))
     assert told.endswith("Call it on a line of its own, and use those after it")
+
+
+@pytest.mark.parametrize("call", ["send(x.grad, 0, tag=1)", "dist.send(x, 0)", "dist.barrier()"])
+def test_what_brings_nothing_has_nothing_to_wait_for(call: str):
+    (told,) = of("AttributeError", "'NoneType' object has no attribute 'wait'", f"{call}.wait()", marked=1)
+    named = call.partition("(")[0]
+    assert told.startswith(f"a call of {named} returns None: there is nothing in it to use or to wait for.")
 
 
 @pytest.mark.parametrize(
