@@ -52,6 +52,7 @@ CUT = Exercise(
     + """
 def harness(cut_layers, layers):
     mine = cut_layers(layers)
+    assert not isinstance(mine, torch.Tensor), "Return a list, and not a tensor: its method `tolist()` makes one of it."
     mine = list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
     each, more = divmod(layers, world_size)
     first, most, numbers = rank * each + min(rank, more), -(-layers // world_size), list(range(layers))
@@ -182,8 +183,14 @@ def backward(stage, x, y, send, tag=1):
         send(x.grad, stage.before, tag=tag)
 """
 
-# Stages in the order of the ranks or in the opposite one, and a message that goes or comes past `stage`, by its number.
+# Stages in the order of the ranks or in the opposite one. Mistakes: a message that goes or comes past `stage`, one that
+# is sent in another way than by `send`, and one that nobody waits for.
 PLACED = """
+from labkit.grading.evidence import place
+from labkit.rank import recorder
+from labkit.theory.record import Log
+
+
 def placed(weight, turned):
     stage = Small(weight, world_size - 1 - rank if turned else rank)
     if turned:
@@ -192,28 +199,55 @@ def placed(weight, turned):
 
 
 def right_peer(does, peer, name, meant):
+    who = "any rank" if peer is None else f"rank {peer}"
     assert peer == meant, (
-        f"rank {rank} {does} rank {peer}, and `stage.{name}` is {meant}. The stages need not lie in the order of the "
+        f"rank {rank} {does} {who}, and `stage.{name}` is {meant}. The stages need not lie in the order of the "
         "ranks: take the neighbours from `stage`"
     )
 
 
-class neighbours_of:  # around the function's calls: a receive from a rank that is no neighbour is refused
-    def __init__(self, stage, name):
-        self.stage, self.name = stage, name
+def calls():
+    return Log.of(recorder.records()).ops
+
+
+class messages:  # around a call of the function: where it receives from, and how it sends
+    def __init__(self, stage, source, target, tag=None):
+        self.stage, self.source, self.target, self.tag = stage, source, target, tag
 
     def __enter__(self):
-        self.real = real = dist.recv
+        self.before, self.sent, self.real = len(calls()), [], dist.recv
 
         def recv(tensor, src=None, *args, **kwargs):
-            if src is not None:
-                right_peer("receives from", src, self.name, getattr(self.stage, self.name))
-            return real(tensor, src, *args, **kwargs)
+            self.right_source(kwargs.get("group_src", src))
+            return self.real(tensor, src, *args, **kwargs)
 
         dist.recv = recv
+        return self
 
-    def __exit__(self, *_):
+    def right_source(self, peer):
+        right_peer("receives from", peer, self.source, getattr(self.stage, self.source))
+
+    def send(self, tensor, dst=None, group=None, tag=0, group_dst=None):
+        right_peer("sends to", dst if group_dst is None else group_dst, self.target, getattr(self.stage, self.target))
+        assert self.tag in (None, tag), f"A gradient goes back from rank {rank} without tag=1."
+        self.sent.append(len(calls()))
+        dist.send(tensor, dst, group, tag, group_dst)
+
+    def __exit__(self, error, *_):
         dist.recv = self.real
+        for number, op in enumerate(calls() if error is None else []):
+            if number < self.before:
+                continue
+            if op.kind == "recv":
+                self.right_source(op.peer)
+                assert not op.asynchronous or op.waited or op.asked, (
+                    f"The function starts {op.name}{place(op)} and never waits for it: what it brings may come at any "
+                    "time. Call the `wait()` of what it returns."
+                )
+            assert op.kind != "send" or number in self.sent, (
+                f"The function calls {op.called}{place(op)}. Send with `send`, which it is given: so whoever "
+                "calls it can choose how the messages are sent."
+            )
 """
 
 FORWARD = Exercise(
@@ -239,17 +273,14 @@ FORWARD = Exercise(
     counts_memory=False,
     harness=SMALL
     + PLACED
+    + NAMING
     + """
 def harness(stage_forward, weight, inputs, targets, turned=False):
-    stage, kept = placed(weight, turned), []
-
-    def send(tensor, dst, *args, **kwargs):
-        right_peer("sends to", dst, "after", stage.after)
-        dist.send(tensor, dst, *args, **kwargs)
-
+    stage, kept, asked = placed(weight, turned), [], []
+    stage.loss = lambda *args, **named: asked.append(1) or Small.loss(stage, *args, **named)
     for m, batch in enumerate(zip(inputs, targets)):
-        with neighbours_of(stage, "before"):
-            x, y = stage_forward(stage, batch, len(inputs), send)
+        with messages(stage, "before", "after") as mine:
+            x, y = stage_forward(stage, batch, len(inputs), mine.send)
         assert y.requires_grad, f"What is returned for micro-batch {m} has no graph: nothing can go back through it."
         assert stage.before is None or x.requires_grad, (
             f"What came in with micro-batch {m} requires no gradient, so there will be none to send back."
@@ -259,7 +290,19 @@ def harness(stage_forward, weight, inputs, targets, turned=False):
     assert not last or all(y.dim() == 0 for _, y in kept), "On the last stage, y is no single number."
     for x, y in kept:
         backward(stage, x, y, dist.send)
-    return {"parts of the loss": [y.item() for _, y in kept] if last else None, "gradient": stage.weight.grad}
+    parts = [y.item() for _, y in kept] if last else None
+    if last:
+        assert len(asked) >= len(kept), (
+            f"The last stage called `stage.loss` {len(asked)} times for {len(kept)} micro-batches. The loss is the "
+            "stage's own, and in the lesson it is a different one: call `stage.loss(y, targets)`."
+        )
+        losses = torch.stack([Small.loss(stage, stage(x.detach()), t).detach() for (x, _), t in zip(kept, targets)])
+        slips = {
+            "does not divide by `parts`": losses.tolist(),
+            "divides by the number of ranks, and not by `parts`": (losses / world_size).tolist(),
+        }
+        name_it(parts, (losses / len(kept)).tolist(), slips, "the parts of the loss")
+    return {"parts of the loss": parts, "gradient": stage.weight.grad}
 """,
     solution='''
 def stage_forward(stage, batch, parts, send):
@@ -313,20 +356,32 @@ BACKWARD = Exercise(
     counts_memory=False,
     harness=SMALL
     + PLACED
+    + NAMING
     + """
+def of_each(weight, weights, number, inputs, targets):  # what each micro-batch adds to the gradient of this weight
+    for x, target in zip(inputs, targets):
+        leaf = weight.clone().requires_grad_()
+        for i, theirs in enumerate(weights):
+            x = torch.tanh((leaf if i == number else theirs) * x)
+        yield torch.autograd.grad(((x - target) ** 2).mean() / len(inputs), leaf)[0]
+
+
 def harness(stage_backward, weight, inputs, targets, turned=False):
-    stage = placed(weight, turned)
+    stage, weights, number = placed(weight, turned), everyones(weight), rank
+    if turned:
+        weights, number = weights[::-1], world_size - 1 - rank
+    each = list(of_each(weight, weights, number, inputs, targets))
     kept = [forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
-
-    def send(tensor, dst, tag=0):
-        right_peer("sends to", dst, "before", stage.before)
-        assert tag == 1, f"A gradient goes back from rank {rank} without tag=1."
-        dist.send(tensor, dst, tag=tag)
-
+    if stage.after is not None:
+        back = [torch.autograd.grad(y, stage.weight, y.detach(), retain_graph=True)[0] for _, y in kept]
     for x, y in kept:
-        with neighbours_of(stage, "after"):
-            stage_backward(stage, x, y, send)
+        with messages(stage, "after", "before", 1) as mine:
+            stage_backward(stage, x, y, mine.send)
     assert stage.weight.grad is not None, "The weight of this stage has no gradient."
+    slips = {"clears the gradients of the micro-batches before: they add up": each[-1]}
+    if stage.after is not None:
+        slips["sends `x` back and not its gradient, which is in `x.grad`"] = sum(back)
+    name_it(stage.weight.grad, sum(each), slips, "the gradient")
     return stage.weight.grad
 """,
     solution='''

@@ -254,8 +254,8 @@ def run_ops(ops, run):
     """Run my operations in their order: run(op, send) receives, computes and sends."""
     works = []
 
-    def send(tensor, dst, tag=0):
-        works.append(dist.isend(tensor, dst, tag=tag))
+    def send(tensor, dst, group=None, tag=0):  # as dist.send
+        works.append(dist.isend(tensor, dst, group, tag=tag))
 
     for op in ops:
         run(op, send)

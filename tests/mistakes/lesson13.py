@@ -19,12 +19,24 @@ wrong | deals the layers out like cards | if the function deals the layers out l
     -     first = rank * each + min(rank, more)
     -     return list(range(first, first + each + (rank < more)))
     +     return list(range(rank, layers, world_size))
+wrong | returns a tensor | Return a list, and not a tensor
+    list(range(first, first + each + (rank < more))) → torch.arange(first, first + each + (rank < more))
 not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
     each, more = divmod(layers, world_size) → dist.barrier(); each, more = divmod(layers, world_size)
 """
 
 stage_forward = """
-wrong | does not divide the loss | on rank 0 element 0 in result['gradient'] is -0.585 | / parts →
+wrong | does not divide the loss | if the function does not divide by `parts` | / parts →
+wrong | divides the loss by the number of ranks | divides by the number of ranks, and not by | / parts → / world_size
+wrong | computes a loss of its own | The last stage called `stage.loss` 0 times for 3 micro-batches
+    stage.loss(y, targets) → torch.nn.functional.mse_loss(y, targets)
+wrong | sends past `send` | The function calls dist.send (line 10). Send with `send`
+    send(y.detach(), → dist.send(y.detach(),
+wrong | starts a send of its own and never waits | The function calls dist.isend (line 10). Send with `send`
+    send(y.detach(), → dist.isend(y.detach(),
+wrong | starts to receive and never waits | The function starts irecv (line 6) and never waits for it
+    dist.recv(x, → dist.irecv(x,
+raises | receives from anybody | rank 1 receives from any rank, and `stage.before` is 0 | x, src=stage.before) → x)
 wrong | does not ask for the gradient of what it received | requires no gradient | x.requires_grad_() →
 wrong | cuts the graph off, and not the message | What is returned for micro-batch 0 has no graph
     send(y.detach(), stage.after) → y = y.detach(); send(y, stage.after)
@@ -57,7 +69,14 @@ raises | takes the ranks before and after its own for its neighbours | receives 
         if rank > 0:
             send(x.grad, rank - 1, tag=1)
 deadlock | keeps the gradient to itself | Rank 0 waits for rank 1 to send | send(x.grad, stage.before, tag=1) → pass
-wrong | clears the gradients before each micro-batch | on rank 0 element 0 is -0.0916
+wrong | sends past `send` | The function calls dist.send (line 9). Send with `send`
+    send(x.grad, → dist.send(x.grad,
+wrong | starts to receive and never waits | The function starts irecv (line 6) and never waits for it
+    dist.recv(dy, → dist.irecv(dy,
+raises | waits for a send that returns nothing | A call of send returns None: there is nothing in it to use
+    stage.before, tag=1) → stage.before, tag=1).wait()
+wrong | sends back what came in | sends `x` back and not its gradient | send(x.grad, → send(x.detach(),
+wrong | clears the gradients before each micro-batch | if the function clears the gradients of the micro-batches before
     y.backward(dy) → stage.zero_grad(); y.backward(dy)
 deadlock | receives without the tag | rank 0 receives with tag 0 | src=stage.after, tag=1) → src=stage.after)
 raises | sends and receives without the tag | A gradient goes back from rank 1 without tag=1
@@ -117,7 +136,7 @@ raises | takes the next one from a list that may be empty | Ranks 0, 1: IndexErr
 
 run_ops = """
 deadlock | waits as soon as it has started | Rank 0 waits for rank 1 to receive
-    works.append(dist.isend(tensor, dst, tag=tag)) → dist.isend(tensor, dst, tag=tag).wait()
+    works.append(dist.isend(tensor, dst, group, tag=tag)) → dist.isend(tensor, dst, group, tag=tag).wait()
 not as asked | keeps the handles and never waits | started isend
     -     for work in works:
     -         work.wait()
