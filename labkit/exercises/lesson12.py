@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls, Once
+from labkit.grading.slips import NAMING
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
@@ -21,6 +22,19 @@ def teams_of(n: int, halves: bool) -> list[list[int]]:
     """The groups that an exercise runs in: one of all ranks, or those with an even rank and those with an odd one."""
     return [list(range(0, n, 2)), list(range(1, n, 2))] if halves else [list(range(n))]
 
+
+# Where a part is a view, it keeps the whole tensor in memory.
+OWN_MEMORY = """
+def own_memory(name, mine, layer):
+    if isinstance(mine, torch.Tensor) and mine.numel():
+        whole = mine.untyped_storage().nbytes()
+        assert whole == mine.nbytes, (
+            f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
+            "of the whole one. Return a clone."
+        )
+        still = mine.data_ptr() in [t.data_ptr() for t in layer.parameters()]
+        assert not still, f"The {name} that comes back is the layer's own. Return a clone."
+"""
 
 # Each rank's group, and its place and the size; every rank makes all groups, as torch wants it.
 TEAMS = """
@@ -37,7 +51,13 @@ from labkit.rank import recorder
 from labkit.theory.record import Log
 
 def called(since=0):
-    return [op.op for op in Log.of(recorder.records()).ops][since:]
+    return [does(op.op) for op in Log.of(recorder.records()).ops][since:]
+
+
+def does(op):  # torch calls the backward pass of its functional all-gather, which reduce-scatters, after the all-gather
+    forward = op.removesuffix("_backward")
+    there, back = ("all_gather", "reduce_scatter") if "gather" in op else ("reduce_scatter", "all_gather")
+    return op if forward == op else forward.replace(there, back)
 
 
 def no_gather_of_gradients(since=0):
@@ -125,6 +145,8 @@ CUT = Exercise(
     tolerance=0.0,
     promises=(Calls(0),),
     harness=TEAMS
+    + OWN_MEMORY
+    + NAMING
     + """
 def harness(cut_linear, weight, bias, kind, halves=False):
     group = team_of(halves)
@@ -133,14 +155,15 @@ def harness(cut_linear, weight, bias, kind, halves=False):
     found = cut_linear(linear, kind) if group is None else cut_linear(linear, kind, group)
     assert isinstance(found, (tuple, list)) and len(found) == 2, "Return two tensors: `(weight, bias)`."
     for name, mine in zip(("weight", "bias"), found):
-        if isinstance(mine, torch.Tensor) and mine.numel():
-            whole = mine.untyped_storage().nbytes()
-            assert whole == mine.nbytes, (
-                f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
-                "of the whole one. Return a clone."
-            )
-            still = {linear.weight.data_ptr(), linear.bias.data_ptr()} & {mine.data_ptr()}
-            assert not still, f"The {name} that comes back is the layer's own. Return a clone."
+        own_memory(name, mine, linear)
+
+    def cut(size, place):
+        if kind == "row":
+            return [weight.tensor_split(size, 1)[place], bias]
+        return [t.tensor_split(size)[place] for t in (weight, bias)]
+
+    slips = {"takes the rank and the number of ranks of the world: take those of `group`": cut(world_size, rank)}
+    name_it(list(found), cut(dist.get_world_size(group), dist.get_rank(group)), slips)
     return list(found)
 """,
     solution='''

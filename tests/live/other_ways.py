@@ -406,6 +406,45 @@ def stage_forward(stage, batch, parts, send):
 """,
     ),
     (
+        "stage_forward",
+        """
+def stage_forward(stage, batch, parts, send):
+    x, targets = batch
+    if stage.before is not None:
+        x = stage.room(len(targets))
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, stage.before)]):
+            work.wait()
+        x.requires_grad_()
+    y = stage(x)
+    if stage.after is not None:
+        send(y.data, stage.after, None, 0)
+        return x, y
+    return x, stage.loss(y, targets) / parts
+""",
+    ),
+    (
+        "stage_backward",
+        """
+def stage_backward(stage, x, y, send):
+    dy = None
+    if stage.after is not None:
+        dy = torch.empty_like(y)
+        dist.irecv(dy, group_src=stage.after, tag=1).wait()
+    y.backward(dy)
+    if stage.before is not None:
+        send(x.grad, dst=stage.before, group=None, tag=1)
+""",
+    ),
+    (
+        "gather_sequence",
+        """
+def gather_sequence(x):
+    import torch.distributed._functional_collectives as funcol
+
+    return funcol.wait_tensor(funcol.all_gather_tensor_autograd(x.contiguous(), 1, dist.group.WORLD))
+""",
+    ),
+    (
         "average_gradients",
         """
 def average_gradients(model):

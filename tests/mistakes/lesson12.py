@@ -8,6 +8,8 @@ wrong | cuts the weight along the other dimension, as if it were stored as [in, 
     +     return weight.tensor_split(size, dim=1)[place].clone(), bias.tensor_split(size)[place].clone()
 raises | takes the part of its rank in the world | Rank 1: IndexError
     dist.get_world_size(group), dist.get_rank(group) → dist.get_world_size(group), dist.get_rank()
+wrong | takes the part of its rank in the world, of so many | take those of `group`
+    dist.get_world_size(group), dist.get_rank(group) → world_size, rank
 wrong | deals the outputs out in turn | on rank 0 element [1, 0] in result[0] is 31
     -     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
     +     return weight[place::size].clone(), bias[place::size].clone()
@@ -113,6 +115,11 @@ wrong | takes the differentiable all-gather, whose transpose is a reduce-scatter
         return torch.cat(comms.all_gather(part), dim)
 raises | passes the gradient of the whole to its part | Ranks 0, 1: RuntimeError
     return dy.chunk(world_size, dim)[rank] → return dy
+wrong | takes torch's functional all-gather, whose backward pass reduce-scatters | too large by the number of ranks
+    def whole_output(part, dim):
+        import torch.distributed._functional_collectives as funcol
+
+        return funcol.all_gather_tensor_autograd(part.contiguous(), dim % part.dim(), dist.group.WORLD)
 wrong | passes the gradient of the first part to all ranks | element [0, 0] in result['gradient of part'] is -6
     dy.chunk(world_size, dim)[rank] → dy.chunk(world_size, dim)[0]
 wrong | puts the parts together along the first dimension | The result has the shape
@@ -137,7 +144,9 @@ wrong | takes heads in turns | Its queries are those of heads [0, 2], and this r
 wrong | takes a query, a key and a value in turns | are queries, keys and values in turns
     torch.cat([mine, mine + width, mine + 2 * width]) → torch.stack([mine, mine + width, mine + 2 * width], 1).flatten()
 wrong | takes the first columns of the projection | of heads [0], and its queries those of heads [1]
-    project.weight.detach()[:, mine] → project.weight.detach()[:, : len(mine)]
+    project.weight.detach()[:, mine] → project.weight.detach()[:, : len(mine)].clone()
+wrong | returns a view of the projection | The weight of `project` that comes back has 16 bytes, and keeps 32
+    project.weight.detach()[:, mine] → project.weight[:, mine[0] : mine[-1] + 1]
 wrong | cuts the bias into equal runs | Its bias of `qkv` is not that of its rows
     qkv.bias.detach()[rows] → qkv.bias.detach()[len(rows) * place :][: len(rows)]
 wrong | takes the heads of its rank in the world, modulo the group | Its queries are those of heads [0, 1]
@@ -178,6 +187,13 @@ wrong | lays the parts one behind the other | if the function puts the parts beh
 wrong | cuts the gradient in memory's order, which is by rows | if the function cuts the gradient in memory's order
     -             parts = [part.contiguous() for part in dy.chunk(world_size, dim=1)]
     +             parts = list(dy.contiguous().view(world_size, len(dy), -1, dy.shape[-1]))
+wrong | gathers in bfloat16 | if the function rounds the numbers to bfloat16 on their way
+    -             x = x.contiguous()
+    +             wide, x = x.dtype, x.contiguous().bfloat16()
+                  parts = [torch.empty_like(x) for _ in range(world_size)]
+                  dist.all_gather(parts, x)
+    -             return torch.cat(parts, dim=1)
+    +             return torch.cat(parts, dim=1).to(wide)
 raises | hands the whole gradient over in place of a list of its parts | Ranks 0, 1: TypeError
     dist.reduce_scatter(dx, parts) → dist.reduce_scatter(dx, dy)
 """
