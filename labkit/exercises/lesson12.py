@@ -23,19 +23,6 @@ def teams_of(n: int, halves: bool) -> list[list[int]]:
     return [list(range(0, n, 2)), list(range(1, n, 2))] if halves else [list(range(n))]
 
 
-# Where a part is a view, it keeps the whole tensor in memory.
-OWN_MEMORY = """
-def own_memory(name, mine, layer):
-    if isinstance(mine, torch.Tensor) and mine.numel():
-        whole = mine.untyped_storage().nbytes()
-        assert whole == mine.nbytes, (
-            f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
-            "of the whole one. Return a clone."
-        )
-        still = mine.data_ptr() in [t.data_ptr() for t in layer.parameters()]
-        assert not still, f"The {name} that comes back is the layer's own. Return a clone."
-"""
-
 # Each rank's group, and its place and the size; every rank makes all groups, as torch wants it.
 TEAMS = """
 def team_of(halves):
@@ -54,10 +41,10 @@ def called(since=0):
     return [does(op.op) for op in Log.of(recorder.records()).ops][since:]
 
 
-def does(op):  # torch calls the backward pass of its functional all-gather, which reduce-scatters, after the all-gather
-    forward = op.removesuffix("_backward")
-    there, back = ("all_gather", "reduce_scatter") if "gather" in op else ("reduce_scatter", "all_gather")
-    return op if forward == op else forward.replace(there, back)
+def does(op):  # torch calls the backward pass of a functional collective after the collective
+    if op.endswith("_backward"):
+        return "reduce_scatter" if "gather" in op else "all_gather" if "reduce_scatter" in op else op
+    return op
 
 
 def no_gather_of_gradients(since=0):
@@ -145,7 +132,6 @@ CUT = Exercise(
     tolerance=0.0,
     promises=(Calls(0),),
     harness=TEAMS
-    + OWN_MEMORY
     + NAMING
     + """
 def harness(cut_linear, weight, bias, kind, halves=False):
@@ -155,7 +141,14 @@ def harness(cut_linear, weight, bias, kind, halves=False):
     found = cut_linear(linear, kind) if group is None else cut_linear(linear, kind, group)
     assert isinstance(found, (tuple, list)) and len(found) == 2, "Return two tensors: `(weight, bias)`."
     for name, mine in zip(("weight", "bias"), found):
-        own_memory(name, mine, linear)
+        if isinstance(mine, torch.Tensor) and mine.numel():
+            whole = mine.untyped_storage().nbytes()
+            assert whole == mine.nbytes, (
+                f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
+                "of the whole one. Return a clone."
+            )
+            still = {linear.weight.data_ptr(), linear.bias.data_ptr()} & {mine.data_ptr()}
+            assert not still, f"The {name} that comes back is the layer's own. Return a clone."
 
     def cut(size, place):
         if kind == "row":

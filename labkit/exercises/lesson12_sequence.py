@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.lesson12 import NAMED, ONE_BIAS, OWN_MEMORY, TEAMS, gelu, normal, teams_of
+from labkit.exercises.lesson12 import NAMED, ONE_BIAS, TEAMS, gelu, normal, teams_of
 from labkit.grading.exercise import Case, Exercise, Least
 from labkit.grading.promises import Calls
 from labkit.grading.slips import NAMING
@@ -159,9 +159,8 @@ MY_HEADS = Exercise(
         "Each rank gets some heads, the first ones for the first rank of the group; where the heads cannot be dealt "
         "out evenly, the first ranks get one more. Return this rank's `(weight, bias)` of `qkv`, with the queries, "
         "then the keys, then the values of its heads, and its `weight` of `project`: `(weight, bias, weight)`. "
-        "The tensors must have memory of their own. Communicate nothing. The check lets each rank compute the "
-        "attention of its heads and project it, and compares with what one process makes of them: the ranks' results "
-        "add up to the whole attention.\n\n"
+        "Communicate nothing. The check lets each rank compute the attention of its heads and project it, and compares "
+        "with what one process makes of them: the ranks' results add up to the whole attention.\n\n"
         "In the picture, `x`, the weight and the bias of `qkv` and the weight of `project` are on the left, as far as "
         "they fit. On the right is the number of the rank's heads, followed by what their attention gives."
     ),
@@ -171,7 +170,6 @@ MY_HEADS = Exercise(
     inputs=_heads,
     promises=(Calls(0),),
     harness=TEAMS
-    + OWN_MEMORY
     + """
 def harness(my_heads, x, weight, bias, out, heads, halves=False):
     group, width = team_of(halves), len(out)
@@ -223,9 +221,6 @@ def harness(my_heads, x, weight, bias, out, heads, halves=False):
             if heads_at(columns) != own
             else "Its columns of `project` are in another order than its queries."
         )
-    names = ("weight of `qkv`", "bias of `qkv`", "weight of `project`")
-    for name, t, layer in zip(names, found, (qkv, qkv, project)):
-        own_memory(name, t, layer)
     made = torch.nn.functional.linear(x, w, b)
     q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in made.chunk(3, -1))
     seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[0]

@@ -144,9 +144,7 @@ wrong | takes heads in turns | Its queries are those of heads [0, 2], and this r
 wrong | takes a query, a key and a value in turns | are queries, keys and values in turns
     torch.cat([mine, mine + width, mine + 2 * width]) → torch.stack([mine, mine + width, mine + 2 * width], 1).flatten()
 wrong | takes the first columns of the projection | of heads [0], and its queries those of heads [1]
-    project.weight.detach()[:, mine] → project.weight.detach()[:, : len(mine)].clone()
-wrong | returns a view of the projection | The weight of `project` that comes back has 16 bytes, and keeps 32
-    project.weight.detach()[:, mine] → project.weight[:, mine[0] : mine[-1] + 1]
+    project.weight.detach()[:, mine] → project.weight.detach()[:, : len(mine)]
 wrong | cuts the bias into equal runs | Its bias of `qkv` is not that of its rows
     qkv.bias.detach()[rows] → qkv.bias.detach()[len(rows) * place :][: len(rows)]
 wrong | takes the heads of its rank in the world, modulo the group | Its queries are those of heads [0, 1]
