@@ -241,8 +241,8 @@ class messages:  # around a call of the function: where it receives from, and ho
             if op.kind == "recv":
                 self.right_source(op.peer)
                 assert not op.asynchronous or op.waited or op.asked, (
-                    f"The function starts {op.name}{place(op)} and never waits for it: what it brings may come at any "
-                    "time. Call the `wait()` of what it returns."
+                    f"The function may use what {op.name}{place(op)} brings before it is there: it has to call the "
+                    f"`wait()` of what {op.name} returns."
                 )
             assert op.kind != "send" or number in self.sent, (
                 f"The function calls {op.called}{place(op)}. Send with `send`, which it is given: so whoever "

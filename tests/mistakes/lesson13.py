@@ -34,7 +34,7 @@ wrong | sends past `send` | The function calls dist.send (line 10). Send with `s
     send(y.detach(), → dist.send(y.detach(),
 wrong | starts a send of its own and never waits | The function calls dist.isend (line 10). Send with `send`
     send(y.detach(), → dist.isend(y.detach(),
-wrong | starts to receive and never waits | The function starts irecv (line 6) and never waits for it
+wrong | starts to receive and never waits | The function may use what irecv (line 6) brings before it is there
     dist.recv(x, → dist.irecv(x,
 raises | receives from anybody | rank 1 receives from any rank, and `stage.before` is 0 | x, src=stage.before) → x)
 wrong | does not ask for the gradient of what it received | requires no gradient | x.requires_grad_() →
@@ -71,7 +71,7 @@ raises | takes the ranks before and after its own for its neighbours | receives 
 deadlock | keeps the gradient to itself | Rank 0 waits for rank 1 to send | send(x.grad, stage.before, tag=1) → pass
 wrong | sends past `send` | The function calls dist.send (line 9). Send with `send`
     send(x.grad, → dist.send(x.grad,
-wrong | starts to receive and never waits | The function starts irecv (line 6) and never waits for it
+wrong | starts to receive and never waits | The function may use what irecv (line 6) brings before it is there
     dist.recv(dy, → dist.irecv(dy,
 raises | waits for a send that returns nothing | A call of send returns None: there is nothing in it to use
     stage.before, tag=1) → stage.before, tag=1).wait()
