@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import itertools
 import linecache
 import os
@@ -143,17 +144,16 @@ def _in_cells(frames: Iterable[FrameType]) -> list[Place]:
 def stack(thread: int) -> list[FrameType]:
     """The frames of another thread, innermost first, all taken before any of them is looked at; none if it has ended.
 
-    That thread may go on meanwhile. Python then follows a frame that has been left, and what it finds there may be no
-    frame: so they are taken again.
+    Before Python 3.12 an object that is made for a frame may start a garbage collection, and what that collects, such
+    as a process group, may let the other thread go on: the frame is left, and its memory another's. So nothing is
+    collected meanwhile.
     """
-    while True:
-        found = []
-        frame: Any = sys._current_frames().get(thread)
-        while isinstance(frame, FrameType):
-            found.append(frame)
-            frame = frame.f_back
-        if frame is None:
-            return found
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        return list(callers(sys._current_frames().get(thread)))
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
