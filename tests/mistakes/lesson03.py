@@ -46,7 +46,7 @@ wrong | cuts the list into blocks | on rank 0 element 1 is 1
     items[r::world_size] → items[r * len(items) // world_size : (r + 1) * len(items) // world_size]
 deadlock | scatters on rank 0 only | Rank 1 finished the function without it
     dist.scatter_object_list(mine, chunks, src=0) → if rank == 0: dist.scatter_object_list(mine, chunks, src=0)
-wrong | sends everything to everyone | bytes reach it, and its own items have 800
+wrong | sends everything to everyone | bytes reach it, and its own items have 10,000
     def deal(items):
         box = [items]
         dist.broadcast_object_list(box, src=0)
