@@ -279,6 +279,8 @@ class Processes:
         """End every process of the run and remove its files; of a run that another process owns, only leave it."""
         if hasattr(self, "client"):
             self.client.close(linger=0)
+        if hasattr(self, "cluster"):
+            self.cluster.cluster_file = ""  # it hears late that an engine has ended, and would make the folder anew
         if self._asked_server is not None:
             self._asked_server.close()
         if self.hosts is not None:

@@ -44,9 +44,9 @@ def test_the_launchers_serve_any_ipyparallel_cluster_and_clean_up(tmp_path):
     assert not (tmp_path / "fork.sock").exists()
 
 
-def test_the_ordinary_launcher_serves_where_forking_is_unsafe():
+def test_the_ordinary_launcher_serves_where_forking_is_unsafe(monkeypatch):
     with labkit.start(2, engines="local", timeout=2) as lab:
-        trace = Trace.of(lab.address)
+        trace, cluster = Trace.of(lab.address), lab._console.engines.processes.cluster
         assert lab.run("x = torch.ones(1)\ndist.all_reduce(x)\nint(x)") == ["2", "2"]
         with pytest.raises(labkit.StuckError, match="rank 1 waits in barrier"):
             lab.run("if rank: dist.barrier()")
@@ -54,6 +54,9 @@ def test_the_ordinary_launcher_serves_where_forking_is_unsafe():
             lab.run("import os\nif rank: os._exit(1)")
         assert lab.run("x = torch.ones(1)\ndist.all_reduce(x)\nint(x)") == ["2", "2"]
     assert eventually(trace.gone, 5), trace.left()
+    monkeypatch.setattr(cluster, "_is_running", lambda: True)  # as where it hears of the engines' end only now
+    cluster.update_cluster_file()
+    assert trace.gone(), trace.left()
 
 
 def test_a_tcp_port_chosen_for_the_controller_is_kept_until_it_listens():
