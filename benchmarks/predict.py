@@ -108,7 +108,7 @@ def errors(judged: Judgement) -> str:
         cells = [name]
         for given in GIVEN:
             off, p90, count = judged.off(given, which)
-            cells.append(f"{off:.0%}{aimed(AIMS, name, given, off)} / {p90:.0%}{aimed(AIMS_90, name, given, p90)}")
+            cells.append(f"{off:.1%}{aimed(AIMS, name, given, off)} / {p90:.0%}{aimed(AIMS_90, name, given, p90)}")
             cells[-1] = cells[-1].replace("%", " %") if count else "–"
         lines.append([*cells, f"{judged.off(0, which)[2]:,}"])
     known, own = [t for t in published.TABLES if t.claimed], published.compare()
@@ -123,8 +123,8 @@ def errors(judged: Judgement) -> str:
         "tables": f"{len(known)} of {len(published.TABLES)}, {sum(len(t.rows) for t in known):,} rows by "
         f"{len({t.publisher for t in known})} publishers; no claim for RCCL, Slingshot, TCPX and tables marked odd",
         "NCCL's own model, as it is": f"{median(abs(r.ratio - 1) for r in own.rows):.0%} off in the median",
-        "others' tables of a machine described alike, as the estimate": f"{theirs[0]:.0%} / {theirs[1]:.0%} "
-        f"on the {theirs[2]:,} rows that have such a one; the estimate there: {ours[0]:.0%} / {ours[1]:.0%}",
+        "others' tables of a machine described alike, as the estimate": f"{theirs[0]:.1%} / {theirs[1]:.0%} "
+        f"on the {theirs[2]:,} rows that have such a one; the estimate there: {ours[0]:.1%} / {ours[1]:.0%}",
     }
     columns = ("rows", "as it comes", "three rows given", "six rows given", "how many")
     facts = {name: fact.replace("%", " %") for name, fact in facts.items()}
