@@ -235,9 +235,7 @@ class messages:  # around a call of the function: where it receives from, and ho
 
     def __exit__(self, error, *_):
         dist.recv = self.real
-        for number, op in enumerate(calls() if error is None else []):
-            if number < self.before:
-                continue
+        for number, op in enumerate(calls()[self.before :] if error is None else [], self.before):
             if op.kind == "recv":
                 self.right_source(op.peer)
                 assert not op.asynchronous or op.waited or op.asked, (

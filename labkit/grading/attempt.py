@@ -40,5 +40,4 @@ class Attempt:
     @property
     def finished(self) -> list[int]:
         """The ranks that reached the function's end; what a harness finds behind it is raised in no cell's line."""
-        places = {r: answer["error"][2] if "error" in answer else {} for r, answer in self.answers.items()}
-        return [r for r, place in places.items() if not place.get("line")]
+        return [r for r, answer in self.answers.items() if not ("error" in answer and answer["error"][2].get("line"))]

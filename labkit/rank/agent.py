@@ -389,7 +389,8 @@ def told() -> str:
 
 def _runs_beside() -> bool:
     """Whether code of the learner's runs in a thread, or in a task that goes on once another cell awaits."""
-    others = sys._current_frames().keys() - {MAIN, threading.get_ident()}
+    with frames.looking:
+        others = frames.others()
     return awaiting.unfinished() or any(frames.look(thread, _is_learners) for thread in others)
 
 

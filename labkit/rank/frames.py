@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import itertools
 import linecache
@@ -131,8 +132,8 @@ def hooks_for(found: list[FrameType]) -> dict[int, list[FrameType]]:
     """The frames of threads that call hooks, where `found` are those of one that waits in a backward pass."""
     if not found or not in_backward(found[0]):
         return {}
-    others = {thread: stack(thread) for thread in sys._current_frames() if thread not in (MAIN, threading.get_ident())}
-    return {thread: frames for thread, frames in others.items() if _began_in_c(frames)}
+    stacks = {thread: stack(thread) for thread in others()}
+    return {thread: frames for thread, frames in stacks.items() if _began_in_c(frames)}
 
 
 def _in_cells(frames: Iterable[FrameType]) -> list[Place]:
@@ -144,14 +145,29 @@ def _in_cells(frames: Iterable[FrameType]) -> list[Place]:
 def stack(thread: int) -> list[FrameType]:
     """The frames of another thread, innermost first, all taken before any of them is looked at; none if it has ended.
 
-    Before Python 3.12 an object that is made for a frame may start a garbage collection, and what that collects, such
-    as a process group, may let the other thread go on: the frame is left, and its memory another's. So nothing is
-    collected meanwhile.
+    Whoever calls this holds `looking`.
+    """
+    with _nothing_collected():
+        return list(callers(sys._current_frames().get(thread)))
+
+
+def others() -> set[int]:
+    """All threads but the main one and this, whoever has begun them; whoever calls this holds `looking`."""
+    with _nothing_collected():
+        return sys._current_frames().keys() - {MAIN, threading.get_ident()}
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Collect no garbage while objects are made for other threads' frames.
+
+    Before Python 3.12 that may start a collection, and what it collects, such as a process group, may let the other
+    thread go on: the frame is left, and its memory another's.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(0)
     try:
-        return list(callers(sys._current_frames().get(thread)))
+        yield
     finally:
         gc.set_threshold(*thresholds)
 

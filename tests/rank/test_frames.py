@@ -38,9 +38,14 @@ def test_nothing_is_collected_while_the_frames_of_another_thread_are_taken(monke
             seen.append(gc.get_threshold()[0])
             return here
 
-    monkeypatch.setattr(sys, "_current_frames", lambda: {1: Frame()})
+    def current() -> dict[int, Frame]:
+        seen.append(gc.get_threshold()[0])
+        return {1: Frame()}
+
+    monkeypatch.setattr(sys, "_current_frames", current)
     assert frames.stack(1)[1:] == list(frames.callers(here))
-    assert seen == [0]
+    assert frames.others() == {1}
+    assert seen == [0, 0, 0]
     assert gc.get_threshold() == before
 
 
