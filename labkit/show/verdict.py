@@ -28,7 +28,7 @@ from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
 
 SHOWN = meaning.MOST  # elements of a row
-WIDE = 60  # characters of a text
+WIDE = 200  # characters of a text: a line of a log fits
 
 HEADS = {
     "not attempted": "Not attempted yet",

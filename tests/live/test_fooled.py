@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +24,20 @@ def lab(own_progress):
         yield lab
 
 
-def source(exercise: Exercise, bent: str) -> str:
+@pytest.fixture
+def token() -> Iterator[str]:
+    """What the names of a trick's files begin with; the files go when the test ends."""
+    token = secrets.token_hex(4)
+    yield token
+    for folder in (tempfile.gettempdir(), "/dev/shm"):
+        for file in Path(folder).glob(f"{token}-*"):
+            file.unlink()
+
+
+def source(exercise: Exercise, bent: str, token: str) -> str:
     """A cell with the exercise's function, which does what `bent` does."""
     solution = exercise.answer.removeprefix("%%px\n").replace(f"def {exercise.name}(", "def right(")
-    tools = TOOLS.format(token=secrets.token_hex(4)) + f"NAME = {exercise.name!r}\n"
+    tools = TOOLS.format(token=token) + f"NAME = {exercise.name!r}\n"
     return "\n".join([tools, solution, EXERCISES[exercise.name], bent])
 
 
@@ -34,8 +47,8 @@ def ids(name: str) -> str:
 
 @pytest.mark.parametrize("name", EXERCISES, ids=ids)
 @pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.why)
-def test_a_wrong_function_is_judged_as_what_it_is(lab: labkit.Lab, name: str, trick: Trick):
-    lab.run(source(ALL[name], trick.source))
+def test_a_wrong_function_is_judged_as_what_it_is(lab: labkit.Lab, name: str, trick: Trick, token: str):
+    lab.run(source(ALL[name], trick.source, token))
     verdict = lab.check(name)
     state, says = trick.but.get(name, (trick.state, trick.says))
     assert verdict.state == state, repr(verdict)
@@ -44,8 +57,8 @@ def test_a_wrong_function_is_judged_as_what_it_is(lab: labkit.Lab, name: str, tr
 
 @pytest.mark.parametrize("name", EXERCISES, ids=ids)
 @pytest.mark.parametrize("bent", HONEST.values(), ids=HONEST)
-def test_a_right_function_is_right_however_it_is_written(lab: labkit.Lab, name: str, bent: str):
-    lab.run(source(ALL[name], bent))
+def test_a_right_function_is_right_however_it_is_written(lab: labkit.Lab, name: str, bent: str, token: str):
+    lab.run(source(ALL[name], bent, token))
     verdict = lab.check(name)
     assert verdict.state == "right", repr(verdict)
     if verdict.score:

@@ -161,8 +161,8 @@ def test_a_publisher_left_out_is_met_as_well_as_the_others(publisher):
 def test_large_messages_are_met_within_4_percent_and_a_few_rows_help():
     as_it_comes, three, six = (judged().off(given)[0] for given in (0, 3, 6))
     assert as_it_comes <= 0.08
-    assert three <= 0.06
-    assert six <= 0.035
+    assert three <= 0.055
+    assert six <= 0.032
     assert judged().off(0, lambda e: e.nbytes >= LARGE)[0] <= 0.04
     assert "90th percentile" in repr(judged())
 

@@ -2,26 +2,30 @@
 
 The estimate keeps its shape. What the rows move are four factors: of all latencies, of the bandwidth, of the pipelines'
 filling and of the steps with the Simple protocol. Each is held to 1 by how much machines of one kind differ in the
-published tables, so that one bad row among good ones does little. What then remains at the rows is interpolated between
-them. No message takes longer than a larger one: a row that does, such as the spike of a first call, counts as that one.
+published tables, so that one bad row among good ones does little. What then remains at a row is added at sizes near it,
+the less the further away, as a Gaussian process would have it. No message takes longer than a larger one: a row that
+does, such as the spike of a first call, counts as that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.theory.costs.estimate import FITTED, Constants, Own, estimate, times
+from labkit.theory.costs.estimate import FITTED, Constants, Own, estimate
 from labkit.theory.costs.machine import Cluster
 from labkit.theory.costs.robust import Numbers, least_squares, tamed
 
 SPREAD = (0.6, 0.12, 0.2, 0.2)  # how much latency, bandwidth, filling and Simple's steps may well differ, as a share
 NOISE = 0.03  # how far off a measured row usually is
-BELIEVED = 0.8  # of what remains at a row, the share that is not noise
+REACH = 1.0  # of what remains at a row, in the sizes' logarithm: at e times the size three quarters of it still hold
+UNSURE = 0.15  # how much of that is the row's alone, beside what it shares with sizes nearby
+KNOTS = 4  # of the curve, for each doubling
 
 
 @dataclass(frozen=True)
@@ -33,33 +37,16 @@ class Calibrated:
     cluster: Cluster = field(repr=False)
     own: Own
     off: tuple[float, ...]
+    curve: tuple[tuple[float, float], ...] = field(repr=False)  # bytes, from the least row to the largest; log seconds
     constants: Constants = field(default=FITTED, repr=False)
-    remains: tuple[tuple[float, float], ...] = field(default=(), repr=False)  # bytes, and the logarithm to add there
 
     def seconds(self, nbytes: Any) -> Any:
-        """Seconds for S bytes, or for an array of them."""
-        size = np.asarray(nbytes, float)
-        found = _log_seconds(self, size)
-        if self.remains:
-            found = found + self._remaining(size, found)
-        found = np.exp(found)
+        """Seconds for S bytes, or for an array of them: on the curve, and beyond its ends as the estimate grows."""
+        size, (knots, told) = np.asarray(nbytes, float), np.array(self.curve).T
+        model = partial(estimate, self.op, n=self.n, cluster=self.cluster, constants=self.constants, own=self.own)
+        beyond = model(size) / model(np.clip(size, knots[0], knots[-1]))
+        found = np.exp(np.interp(np.log(size), np.log(knots), told)) * beyond
         return found if np.ndim(found) else float(found)
-
-    def _remaining(self, size: Numbers, found: Numbers) -> Numbers:
-        """What to add to log seconds: as at the nearest rows, and between two of them more of the one or the other.
-
-        Where it rises, it does so with the size's logarithm; where it falls, with what the estimate itself grows by, so
-        that a larger message is never faster.
-        """
-        sizes, add = np.array(self.remains).T
-        known = _log_seconds(self, sizes)
-        if len(sizes) == 1:
-            return np.broadcast_to(add[0], np.shape(size))
-        i = np.clip(np.searchsorted(sizes, size, side="right") - 1, 0, len(sizes) - 2)
-        way = np.log(size / sizes[i]) / np.log(sizes[i + 1] / sizes[i])
-        grown = (found - known[i]) / np.maximum(known[i + 1] - known[i], 1e-12)
-        more = add[i + 1] - add[i]
-        return np.asarray(add[i] + more * np.clip(np.where(more > 0, way, grown), 0, 1))
 
     @property
     def latency(self) -> float:
@@ -98,26 +85,30 @@ def calibrate(
     if not pairs or not all(size > 0 and us > 0 and np.isfinite(size * us) for size, us in pairs):
         raise LabError("Rows are pairs of bytes and µs, above zero. Give three or more, such as [(1024, 30), ...].")
     sizes, us = np.array([(size, min(t for s, t in pairs if s >= size)) for size in sorted({s for s, _ in pairs})]).T
-    estimate(op, sizes, n, cluster)  # refuses what it does not know
+    measured = np.log(us * 1e-6)
 
-    def at(x: Numbers) -> Calibrated:
-        return Calibrated(op, n, cluster, Own(*map(float, np.exp(x))), (), constants)
-
-    def errors(x: Numbers) -> Numbers:
-        return np.asarray(_log_seconds(at(x), sizes) - np.log(us * 1e-6))
+    def model(x: Numbers, at: Numbers) -> Numbers:
+        return np.asarray(np.log(estimate(op, at, n, cluster, constants, _own(x))))
 
     def residuals(x: Numbers) -> Numbers:
-        return np.concatenate([tamed(errors(x), NOISE), x / np.array(SPREAD)])
+        return np.concatenate([tamed(model(x, sizes) - measured, NOISE), x / np.array(SPREAD)])
 
     x = least_squares(residuals, np.zeros(len(SPREAD)))
-    remains = tuple(zip(map(float, sizes), map(float, -BELIEVED * errors(x)), strict=True))
-    mine = replace(at(x), remains=remains)
+    knots = np.union1d(sizes, sizes[0] * 2 ** np.arange(0, np.log2(sizes[-1] / sizes[0]), 1 / KNOTS))
+    weights = np.linalg.solve(_alike(sizes, sizes) + UNSURE * np.eye(len(sizes)), measured - model(x, sizes))
+    told = np.maximum.accumulate(model(x, knots) + _alike(knots, sizes) @ weights)
+    mine = Calibrated(op, n, cluster, _own(x), (), tuple(zip(knots.tolist(), told.tolist(), strict=True)), constants)
     return replace(mine, off=tuple(float(mine.seconds(size) * 1e6 / t - 1) for size, t in pairs))
 
 
-def _log_seconds(c: Calibrated, size: Numbers) -> Numbers:
-    found = times(c.op, size, c.n, c.cluster, c.constants, c.own).values()
-    return np.asarray(np.log(np.min(list(found), axis=0)))
+def _own(x: Numbers) -> Own:
+    return Own(*map(float, np.exp(x)))
+
+
+def _alike(some: Numbers, others: Numbers) -> Numbers:
+    """How far what remains at some sizes goes with what remains at others: Matérn's kernel, of order 3/2."""
+    away = np.abs(np.log(some[:, None] / others)) / REACH
+    return np.asarray((1 + away) * np.exp(-away))
 
 
 def _times(factor: float) -> str:

@@ -60,7 +60,7 @@ FITTED, USUAL = Constants(), Own()
 Way = tuple[Any, Any, Any]  # L in µs, B in GB/s, P in µs
 
 
-def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constants = FITTED) -> Any:
+def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constants = FITTED, own: Own = USUAL) -> Any:
     """Seconds that an operation takes on n GPUs of a cluster, as NCCL would run it; arrays are welcome.
 
     >>> from labkit.theory.costs.machine import H100
@@ -71,7 +71,7 @@ def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constant
     Raises `LabError` for an operation that it does not know, and for fewer than two GPUs.
     """
     size, ranks = np.broadcast_arrays(np.asarray(nbytes, float), np.asarray(n))
-    found = np.min(list(times(op, size, ranks, cluster, constants).values()), axis=0)
+    found = np.min(list(times(op, size, ranks, cluster, constants, own).values()), axis=0)
     return found if np.ndim(found) else float(found)
 
 
