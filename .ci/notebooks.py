@@ -38,7 +38,9 @@ def run(nb: nbformat.NotebookNode, path: Path) -> None:
     client = NotebookClient(
         nb,
         # No TCP ports: Jupyter only looks for free ones, and somebody else may have one before the kernel does.
-        km=AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{place.name}/k"),
+        km=AsyncKernelManager(
+            kernel_name="python3", transport="ipc", ip=f"{place.name}/k", connection_file=f"{place.name}/kernel.json"
+        ),
         timeout=CELL_SECONDS,
         store_widget_state=False,
         resources={"metadata": {"path": str(path.resolve().parent)}},
