@@ -3,7 +3,7 @@
 The estimate keeps its shape. What the rows move are four factors: of all latencies, of the bandwidth, of the pipelines'
 filling and of the steps with the Simple protocol. Each is held to 1 by how much machines of one kind differ in the
 published tables, so that one bad row among good ones does little. What then remains at a row is added at sizes near it,
-the less the further away, as a Gaussian process would have it. No message takes longer than a larger one: a row that
+the less the further away: the mean of a Gaussian process. No message takes longer than a larger one: a row that
 does, such as the spike of a first call, counts as that one.
 """
 
@@ -23,8 +23,8 @@ from labkit.theory.costs.robust import Numbers, least_squares, tamed
 
 SPREAD = (0.6, 0.12, 0.2, 0.2)  # how much latency, bandwidth, filling and Simple's steps may well differ, as a share
 NOISE = 0.03  # how far off a measured row usually is
-REACH = 1.0  # of what remains at a row, in the sizes' logarithm: at e times the size three quarters of it still hold
-UNSURE = 0.15  # how much of that is the row's alone, beside what it shares with sizes nearby
+REACH = 1.0  # length scale of what remains, in ln(bytes): at e times a row's size, three quarters of it still hold
+UNSURE = 0.15  # the variance of a row's own noise, where that of what it shares with sizes nearby is 1
 KNOTS = 4  # of the curve, for each doubling
 
 
@@ -95,8 +95,8 @@ def calibrate(
 
     x = least_squares(residuals, np.zeros(len(SPREAD)))
     knots = np.union1d(sizes, sizes[0] * 2 ** np.arange(0, np.log2(sizes[-1] / sizes[0]), 1 / KNOTS))
-    weights = np.linalg.solve(_alike(sizes, sizes) + UNSURE * np.eye(len(sizes)), measured - model(x, sizes))
-    told = np.maximum.accumulate(model(x, knots) + _alike(knots, sizes) @ weights)
+    weights = np.linalg.solve(_kernel(sizes, sizes) + UNSURE * np.eye(len(sizes)), measured - model(x, sizes))
+    told = np.maximum.accumulate(model(x, knots) + _kernel(knots, sizes) @ weights)
     mine = Calibrated(op, n, cluster, _own(x), (), tuple(zip(knots.tolist(), told.tolist(), strict=True)), constants)
     return replace(mine, off=tuple(float(mine.seconds(size) * 1e6 / t - 1) for size, t in pairs))
 
@@ -105,8 +105,8 @@ def _own(x: Numbers) -> Own:
     return Own(*map(float, np.exp(x)))
 
 
-def _alike(some: Numbers, others: Numbers) -> Numbers:
-    """How far what remains at some sizes goes with what remains at others: Matérn's kernel, of order 3/2."""
+def _kernel(some: Numbers, others: Numbers) -> Numbers:
+    """How what remains at some sizes correlates with what remains at others: Matérn's kernel, of order 3/2."""
     away = np.abs(np.log(some[:, None] / others)) / REACH
     return np.asarray((1 + away) * np.exp(-away))
 
