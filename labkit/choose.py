@@ -7,9 +7,9 @@ from typing import Any
 
 import ipywidgets
 
-from labkit import lab, progress
+from labkit import content, lab, progress
 from labkit.errors import LabError
-from labkit.predictions import Series, every, find_series
+from labkit.grading.prediction import Series
 from labkit.show.box import LINES, Box
 from labkit.show.choices import Answers, Questions, asked
 from labkit.show.keys import DEAF
@@ -28,8 +28,8 @@ class Choose(Box):
     """
 
     def __init__(self, series: str | Series) -> None:
-        found = find_series(series) if isinstance(series, str) else series
-        self._ours = [every().get(part.name) is part for part in found.parts]  # whose answers count
+        found = content.series.find(series) if isinstance(series, str) else series
+        self._ours = [content.predictions.every().get(part.name) is part for part in found.parts]  # whose answers count
         self._series = found.on(lab.backend())
         self._choices: list[str | None] = [None] * len(self._series.parts)
         self._said = ipywidgets.HTML()

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
-from labkit import exercises, predictions, progress, words
+from labkit import progress, words
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
+from labkit.content import exercises, predictions
 from labkit.errors import LabError
 from labkit.grading import inputs, typed
 from labkit.grading.exercise import Exercise
@@ -201,7 +202,7 @@ def _use(console: Console, exercise: Exercise) -> str:
         if not (why := _given(console, name, _definitions(cell, name), typed.YOURS)):
             return f"The ranks use your {name}."
         why = f" The one that was right{on} does not work now: {why}."
-    broken = _given(console, name, f"{exercise.given}{exercise.code.strip()}\n", typed.WORKBOOKS)
+    broken = _given(console, name, f"{exercise.before}{exercise.code.strip()}\n", typed.WORKBOOKS)
     assert not broken, f"{name}: {broken}"
     return f"The ranks use the workbook's {name}, until {how('check', name)} finds yours right.{why}"
 
@@ -241,7 +242,7 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
         raise LabError(f"{sorted(unknown)[0]!r} is no option of a check. Use {usual}.")
     primitive = meant(means)
     options = {"inputs": inputs.chunked if primitive and primitive.chunked else inputs.vectors, **options}
-    return Exercise(name=name, lesson="", title="", statement="", means=meaning(means), solution="", **options)
+    return Exercise(name=name, means=meaning(means), **options)
 
 
 def overview(lesson: str | int | None = None) -> ProgressTable:

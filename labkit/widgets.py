@@ -13,8 +13,9 @@ from typing import Any
 import ipywidgets
 
 from labkit import lab, progress
+from labkit.content import predictions
 from labkit.errors import LabError
-from labkit.predictions import Prediction, every, find
+from labkit.grading.prediction import Prediction
 from labkit.show.box import LINES, Box
 from labkit.show.keys import DEAF, ENTER_GOES_ON
 from labkit.show.prediction import Answer, Question, asked, code, plain
@@ -105,8 +106,8 @@ class Predict(Box):
     """
 
     def __init__(self, prediction: str | Prediction) -> None:
-        found = find(prediction) if isinstance(prediction, str) else prediction
-        self._ours = every().get(found.name) is found  # one of the workbook's, whose answers count
+        found = predictions.find(prediction) if isinstance(prediction, str) else prediction
+        self._ours = predictions.every().get(found.name) is found  # one of the workbook's, whose answers count
         self._prediction = found.on(lab.backend())
         self._choice: str | float | None = None
         self._shown = self._late = False  # the answer, folded away: now, and when the choice was locked in

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit import Atlas, Painter, WhatIf, draw, exercises
+from labkit import Atlas, Painter, WhatIf, draw
+from labkit.content import exercises
 from labkit.grading.finding import Finding
 from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference

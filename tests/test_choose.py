@@ -7,19 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import choose, predictions, progress
+from labkit import progress
 from labkit.choose import Choose
+from labkit.content import predictions, series
 from labkit.errors import LabError
-from labkit.predictions import Option, Prediction, Series
+from labkit.grading.prediction import Option, Prediction, Series
 from tests.page import page
 
 
 def part(name: str, answer: str) -> Prediction:
     options = tuple(Option(o, "" if o == answer else f"Not {o} of {name}.") for o in ("`send`", "recv", "<nothing>"))
-    return Prediction(name, "99", f"{name} asks <you>:", answer, f"So it is in {name}.", options)
+    return Prediction(f"{name} asks <you>:", answer, f"So it is in {name}.", options, name=name, lesson="99")
 
 
-TWO = Series("two", "99", "Who `does` it?", (part("first", "recv"), part("second", "`send`")))
+TWO = Series("Who `does` it?", (part("first", "recv"), part("second", "`send`")), name="two", lesson="99")
 
 
 @pytest.fixture
@@ -40,20 +41,20 @@ def test_it_shows_the_same_whatever_the_answers(subtests: pytest.Subtests):
         options = tuple(Option(option.text, "Because.") for option in p.options)
         return replace(p, options=options, answer=options[k % len(options)].text, why="So.")
 
-    for series in (TWO, *predictions.series().values()):
-        with subtests.test(series.name):
-            seen = shown(series)
+    for each in (TWO, *series.every().values()):
+        with subtests.test(each.name):
+            seen = shown(each)
             for k in range(4):
-                assert shown(replace(series, parts=tuple(other(p, k) for p in series.parts))) == seen
+                assert shown(replace(each, parts=tuple(other(p, k) for p in each.parts))) == seen
 
 
 def test_no_answer_is_more_frequent_by_its_letter_or_its_length(subtests: pytest.Subtests):
     """Who always takes the same letter, or the longest option, gets less than half of them right."""
-    for series in predictions.series().values():
-        with subtests.test(series.name):
-            letters = [next(letter for letter, o in p.lettered if o.text == p.answer) for p in series.parts]
+    for each in series.every().values():
+        with subtests.test(each.name):
+            letters = [next(letter for letter, o in p.lettered if o.text == p.answer) for p in each.parts]
             assert max(map(letters.count, letters)) <= len(letters) / 2
-            longest = [max(p.options, key=lambda o: len(o.text)).text == p.answer for p in series.parts]
+            longest = [max(p.options, key=lambda o: len(o.text)).text == p.answer for p in each.parts]
             assert sum(longest) <= len(longest) / 2
 
 
@@ -139,7 +140,7 @@ def test_the_first_choice_of_each_of_the_workbooks_questions_is_kept(monkeypatch
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "work"))
     Choose(TWO).lock("a a")
     assert not (tmp_path / "work").exists(), "a series of one's own does not count"
-    monkeypatch.setattr(choose, "every", lambda: {p.name: p for p in TWO.parts})
+    monkeypatch.setattr(predictions, "every", lambda: {p.name: p for p in TWO.parts})
     Choose(TWO).lock("a -")
     Choose(TWO).lock("b a")
     kept = progress.predicted()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import exercises
+from labkit.content import exercises
 from labkit.errors import LabError
 from labkit.grading import inputs, judge
 from labkit.task import wanted

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit import draw, predictions
+from labkit import draw
+from labkit.content import predictions
 from labkit.errors import LabError
 from labkit.show.spent import Spent
 from labkit.theory import events

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from labkit import exercises
+from labkit.content import exercises
 from labkit.errors import LabError
-from labkit.grading.exercise import Exercise
+from labkit.grading.exercise import exercise
 from labkit.theory import collectives
 from tests.mistakes import every, named, read
 
-TOTAL = Exercise(
-    "total",
-    "00",
-    "Total",
-    "Add.",
-    collectives.all_reduce,
-    '''
+if TYPE_CHECKING:
+    from labkit.rank.seen import dist
+
+
+@exercise("Total", collectives.all_reduce, given="import math")
 def total(x):
     """Return the sum of all ranks' x."""
     # yours
@@ -27,9 +26,8 @@ def total(x):
         dist.all_reduce(z)
     # end
     return y
-''',
-    given="import math\n\n\n",
-)
+
+
 FIVE = """
 wrong | hands back its own | lacks rank 1 | dist.all_reduce(z) → pass
 wrong | adds nothing up | lacks rank 1
@@ -49,15 +47,15 @@ deadlock | leaves rank 0 out | without it
 
 
 def test_a_mistake_is_an_edit_or_whole_lines_or_a_function_of_its_own():
-    mistakes = read(TOTAL, FIVE)
+    mistakes = read(total, FIVE)
     assert [(m.verdict, m.why, m.says) for m in mistakes][-2:] == [
         ("raises", "has no y", "NameError"),
         ("deadlock", "leaves rank 0 out", "without it"),
     ]
     edited = [("        dist.all_reduce(z)", "        pass"), ("(y,)", "()"), ("(y,)", "(y, y)"), ("y = x.clone()", "")]
-    assert [m.source for m in mistakes[:4]] == [TOTAL.given + TOTAL.code.replace(old, new) for old, new in edited]
+    assert [m.source for m in mistakes[:4]] == [total.before + total.code.replace(old, new) for old, new in edited]
     assert mistakes[4].source == (
-        f"{TOTAL.given}def total(x):\n    if rank:\n\n        dist.all_reduce(x)\n    return x\n"
+        f"{total.before}def total(x):\n    if rank:\n\n        dist.all_reduce(x)\n    return x\n"
     )
 
 
@@ -85,21 +83,21 @@ def test_a_mistake_is_an_edit_or_whole_lines_or_a_function_of_its_own():
 )
 def test_a_mistake_that_cannot_be_one_is_refused(entry: str, refusal: str):
     with pytest.raises(ValueError, match=f"(?s)^total.*{refusal}"):
-        read(TOTAL, f"{FIVE}{entry}\n")
+        read(total, f"{FIVE}{entry}\n")
 
 
 def test_too_few_and_those_that_end_all_alike_are_refused():
     entries = FIVE.strip().split("\nraises")[0]
     with pytest.raises(ValueError, match="total has 3 planted mistakes"):
-        read(TOTAL, entries)
+        read(total, entries)
     with pytest.raises(ValueError, match="all its mistakes are 'wrong'"):
-        read(TOTAL, f"{entries}\nwrong | squares | is 100 | return y → return y * y")
+        read(total, f"{entries}\nwrong | squares | is 100 | return y → return y * y")
 
 
 def test_slips_are_mistakes_that_the_check_names():
-    mistakes = read(TOTAL, named({"hands back its own": ("dist.all_reduce(z)", "pass")}) + FIVE.split("\n", 2)[2])
+    mistakes = read(total, named({"hands back its own": ("dist.all_reduce(z)", "pass")}) + FIVE.split("\n", 2)[2])
     assert (mistakes[0].verdict, mistakes[0].says) == ("wrong", "hands back its own")
-    assert mistakes[0].source == read(TOTAL, FIVE)[0].source
+    assert mistakes[0].source == read(total, FIVE)[0].source
 
 
 def test_every_exercise_has_some_and_none_is_refused():
@@ -108,10 +106,12 @@ def test_every_exercise_has_some_and_none_is_refused():
 
 def test_an_exercise_without_mistakes_and_mistakes_of_another_lesson_are_refused(monkeypatch):
     known = exercises.every()
-    monkeypatch.setattr(exercises, "every", lambda: {**known, "total": TOTAL})
+    monkeypatch.setattr(exercises, "every", lambda: {**known, "total": total})
     with pytest.raises(ValueError, match="No mistakes are planted for total"):
         every.__wrapped__()
-    monkeypatch.setattr(exercises, "every", lambda: {**known, "halo": replace(known["halo"], lesson="03")})
+    changed = {**known, "halo": replace(known["halo"], lesson="03")}
+    monkeypatch.setattr(exercises, "every", lambda: changed)
+    monkeypatch.setattr(exercises, "find", changed.__getitem__)
     with pytest.raises(ValueError, match=r"halo stands in lesson02.*an exercise of lesson 03"):
         every.__wrapped__()
     monkeypatch.setattr(exercises, "every", lambda: {"halo": known["halo"]})

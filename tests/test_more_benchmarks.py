@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import exercises
+from labkit.content import exercises
 from tests.live.ranks import Each, Ranks
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labkit import lab, predictions
+from labkit import lab
 from labkit.choose import Choose
+from labkit.content import predictions
+from labkit.content import series as content_series
 from labkit.errors import LabError
-from labkit.predictions import OnNccl, Option, Prediction, Series, Trap
+from labkit.grading.prediction import OnNccl, Option, Prediction, Series, Trap
 from labkit.widgets import Predict
 from tests.notebooks import NOTEBOOKS, sources
 from tests.page import page
@@ -27,7 +27,7 @@ ON_GLOO = {
     n for n, path in NOTEBOOKS.items() if re.search('start\\(.*"gloo"', "\n".join(sources(path, "code")))
 }  # always
 ON_BOTH = Prediction(
-    "both", "02", "Which?", "one", "One.", (Option("one"), Option("two", "No: that is one.")),
+    "Which?", "one", "One.", (Option("one"), Option("two", "No: that is one.")), name="both", lesson="02",
     elsewhere="NCCL has the second one.",
     nccl=OnNccl("two", "Two.", "Gloo has the first one.", {"one": "That is Gloo's."}),
 )  # fmt: skip
@@ -147,7 +147,7 @@ def test_what_is_asked_does_not_depend_on_the_backend(monkeypatch: pytest.Monkey
 
 def test_a_question_of_a_table_follows_the_backend_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lab, "_current", OnGPUs())
-    asked = Choose(Series("both", "02", "Which?", (ON_BOTH,)))
+    asked = Choose(Series("Which?", (ON_BOTH,), name="both", lesson="02"))
     asked.lock("b")
     assert repr(asked.reveal()).startswith("1 of 1 right.")
     assert ON_BOTH.nccl
@@ -162,13 +162,6 @@ def test_an_answer_on_nccl_counts_for_the_workbooks_own_question(monkeypatch: py
         assert prediction.nccl
         Predict(prediction).lock(prediction.nccl.answer)
     assert noted == [(p.name, p.nccl.answer, True) for p in DIFFERING if p.nccl]
-
-
-def test_the_module_of_a_lesson_holds_that_lessons_questions():
-    folder = Path(predictions.__file__).parent
-    for module in [*folder.glob("lesson*.py"), *folder.glob("capstone*.py")]:
-        held = importlib.import_module(f"labkit.predictions.{module.stem}").PREDICTIONS
-        assert {p.lesson for p in held} <= {module.stem.removeprefix("lesson")}
 
 
 def test_a_notebook_shows_each_question_and_reveals_all_that_it_asks(subtests: pytest.Subtests):
@@ -194,7 +187,7 @@ def test_each_question_is_asked_once_in_its_own_lesson_and_no_other_is():
     for lesson, path in NOTEBOOKS.items():
         for call in re.findall(r'(?:Predict|Choose)\("\w+"\)', "\n".join(sources(path, "code"))):
             asked[call].append(lesson)
-    series = predictions.series().values()
+    series = content_series.every().values()
     parts = {part.name for s in series for part in s.parts}
     wanted = {f'Predict("{p.name}")': [p.lesson] for p in EVERY if p.name not in parts}
     assert asked == wanted | {f'Choose("{s.name}")': [s.lesson] for s in series}
@@ -202,7 +195,7 @@ def test_each_question_is_asked_once_in_its_own_lesson_and_no_other_is():
 
 def test_what_is_asked_of_gloo_alone_is_asked_where_the_ranks_always_run_gloo():
     asked = {p.name: p.lesson for p in EVERY if re.search("on Gloo|with Gloo", p.question)}
-    asked |= {s.name: s.lesson for s in predictions.series().values() if "with Gloo" in s.question}
+    asked |= {s.name: s.lesson for s in content_series.every().values() if "with Gloo" in s.question}
     assert asked
     assert {name: lesson for name, lesson in asked.items() if lesson not in ON_GLOO} == {}
 
@@ -242,7 +235,7 @@ def test_a_name_that_is_none_is_answered_with_the_nearest_one():
 def test_an_incomplete_prediction_is_refused(facts: dict[str, Any]):
     sound: dict[str, Any] = {"options": (Option("one", "No."), Option("two")), "answer": "two", **facts}
     with pytest.raises(AssertionError):
-        Prediction("q", "02", "Which?", why="", **sound)
+        Prediction("Which?", name="q", lesson="02", why="", **sound)
 
 
 NAPKIN = {  # the sums on the napkin: bytes, GB/s and seconds, from what the question gives
@@ -322,7 +315,7 @@ def test_whoever_falls_into_a_trap_is_told_which(name: str):
             assert trap.reply in told
 
 
-DISTANCE = Prediction("q", "02", "How far?", 40.0, "So.", unit="km", traps=(Trap(20, "One way only."),))
+DISTANCE = Prediction("How far?", 40.0, "So.", name="q", lesson="02", unit="km", traps=(Trap(20, "One way only."),))
 
 
 @pytest.mark.parametrize(

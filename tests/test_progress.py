@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit import exercises, predictions, progress, task
+from labkit import progress, task
+from labkit.content import exercises, predictions
 from labkit.errors import LabError
 from labkit.grading import typed
 from labkit.grading.exercise import Exercise
-from labkit.predictions import Prediction
+from labkit.grading.prediction import Prediction
 from labkit.show.card import Card
 
 NAMES = list(exercises.every())
@@ -145,7 +146,7 @@ def test_a_file_of_an_earlier_version_has_no_predictions_and_is_read_as_it_is(pl
 
 
 def test_the_table_counts_the_predictions_by_lesson(place: Path, monkeypatch: pytest.MonkeyPatch):
-    asked = [Prediction(f"q{k}", lesson, "?", k, "") for k, lesson in enumerate(["02", "02", "03", "04"])]
+    asked = [Prediction("?", k, "", name=f"q{k}", lesson=lesson) for k, lesson in enumerate(["02", "02", "03", "04"])]
     monkeypatch.setattr(predictions, "every", lambda: {p.name: p for p in asked})
     assert task.overview().predicted == []
     for name, right in [("q0", True), ("q1", False), ("q3", True)]:

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+from labkit.grading.slips import naming
 
-from labkit import exercises
+from labkit.content import exercises
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
-from labkit.grading.slips import naming
 from tests import mistakes
 from tests.mistakes import Mistake
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import progress, widgets
+from labkit import progress
+from labkit.content import predictions
 from labkit.errors import LabError
-from labkit.predictions import Option, Prediction, Trap
+from labkit.grading.prediction import Option, Prediction, Trap
 from labkit.widgets import STATES, Predict, Strip
 
 IDLE = {"rank": 0, "state": "idle", "op": None, "line": None, "seconds": 0.0}
@@ -115,7 +116,7 @@ ONE_OR_TEN = Prediction(
     answer="10",
     why="10, since **all** parts are added.",
 )
-MESSAGES = Prediction("messages", "99", "How much is sent?", 24, "24 MiB: 6 messages of 4 MiB.", unit="MiB")
+MESSAGES = Prediction("How much is sent?", 24, "24 MiB: 6 messages of 4 MiB.", name="messages", lesson="99", unit="MiB")
 
 
 @pytest.fixture
@@ -296,7 +297,7 @@ def test_a_question_of_ones_own_is_not_among_the_workbooks(question, monkeypatch
 
 def test_a_first_answer_that_is_no_option_any_more_is_told_in_its_words(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))
-    monkeypatch.setattr(widgets, "every", lambda: {"one_or_ten": ONE_OR_TEN})
+    monkeypatch.setattr(predictions, "every", lambda: {"one_or_ten": ONE_OR_TEN})
     progress.predict("one_or_ten", "5 in an earlier wording", False)
     later = Predict(ONE_OR_TEN)
     later.lock("b")
@@ -305,7 +306,7 @@ def test_a_first_answer_that_is_no_option_any_more_is_told_in_its_words(monkeypa
 
 def test_the_first_answer_counts_and_is_told_after_another_one(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))
-    monkeypatch.setattr(widgets, "every", lambda: {"one_or_ten": ONE_OR_TEN})
+    monkeypatch.setattr(predictions, "every", lambda: {"one_or_ten": ONE_OR_TEN})
     first, second = Predict(ONE_OR_TEN), Predict(ONE_OR_TEN)
     first.lock("a")
     assert progress.predicted() == {"one_or_ten": {"first": "6", "right": False}}

@@ -9,7 +9,8 @@ import sys
 import time
 
 os.environ["LABKIT_PROGRESS"] = os.path.join(os.environ["TMPDIR"], "progress")
-from labkit import exercises, start
+from labkit import start
+from labkit.content import exercises
 
 WRONG = """
 _right = {name}

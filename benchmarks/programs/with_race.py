@@ -3,7 +3,8 @@
 import json
 import sys
 
-from labkit import exercises, start
+from labkit import start
+from labkit.content import exercises
 
 RANKS, REPEAT = map(int, sys.argv[1:3])
 SIZES, CONTESTANTS = json.loads(sys.argv[3]), json.loads(sys.argv[4])

@@ -72,7 +72,7 @@ def _call(exercise: Exercise, case: Case, rank: int, seed: int, most: int) -> di
         "options": dict(case.options),
         "dtype": case.dtype,
         "in_place": exercise.in_place,
-        "harness": exercise.harness,
+        "module": exercise.module,
         "gradients": "",
         "memory": False,
         "seed": seed,

@@ -43,7 +43,7 @@ def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
         says = f"The {exercise.name} on the ranks is the workbook's. Run the cell with your own again."
         return Finding("elsewhere", [says])
     name = ASIDE + exercise.name
-    source = f"{exercise.given}{exercise.code}".replace(f"def {exercise.name}(", f"def {name}(")
+    source = f"{exercise.before}{exercise.code}".replace(f"def {exercise.name}(", f"def {name}(")
     with prepared(engines) as reach:
         reach(case.n)
         broken = next(filter(None, console.call("labkit.rank.definitions.define", source, name)), "")

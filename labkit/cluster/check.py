@@ -190,7 +190,7 @@ class _Check:
             finding.says.append("With other random numbers it is right on the same input. " * chance + self.told)
             if chance:
                 return ran, finding
-        if finding.wrong and not finding.gradient and not self.exercise.harness:
+        if finding.wrong and not finding.gradient and not self.exercise.module:
             _trace(self.console, self.exercise, finding, self.look)
         return ran, finding
 

@@ -1,22 +1,28 @@
-"""What an exercise is: a function to write, what it means, and what it may cost.
+"""Describe an exercise: a function to write, what it means, and what it may cost.
 
-Plain data; `labkit.exercises` holds the exercises, one module a lesson. Imports neither torch nor a cluster.
+`@exercise` makes one of a function, the solution as a learner would write it. Plain data; the functions run on ranks
+alone. Imports neither torch nor a cluster.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.grading.inputs import Case, times, vectors
 from labkit.grading.judge import ANY, NOTHING, first_difference
 from labkit.grading.promises import Promise
+from labkit.grading.prose import unwrapped
 
-__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Least", "stub", "unmarked"]
+__all__ = ["ANY", "NOTHING", "Budget", "Case", "Exercise", "Least", "exercise", "stub", "unmarked"]
 
 YOURS, END = "# yours", "# end"  # lines of a solution: what stands between them, the learner writes
 
@@ -64,19 +70,16 @@ class Exercise:
 
     Args:
         name: of the function and of the exercise.
-        lesson: "06".
-        statement: what to do, in a few sentences; `code` and **bold** are shown as such, a blank line parts
-            paragraphs.
         means: `means(xs, **options)` returns what every rank must end with, index = rank. A rank's None is not
             compared, as in `theory.collectives`; NOTHING must be None, and ANY, at any depth, may be what it likes.
-        solution: the source of a function of that name as a learner writes it in a `%%px` cell. It sees the
-            ranks' globals `torch, dist, comms, rank, world_size, device`. Where lines stand between a line `# yours`
-            and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
-            Those two lines are in no code that runs or is shown.
-        hints: in steps, from a nudge to nearly the answer.
-        given: source that stands before the function in the stub, such as imports.
-        specimen: a broken function of that name, as one finds it in tutorials: the stub is this one, for the learner
-            to run, see go wrong and repair.
+        title: of the card.
+        lesson: "06".
+        function: the solution as a learner writes it in a `%%px` cell; see `exercise`. None for a function that is
+            checked and is no exercise of the workbook.
+        specimen: a broken function, as one finds it in tutorials: the stub is this one, under the exercise's name,
+            for the learner to run, see go wrong and repair.
+        given: what stands before the function in the stub: imports, or the name of a class or a function of the module,
+            which may stand under `if TYPE_CHECKING` there, where it needs torch.
         minutes, difficulty: how long it should take, and 1 to 3.
         inputs: `inputs(n)` makes the cases for n ranks, the simplest first; see `labkit.grading.inputs`.
         ranks: how many ranks it is run on, as far as the lab has them.
@@ -96,21 +99,23 @@ class Exercise:
             same result and the one loss of it is meant. Held against a numerical derivative of `means`.
         in_place: what counts is what the function leaves in its first argument, not what it returns.
         keeps_input: a changed argument counts as a mistake.
-        harness: source of a `def harness(fn, *args)` that the ranks run in place of `fn(*args)`; what it returns is
-            compared, and an AssertionError that it raises is the mistake.
-        after: what to notice once it is solved.
+        setup: `setup(*args, **options)`, run on the ranks, returns a tuple: the arguments to call the function with.
+        collect: `collect(out, *args)`, run on the ranks, gets what the function returned and its arguments; what it
+            returns is compared, and an AssertionError that it raises is the mistake.
+        harness: `harness(fn, *args, **options)`, run on the ranks, takes the place of `setup`, the call and `collect`
+            where the function is called more than once, or is watched.
+        slips: mistakes that a wrong result is traced back to, each with the edit of the solution, (old, new), that
+            makes it. It is for functions that only compute, from the same arguments on all ranks.
         picture: xs for the card's picture, instead of tokens or the first case.
     """
 
     name: str
-    lesson: str
-    title: str
-    statement: str
     means: Callable[..., Sequence[Any]]
-    solution: str
-    hints: tuple[str, ...] = ()
+    title: str = ""
+    lesson: str = ""
+    function: Callable[..., Any] | None = None
+    specimen: Callable[..., Any] | None = None
     given: str = ""
-    specimen: str = ""
     minutes: int = 10
     difficulty: int = 1
     inputs: Callable[[int], Iterable[Case]] = vectors
@@ -127,29 +132,79 @@ class Exercise:
     gradients: bool | str = False
     in_place: bool = False
     keeps_input: bool = False
-    harness: str = ""
-    after: str = ""
+    setup: Callable[..., tuple[Any, ...]] | None = None
+    collect: Callable[..., Any] | None = None
+    harness: Callable[..., Any] | None = None
+    slips: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     picture: Callable[[], Sequence[Any]] | None = None
+
+    @property
+    def module(self) -> str:
+        """The module that ranks import for what they run around the function; empty where they run it alone."""
+        around = self.setup or self.collect or self.harness or self.slips
+        return self.function.__module__ if around and self.function else ""
+
+    @cached_property
+    def _card(self) -> list[str]:
+        """The statement, the hints and the afterword: the function's docstring, without its first paragraph."""
+        if self.function is None:
+            return ["", ""]
+        text = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")[2]
+        statement, *hints = re.split(r"^Hint: ", text, flags=re.M)
+        *all_but_last, last = (statement, *hints)
+        last, _, after = last.partition("\nAfterwards: ")
+        return [unwrapped(part) for part in (*all_but_last, last, after)]
+
+    @property
+    def statement(self) -> str:
+        """What to do, in a few sentences; `code` and **bold** are shown as such, a blank line parts paragraphs."""
+        return self._card[0]
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Hints in steps, from a nudge to nearly the answer."""
+        return tuple(self._card[1:-1])
+
+    @property
+    def after(self) -> str:
+        """What to notice once it is solved."""
+        return self._card[-1]
+
+    @cached_property
+    def solution(self) -> str:
+        """The solution's source, with the lines that mark what the learner writes; empty where there is none."""
+        return "" if self.function is None else _source(self.function, self.name)
+
+    @cached_property
+    def before(self) -> str:
+        """The source that stands before the function."""
+        if not self.given or "import" in self.given:
+            return self.given and f"{self.given}\n\n\n"
+        module = inspect.getsource(sys.modules[self.function.__module__])  # type: ignore[union-attr]
+        (node,) = (n for n in ast.walk(ast.parse(module)) if getattr(n, "name", "") == self.given)
+        return textwrap.dedent("\n".join(module.splitlines()[node.lineno - 1 : node.end_lineno])) + "\n\n\n"  # type: ignore[attr-defined]
 
     @property
     def stub(self) -> str:
         """The cell that a learner starts from: the specimen, or the solution with `...` for what is to be written."""
-        return f"%%px\n{self.given}{self.specimen.strip() or stub(self.solution, self.name)}"
+        if self.specimen is not None:
+            return f"%%px\n{self.before}{_source(self.specimen, self.name)}"
+        return f"%%px\n{stub(self.before + self.solution)}"
 
     @property
     def code(self) -> str:
         """The solution as it runs and is shown: without the lines that mark what the learner writes."""
-        return unmarked(self.solution)
+        return f"\n{unmarked(self.solution)}\n"
 
     @property
     def arguments(self) -> list[str]:
         """The names of the function's arguments."""
-        return [a.arg for a in _function(self.solution, self.name).args.args]
+        return [] if self.function is None else list(inspect.signature(self.function).parameters)
 
     @property
     def answer(self) -> str:
         """The solution as a cell."""
-        return f"%%px\n{self.given}{self.code.strip()}\n"
+        return f"%%px\n{self.before}{self.code.strip()}\n"
 
     def needs_others(self, case: Case, want: Sequence[Any], rank: int) -> bool:
         """Whether a rank's result would be another one if the others brought other numbers; False where none knows."""
@@ -161,57 +216,98 @@ class Exercise:
         return want[rank] is not None and first_difference(other, want[rank], 1e-3) is not None
 
 
-def stub(source: str, name: str) -> str:
-    """A function without the lines that are to be written; without its body, where no lines are marked.
+def exercise(
+    title: str, means: Callable[..., Sequence[Any]], **details: Any
+) -> Callable[[Callable[..., Any]], Exercise]:
+    """Make an exercise of a function, which is its solution and is never called in the notebook.
 
-    >>> print(stub('def f(x):\\n    \\"\\"\\"Return the sum.\\"\\"\\"\\n    return x\\n', "f"))
+    >>> @exercise("Add it up", collectives.all_reduce, minutes=5)
+    ... def total(x):
+    ...     \"\"\"Return the sum of all ranks' x.
+    ...
+    ...     Every rank has a tensor `x`. Return the sum on every rank.
+    ...     Hint: Which collective leaves the same on all ranks?
+    ...     Hint: `dist.all_reduce(x)` works in place.
+    ...     Afterwards: A sum is the only thing that gradients need.
+    ...     \"\"\"
+    ...     y = x.clone()
+    ...     dist.all_reduce(y)
+    ...     return y
+
+    The docstring's first paragraph is the stub's, the rest is the card. Where lines of the body stand between a line
+    `# yours` and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
+    Those two lines are in no code that runs or is shown. The function sees what `labkit.rank.seen` names. The lesson is
+    that of its module, `details` are the fields of `Exercise`.
+    """
+
+    def made(function: Callable[..., Any]) -> Exercise:
+        name, lesson = function.__name__, lesson_of(function.__module__)
+        return Exercise(name=name, means=means, title=title, lesson=lesson, function=function, **details)
+
+    return made
+
+
+def lesson_of(module: str) -> str:
+    """Return the lesson that a module belongs to.
+
+    >>> lesson_of("workbook.lesson06b_puzzles"), lesson_of("workbook.capstone")
+    ('06b', 'capstone')
+    """
+    return module.rpartition(".")[2].partition("_")[0].removeprefix("lesson")
+
+
+def _source(function: Callable[..., Any], name: str) -> str:
+    """A function's source under this name: without its decorators, and with the docstring's first paragraph alone."""
+    text = textwrap.dedent(inspect.getsource(function))
+    node = ast.parse(text).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    lines = text.splitlines()
+    if (doc := ast.get_docstring(node)) is not None:
+        first = node.body[0]
+        quotes = '"' * 3
+        lines[first.lineno - 1 : first.end_lineno] = [f"    {quotes}{doc.partition(chr(10) * 2)[0]}{quotes}"]
+    source = "\n".join(lines[node.lineno - 1 :])
+    return source.replace(f"def {node.name}(", f"def {name}(", 1)
+
+
+def stub(source: str) -> str:
+    """Return a function without the lines that are to be written; without its body, where no lines are marked.
+
+    >>> print(stub('def f(x):\n    \"\"\"Return the sum.\"\"\"\n    return x\n'))
     def f(x):
         \"\"\"Return the sum.\"\"\"
         ...
-    >>> print(stub('def f(x):\\n    # yours\\n    y = x + 1\\n    # end\\n    return y\\n', "f"))
+    >>> print(stub('def f(x):\n    # yours\n    y = x + 1\n    # end\n    return y\n'))
     def f(x):
         ...
         return y
     """
-    source = source.strip() + "\n"
-    if _marks(source):
-        return _blanked(source).strip()
-    node = _function(source, name)
-    first = node.body[0]
-    documented = ast.get_docstring(node) is not None
-    lines = source.splitlines()[node.lineno - 1 : first.end_lineno if documented else first.lineno - 1]
-    return "\n".join([*lines, "    ..."])
+    marks = [line.strip() for line in source.splitlines() if line.strip() in (YOURS, END)]
+    assert marks == [YOURS, END] * (len(marks) // 2), f"{YOURS!r} and {END!r} take turns, in\n{source}"
+    if marks:
+        return _blanked(source)
+    *_, function = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    first = function.body[0]
+    documented = ast.get_docstring(function) is not None
+    return "\n".join([*source.splitlines()[: (first.end_lineno or 0) if documented else first.lineno - 1], "    ..."])
 
 
 def unmarked(source: str) -> str:
-    """The source without the lines that mark what the learner writes."""
+    """Return the source without the lines that mark what the learner writes."""
+    source = re.sub(r"\n\n *# end\n\n", "\n\n", source)  # between blank lines, after a class
     return "".join(line for line in source.splitlines(keepends=True) if line.strip() not in (YOURS, END))
-
-
-def _marks(source: str) -> list[str]:
-    """The marking lines, in their order."""
-    marks = [line.strip() for line in source.splitlines() if line.strip() in (YOURS, END)]
-    assert marks == [YOURS, END] * (len(marks) // 2), f"{YOURS!r} and {END!r} take turns, in\n{source}"
-    return marks
 
 
 def _blanked(source: str) -> str:
     """The source with `...` in place of what stands between the marks, as far in as that is."""
     lines: list[str] = []
-    inside = False
+    inside = opening = False
     for line in source.splitlines():
         if line.strip() in (YOURS, END):
-            inside, opening = line.strip() == YOURS, line.strip() == YOURS
+            inside = opening = line.strip() == YOURS
         elif not inside:
             lines.append(line)
         elif opening and line.strip():
             lines.append(" " * (len(line) - len(line.lstrip())) + "...")
             opening = False
     return "\n".join(lines)
-
-
-def _function(source: str, name: str) -> ast.FunctionDef:
-    for node in ast.parse(source.strip() + "\n").body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node
-    raise LabError(f"The source defines no function {name}. Write def {name}(…): in it.")

@@ -129,7 +129,7 @@ def _raises(
     """What was raised, on which ranks and in which line; a harness's own assertion is a wrong result."""
     cause = causes[0]
     at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
-    if exercise.harness and cause.ename == "AssertionError" and not at.get("line"):
+    if exercise.module and cause.ename == "AssertionError" and not at.get("line"):
         return Finding("wrong", [sentence([f"{ranks(cause.ranks)} {there}: {cause.evalue}"]), *unfit], **base)
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
@@ -241,7 +241,7 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
             finding.says.append(f"{ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
         if factor := judge.factor([(finding.outs[r], finding.want[r]) for r in finding.wrong], case.n):
             finding.says.append(factor)
-        elif exercise.harness and _own(exercise, case, finding):
+        elif exercise.module and _own(exercise, case, finding):
             finding.says.append("What differs there are numbers that the rank brought itself.")
             if set(finding.wrong) <= set(evidence.unreached(attempt.told)):
                 finding.says[-1] += " No message has reached it."

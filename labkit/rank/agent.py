@@ -19,6 +19,7 @@ import threading
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -224,6 +225,19 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or type(value).__module__ == "numpy":
         return value
     raise TypeError(f"a {type(value).__name__} cannot leave its rank; pull numbers, text or tensors of it")
+
+
+def made(value: Any, dtype: str, device: torch.device) -> Any:
+    """The value with tensors in place of numpy arrays, each with memory of its own."""
+    if isinstance(value, np.ndarray):
+        tensor = torch.tensor(value)
+        tensor = tensor.to(getattr(torch, dtype)) if dtype and tensor.is_floating_point() else tensor
+        return tensor.to(device)
+    if isinstance(value, dict):
+        return {k: made(v, dtype, device) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(made(v, dtype, device) for v in value)
+    return value
 
 
 def push(values: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from IPython.core.displaypub import CapturingDisplayPublisher
 
 from labkit.grading import gradients, judge
-from labkit.rank import agent, ended, group, recorder, settings, subworld
+from labkit.rank import agent, ended, group, lessons, recorder, settings, subworld
 from labkit.rank.agent import plain  # by name: a function may replace agent's
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
@@ -112,7 +112,7 @@ def _blank(source: str) -> int | None:
 def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
     """Call the learner's function as one of n ranks; what became of it.
 
-    `call` has "args", "options", "dtype", "in_place", "harness", "gradients", "memory", "seed" and "most", the bytes
+    `call` has "args", "options", "dtype", "in_place", "module", "gradients", "memory", "seed" and "most", the bytes
     that a result may have to be told. The answer has "out", or "error" (type, message, place); also "kept" (the
     arguments afterwards), "drew" (whether the function drew random numbers), "printed", "record", the recorder's, and
     where it was asked for "memory", the bytes of `labkit.rank.memory.Peak`. `left` tells whether the function has
@@ -190,7 +190,7 @@ def _captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
 
 def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
     space = shell().user_ns
-    args = [made(a, call["dtype"], space["device"]) for a in call["args"]]
+    args = [agent.made(a, call["dtype"], space["device"]) for a in call["args"]]
     leaves = [a for a in args if call["gradients"] and isinstance(a, torch.Tensor) and a.is_floating_point()]
     for a in leaves:
         a.requires_grad_()
@@ -199,15 +199,11 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
         function = peak.around(function)
     if "drew" in answer:
         function = _watched(function, answer)
-    if call["harness"]:
-        scope = dict(space)
-        exec(compile(call["harness"], "<labkit-harness>", "exec", optimize=0), scope)  # its assertions stay
-        function, args = scope["harness"], [function, *args]
+    if call["module"]:
+        function = lessons.around(lessons.find(call["module"], name, space), function)
     settings.seed(call["seed"])
     recorder.begin()
     out = function(*args, **options)
-    if call["harness"]:
-        args = args[1:]
     out = args[0] if call["in_place"] else out
     if call["gradients"]:
         answer["gradients"] = _gradients(out, leaves, call["gradients"])
@@ -265,19 +261,6 @@ def _sizes(value: Any) -> Iterator[int]:
             yield from _sizes(v)
     else:
         yield len(value) if isinstance(value, (str, bytes)) else 32
-
-
-def made(value: Any, dtype: str, device: torch.device) -> Any:
-    """The value with tensors in place of numpy arrays, each with memory of its own."""
-    if isinstance(value, np.ndarray):
-        tensor = torch.tensor(value)
-        tensor = tensor.to(getattr(torch, dtype)) if dtype and tensor.is_floating_point() else tensor
-        return tensor.to(device)
-    if isinstance(value, dict):
-        return {k: made(v, dtype, device) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(made(v, dtype, device) for v in value)
-    return value
 
 
 def _said(error: BaseException) -> tuple[str, str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.predictions import Prediction, Series
+from labkit.grading.prediction import Prediction, Series
 from labkit.show import markdown
 from labkit.show.prediction import code, nothing, plain
 from labkit.words import count

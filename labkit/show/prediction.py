@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from labkit.predictions import Prediction
+from labkit.grading.prediction import Prediction
 from labkit.show import markdown
 
 _MARKED = re.compile(r"`([^`]*)`|(?<!\w)\*\*(?=\S)([^*`]+)(?<=\S)\*\*(?!\w)")

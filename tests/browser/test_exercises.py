@@ -6,7 +6,7 @@ import browse
 import pytest
 from playwright.sync_api import expect
 
-from labkit import exercises
+from labkit.content import exercises
 
 pytestmark = pytest.mark.browser
 

@@ -12,7 +12,7 @@ from serve import Server
 
 pytestmark = pytest.mark.browser
 
-IMPORTS = "from labkit import Choose, Predict\nfrom labkit.predictions import Option, Prediction"
+IMPORTS = "from labkit import Choose, Predict\nfrom labkit.grading.prediction import Option, Prediction"
 ASKED = """p = Predict(Prediction('q', '99', 'Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
 p"""
 LONG = """long = 'an option that goes on for long, ' * 6

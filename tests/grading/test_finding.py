@@ -28,7 +28,7 @@ WAITS = {"op": "new_group", "line": 4, "source": "half = dist.new_group(mine)"}
 )
 def test_a_rank_that_the_lab_had_to_end_where_it_waited_did_not_die_by_itself(waiting, ended, state, says):
     outcome = Outcome([RankOutcome(0), RankOutcome(1)], ended, {1: "SIGKILL"}, waiting=dict.fromkeys(waiting, WAITS))
-    exercise = Exercise("half_sum", "", "", "", lambda xs: xs, "")
+    exercise = Exercise("half_sum", lambda xs: xs)
     finding = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "")
     assert finding.state == state
     assert says in finding.says
@@ -43,7 +43,7 @@ def test_an_answer_by_single_calls_that_nccl_could_not_bring_together_is_told_so
     ranks = [RankOutcome(r, answer={"record": begun[r](r), "error": ("", "", {})}, **raised) for r in range(2)]
     waits = {"op": "isend", "line": 4, "source": "work = dist.isend(x, 1 - rank)"}
     outcome = Outcome(ranks, ended, waiting={r: waits for r in range(2) if ended})
-    exercise = Exercise("swap", "", "", "", lambda xs: xs, "")
+    exercise = Exercise("swap", lambda xs: xs)
     finding = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "")
     assert finding is not None
     assert finding.state == ("deadlock" if ended else "raises")
@@ -54,7 +54,7 @@ def test_an_answer_by_single_calls_that_nccl_could_not_bring_together_is_told_so
 def test_only_where_gloo_carried_the_data_is_a_crash_laid_to_the_bytes_that_it_got(on_gpu: bool):
     answer = {"record": Told(2).meet("all_reduce", enqueued=on_gpu)(0)}
     outcome = Outcome([RankOutcome(0, answer=answer), RankOutcome(1)], "", {1: "SIGABRT"})
-    exercise = Exercise("half_sum", "", "", "", lambda xs: xs, "")
+    exercise = Exercise("half_sum", lambda xs: xs)
     says = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "").says
     assert "With 2 ranks: rank 1 died (SIGABRT)." in says
     assert any("Gloo ends a process like this" in line for line in says) == (not on_gpu)
@@ -65,7 +65,7 @@ def test_an_argument_that_is_changed_is_shown_as_it_is_afterwards():
     total = sum(x)
     answers = [{"out": total, "kept": [total], "dtype": "float64", "record": Told(2)(r)} for r in range(2)]
     outcome = Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)])
-    exercise = Exercise("hello", "", "", "", lambda xs, **_: [sum(xs)] * len(xs), "", keeps_input=True)
+    exercise = Exercise("hello", lambda xs, **_: [sum(xs)] * len(xs), keeps_input=True)
     finding = judged(exercise, Case(x), Attempt(outcome), [total, total], "")
     assert finding is not None
     assert finding.says[0] == "With 2 ranks: on ranks 0, 1 the argument is changed, and must stay as it is."
@@ -78,7 +78,7 @@ def test_numbers_that_differ_are_shown_with_digits_enough_to_differ_and_options_
     came, want = [1.9e9, 2.95312e10], [1.9e9, 3.0e10]
     answers = [{"out": came, "kept": [], "dtype": "", "record": Told(2)(r)} for r in range(2)]
     outcome = Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)])
-    exercise = Exercise("price", "", "", "", lambda xs, **_: [want] * len(xs), "")
+    exercise = Exercise("price", lambda xs, **_: [want] * len(xs))
     case = Case([()] * 2, options={"parameters": 7.5e9, "stage": 3})
     finding = judged(exercise, case, Attempt(outcome), [want, want], "")
     assert finding is not None

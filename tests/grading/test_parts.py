@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
 from labkit.grading import gradients, inputs, judge, spent, tracing
-from labkit.grading.exercise import ANY, NOTHING, Exercise, stub
+from labkit.grading.exercise import ANY, NOTHING, exercise, stub
 from labkit.grading.inputs import Case
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.record import read
 from tests.recorded import Told, told
 
-SOLUTION = '''def total(x, root=0):
-    """Return the sum of all ranks' x."""
+if TYPE_CHECKING:
+    from labkit.rank.seen import dist, rank, torch
+
+
+@exercise("Total", collectives.all_reduce, given="import math")
+def total(x, root=0):
+    """Return the sum of all ranks' x.
+
+    Add.
+    Hint: Which call
+    adds?
+    Hint: All-reduce.
+    Afterwards: That was it.
+
+    - one
+    - two
+    """
     y = x.clone()
     dist.all_reduce(y)
     return y
-'''
-EXERCISE = Exercise("total", "00", "Total", "Add.", collectives.all_reduce, SOLUTION, given="import math\n\n\n")
 
 
 def differs(got, want, **options) -> str:
@@ -35,15 +48,20 @@ def floats(*values, dtype="float32"):
 
 
 def test_a_stub_keeps_the_signature_the_docstring_and_what_is_given():
-    assert EXERCISE.stub == (
+    assert total.stub == (
         '%%px\nimport math\n\n\ndef total(x, root=0):\n    """Return the sum of all ranks\' x."""\n    ...'
     )
-    assert EXERCISE.arguments == ["x", "root"]
-    with pytest.raises(LabError, match="def other"):
-        stub(SOLUTION, "other")
+    assert total.arguments == ["x", "root"]
 
 
-MARKED = '''def ring(x):
+def test_the_card_is_the_rest_of_the_docstring():
+    assert total.statement == "Add."
+    assert total.hints == ("Which call adds?", "All-reduce.")
+    assert total.after == "That was it.\n\n- one\n- two"
+
+
+@exercise("Ring", collectives.all_reduce)
+def marked(x):
     """Return the sum."""
     got = torch.empty_like(x)
     if rank:
@@ -57,26 +75,27 @@ MARKED = '''def ring(x):
         dist.recv(got, 1)
     # end
     return got
-'''
 
 
 def test_what_the_learner_writes_stands_between_two_marks_that_nobody_sees():
-    exercise = Exercise("ring", "00", "Ring", "Shift.", collectives.all_reduce, f"\n{MARKED}")
-    assert exercise.stub == (
-        '%%px\ndef ring(x):\n    """Return the sum."""\n    got = torch.empty_like(x)\n    if rank:\n        ...\n'
+    assert marked.stub == (
+        '%%px\ndef marked(x):\n    """Return the sum."""\n    got = torch.empty_like(x)\n    if rank:\n        ...\n'
         "    for _ in range(3):\n        ...\n    return got"
     )
-    unmarked = "".join(line for line in MARKED.splitlines(keepends=True) if "#" not in line)
-    assert exercise.answer == f"%%px\n{unmarked}"
+    unmarked = "".join(line for line in marked.solution.splitlines(keepends=True) if "#" not in line)
+    assert marked.answer == f"%%px\n{unmarked}\n"
     with pytest.raises(AssertionError, match="take turns"):
-        stub("def f():\n    # yours\n    return 1\n", "f")
+        stub("def f():\n    # yours\n    return 1\n")
 
 
 def test_a_specimen_is_its_own_stub():
-    exercise = Exercise(
-        "total", "00", "Total", "Repair.", collectives.all_reduce, SOLUTION, specimen="\ndef total(x):\n    return x\n"
-    )
-    assert exercise.stub == "%%px\ndef total(x):\n    return x"
+    def broken(x):
+        return x
+
+    @exercise("Total", collectives.all_reduce, specimen=broken)
+    def mended(x): ...
+
+    assert mended.stub == "%%px\ndef mended(x):\n    return x"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])

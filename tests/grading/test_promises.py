@@ -122,7 +122,7 @@ def test_what_travels_has_the_promised_dtype():
 
 def limits(ranks, size=1000, case=None, **more):
     """What a check remarks of a right run on these ranks, each with `size` float32 numbers."""
-    exercise = Exercise("f", "", "", "", lambda xs: xs, "", **more)
+    exercise = Exercise("f", lambda xs: xs, **more)
     answers = [{"dtype": "float32", "record": log} for log in told(*ranks)]
     ran = Attempt(Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)]))
     case = case or Case([np.zeros(size, dtype="float32")] * len(ranks))
@@ -158,7 +158,7 @@ def test_who_ends_with_other_ranks_numbers_has_received_a_message(ranks, means, 
     ran = Attempt(Outcome([RankOutcome(r, answer=answer) for r, answer in enumerate(answers)]))
 
     def said(**more):
-        exercise = Exercise("f", "", "", "", means, "", **more)
+        exercise = Exercise("f", means, **more)
         return [(f.state, f.says[0]) for f in unheard(exercise, case, ran, means(case.xs))]
 
     found = said()

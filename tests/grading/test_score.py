@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from labkit.grading.attempt import Attempt
-from labkit.grading.exercise import Exercise, Least
+from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case
 from labkit.grading.score import Score, scored
 from labkit.outcome.outcome import Outcome, RankOutcome
@@ -16,14 +16,19 @@ from labkit.theory import collectives
 from tests.recorded import Told, told
 
 RING = Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S)
-EXERCISE = Exercise("total", "00", "Total", "Add.", collectives.all_reduce, "def total(x): ...", least=RING)
+
+
+@exercise("Total", collectives.all_reduce, least=RING)
+def total(x): ...
+
+
 SCORE = Score(4, 400, 600.0, 6, 400)
 
 
 def of(*ranks: Told, least: Least | None = RING) -> Score | None:
     report = Outcome([RankOutcome(r, answer={"record": plain}) for r, plain in enumerate(told(*ranks))])
     case = Case([np.zeros(100, dtype="float32")] * len(ranks))
-    return scored(replace(EXERCISE, least=least), case, Attempt(report))
+    return scored(replace(total, least=least), case, Attempt(report))
 
 
 def test_messages_and_collectives_follow_one_another():
@@ -48,9 +53,9 @@ def test_a_small_float_is_counted_as_the_case_names_it():
 
 
 def test_the_least_is_what_the_exercise_knows_of_it():
-    assert SCORE.least(EXERCISE) == {"sent": 600, "rounds": 6, "memory": 400}
-    assert SCORE.least(replace(EXERCISE, least=Least(rounds=lambda n: n))) == {"rounds": 4}
-    assert SCORE.least(replace(EXERCISE, least=None)) == {}
+    assert SCORE.least(total) == {"sent": 600, "rounds": 6, "memory": 400}
+    assert SCORE.least(replace(total, least=Least(rounds=lambda n: n))) == {"rounds": 4}
+    assert SCORE.least(replace(total, least=None)) == {}
 
 
 def test_the_best_is_the_lowest_of_each_on_the_most_ranks():
@@ -64,14 +69,14 @@ def test_the_best_is_the_lowest_of_each_on_the_most_ranks():
 
 
 def test_less_than_there_can_be_is_neither_shown_nor_kept():
-    assert SCORE.below(EXERCISE) == {}
+    assert SCORE.below(total) == {}
     for cost, value in {"sent": 500.0, "rounds": 5.0, "memory": 300.0}.items():
         cheaper = replace(SCORE, **{cost: value})
-        assert list(cheaper.below(EXERCISE)) == [cost]
-        believed = cheaper.believed(EXERCISE)
+        assert list(cheaper.below(total)) == [cost]
+        believed = cheaper.believed(total)
         assert believed == replace(SCORE, **{cost: None})
         assert cost not in believed.best(None)
-        assert f"{value:.0f}" not in shown(believed, believed.least(EXERCISE))
+        assert f"{value:.0f}" not in shown(believed, believed.least(total))
 
 
 def shown(score: Score, least: dict[str, float], best=None) -> str:
@@ -79,7 +84,7 @@ def shown(score: Score, least: dict[str, float], best=None) -> str:
 
 
 def test_each_figure_stands_beside_the_least_and_the_best():
-    least, best = SCORE.least(EXERCISE), {"n": 4, "size": 400, "sent": 600.0, "rounds": 6, "memory": 400}
+    least, best = SCORE.least(total), {"n": 4, "size": 400, "sent": 600.0, "rounds": 6, "memory": 400}
     more = replace(SCORE, sent=1200.0, memory=800, textbook=True)
     assert shown(more, least, best) == (
         "With 4 ranks, 400 bytes of input a rank: bytes sent by the busiest rank: 1,200 (least possible: 600) · "
@@ -97,7 +102,7 @@ def test_each_figure_stands_beside_the_least_and_the_best():
 
 
 def test_only_what_is_true_is_said_of_the_least():
-    least = SCORE.least(EXERCISE)
+    least = SCORE.least(total)
     assert "No solution takes less." in shown(SCORE, least)
     assert "less" not in shown(replace(SCORE, memory=440), least), "a small tensor or two is no invitation"
     assert "less" not in shown(replace(SCORE, memory=None), {"rounds": 6})

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from labkit import exercises
+from labkit.content import exercises
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 TOOLS = """
 import os, pickle, random, secrets, socket, tempfile, time
 import numpy as np
-from labkit import exercises
+from labkit.content import exercises
 from labkit.rank import recorder
 
 token, known = {token!r}, {{}}

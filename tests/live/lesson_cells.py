@@ -10,7 +10,8 @@ import nbformat
 import pytest
 
 import labkit
-from labkit import CellError, exercises
+from labkit import CellError
+from labkit.content import exercises
 from tests.notebooks import NOTEBOOKS, cells
 
 # On a GPU an optimizer steps all its tensors at once, unless told not to, which plain tensors beside DTensors cannot.

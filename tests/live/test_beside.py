@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from labkit.show.beside import Beside
 from labkit.show.card import Note
 from tests import mistakes

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from labkit.errors import CellError
 from labkit.theory import plan
 from labkit.theory.sharding import MIXED

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit import exercises, progress
+from labkit import progress
 from labkit.cluster import attempt, check
 from labkit.cluster.engines import Engines
+from labkit.content import exercises
 from labkit.errors import LabError, StoppedError
 from labkit.grading import inputs, judge
 from labkit.grading.exercise import Budget, Case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labkit import exercises
+from labkit.content import exercises
 from tests.live.lesson_cells import code
 from tests.live.notebook import Notebook
 

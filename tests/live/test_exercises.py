@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from labkit.grading.exercise import Exercise
 from tests import mistakes
 from tests.live.cheapest import hold_to_the_least, runs_of_checks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from labkit.grading.exercise import Exercise
 from tests.live.fooling import EXERCISES, HONEST, TOOLS, TRICKS, Trick
 

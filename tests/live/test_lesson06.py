@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from labkit.theory import formulas, schedules
 from labkit.theory.record import read
 from tests.notebooks import NOTEBOOKS, sources

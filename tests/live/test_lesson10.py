@@ -7,7 +7,7 @@ import re
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from tests.notebooks import NOTEBOOKS, sources
 from tests.scripts import printed
 

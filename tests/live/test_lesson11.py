@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workbook.lesson11 import LET_GO
 
 import labkit
-from labkit import exercises
-from labkit.exercises.lesson11 import LET_GO
+from labkit.content import exercises
 from labkit.theory import sharding
 from tests.live.lesson_cells import code, run_cells
 from tests.live.versions import GLOO_ALL_TO_ALL

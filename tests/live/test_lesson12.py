@@ -8,11 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
+from workbook.lesson12 import LAYER, TOKENS, WIDTH
 
 import labkit
-from labkit import exercises
-from labkit.predictions import find
-from labkit.predictions.lesson12 import LAYER, TOKENS, WIDTH
+from labkit.content import exercises, predictions
 from labkit.rank import tiny
 from tests import mistakes
 from tests.live.lesson_cells import code, run_cells
@@ -285,7 +284,7 @@ def test_the_napkin_counts_the_layer_that_the_lesson_cuts():
     assert layer == LAYER
     assert math.prod(tiny.batch(0)[0].shape) == TOKENS
     assert round(4 * TOKENS * WIDTH / layer) == 13
-    assert find("bytes_against_data_parallel").answer == "13 times as much"
+    assert predictions.find("bytes_against_data_parallel").answer == "13 times as much"
 
 
 @pytest.fixture(scope="module")

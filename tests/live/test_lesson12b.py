@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import exercises
+from labkit.content import exercises
 from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import exercises, predictions
+from labkit.content import exercises, predictions
 from labkit.theory import nccl_log
 from tests.live.lesson_cells import run_cells
 from tests.notebooks import FOLDER

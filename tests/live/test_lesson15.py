@@ -6,10 +6,10 @@ import itertools
 from math import prod
 
 import pytest
+from workbook.lesson15 import out_of_hosts
 
 import labkit
-from labkit import exercises
-from labkit.exercises.lesson15_places import out_of_hosts
+from labkit.content import exercises
 from labkit.theory import schedules
 from tests.live.lesson_cells import code
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 import labkit
-from labkit import exercises
 from labkit.cluster import nccl_trial
+from labkit.content import exercises
 from labkit.errors import LabError
 from labkit.nccl import Trials, machine
 from labkit.theory import nccl_log, topology

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import exercises
 from labkit.cluster import mpi
 from labkit.cluster import race as races
+from labkit.content import exercises
 from labkit.errors import LabError
 from labkit.theory.raced import COPY, MPI, REFERENCE
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import labkit
-from labkit import exercises, progress
+from labkit import progress
+from labkit.content import exercises
 from labkit.grading.exercise import Exercise, Least
 from tests.live.cheapest import CHEAPEST, invited
 from tests.live.versions import GLOO_ALL_TO_ALL

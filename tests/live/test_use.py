@@ -7,7 +7,8 @@ import signal
 import pytest
 
 import labkit
-from labkit import exercises, progress
+from labkit import progress
+from labkit.content import exercises
 from labkit.errors import LabError
 
 NAME = "hello_sum"

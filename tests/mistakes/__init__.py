@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labkit import exercises
+from labkit.content import exercises
 from labkit.grading.exercise import Exercise
 
 VERDICTS = ("wrong", "raises", "deadlock", "slow", "forbidden", "costly", "not as asked", "differs")
@@ -72,7 +72,7 @@ def find(name: str, why: str) -> Mistake:
 def read(exercise: Exercise, text: str) -> list[Mistake]:
     """The mistakes of an exercise's text; a ValueError says what is wrong with one, or with all of them."""
     mistakes = [_mistake(exercise, entry) for entry in re.split(r"\n(?=\S)", text.strip())]
-    seen = {_meaning(exercise, exercise.given + exercise.code): "the solution"}
+    seen = {_meaning(exercise, exercise.before + exercise.code): "the solution"}
     for mistake in mistakes:
         for it in (mistake.why, _meaning(exercise, mistake.source)):
             if it in seen:
@@ -86,7 +86,7 @@ def read(exercise: Exercise, text: str) -> list[Mistake]:
 
 
 def named(slips: Mapping[str, tuple[str, str]]) -> str:
-    """The text of mistakes that the exercise's own check knows by name, see `labkit.grading.slips`."""
+    """The text of mistakes that the exercise's own check knows by name, see `labkit.rank.naming`."""
     return "".join(f"wrong | {why} | {why} | {old} → {new}\n" for why, (old, new) in slips.items())
 
 
@@ -109,7 +109,7 @@ def _mistake(exercise: Exercise, entry: str) -> Mistake:
         raise ValueError(f"{here}: it is no Python: {error}") from error
     if exercise.name not in defined:
         raise ValueError(f"{here}: it defines no function {exercise.name}.")
-    return Mistake(exercise, verdict, why, says, exercise.given + code)
+    return Mistake(exercise, verdict, why, says, exercise.before + code)
 
 
 def _changed(solution: str, how: str, here: str) -> str:

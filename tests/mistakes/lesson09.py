@@ -205,9 +205,9 @@ wrong | gathers without any gradient | no gradient reaches b
         return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
 wrong | looks for its partners at the beginning | on rank 1 element 0 is 4.01 | + rank * len(a) →
 deadlock | lets rank 0 alone reduce on the way back | Rank 0 waits in all_reduce
-    -         dist.all_reduce(slope)  # what all ranks' losses say about all rows
-    +         if rank == 0:
-    +             dist.all_reduce(slope)  # what all ranks' losses say about all rows
+    -             dist.all_reduce(slope)  # what all ranks' losses say about all rows
+    +             if rank == 0:
+    +                 dist.all_reduce(slope)  # what all ranks' losses say about all rows
 """
 
 compressed_average = """

@@ -1,6 +1,6 @@
 """Planted mistakes of lesson 11, in the form that `tests.mistakes` tells."""
 
-from labkit.exercises.lesson11_pass import PRICE_SLIPS
+from labkit.content import exercises
 from tests.mistakes import named
 
 zero1_step = """
@@ -180,7 +180,7 @@ forbidden | averages the whole gradient on every rank | It calls dist.all_reduce
 """
 
 stage_price = (
-    named(PRICE_SLIPS)
+    named(exercises.find("stage_price").slips)
     + """
 not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
     +     dist.barrier()

@@ -1,10 +1,10 @@
 """Planted mistakes of lesson 15, in the form that `tests.mistakes` tells."""
 
-from labkit.exercises import lesson15_places
+from labkit.content import exercises
 from tests.mistakes import named
 
 bytes_out_of_hosts = (
-    named(lesson15_places.OUT_SLIPS)
+    named(exercises.find("bytes_out_of_hosts").slips)
     + """
 raises | goes over the end of the ring | Ranks 0, 1: IndexError | order[(place + 1) % n] → order[place + 1]
 """

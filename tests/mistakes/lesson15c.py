@@ -1,10 +1,10 @@
 """Planted mistakes of lesson 15c, in the form that `tests.mistakes` tells."""
 
-from labkit.exercises import lesson15c, lesson15c_limits
+from labkit.content import exercises
 from tests.mistakes import named
 
 stage_memory = (
-    named(lesson15c.MEMORY_SLIPS)
+    named(exercises.find("stage_memory").slips)
     + """
 forbidden | asks the other ranks | It calls dist.barrier
     alive = min(pipe, micro) → dist.barrier(); alive = min(pipe, micro)
@@ -12,7 +12,7 @@ forbidden | asks the other ranks | It calls dist.barrier
 )
 
 mates = (
-    named(lesson15c.MATES_SLIPS)
+    named(exercises.find("mates").slips)
     + """
 forbidden | asks the other ranks | It calls dist.barrier
     step = 1  # from a rank of the group to the next → dist.barrier(); step = 1  # from a rank of the group to the next
@@ -20,21 +20,21 @@ forbidden | asks the other ranks | It calls dist.barrier
 )
 
 leaves_host = (
-    named(lesson15c.LEAVES_SLIPS)
+    named(exercises.find("leaves_host").slips)
     + """
 raises | fails where nothing leaves | Ranks 0, 1: ValueError | max(out.values(), default=0.0) → max(out.values())
 """
 )
 
 fewest_micro = (
-    named(lesson15c_limits.FEWEST_SLIPS)
+    named(exercises.find("fewest_micro").slips)
     + """
 forbidden | asks the other ranks | It calls dist.barrier | mine = rows // data → dist.barrier(); mine = rows // data
 """
 )
 
 what_is_wrong = (
-    named(lesson15c_limits.WRONG_SLIPS)
+    named(exercises.find("what_is_wrong").slips)
     + """
 forbidden | asks the other ranks | It calls dist.barrier | faults = { → dist.barrier(); faults = {
 """

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from labkit.grading.prediction import Prediction
 from labkit.lab import Lab
 from labkit.outcome.advice import advice
 from labkit.outcome.outcome import Outcome, RankOutcome
-from labkit.predictions.prediction import Prediction
 
 NONE = "a call of {} returns None: what it brings is in the tensors that it was given."
 HERE = {"lab": object.__new__(Lab), "n": 5, "sums": [1, 2], "math": math, "Prediction": Prediction, "mine": lambda: 0}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from workbook.capstone import mesh_price
 
 from labkit.errors import LabError
-from labkit.exercises.capstone import mesh_price
 from labkit.theory import costs, plan, sharding
 from labkit.theory.plan import Mesh, Model
 

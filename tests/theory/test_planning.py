@@ -6,11 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from workbook.lesson15c import leaves_host, mates, stage_memory
+from workbook.lesson15c_limits import fewest_micro, what_is_wrong
 
-from labkit import predictions
+from labkit.content import predictions
 from labkit.errors import LabError
-from labkit.exercises.lesson15c import leaves_host, mates, stage_memory
-from labkit.exercises.lesson15c_limits import fewest_micro, what_is_wrong
 from labkit.theory import pipeline, plan, sharding
 from labkit.theory.costs import seconds
 from labkit.theory.planning import (

@@ -1,0 +1,383 @@
+"""Exercises of the capstone, in their places: the price of a mesh, its groups, and a training step on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, exercise
+from labkit.theory.plan import CUT, REDUCED, WHOLE, all_reduced
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, rank, torch, world_size
+
+
+Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([16, seed, n])
+
+
+def pairs(n: int) -> list[tuple[int, int]]:
+    """The two-dimensional meshes of n ranks: first those that tell the dimensions apart."""
+    return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
+
+
+# -- the price of a mesh ----------------------------------------------------------------------------------------------
+
+
+def expected_mesh_price(
+    parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
+) -> dict[str, float]:
+    """What the exercise of this name asks for: `labkit.theory.plan` without embeddings, norms and output."""
+    mine, share = parameters / tensor / pipe, tokens / data
+    kept = share * layers / pipe * (WHOLE + CUT / tensor) * width
+    passed = 4 * share * width
+    return {
+        "memory": 16 * mine + 4 * kept,
+        "data": all_reduced(4 * mine, data),
+        "tensor": layers / pipe * REDUCED * all_reduced(passed, tensor),
+        "pipe": min(pipe - 1, 2) * passed,
+    }
+
+
+def _prices(xs: Sequence[Any], **mesh: Any) -> list[Any]:
+    return [expected_mesh_price(**mesh)] * len(xs)
+
+
+def _plans(n: int) -> list[Case]:
+    def case(about: str, *numbers: float) -> Case:
+        names = ("parameters", "layers", "width", "tokens", "data", "tensor", "pipe")
+        return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
+
+    tiny = (53_476, 4, 32, 768)
+    cases = {
+        2: [
+            case("data 2", *tiny, 2, 1, 1),
+            case("tensor 2", *tiny, 1, 2, 1),
+            case("pipe 2", *tiny, 1, 1, 2),
+        ],
+        3: [
+            case("data 3", *tiny, 3, 1, 1),
+            case("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
+            case("one rank", *tiny, 1, 1, 1),
+        ],
+        4: [
+            case("data 2, tensor 2", *tiny, 2, 2, 1),
+            case("data 2, pipe 2", *tiny, 2, 1, 2),
+            case("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
+        ],
+    }
+    return cases[n]
+
+
+@exercise(
+    "What a mesh holds and sends",
+    _prices,
+    minutes=8,
+    difficulty=2,
+    inputs=_plans,
+    tolerance=1e-6,
+    forbids=("collectives",),
+)
+def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
+    """Return what the busiest rank holds ("memory") and sends along "data", "tensor" and "pipe", in bytes.
+
+    A transformer of `layers` layers has `parameters` weights. A team of `tensor` times `pipe` ranks holds one copy;
+    count the weights as if they were cut evenly over the team. There are `data` copies, and they share the batch of
+    `tokens` tokens. Everything is float32, 4 bytes a number, trained with Adam: weights, gradients and Adam's states
+    take 16 bytes a parameter.
+
+    For the backward pass, a layer keeps 17 times `width` numbers for each token of its copy's share. Tensor parallelism
+    cuts 13 of these 17, and 4 are on every rank of the team. A pipeline divides the layers.
+
+    Return a dict of bytes for the busiest rank: `"memory"` that it holds in all, and what it sends in a training step
+    along `"data"` (one all-reduce of the gradients of its weights), `"tensor"` (in each of its layers, two all-reduces
+    in the forward and two in the backward pass, each of `width` numbers for every token of its share) and `"pipe"`
+    (these numbers once to the next stage, and once back to the one before it). An all-reduce of S bytes among n ranks
+    sends 2 (n - 1) / n times S from each. Communicate nothing.
+    Hint: First say what one rank has: parameters / tensor / pipe weights, layers / pipe layers, tokens / data tokens.
+    Hint: The activations are tokens times layers times (4 + 13 / tensor) times width numbers, of 4 bytes each.
+    Hint: With two stages each sends one way only: the first one forward, the last one back. A stage in the middle of
+    three or more sends both ways.
+    Afterwards: Tensor parallelism pays by the token and by the layer, data parallelism by the parameter, a pipeline by
+    the token alone. Which one is expensive depends on the model, on the batch and on the links. That is why you plan.
+    """
+
+    def all_reduced(size, ranks):
+        return 2 * size * (ranks - 1) / ranks
+
+    mine, share, my_layers = parameters / tensor / pipe, tokens / data, layers / pipe
+    activations = share * my_layers * (4 + 13 / tensor) * width
+    passed = 4 * share * width
+    return {
+        "memory": 16 * mine + 4 * activations,
+        "data": all_reduced(4 * mine, data),
+        "tensor": my_layers * 4 * all_reduced(passed, tensor),
+        "pipe": min(pipe - 1, 2) * passed,
+    }
+
+
+# -- who forms which group --------------------------------------------------------------------------------------------
+
+
+def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
+    """All groups of a mesh, by dimension: those of ranks that differ in this one alone.
+
+    >>> grid({"data": 2, "tensor": 2})
+    {'data': [[0, 2], [1, 3]], 'tensor': [[0, 1], [2, 3]]}
+    """
+    table = np.arange(int(np.prod(list(shape.values())))).reshape(*shape.values())
+    return {name: np.moveaxis(table, i, -1).reshape(-1, size).tolist() for i, (name, size) in enumerate(shape.items())}
+
+
+def group_of(shape: Mapping[str, int], name: str, rank: int) -> list[int]:
+    """The ranks of the group of this rank along a dimension."""
+    return next(ranks for ranks in grid(shape)[name] if rank in ranks)
+
+
+def _groups(xs: Sequence[Any]) -> list[Any]:
+    return [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)]
+
+
+def _shapes(n: int) -> list[Case]:
+    shapes: list[Shape] = [{"data": data, "tensor": tensor} for data, tensor in pairs(n)]
+    if n == 4:
+        shapes[2:] = [{"data": 2, "pipe": 1, "tensor": 2}, {"replicas": 2, "pipe": 2}]
+    else:
+        shapes.append({"data": 1, "pipe": n, "tensor": 1})
+    return [Case([(shape,)] * n, " x ".join(f"{name} {k}" for name, k in shape.items())) for shape in shapes]
+
+
+def run_make_groups(make_groups, shape):
+    from labkit.rank import recorder
+
+    new_group, calls = dist.new_group, []
+
+    def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
+        assert not use_local_synchronization, "leave use_local_synchronization out: here every rank makes every group."
+        calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
+
+    def everybodys(what):
+        with recorder.paused():
+            told = [None] * world_size
+            dist.all_gather_object(told, what)
+        return told
+
+    dist.new_group, well = rehearsed, True
+    try:
+        make_groups(dict(shape))
+    except AssertionError:
+        raise
+    except Exception:
+        well = False
+    finally:
+        dist.new_group = new_group
+    told = everybodys((well, calls))
+    for r, (its_well, its_calls) in enumerate(told):
+        if told[0][0] and its_well and its_calls != told[0][1]:
+            raise AssertionError(
+                f"rank 0 makes the groups {told[0][1]}, and rank {r} makes {its_calls}. Every rank has to make every "
+                "group, in the same order, also those that it is not in: else the next new_group meets the wrong ranks."
+            )
+    groups = make_groups(dict(shape))
+    mine = {name: None for name in shape}
+    for name, group in groups.items():
+        if group is not None and group is not dist.GroupMember.NON_GROUP_MEMBER:
+            mine[name] = dist.get_process_group_ranks(group)
+    told = everybodys(mine)
+    for r, its in enumerate(told):
+        for name, ranks in its.items():
+            assert ranks, f"rank {r} returns a group along {name!r} that it is not in."
+    if all(told[q].get(name) == ranks for its in told for name, ranks in its.items() for q in ranks):
+        with recorder.paused():
+            for name in mine:
+                seen = torch.zeros(world_size, device=device)
+                seen[rank] = 1
+                dist.all_reduce(seen, group=groups[name])
+                assert seen.nonzero().flatten().tolist() == sorted(mine[name]), f"the group along {name!r} is mixed up"
+    return {name: torch.tensor(ranks) for name, ranks in mine.items()}
+
+
+@exercise(
+    "The groups of a mesh",
+    _groups,
+    difficulty=2,
+    inputs=_shapes,
+    picture=lambda: [({"data": 2, "tensor": 2},)] * 4,
+    harness=run_make_groups,
+)
+def make_groups(shape):
+    """Return this rank's group along each dimension of a mesh of this shape.
+
+    `shape` says how many ranks lie along each dimension, such as `{"data": 2, "tensor": 2}`; its numbers multiply to
+    `world_size`. The ranks are laid out in their order, and the **last** dimension is that of neighbours: with this
+    shape ranks 0 and 1 differ in their place along tensor, ranks 0 and 2 in that along data.
+
+    Make the groups, and return a dict with this rank's group along each dimension: the ranks that differ from it in
+    their place along this dimension and in no other. `init_device_mesh` does this, and you write it with
+    `dist.new_group`, which **every** rank calls for every group.
+
+    The check compares the ranks of your groups, and each group also adds up a number. (Your function is called twice,
+    at first with a `new_group` that notes its calls and makes nothing.)
+    Hint: `torch.arange(world_size).view(*shape.values())` is a table with the ranks at their places. Each of its rows
+    is a group along the last dimension. Where are the groups along the first one?
+    Hint: `table.movedim(i, -1)` makes dimension i the last one, and `.reshape(-1, size).tolist()` lists its rows.
+    Hint: Every rank calls `dist.new_group(ranks)` for **every** row, in the same order, and keeps the one that it is
+    in.
+    Afterwards: Along every dimension there are several groups of the same kind, and everybody makes all of them. The
+    rank within a group is the place along its dimension, so nothing else ever has to compute coordinates.
+    `init_device_mesh` with the same shape and `mesh_dim_names` makes the same groups.
+    """
+    table, groups = torch.arange(world_size).view(*shape.values()), {}
+    for i, name in enumerate(shape):
+        for ranks in table.movedim(i, -1).reshape(-1, shape[name]).tolist():
+            group = dist.new_group(ranks)
+            if rank in ranks:
+                groups[name] = group
+    return groups
+
+
+# -- a training step on a mesh ----------------------------------------------------------------------------------------
+
+LR, STEPS = 0.1, 2
+
+
+def _stepped(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    tensor = shape[1]
+    batches, weights, bias = xs[0][0], np.concatenate([xs[t][2] for t in range(tensor)]).astype("float64"), 0.0
+    losses = []
+    for inputs, targets in zip(batches.astype("float64"), xs[0][1].astype("float64"), strict=True):
+        error = inputs @ weights + bias - targets
+        losses.append(float((error**2).mean() / 2))
+        weights = weights - LR * inputs.T @ error / len(error)
+        bias = bias - LR * float(error.mean())
+    parts = weights.astype("float32").reshape(tensor, -1)
+    return [
+        {
+            "losses": np.array(losses, dtype="float32"),
+            "my columns": parts[r % tensor],
+            "bias": np.array([bias], dtype="float32"),
+        }
+        for r in range(len(xs))
+    ]
+
+
+def _batches(n: int) -> list[Case]:
+    rng, cases = normal(n, 2), []
+    for data, tensor in pairs(n):
+        rows, columns = n, tensor
+        inputs = rng.integers(-1, 2, (STEPS, rows, columns)).astype("float32") + 0.5
+        targets = rng.integers(-3, 4, (STEPS, rows)).astype("float32")
+        weights = rng.integers(-2, 3, (tensor, 1)).astype("float32")
+        xs = [(inputs, targets, weights[r % tensor]) for r in range(n)]
+        cases.append(Case(xs, f"data {data}, team {tensor}", {"shape": (data, tensor)}))
+    data, tensor = pairs(n)[0]
+    inputs = rng.normal(size=(STEPS, 3 * n, 3 * tensor)).astype("float32")
+    targets = rng.normal(size=(STEPS, 3 * n)).astype("float32")
+    weights = rng.normal(size=(tensor, 3)).astype("float32")
+    xs = [(inputs, targets, weights[r % tensor]) for r in range(n)]
+    return [*cases, Case(xs, f"data {data}, team {tensor}, more rows", {"shape": (data, tensor)})]
+
+
+def run_mesh_step(mesh_step, inputs, targets, columns, shape):
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        table, groups = torch.arange(world_size).view(*shape), []
+        for ranks in (table.T, table):
+            made = [(dist.new_group(row), row) for row in ranks.tolist()]
+            groups.append(next(group for group, row in made if rank in row))
+        data, team = groups
+        mine, of_team = dist.get_rank(data), dist.get_rank(team)
+    params = [torch.nn.Parameter(columns.clone()), torch.nn.Parameter(torch.zeros(1, device=device))]
+    shares, steps, losses = [], [], []
+
+    class Descent:
+        def zero_grad(self, set_to_none=True):
+            for p in params:
+                p.grad = None
+
+        @torch.no_grad()
+        def step(self):
+            steps.append(len(shares))
+            for p in params:
+                p -= 0.1 * p.grad
+
+    def read(place, size):
+        shares.append((place, size))
+        assert 0 <= place < size, f"share {place} of {size} is none: shares count from 0."
+        step = len(shares) - 1
+        assert step < len(inputs), "it reads more than once in a training step."
+        return inputs[step].tensor_split(size)[place], targets[step].tensor_split(size)[place]
+
+    def compute(x, y):
+        first = of_team * len(columns)
+        with recorder.paused(), torch.no_grad():
+            out = x[:, first : first + len(columns)] @ params[0]
+            dist.all_reduce(out, group=team)
+            error = out + params[1] - y
+            for p, slope in zip(params, (x[:, first : first + len(columns)].T @ error, error.sum()[None])):
+                slope = slope / len(x)
+                p.grad = slope if p.grad is None else p.grad + slope
+        return (error**2).mean() / 2
+
+    for _ in range(len(inputs)):
+        losses.append(mesh_step(read, compute, params, Descent(), data, team))
+    right = mine, dist.get_world_size(data)
+    wrong = [share for share in shares if share != right]
+    assert not wrong, (
+        "it reads share {} of {}, and its share is {} of {}: else ranks of one team read different rows, or copies "
+        "the same ones.".format(*wrong[0], *right)
+    )
+    assert len(steps) == len(inputs), f"`optimizer.step()` ran {len(steps)} times in {len(inputs)} training steps."
+    losses = torch.tensor([float(loss) for loss in losses])
+    return {"losses": losses, "my columns": params[0].detach(), "bias": params[1].detach()}
+
+
+@exercise(
+    "A training step on a mesh",
+    _stepped,
+    difficulty=3,
+    inputs=_batches,
+    tolerance=1e-4,
+    counts_memory=False,
+    harness=run_mesh_step,
+)
+def mesh_step(read, compute, params, optimizer, data, team):
+    """Take a training step on this rank's share of the batch; return the loss of the whole batch.
+
+    Each **team** of ranks holds one copy of the model, cut into parts; the ranks of one `data` group hold **the same
+    part** of all copies. `read(place, size)` returns the inputs and targets of share number `place` of `size` of the
+    next batch. `compute(inputs, targets)` runs this rank's part of the forward and backward pass, talking to its team.
+    It **adds** to the gradients of `params`, this rank's parameters, and returns the mean loss of these rows, the same
+    on all ranks of the team.
+
+    Take the training step that one process would take with the whole batch, and return the loss of the whole batch, on
+    every rank. Read once. `optimizer` has `zero_grad()` and `step()`, and knows `params`.
+
+    In the picture, three ranks are one team. It shows the batches, the targets and this rank's columns of a linear
+    model; then, after two training steps, the losses, its columns and the bias, which every rank has.
+    Hint: Two ranks of a team work on the same rows: they read the same share. Which number do they have in common, and
+    which one tells the copies apart?
+    Hint: The share is `dist.get_rank(data)` of `dist.get_world_size(data)`.
+    Hint: A gradient is averaged with those of the same part: over `data`, the parameters that every rank of a team has
+    no less than the ones that are cut. Whether one by one or in one buffer is up to you. The loss is one number for
+    each copy, so its mean is over `data`, too.
+    Afterwards: One line says what data parallelism is on any mesh: the mean over the ranks that hold the same part.
+    Averaging over the world would mix the gradients of different columns, and nothing would complain, because their
+    shapes are equal.
+    """
+    optimizer.zero_grad()
+    loss = compute(*read(dist.get_rank(data), dist.get_world_size(data)))
+    gradients = torch.cat([p.grad.flatten() for p in params])
+    dist.all_reduce(gradients, op=dist.ReduceOp.AVG, group=data)
+    for p, mean in zip(params, gradients.split([p.numel() for p in params])):
+        p.grad.copy_(mean.view_as(p))
+    optimizer.step()
+    dist.all_reduce(loss, op=dist.ReduceOp.AVG, group=data)
+    return loss.item()

@@ -1,0 +1,287 @@
+"""Exercises of the capstone: a checkpoint of a mesh, which is complete or does not count, and how to go on from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, exercise
+from workbook.capstone import pairs
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import dist, rank, recorder, torch, world_size
+
+
+# -- save -------------------------------------------------------------------------------------------------------------
+
+
+def _state(step: int, copy: int, part: int) -> dict[str, Any]:
+    return {
+        "part": {
+            "model": {
+                "weight": np.full(2, step + 10.0 * part, dtype="float32"),
+                "bias": np.array([step], dtype="float32"),
+            },
+            "optimizer": {"moments": np.full(2, -step - 10.0 * part, dtype="float32")},
+        },
+        "reader": {"step": step, "noise": step + 100 * copy},
+    }
+
+
+def _places(n: int, shape: tuple[int, int]) -> list[tuple[int, int]]:
+    return [divmod(r, shape[1]) for r in range(n)]
+
+
+def _saved(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    return [_state(x[0], copy, part) for x, (copy, part) in zip(xs, _places(len(xs), shape), strict=True)]
+
+
+def _savings(n: int) -> list[Case]:
+    shapes = [*pairs(n), pairs(n)[0]][:3]
+    steps = (10, 20, 100)
+    return [
+        Case([(step,)] * n, f"step {step}, data {data}, team {team}", {"shape": (data, team)})
+        for step, (data, team) in zip(steps, shapes, strict=True)
+    ]
+
+
+class Stateful:
+    def __init__(self, **state):
+        self.state, self.loaded = state, 0
+
+    def state_dict(self):
+        return dict(self.state)
+
+    def load_state_dict(self, state):
+        assert isinstance(state, dict) and set(state) == set(self.state), (
+            f"a state of {sorted(self.state)} belongs into load_state_dict, and "
+            f"{sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__} came."
+        )
+        self.state, self.loaded = dict(state), self.loaded + 1
+
+
+class Reader(Stateful):
+    @property
+    def step(self):
+        return self.state["step"]
+
+
+def meshed(shape):
+    table, groups = torch.arange(world_size).view(*shape), []
+    for ranks in (table.T, table):
+        made = [(dist.new_group(row), row) for row in ranks.tolist()]
+        groups.append(next(group for group, row in made if rank in row))
+    return groups
+
+
+def states(step, copy, part):
+    model = Stateful(weight=torch.full((2,), step + 10.0 * part), bias=torch.full((1,), float(step)))
+    return model, Stateful(moments=torch.full((2,), -step - 10.0 * part)), Reader(step=step, noise=step + 100 * copy)
+
+
+def a_folder():
+    box = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def run_save_mesh(save_mesh, step, shape):
+    import time
+
+    with recorder.paused():
+        data, team = meshed(shape)
+        copy, part = dist.get_rank(data), dist.get_rank(team)
+        folder = a_folder()
+        model, optimizer, reader = states(step, copy, part)
+    here, said, written = os.path.join(folder, f"step-{step}"), [], []
+    mark = os.path.join(here, "complete")
+
+    def put(state, path):
+        name, until = os.path.basename(path), time.monotonic() + (0.1 if rank else 0)
+        while time.monotonic() < until and not os.path.exists(mark):
+            time.sleep(0.005)
+        if name != "complete" and os.path.exists(mark):
+            said.append(f"`complete` is there, and {name} is not written yet: who loads now gets half a checkpoint.")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.dirname(path) != here:
+            said.append(f"it writes {path}, and {name} belongs into `here`.")
+        torch.save(state, f"{path}.{rank}")
+        os.replace(f"{path}.{rank}", path)
+        written.append(name)
+
+    save_mesh(put, here, model, optimizer, reader, data, team)
+    with recorder.paused():
+        told = [None] * world_size
+        dist.all_gather_object(told, (written, said))
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until and not os.path.exists(mark):
+            time.sleep(0.005)
+        dist.barrier()
+    wanted = [f"part-{t}.pt" for t in range(shape[1])] + [f"reader-{d}.pt" for d in range(shape[0])]
+    files = [name for mine, _ in told for name in mine if name != "complete"]
+    found, there = [], sorted(os.listdir(here)) if os.path.isdir(here) else []
+    for name in (f"part-{part}.pt", f"reader-{copy}.pt"):
+        found.append(torch.load(os.path.join(here, name)) if name in there else None)
+    with recorder.paused():
+        dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    for _, faults in told:
+        assert not faults, faults[0]
+    assert not set(wanted) - set(there), f"there is no {sorted(set(wanted) - set(there))[0]} in step-{step}."
+    twice = [name for name in wanted if files.count(name) > 1]
+    assert not twice, f"{twice[0]} is written by {files.count(twice[0])} ranks, and one is enough."
+    assert "complete" in there, f"there is no `complete` in step-{step}, so it never counts."
+    more = set(there) - set(wanted) - {"complete"}
+    assert not more, f"there is {sorted(more)[0]} in step-{step}, which nobody asked for."
+    return dict(zip(("part", "reader"), found))
+
+
+@exercise(
+    "A checkpoint that four ranks write",
+    _saved,
+    minutes=12,
+    difficulty=3,
+    inputs=_savings,
+    counts_memory=False,
+    harness=run_save_mesh,
+)
+def save_mesh(put, here, model, optimizer, reader, data, team):
+    """Save a checkpoint of the whole mesh in the folder `here`.
+
+    `team` holds a copy of the model in parts, and `data` are the ranks that hold the same part. Save a checkpoint in
+    the folder `here`, all ranks together. `put(state, path)` writes one file, whole or not at all.
+
+    `part-0.pt`, `part-1.pt` … have the parts, by the place in the team: `{"model": …, "optimizer": …}`, the
+    `state_dict()` of both. `reader-0.pt`, `reader-1.pt` … have the `reader.state_dict()` of each **copy**, by its place
+    along `data`: copies read different rows, and so their readers' states differ. No file is written by two ranks.
+
+    Any rank may be killed at any line. The checkpoint counts once there is a file named `complete` in its folder, such
+    as `put({}, f"{here}/complete")` makes: so this file may only appear when all others are there. Return nothing.
+
+    In the picture, three ranks are one copy. It shows the number of the training step, and what the files of this
+    rank's part and of its copy's reader hold afterwards.
+    Hint: Sort the states by who has the same: which ranks have equal weights and moments, and which have equal readers?
+    One rank of each set writes.
+    Hint: The ranks whose place along `data` is 0 hold one whole copy: each of them writes its part. The ranks whose
+    place in the team is 0 are one of each copy: each of them writes its reader.
+    Hint: Every rank has to be done before rank 0 makes `complete`: a barrier of all ranks stands between them.
+    Afterwards: A checkpoint of a mesh is many files of many ranks, and no file system can make all of them appear at
+    once. So one small file decides, and it is written last. Copies of the same part cost nothing more: each part is
+    written once, however many copies there are.
+    """
+    if dist.get_rank(data) == 0:
+        part = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        put(part, f"{here}/part-{dist.get_rank(team)}.pt")
+    if dist.get_rank(team) == 0:
+        put(reader.state_dict(), f"{here}/reader-{dist.get_rank(data)}.pt")
+    dist.barrier()
+    if rank == 0:
+        put({}, f"{here}/complete")
+
+
+# -- load -------------------------------------------------------------------------------------------------------------
+
+
+def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    found = []
+    for (whole, _), (copy, part) in zip(xs, _places(len(xs), shape), strict=True):
+        step = max(whole, default=0)
+        state = _state(step, copy, part)
+        found.append({**state["part"], "reader": state["reader"], "returned": step})
+    return found
+
+
+def _folders(n: int) -> list[Case]:
+    shape, other = pairs(n)[0], pairs(n)[1]
+    return [
+        Case([([10, 20], [])] * n, "two checkpoints, both complete", {"shape": shape}),
+        Case([([10, 20], [30])] * n, "the newest one is not complete", {"shape": other}),
+        Case([([80, 90, 100], [110])] * n, "step 100 is newer than step 90", {"shape": shape}),
+        Case([([], [10])] * n, "none is complete", {"shape": shape}),
+        Case([([], [])] * n, "none at all", {"shape": other}),
+    ]
+
+
+def run_load_mesh(load_mesh, whole, broken, shape):
+    with recorder.paused():
+        data, team = meshed(shape)
+        copy, part = dist.get_rank(data), dist.get_rank(team)
+        folder = a_folder()
+    if rank == 0:
+        for step in (*whole, *broken):
+            here = os.path.join(folder, f"step-{step}")
+            os.mkdir(here)
+            for d in range(shape[0]):
+                torch.save(states(step, d, 0)[2].state_dict(), os.path.join(here, f"reader-{d}.pt"))
+            for t in range(shape[1]):
+                model, optimizer, _ = states(step + (step in broken) / 2, 0, t)
+                its = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(its, os.path.join(here, f"part-{t}.pt"))
+            if step in whole:
+                torch.save({}, os.path.join(here, "complete"))
+    with recorder.paused():
+        dist.barrier()
+    model, optimizer, reader = states(0, copy, part)
+    try:
+        returned, failed = load_mesh(folder, model, optimizer, reader, data, team), None
+    except Exception as error:
+        failed = error
+    with recorder.paused():
+        dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    if failed:
+        raise failed
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "reader": reader.state_dict(),
+        "returned": returned,
+    }
+
+
+@exercise(
+    "Go on from the newest complete checkpoint",
+    _loaded,
+    minutes=8,
+    difficulty=2,
+    inputs=_folders,
+    counts_memory=False,
+    forbids=("collectives",),
+    given="import os",
+    harness=run_load_mesh,
+)
+def load_mesh(folder, model, optimizer, reader, data, team):
+    """Load the newest complete checkpoint; return its training step, or 0 if there is none.
+
+    `folder` has the checkpoints that `save_mesh` made, in `step-10`, `step-20` and so on; some of them may lack the
+    file `complete`. Load the newest one that has it: this rank's part into `model` and `optimizer`, and its copy's
+    reader into `reader`, with their `load_state_dict`. Return the number of its training step. If there is none, load
+    nothing and return 0. Communicate nothing.
+
+    `os.listdir(folder)` gives the names in a folder, in no particular order.
+
+    In the picture, three ranks are one copy. It shows the steps whose checkpoints are complete, those whose checkpoints
+    are not, and then what this rank has loaded.
+    Hint: Keep the names whose folder has a `complete`, turn what follows `step-` into a number, and take the largest.
+    Hint: `max(numbers, default=0)` is 0 where there are none.
+    Hint: The part is that of this rank's place in the team, the reader that of its place along `data`.
+    Afterwards: A folder without `complete` is no checkpoint, however new it is. All ranks see the same folder here, and
+    so they choose the same step. Where a file system may lag, let rank 0 choose and broadcast the number: ranks that go
+    on from different steps train nonsense.
+    """
+    names = [name for name in os.listdir(folder) if os.path.exists(f"{folder}/{name}/complete")]
+    step = max((int(name.removeprefix("step-")) for name in names), default=0)
+    if step:
+        here = f"{folder}/step-{step}"
+        part = torch.load(f"{here}/part-{dist.get_rank(team)}.pt", weights_only=True)
+        model.load_state_dict(part["model"])
+        optimizer.load_state_dict(part["optimizer"])
+        reader.load_state_dict(torch.load(f"{here}/reader-{dist.get_rank(data)}.pt", weights_only=True))
+    return step

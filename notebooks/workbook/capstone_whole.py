@@ -1,0 +1,200 @@
+"""Exercises at the end of the capstone, which look at the mesh as a whole: the gradient's norm, and the best mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import NOTHING, Case, Least, exercise
+from labkit.grading.promises import Calls
+from labkit.theory.plan import meshes
+from workbook.capstone import mesh_price, normal, pairs
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, rank, torch, world_size
+
+
+# -- the norm of a gradient that lies on a mesh -----------------------------------------------------------------------
+
+
+def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+    squares = sum(float((g.astype("float64") ** 2).sum()) for x in xs[: shape[1]] for g in x[0])
+    squares += sum(float((g.astype("float64") ** 2).sum()) for g in xs[0][1])
+    return [np.array([np.sqrt(squares)], dtype="float32")] * len(xs)
+
+
+def _gradients(n: int) -> list[Case]:
+    rng = normal(n, 4)
+
+    def drawn(shape: tuple[int, int], cut: tuple[int, ...], whole: tuple[int, ...], about: str = "") -> Case:
+        parts = [[rng.normal(size=size).astype("float32") for size in cut] for _ in range(shape[1])]
+        common = [rng.normal(size=size).astype("float32") for size in whole]
+        told = f"data {shape[0]}, team {shape[1]}{about}"
+        return Case([(parts[r % shape[1]], common) for r in range(n)], told, {"shape": shape})
+
+    shapes = pairs(n)
+    readable = [
+        ([np.full(1, 3.0 * (r % shapes[0][1] == 0), "float32")], [np.full(1, 4.0, "float32")]) for r in range(n)
+    ]
+    first = Case(readable, f"data {shapes[0][0]}, team {shapes[0][1]}", {"shape": shapes[0]})
+    others = [drawn(shape, (3, 2), (4,)) for shape in shapes[1:]]
+    return [first, *others, drawn(shapes[0], (7,), (), ", nothing that is whole")]
+
+
+def run_mesh_norm(mesh_norm, cut, whole, shape):
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        table, groups = torch.arange(world_size).view(*shape), []
+        for ranks in (table.T, table):
+            made = [(dist.new_group(row), row) for row in ranks.tolist()]
+            groups.append(next(group for group, row in made if rank in row))
+    return torch.as_tensor(mesh_norm(cut, whole, *groups), dtype=torch.float32).reshape(1)
+
+
+@exercise(
+    "The norm of a gradient on a mesh",
+    _norms,
+    minutes=8,
+    difficulty=2,
+    inputs=_gradients,
+    tolerance=1e-4,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
+    harness=run_mesh_norm,
+)
+def mesh_norm(cut, whole, data, team):
+    """Return the norm of the model's gradient, of which this rank holds a part.
+
+    The gradients have been averaged over `data`, so all copies have the same. Each rank of a team holds its own part of
+    the gradients in `cut`, a list of tensors. The gradients in `whole`, those of norms and of biases that are not cut,
+    are the same on all ranks of the team. Return the norm of the model's gradient on every rank: the root of the sum of
+    all squares, in which every parameter counts **once**. Use **one** collective.
+
+    In the picture, three ranks are one copy. Each has a cut gradient of one number, and a whole one.
+    Hint: Squares add up; norms do not. Which squares are on one rank of the team alone, and which on all of them?
+    Hint: Only the squares of `cut` have to be added up over the team. The copies have nothing to add.
+    Hint: All-reduce the squares of `cut` over `team`, and add those of `whole` afterwards.
+    Afterwards: Megatron-LM marks parameters that every rank of a team has, and counts them on one of its ranks alone.
+    If you forget this, gradients are clipped a little too early, the more so the larger the team is, and there is no
+    error.
+    """
+    squares = torch.zeros((), device=device)
+    for gradient in cut:
+        squares += (gradient**2).sum()
+    dist.all_reduce(squares, group=team)
+    for gradient in whole:
+        squares += (gradient**2).sum()
+    return squares.sqrt().item()
+
+
+# -- the best mesh ----------------------------------------------------------------------------------------------------
+
+
+def _best(
+    xs: Sequence[Any],
+    gpus: int,
+    per_node: int,
+    layers: int,
+    width: int,
+    rows: int,
+    parameters: float,
+    tokens: int,
+    seconds: float,
+    room: float,
+) -> list[Any]:
+    found: list[tuple[float, list[int]]] = []
+    for mesh in meshes(gpus, layers, per_node):
+        cost = mesh_price(parameters, layers, width, tokens, mesh.data, mesh.tensor, mesh.pipe)
+        if cost["memory"] <= room:
+            idle = seconds * (mesh.pipe - 1) * mesh.data / rows
+            sending = cost["tensor"] / FAST + (cost["data"] + cost["pipe"]) / SLOW
+            found.append((idle + sending, [mesh.data, mesh.tensor, mesh.pipe]))
+    return [min(found)[1] if found else NOTHING] * len(xs)
+
+
+FAST, SLOW, FLOPS = 370e9, 50e9, 400e12  # of an H100: bytes a second over NVLink and over its NIC; what it computes
+
+
+def _clusters(n: int) -> list[Case]:
+    def case(about: str, gpus: int, per_node: int, room: float, parameters: float, rows: int, **model: int) -> Case:
+        tokens = rows * 2048
+        computing = 6 * parameters * tokens / gpus / FLOPS
+        numbers = {"parameters": parameters, "rows": rows, "tokens": tokens, "seconds": computing, "room": room}
+        return Case([()] * n, about, {"gpus": gpus, "per_node": per_node, **model, **numbers})
+
+    small, large = {"layers": 12, "width": 768}, {"layers": 32, "width": 4096}
+    cases = [
+        case("a small model", 8, 8, 80e9, 1e8, 32, **small),
+        case("7 billion parameters on 64 GPUs", 64, 8, 80e9, 7e9, 64, **large),
+        case("twice the batch", 64, 8, 80e9, 7e9, 128, **large),
+        case("less memory", 64, 8, 30e9, 7e9, 64, **large),
+        case("nodes of two", 64, 2, 40e9, 7e9, 64, **large),
+        case("no room at all", 8, 8, 1e9, 7e9, 64, **large),
+    ]
+    return cases if n == 4 else cases[1:4]
+
+
+def run_best_mesh(best_mesh, gpus, per_node, layers, width, rows, parameters, tokens, seconds, room):
+    def price(data, tensor, pipe):
+        assert data * tensor * pipe == gpus, f"{data} x {tensor} x {pipe} are not all {gpus} GPUs."
+        mine, share = parameters / tensor / pipe, tokens / data
+        passed = 4 * share * width
+        return {
+            "memory": 16 * mine + 4 * share * layers / pipe * (4 + 13 / tensor) * width,
+            "data": 8 * mine * (data - 1) / data,
+            "tensor": layers / pipe * 8 * passed * (tensor - 1) / tensor,
+            "pipe": min(pipe - 1, 2) * passed,
+        }
+
+    return best_mesh(price, gpus, per_node, layers, rows, seconds, room)
+
+
+@exercise(
+    "The best mesh for a cluster",
+    _best,
+    minutes=12,
+    difficulty=3,
+    inputs=_clusters,
+    forbids=("collectives",),
+    ranks=(2, 4),
+    harness=run_best_mesh,
+)
+def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
+    """Return [data, tensor, pipe] of the mesh that fits and loses the least time in a training step, or None.
+
+    A cluster has `gpus` GPUs in nodes of `per_node`. `price(data, tensor, pipe)` returns what your `mesh_price` returns
+    for such a mesh of the given model: bytes, under `"memory"`, `"data"`, `"tensor"` and `"pipe"`. Find the mesh of
+    **all** GPUs that loses the least time in a training step.
+
+    Computing takes `seconds` on every mesh. What is lost comes on top. Tensor parallelism stays within a node and sends
+    370e9 bytes a second; data and pipeline parallelism cross nodes and send 50e9 bytes a second. Add the times up, as
+    if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch is one row of its copy's
+    share, and (pipe - 1) / micro-batches of `seconds` are idle.
+
+    A mesh is possible if its memory is at most `room`, if `tensor` is at most `per_node`, and if `pipe` divides
+    `layers`. Return `[data, tensor, pipe]`, or None if no mesh is possible. Communicate nothing.
+
+    The picture also has the `width`, `parameters` and `tokens` that are built into its `price`.
+    Hint: Go through all `tensor` up to `per_node` and all `pipe` up to `layers`, and skip what does not divide.
+    Hint: `data` is what is left: `gpus // (tensor * pipe)`, where that has no remainder. A copy has `rows / data`
+    micro-batches.
+    Hint: The time lost is `seconds * (pipe - 1) / (rows / data) + cost["tensor"] / 370e9 + (cost["data"] +
+    cost["pipe"]) / 50e9`. Keep the least one that fits.
+    Afterwards: This is the core of what planners do. Real ones add what this one leaves out: what overlaps, latency,
+    sequence parallelism, ZeRO, GPUs that compute small pieces less well. Their answer is a short list of meshes, which
+    are then measured.
+    """
+    best, least = None, float("inf")
+    for tensor in range(1, per_node + 1):
+        for pipe in range(1, layers + 1):
+            if gpus % (tensor * pipe) == 0 and layers % pipe == 0:
+                data = gpus // (tensor * pipe)
+                cost = price(data, tensor, pipe)
+                idle = seconds * (pipe - 1) / (rows / data)
+                lost = idle + cost["tensor"] / 370e9 + (cost["data"] + cost["pipe"]) / 50e9
+                if cost["memory"] <= room and lost < least:
+                    best, least = [data, tensor, pipe], lost
+    return best

@@ -1,0 +1,376 @@
+"""Exercises of lesson 08, in their places: an evaluation, a split vocabulary, a batch norm over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Budget, Case, Least, exercise
+from labkit.grading.promises import Calls, Once, Travels
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import comms, dist, torch, world_size
+
+
+# A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.
+A_FEW = Budget(sent=lambda n, S: 64.0 * n)
+
+
+def everywhere(value: Any, n: int) -> list[Any]:
+    """The same value on each of n ranks."""
+    return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(n)]
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, others for every n and every case."""
+    return np.random.default_rng([8, seed, n])
+
+
+# -- the mean of rows, dealt out unevenly -------------------------------------------------------------------------
+
+
+def _mean(xs: Sequence[Any]) -> list[Any]:
+    rows = np.concatenate(xs).astype("float64")
+    with np.errstate(invalid="ignore"):
+        return everywhere(rows.sum(0) / len(rows), len(xs))
+
+
+def _tables(n: int) -> list[Case]:
+    rng = normal(n, 1)
+
+    def tables(sizes: Sequence[int], dtype: str = "float32", columns: int = 2) -> list[Any]:
+        return [rng.integers(-50, 51, (size, columns)).astype(dtype) for size in sizes]
+
+    sizes = [r + 1 for r in range(n)]
+    return [
+        Case([np.full((s, 2), [10.0 * r, 1.0], dtype="float32") for r, s in enumerate(sizes)], "uneven shards"),
+        Case(tables([2] * n), "even shards"),
+        Case(tables([3 * r for r in range(n)]), "rank 0 has no row"),
+        Case(tables([4] + [0] * (n - 1), columns=3), "rank 0 has all rows"),
+        Case(tables(sizes[::-1], "int64"), "integers"),
+        Case([np.full((200 * s, 1), 1000 + r, dtype="float16") for r, s in enumerate(sizes)], "float16, many rows"),
+        Case(tables([0] * n), "nobody has a row"),
+    ]
+
+
+@exercise(
+    "The mean of uneven shards, in one call",
+    _mean,
+    inputs=_tables,
+    minutes=5,
+    promises=(Calls(1), Travels("float64")),
+    budget=A_FEW,
+    least=Least(rounds=lambda n: 1),
+)
+def distributed_mean(x):
+    """Return the mean of each column over all ranks' rows, in float64, on every rank.
+
+    Rank r has a table `x` of some rows, perhaps of none; the columns are the same everywhere. Return the mean of each
+    column over **all** rows of **all** ranks, as float64, on every rank. Where nobody has a row, it is `nan`. The rows
+    stay where they are: a rank sends a few numbers, in **one** call and as float64.
+    Hint: Which numbers of a rank's rows add up over the ranks? The mean is not among them.
+    Hint: `x.sum(0)` has one number a column, and the sum of no rows is 0. Put the count behind it: `torch.cat`.
+    Hint: A float16 ends at 65,504, and an integer has no fraction: turn to float64 before you add.
+    Afterwards: The sum of no rows is 0, and so is their count: a rank without rows makes the call like all others, and
+    no `if` is needed.
+    """
+    count = torch.tensor([len(x)], dtype=torch.float64, device=x.device)
+    stats = torch.cat([x.double().sum(0), count])
+    dist.all_reduce(stats)
+    return stats[:-1] / stats[-1]
+
+
+# -- predictions in the order of the samples, each once ------------------------------------------------------------
+
+
+def _in_sample_order(xs: Sequence[Any]) -> list[Any]:
+    rows = xs[0][1]
+    order = np.stack([mine for mine, _ in xs], axis=1).ravel()
+    return everywhere(order[:rows], len(xs))
+
+
+def _dealt(predictions: np.ndarray, n: int) -> list[Any]:
+    rows = len(predictions)
+    padded = predictions[np.arange(-(-rows // n) * n) % rows]  # the sampler begins again with row 0
+    return [(padded[r::n].copy(), rows) for r in range(n)]
+
+
+def _sampled(n: int) -> list[Case]:
+    rng = normal(n, 9)
+
+    def draws(rows: int, dtype: str) -> np.ndarray:
+        return rng.integers(-50, 51, rows).astype(dtype)
+
+    return [
+        Case(_dealt(np.arange(2 * n), n), f"{2 * n} rows, equal shares"),
+        Case(_dealt(np.arange(2 * n + 1, dtype="float32"), n), f"{2 * n + 1} rows"),
+        Case(_dealt(draws(4 * n - 1, "int64"), n), f"{4 * n - 1} rows"),
+        Case(_dealt(draws(1, "int64"), n), "one row for all ranks"),
+        Case(_dealt(draws(60 * n + 1, "float64"), n), f"{60 * n + 1} rows, float64"),
+    ]
+
+
+def broken_in_sample_order(mine, rows):
+    """Return the predictions of all rows in their order, on every rank."""
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    return torch.cat(parts)
+
+
+@exercise(
+    "Each row once, and in its place",
+    _in_sample_order,
+    inputs=_sampled,
+    minutes=4,
+    promises=(Once(("all_gather",)),),
+    tolerance=0.0,
+    least=Least(rounds=lambda n: 1),
+    picture=lambda: _dealt(np.arange(7), 3),
+    specimen=broken_in_sample_order,
+)
+def in_sample_order(mine, rows):
+    """Return the predictions of all rows in their order, on every rank.
+
+    A `DistributedSampler` dealt out the rows of a data set: rank r predicted rows r, r + N, r + 2N and so on, N being
+    `world_size`. Where N does not divide the number of rows, the sampler went on with row 0, row 1 and so on, until all
+    ranks had equally many. `mine` has one dimension and holds this rank's predictions in that order, floats or
+    integers; `rows` is the true number of rows. Return the predictions of all rows, **in the order of the rows and each
+    one once**, on every rank, in the dtype of `mine`. Run the check of the specimen first: what does it return, and
+    what belongs there?
+    Hint: The first prediction of rank 0 is that of row 0. Whose is row 1's, and whose are the next ones?
+    Hint: `torch.stack(parts, dim=1)` has the ranks' k-th predictions side by side, in one row of a table.
+    Hint: The repeated rows come last: `[:rows]` cuts them off.
+    Afterwards: The order is that of the data set, so the predictions can be written to a file, held against the targets
+    or sorted, and no row counts twice.
+    """
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    return torch.stack(parts, dim=1).flatten()[:rows]
+
+
+# -- softmax over all ranks ---------------------------------------------------------------------------------------
+
+
+def softmax_parts(xs: Sequence[Any]) -> list[Any]:
+    """Each rank's part of the softmax over all ranks' logits, in their dtype."""
+    whole = np.concatenate(xs).astype("float64")
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(whole - whole.max())
+        shares = powers / powers.sum()
+    return [
+        part.astype(x.dtype) for part, x in zip(np.split(shares, np.cumsum([len(x) for x in xs])[:-1]), xs, strict=True)
+    ]
+
+
+def softmax_cases(n: int) -> list[Case]:
+    """Logits of one softmax, dealt out to n ranks: uneven, large, masked, and none."""
+    rng = normal(n, 4)
+
+    def draws(sizes: Sequence[int], level: float, dtype: str = "float32") -> list[Any]:
+        return [(rng.normal(size=size) * 2 + level).astype(dtype) for size in sizes]
+
+    sizes = [r + 1 for r in range(n)]
+    masked = [np.where(np.arange(3) <= r, x, -np.inf).astype("float32") for r, x in enumerate(draws([3] * n, 0))]
+    first = [np.full(2, -np.inf, dtype="float32"), *draws([2] * (n - 1), 0)]
+    return [
+        Case([np.array([r, 0.0], dtype="float32") for r in range(n)], "two logits a rank"),
+        Case(draws(sizes, 0), "uneven shards"),
+        Case(draws(sizes, 1000, "float64"), "logits near 1,000"),
+        Case([x + np.float32(200 * r) for r, x in enumerate(draws([2] * n, 0))], "each rank 200 above the last"),
+        Case(draws([0, *sizes[1:]], 3), "rank 0 has none"),
+        Case(draws([3] + [0] * (n - 1), 0), "only rank 0 has some"),
+        Case(masked, "−inf among them"),
+        Case(first, "all of rank 0's are −inf"),
+        Case(draws([333] * n, -50), "333 logits a rank"),
+    ]
+
+
+def broken_distributed_softmax(x):
+    """Return this rank's part of the softmax over all ranks' x."""
+    powers = x.exp()
+    total = powers.sum()
+    dist.all_reduce(total)
+    return powers / total
+
+
+@exercise(
+    "Repair a softmax over all ranks",
+    softmax_parts,
+    inputs=softmax_cases,
+    minutes=6,
+    difficulty=2,
+    budget=A_FEW,
+    tolerance=1e-4,
+    least=Least(rounds=lambda n: 1),
+    specimen=broken_distributed_softmax,
+)
+def distributed_softmax(x):
+    """Return this rank's part of the softmax over all ranks' x.
+
+    The logits of **one** softmax are spread over the ranks: each brings a flat `x`, of any length, also of none, with
+    −inf where something is masked (not everywhere). Return this rank's part of the softmax over **all** of them, in the
+    dtype of `x`. Logits may be about 1,000, and a rank's may all be −inf. Gather no logits: a rank sends a few numbers.
+    Run the check of the specimen first: on which input does it fail, and with what?
+    Hint: exp(x − c) / Σ exp(x − c) is the same for every c. Which c leaves nothing above 1, on any rank?
+    Hint: Two all-reduces of one number: `MAX` of the maxima, then the sum of exp(x − the global maximum).
+    Hint: The maximum of nothing is −inf. It loses every `MAX`, and a sum over nothing is 0: no other `if` is needed.
+    Afterwards: Subtracting the same number from all logits changes no share, and the global maximum leaves nothing
+    above exp(0) = 1. It also makes a shard of −inf harmless: exp(−inf − a number) is 0. An empty shard brings the
+    maximum of nothing, −inf, and the sum of nothing, 0.
+    """
+    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    powers = (x - top).exp()
+    total = powers.sum()
+    dist.all_reduce(total)
+    return powers / total
+
+
+# -- the loss of tokens whose vocabulary is split -------------------------------------------------------------------
+
+
+def _split_loss(xs: Sequence[Any]) -> list[Any]:
+    whole = np.concatenate([logits for logits, _, _ in xs], axis=1).astype("float64")
+    target = xs[0][1]
+    top = whole.max(1)
+    logs = np.log(np.exp(whole - top[:, None]).sum(1)) + top
+    return everywhere(float((logs - whole[np.arange(len(target)), target]).mean()), len(xs))
+
+
+def _splits(n: int) -> list[Case]:
+    rng = normal(n, 10)
+
+    def split(widths: Sequence[int], tokens: int, level: float = 0, target: Any = None) -> list[Any]:
+        target = rng.integers(0, sum(widths), tokens) if target is None else target
+        firsts = np.cumsum([0, *widths])[:-1].tolist()
+        logits = [(level + rng.integers(-4, 5, (tokens, width))).astype("float32") for width in widths]
+        return [(part, target.copy(), first) for part, first in zip(logits, firsts, strict=True)]
+
+    return [
+        Case(split([2] * n, 2), "two words a rank"),
+        Case(split([r + 1 for r in range(n)], 5), "uneven shares of the words"),
+        Case(split([2] * n, 2 * n, target=np.arange(2 * n)), "every word is a target"),
+        Case(split([3] * n, 4, 800), "logits near 800"),
+        Case(split([3] * n, 4, -800), "logits near −800"),
+        Case(split([60] * n, 8), "60 words a rank"),
+    ]
+
+
+@exercise(
+    "The loss of a split vocabulary",
+    _split_loss,
+    inputs=_splits,
+    minutes=8,
+    difficulty=2,
+    promises=(Calls(2),),
+    budget=Budget(sent=lambda n, S: 512.0),
+    tolerance=1e-5,
+    least=Least(rounds=lambda n: 2),
+)
+def split_loss(logits, target, first):
+    """Return the mean loss of all tokens, on every rank.
+
+    Every rank has `logits`, one row a token, one column for each of **its** words: word `first` of the vocabulary and
+    those that follow. `target`, the same on all ranks, has each token's right word, as its number in the **whole**
+    vocabulary. A token's loss is log Σ exp(logit) over all words, minus the logit of its target. Return the mean loss
+    of all tokens, on every rank.
+
+    The first all-reduce, of each token's maximum, is there. Fill the two rows of `sums`, so that the last line is
+    right; it is also right if you take the same number off all logits of a token. **One** more call; gather no logits.
+    Hint: Both parts of a loss are sums over all words: of exp(logit), and of the logits where all but the target's
+    count as 0.
+    Hint: Take `top[:, None]` off all logits first. A target's column on this rank is `target - first`; where that is
+    below 0 or too large, another rank has the word, and this one leaves the 0 in `sums[1]`.
+    Hint: With `here` true for the tokens whose target is here: `sums[1, here] = shifted[here, column[here]]`.
+    Afterwards: Three numbers a token travel, however large the vocabulary is. Megatron-LM computes its loss in this
+    way.
+    """
+    top = logits.max(dim=1).values
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    sums = logits.new_zeros(2, len(target))
+    # yours
+    shifted = logits - top[:, None]
+    column = target - first
+    here = (column >= 0) & (column < logits.shape[1])
+    sums[0] = shifted.exp().sum(dim=1)
+    sums[1, here] = shifted[here, column[here]]
+    dist.all_reduce(sums)
+    # end
+    return (sums[0].log() - sums[1]).mean()
+
+
+# -- batch norm over all ranks, and its gradient -------------------------------------------------------------------
+
+
+def _batch_norm(xs: Sequence[Any]) -> list[Any]:
+    rows = np.concatenate([x for x, _, _ in xs])
+    mean, scale = rows.mean(0), 1 / np.sqrt(rows.var(0) + 1e-5)
+    return [((x - mean) * scale * weight + bias).astype(x.dtype) for x, weight, bias in xs]
+
+
+def _batches(n: int) -> list[Case]:
+    rng = normal(n, 5)
+    weight, bias = np.array([1.5, -0.5]), np.array([0.25, 2.0])
+
+    def batches(sizes: Sequence[int], level: float = 0, dtype: str = "float64") -> list[Any]:
+        return [tuple(a.astype(dtype) for a in ((level + rng.integers(-4, 5, (s, 2))), weight, bias)) for s in sizes]
+
+    return [
+        Case(batches([2] * n), "two rows a rank"),
+        Case(batches([r + 1 for r in range(n)]), "uneven shards"),
+        Case(batches([3, *[2] * (n - 2), 0], 5), "the last rank has no row"),
+        Case(batches([3] * n, -1, "float32"), "float32"),
+        Case(batches([3] * n, 1_000, "float32"), "float32 near 1,000"),
+    ]
+
+
+def broken_sync_batch_norm(x, weight, bias):
+    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
+    with torch.no_grad():
+        stats = torch.cat([x.sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(stats)
+        mean, count = stats[:-1] / stats[-1], stats[-1]
+        spread = ((x - mean) ** 2).sum(0)
+        dist.all_reduce(spread)
+        scale = (spread / count + 1e-5).rsqrt()
+    return (x - mean) * scale * weight + bias
+
+
+@exercise(
+    "A batch norm over all ranks",
+    _batch_norm,
+    inputs=_batches,
+    minutes=6,
+    difficulty=2,
+    gradients=True,
+    tolerance=2e-4,
+    least=Least(rounds=lambda n: 1),
+    specimen=broken_sync_batch_norm,
+)
+def sync_batch_norm(x, weight, bias):
+    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias.
+
+    Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number a feature.
+    Return this rank's rows of `weight · (x − mean) / √(variance + 0.00001) + bias`, with the mean and the (biased)
+    variance of each feature over the rows of **all** ranks. A mean may be about 1,000: add up squared distances from
+    it, as the specimen does, and no squares.
+
+    The gradients count too: the check calls `backward()` on every rank and wants the gradient of the **sum** of all
+    ranks' losses, for `x`, `weight` and `bias`. (`comms.all_reduce(tensor)` returns the sum over the ranks as a new
+    tensor, and gradients flow through it.) Run the check of the specimen first: what is right already, and what is not?
+    Hint: The values are right. For autograd `mean` and `scale` are constants; but they depend on the rows of all ranks.
+    In which two calls does that get lost?
+    Hint: `dist.all_reduce` is invisible to autograd, with or without `torch.no_grad()`. In lesson 04, what did the
+    backward pass of a sum over the ranks have to call?
+    Hint: Put `comms.all_reduce(…)` in place of both calls, and take them out of `torch.no_grad()`. Every rank then has
+    to call `backward()`, as they all do here.
+    Afterwards: The gradients of `weight` and `bias` are those of this rank's rows: nothing was communicated for them.
+    In training, DDP adds them up over the ranks and divides by their number, as it does with all others.
+    """
+    stats = comms.all_reduce(torch.cat([x.sum(0), x.new_tensor([len(x)])]))
+    mean, count = stats[:-1] / stats[-1], stats[-1]
+    spread = comms.all_reduce(((x - mean) ** 2).sum(0))
+    scale = (spread / count + 1e-5).rsqrt()
+    return (x - mean) * scale * weight + bias

@@ -1,0 +1,473 @@
+"""Exercises of lesson 09 as training needs them: a checkpoint, uneven batches, a loss over all ranks, fewer bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Budget, Case, Least, exercise
+from labkit.grading.inputs import counting, draws
+from labkit.grading.promises import Calls
+from workbook.lesson09 import numbers
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
+
+
+# -- a checkpoint that is whole at every moment ---------------------------------------------------------------------
+
+
+def _weights(n: int) -> list[Case]:
+    return [
+        Case(counting(n, 3)),
+        Case(draws(n, 1000, seed=1), "1,000 weights"),
+        Case(draws(n, 5, "float64", 2), "float64"),
+    ]
+
+
+def run_save_whole(fn, x):
+    import contextlib
+    import os
+    import shutil
+    import tempfile
+    import time
+
+    from labkit.rank import recorder
+
+    with recorder.paused():
+        box = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+    folder = os.path.join(box[0], "checkpoints")
+    path, twin = os.path.join(folder, "model.pt"), os.path.join(box[0], "twin.pt")
+    if rank == 0:
+        os.mkdir(folder)
+        torch.save({"step": 1, "weights": -torch.ones(3)}, path)
+        os.link(path, twin)
+    with recorder.paused():
+        dist.barrier()
+    save, faults, synced = torch.save, [], []
+    names = ("replace", "rename", "fsync", "fdatasync", "sync")
+    real = {name: getattr(os, name) for name in names if hasattr(os, name)}  # not every system has all of them
+
+    def is_old(file):
+        with contextlib.suppress(Exception):
+            return torch.load(file)["step"] == 1
+        return False
+
+    def slow_save(obj, file, *args, **kwargs):
+        time.sleep(0.15)
+        if rank != 0:
+            faults.append(f"rank {rank} saves, and rank 0 alone should")
+        save(obj, file, *args, **kwargs)
+        if not is_old(path):
+            faults.append("while it saves, the old checkpoint is not whole: a crash would leave none")
+
+    def seen(file):  # which file it is, and how many of its bytes the operating system has
+        stat = os.stat(file)
+        return stat.st_ino, stat.st_size
+
+    def of_one(sync):
+        def watched(file):
+            synced.append(seen(file if isinstance(file, int) else file.fileno()))
+            return sync(file)
+
+        return watched
+
+    def of_all(sync):
+        def watched():
+            synced.extend(map(seen, os.scandir(folder)))
+            return sync()
+
+        return watched
+
+    def of_a_move(move):
+        def moved(source, target, *args, **kwargs):
+            if os.path.realpath(source) != os.path.join(os.path.realpath(folder), os.path.basename(source)):
+                faults.append(
+                    "it writes the new checkpoint in another folder: from another disk, os.replace refuses it, and "
+                    "shutil.move copies it byte by byte over the old one. Write it beside the old one"
+                )
+            if not is_old(path):
+                faults.append("the old checkpoint is gone before the new one has its name: a crash would leave none")
+            if not synced:
+                faults.append("the file gets its name before its bytes are on the disk: call os.fsync first")
+            elif seen(source) not in synced:
+                faults.append("os.fsync came before all bytes of the file: write, call file.flush(), then os.fsync")
+            return move(source, target, *args, **kwargs)
+
+        return moved
+
+    torch.save = slow_save
+    for name, call in real.items():
+        how = {"fsync": of_one, "fdatasync": of_one, "sync": of_all}.get(name, of_a_move)
+        setattr(os, name, how(call))
+    try:
+        fn({"step": 2, "weights": x}, path)
+    finally:
+        torch.save = save
+        for name, call in real.items():
+            setattr(os, name, call)
+    got = torch.load(path)
+    said = "".join(faults[:1])
+    os.symlink(said or "loaded", os.path.join(box[0], str(rank)))  # a note for rank 0, made in one stroke
+    if rank == 0:
+        until = time.monotonic() + 2
+        while len(os.listdir(box[0])) < world_size + 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        left, whole = sorted(set(os.listdir(folder)) - {"model.pt"}), is_old(twin)
+        for r in range(1, world_size):  # who should not save at all is told first
+            with contextlib.suppress(OSError):
+                note = os.readlink(os.path.join(box[0], str(r)))
+                said = said if note == "loaded" else note
+        shutil.rmtree(box[0], ignore_errors=True)
+        assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
+        assert not left, f"it leaves {', '.join(left)} beside the checkpoint"
+    assert not said, said
+    assert got["step"] == 2, "it goes on before the new checkpoint is there, and loads the old one"
+    return got["weights"]
+
+
+def broken_save_whole(state, path):
+    """Let rank 0 save the state under path, and all ranks wait until it is there."""
+    if rank == 0:
+        torch.save(state, path)
+    dist.barrier()
+
+
+@exercise(
+    "A checkpoint that survives its own crash",
+    lambda xs: [xs[0] for _ in xs],
+    inputs=_weights,
+    minutes=8,
+    difficulty=2,
+    needs_messages=False,
+    least=Least(rounds=lambda n: 1),
+    given="import os",
+    specimen=broken_save_whole,
+    harness=run_save_whole,
+)
+def save_whole(state, path):
+    """Let rank 0 save the state under path, and all ranks wait until it is there.
+
+    Rank 0 saves `state` under `path`, where an older checkpoint lies. At **every** moment a whole checkpoint has to lie
+    there, the old one or the new one: any process may be killed at any line, and the power may fail. When the function
+    returns on a rank, the new one is there. Leave no other file in the folder, and let nobody but rank 0 save. Return
+    nothing.
+
+    The specimen has the barrier that it needs. But `torch.save(state, path)` first empties the old file, then it
+    writes. `os.replace(a, b)` gives file `a` the name `b` in one stroke, as long as both are in one folder;
+    `os.fsync(file.fileno())` returns when the bytes of an open file are on the disk.
+    Hint: While the new checkpoint is written, it must not be called `path` yet. What is it called in the meantime?
+    Hint: Open `path + ".new"`, save into the open file, `file.flush()`, `os.fsync(file.fileno())`, and close it.
+    Hint: Then `os.replace(path + ".new", path)` on rank 0, and the barrier for all.
+    Afterwards: Now a crash costs the steps since the last checkpoint, and never the checkpoint itself. `os.fsync` is
+    for the crash of the whole machine: a killed process alone loses nothing that it has handed to the operating system.
+    """
+    if rank == 0:
+        with open(path + ".new", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+    dist.barrier()
+
+
+# -- batches of different lengths -----------------------------------------------------------------------------------
+
+
+def _by_rows(xs: Sequence[Any]) -> list[Any]:
+    total = sum(rows for _, rows in xs)
+    sums = [sum(g[i] * rows for g, rows in xs if rows) / total for i in range(len(xs[0][0]))]
+    return [[s.astype(x.dtype) for s, x in zip(sums, xs[0][0], strict=True)] for _ in xs]
+
+
+def _shares(n: int) -> list[Case]:
+    def case(sizes: Sequence[int], about: str, seed: int, dtype: str = "float32") -> Case:
+        rng = numbers(n, seed)
+        grads = [[rng.integers(-20, 21, s).astype(dtype) for s in ((2,), (2, 2))] for _ in sizes]
+        return Case([(g, rows) for g, rows in zip(grads, sizes, strict=True)], about)
+
+    return [
+        Case(
+            [([np.array([4.0 * r, 12.0 - 4 * r], dtype="float32")], r + 1) for r in range(n)],
+            "rank r has r + 1 rows",
+        ),
+        case([3] * n, "equal shares", 1),
+        case([2] * (n - 1) + [7], "the last rank has most rows", 2),
+        case([0, *[r + 1 for r in range(1, n)]], "rank 0 has no row", 3),
+        case([0] * (n - 1) + [5], "the last rank has all rows", 4, "float64"),
+    ]
+
+
+def run_average_by_rows(fn, grads, rows):
+    from labkit.rank import recorder
+
+    everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
+    total = sum(many for _, many in everyone)
+
+    def added(weighed, divisor):
+        return [sum(g[i] * (many if weighed else 1) for g, many in everyone) / divisor for i in range(len(grads))]
+
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
+    if rows:
+        for p, grad in zip(model, grads):
+            p.grad = grad.clone()
+    fn(model, rows)
+    out = [p.grad for p in model]
+    assert rows or recorder.records()["ops"], (
+        "it has no rows, and stays away from the call: the others wait for it there. Bring zeros"
+    )
+    assert rows or not any(grad is None for grad in out), (
+        "it has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
+    )
+    slips = {
+        "gives the gradient of every rank the same weight, however many rows it has": added(False, world_size),
+        "divides by the number of ranks, and not by the number of all rows": added(True, world_size),
+        "adds up, and does not divide by the number of all rows": added(True, 1),
+        "divides by the number of all rows, and does not weigh each gradient with its own": added(False, total),
+    }
+    name_it(out, added(True, total), slips)
+    return out
+
+
+@exercise(
+    "The gradient of uneven shares",
+    _by_rows,
+    inputs=_shares,
+    minutes=8,
+    difficulty=2,
+    promises=(Calls(1),),
+    tolerance=1e-5,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * (S + 8), rounds=lambda n: 1),
+    harness=run_average_by_rows,
+)
+def average_by_rows(model, rows):
+    """Replace each gradient by that of the mean loss over all ranks' rows.
+
+    The last batch of an epoch is short, and the ranks get different numbers of its rows. `p.grad` is the gradient of
+    the mean loss of **this rank's** `rows` rows. Replace it by the gradient of the mean loss of **all** ranks' rows, on
+    every rank. A rank without rows has computed nothing: its `p.grad` is `None` before, and it needs the same gradient
+    as the others afterwards. **One** call that communicates. Return nothing. (In the picture: a gradient of two
+    numbers, and `rows`.)
+    Hint: Means do not add up. What does, and what has to travel with it? Lesson 08 has met this.
+    Hint: Each rank brings its gradient **times** its rows, and its rows. A rank without rows brings zeros and 0.
+    Hint: One flat tensor: all gradients times `rows`, and `rows` behind them. All-reduce it, and divide by its last
+    number.
+    Afterwards: In DDP, where the average over the ranks is built in, the same is done before the backward pass:
+    multiply the loss by rows × N / all rows. For language models the rows are tokens, and padding does not count.
+    """
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
+    flat = torch.cat([*(grad.flatten() for grad in grads), grads[0].new_tensor([rows])])
+    dist.all_reduce(flat)
+    flat = flat[:-1] / flat[-1]
+    for p, part in zip(model.parameters(), flat.split([grad.numel() for grad in grads])):
+        p.grad = part.view_as(p)
+
+
+# -- a loss over all ranks ------------------------------------------------------------------------------------------
+
+
+def _contrast(xs: Sequence[Any]) -> list[Any]:
+    everyone = np.concatenate([b for _, b in xs]).astype("float64")
+    losses, first = [], 0
+    for a, b in xs:
+        logits = a.astype("float64") @ everyone.T
+        right = logits[np.arange(len(a)), first + np.arange(len(a))]
+        top = logits.max(1)
+        losses.append(float((np.log(np.exp(logits - top[:, None]).sum(1)) + top - right).mean()))
+        first += len(b)
+    return losses
+
+
+def _pairs(n: int) -> list[Case]:
+    def case(rows: int, about: str, seed: int, scale: float = 1.0) -> Case:
+        rng = numbers(n, seed)
+        drawn = rng.integers(-2, 3, (n, 2, rows, 2)) * scale
+        return Case([(a.astype("float64"), b.astype("float64")) for a, b in drawn], about)
+
+    return [case(1, "one pair a rank", 1), case(2, "two pairs a rank", 2), case(3, "long vectors", 3, 4.0)]
+
+
+def broken_contrast(a, b):
+    """Return the mean loss of this rank's rows, among all ranks' partners."""
+    everyone = [torch.empty_like(b) for _ in range(world_size)]
+    dist.all_gather(everyone, b.detach())
+    everyone[rank] = b  # so that my own rows keep their gradient
+    target = torch.arange(len(a), device=device) + rank * len(a)
+    return torch.nn.functional.cross_entropy(a @ torch.cat(everyone).T, target)
+
+
+@exercise(
+    "Every rank's loss depends on everybody",
+    _contrast,
+    inputs=_pairs,
+    difficulty=2,
+    gradients=True,
+    tolerance=1e-5,
+    specimen=broken_contrast,
+)
+def contrast(a, b):
+    """Return the mean loss of this rank's rows, among all ranks' partners.
+
+    As in CLIP, rank r has pairs: row i of `a` belongs to row i of `b`, and all ranks have equally many. Each row of `a`
+    has to find its partner among **all** ranks' rows of `b`: the loss is the cross-entropy of the logits `a @ b.T`,
+    with the partner's place as the target. Return the mean loss of this rank's rows. The specimen is found in many
+    programs, and its value is right.
+
+    Every rank calls `backward()` on its own loss, and what is wanted is the gradient of the **sum of all ranks'
+    losses**: every rank's loss depends on every rank's `b`. (DDP then divides by the number of ranks.)
+    Hint: The gradients of `a` are right. Whose losses depend on a row of my `b`, and how do they tell me?
+    Hint: On the way back every rank knows the slope of its own loss for **all** rows of `b`. The sum over the ranks is
+    what is wanted, and my part of it: a reduce-scatter.
+    Hint: A `torch.autograd.Function`: forward an all-gather, backward an all-reduce of the slope, of which you return
+    your rows. Or use `comms.all_gather(b)`, which knows its own way back.
+    Afterwards: What an all-gather has spread, a reduce-scatter brings home. Without it the model trains, only worse:
+    each row of `b` learns from the loss of one rank, and the others' are noise to it.
+    """
+
+    class AllGather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, b):
+            everyone = [torch.empty_like(b) for _ in range(world_size)]
+            dist.all_gather(everyone, b.contiguous())
+            return torch.cat(everyone)
+
+        @staticmethod
+        def backward(ctx, slope):
+            slope = slope.contiguous()
+            dist.all_reduce(slope)  # what all ranks' losses say about all rows
+            return slope.chunk(world_size)[rank]
+
+    target = torch.arange(len(a), device=device) + rank * len(a)
+    return torch.nn.functional.cross_entropy(a @ AllGather.apply(b).T, target)
+
+
+# -- half the bytes -------------------------------------------------------------------------------------------------
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers that bfloat16 has, ties to even, as float32.
+
+    >>> bfloat16(np.array([257.0, 259.0])).tolist()
+    [256.0, 260.0]
+    """
+    bits = x.astype("float32").view("uint32").astype("uint64")
+    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    return rounded.astype("uint32").view("float32")
+
+
+def _compressed(xs: Sequence[Any]) -> list[Any]:
+    wanted = [grad + error for grad, error in xs]
+    sent = [bfloat16(x) for x in wanted]
+    mean = bfloat16(sum(sent[1:], sent[0]) / np.float32(len(xs)))
+    return [[mean, x - s] for x, s in zip(wanted, sent, strict=True)]
+
+
+def _with_errors(n: int) -> list[Case]:
+    def case(size: int, about: str, seed: int) -> Case:
+        rng = numbers(n, seed)
+        drawn = [(rng.normal(size=size).astype("float32"), np.zeros(size, "float32")) for _ in range(n)]
+        return Case(drawn, about)
+
+    rounded = ", whose sum bfloat16 has to round" if n == 3 else ""
+    large = [np.array([256.0 if r == 0 else 1.0] * n, dtype="float32") for r in range(n)]
+    return [
+        Case(
+            [
+                (np.array([256 + 4 * r - r % 2, *[2 * r] * (n - 1)], "float32"), np.full(n, 0.5, "float32"))
+                for r in range(n)
+            ],  # rounded, they add up without a loss in bfloat16 too
+            "whole numbers, and errors of 0.5",
+        ),
+        Case(
+            [(x, np.zeros(n, "float32")) for x in large],
+            "256 from one rank and 1 from the others, where a sum in bfloat16 stays at 256",
+        ),
+        Case(
+            [(np.full(n, 256.0, "float32"), np.full(n, 0.75 + r / 4, "float32")) for r in range(n)],
+            "errors that were left from the last step",
+        ),
+        Case([(np.full(n, 1e30, "float32"), np.zeros(n, "float32")) for _ in range(n)], f"numbers near 10³⁰{rounded}"),
+        case(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide", 1),
+        case(512 * n, f"{512 * n} numbers", 2),
+    ]
+
+
+def run_compressed_average(fn, grad, error):
+    from labkit.grading.evidence import place
+    from labkit.rank import recorder
+    from labkit.theory.record import Log
+
+    before = error.clone()
+    sent = (grad + error).bfloat16().float()
+    lost, beside = grad + error - sent, grad - sent
+    mean = fn(grad, error)
+    assert isinstance(mean, torch.Tensor), "it returns no tensor"
+    assert mean.dtype == torch.float32, f"it returns {mean.dtype}, and float32 is asked for"
+    for op in Log.of(recorder.records()).ops:
+        assert op.dtype not in ("float16", "float32", "float64"), (
+            f"it brings {op.dtype} to {op.called}{place(op)}, and may send bfloat16 only"
+        )
+        assert op.dtype != "bfloat16" or not op.reduce, (
+            f"{op.called}{place(op)} adds up in bfloat16, and rounds at every addition: add up in float32 yourself"
+        )
+    slips = {
+        "leaves the old `error` out of what it sends": grad - grad.bfloat16().float(),
+        "leaves `error` as it was": before,
+        "adds what is lost to the old error, which has been sent": before + lost,
+        "takes what was sent off `grad` alone, and not off `grad + error`": beside,
+        "keeps what rounding has added, with the wrong sign": -lost,
+        "sets `error` to zero": torch.zeros_like(lost),
+    }
+    name_it(error, lost, slips, "error")
+    return [mean, error]
+
+
+@exercise(
+    "Half the bytes, and nothing is lost for good",
+    _compressed,
+    inputs=_with_errors,
+    minutes=20,
+    difficulty=3,
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S / 2 + 8.0 * n),
+    least=Least(sent=lambda n, S: (n - 1) / n * S / 2, rounds=lambda n: 2),
+    tolerance=1e-6,
+    harness=run_compressed_average,
+)
+def compressed_average(grad, error):
+    """Return the mean of all ranks' grad + error, sent as bfloat16; keep in error what rounding has lost.
+
+    `grad` and `error` are flat float32 tensors of equal length, the same length on all ranks. Return the mean over the
+    ranks of `grad + error` as float32, and send **bfloat16** only. Do it in this way: round `grad + error` to bfloat16,
+    and keep what the rounding has lost in `error`, in place, for the next step. Send the rounded numbers so that they
+    are **added up in float32**: rank r gets everybody's r-th part, adds up, divides by the number of ranks and rounds
+    the mean of its part to bfloat16; then everybody gets all parts.
+
+    The length need not be a multiple of the number of ranks: pad with zeros. No rank may send more than a ring
+    all-reduce of bfloat16 would. Gloo's all-to-all and all-gather take bfloat16. (In the picture: `grad` and `error`
+    before, the mean and `error` after.)
+    Hint: Three things: what to send, what to keep, and how to add up without a sum in bfloat16. For the last one, an
+    all-reduce cut in two: who adds up which part?
+    Hint: `wanted = grad + error`, `sent = wanted.bfloat16()`, `error.copy_(wanted - sent)`. Then
+    `dist.all_to_all_single(parts, padded)` brings everybody's r-th part to rank r.
+    Hint: `parts.view(world_size, -1).float().sum(0) / world_size` is the mean of this rank's part; round it and
+    `dist.all_gather_single` it.
+    Afterwards: What rounding loses now is sent later, so the losses do not add up over the steps: this is error
+    feedback. The more a compression leaves out, the more depends on it. A library that reduces bfloat16 rounds at every
+    addition, and loses the more, the more ranks there are.
+    """
+    wanted = grad + error
+    sent = wanted.bfloat16()
+    error.copy_(wanted - sent)
+
+    padded = torch.nn.functional.pad(sent, (0, -len(sent) % world_size))
+    parts = torch.empty_like(padded)
+    dist.all_to_all_single(parts, padded)  # everybody's part number `rank`
+    mine = parts.view(world_size, -1).float().sum(0) / world_size
+
+    means = torch.empty_like(padded)
+    dist.all_gather_single(means, mine.bfloat16())
+    return means[: len(grad)].float()

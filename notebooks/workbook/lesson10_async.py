@@ -1,0 +1,371 @@
+"""Exercises for lesson 10, on the way: a parameter server, its replay in one process, and local SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.promises import Calls
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
+
+
+# -- a parameter server ------------------------------------------------------------------------------------------------
+
+
+def scripted(n: int, turns: Sequence[int], about: str, **options: Any) -> Case:
+    """All start from weights of zero, and worker r has a goal that it pulls them to; they send in these turns."""
+    goals = [np.zeros(2), *(np.array([8.0 * r, 4.0 - r]) for r in range(1, n))]
+    return Case(goals, about, {"turns": [int(turn) for turn in turns], **options})
+
+
+def _asynchronous(xs: Sequence[Any], turns: Sequence[int], updates: int, lr: float) -> list[Any]:
+    """What rank 0 is left with, and whom it noted; what each worker computed its gradients with."""
+    weights = np.zeros_like(xs[0])
+    pulled = [[weights] for _ in xs]
+    for worker in turns[:updates]:
+        weights = weights - lr * (pulled[worker][-1] - xs[worker])
+        pulled[worker].append(weights)
+    return [[weights, list(turns[:updates])], *pulled[1:]]
+
+
+def _orders(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 3])
+
+    def case(order: Sequence[int], about: str, lr: float = 0.5) -> Case:
+        return scripted(n, [*order, *range(1, n)], about, updates=len(order), lr=lr)
+
+    return [
+        case([n - 1, *range(1, n)], "the last worker comes first"),
+        case([1, 1, 1, n - 1], "worker 1 comes three times in a row", 0.25),
+        case(rng.integers(1, n, 9).tolist(), "nine updates in a random order"),
+        case([n - 1], "a single update"),
+    ]
+
+
+MORE = (
+    "it computes another gradient, where all updates are done. Either rank 0 has not sent it `nan`, or it has not "
+    "looked for that"
+)
+
+
+class Found(AssertionError):
+    pass
+
+
+def run_asynchronous_sgd(fn, x, turns, more=MORE, **options):
+    from datetime import timedelta
+
+    from torch.distributed import distributed_c10d
+
+    from labkit.rank import recorder
+
+    mine = [turn for turn, worker in enumerate(turns) if worker == rank]
+    token, tokens, pulled, came = torch.zeros(1), [], [], []
+    real, before = (dist.send, dist.isend), x.clone()
+
+    def gradient(weights):
+        if len(pulled) == len(mine):
+            raise Found(more)
+        pulled.append(weights.clone())
+        before = turns[mine[len(pulled) - 1] - 1] if mine[len(pulled) - 1] else rank
+        if before != rank:
+            quietly(lambda: dist.recv(token, src=before, tag=9))
+        return weights - x
+
+    def received():
+        turn = mine[len(pulled) - 1] + 1 if pulled else len(turns)
+        if turn < len(turns) and turns[turn] != rank:
+            quietly(lambda: tokens.append(dist.isend(token, dst=turns[turn], tag=9)))
+
+    def send(*args, **kwargs):
+        distributed_c10d.isend, ours = real[1], distributed_c10d.isend
+        try:
+            real[0](*args, **kwargs)
+        finally:
+            distributed_c10d.isend = ours
+        received()
+
+    class isend:
+        def __init__(self, *args, **kwargs):
+            self.work = real[1](*args, **kwargs)
+
+        def wait(self, *args):
+            done = self.work.wait(*args)
+            received()
+            return done
+
+        def __getattr__(self, name):
+            return getattr(self.work, name)
+
+    def quietly(call):
+        with recorder.paused():
+            call()
+        put(send, isend)
+
+    def put(send, isend):
+        dist.send, dist.isend, distributed_c10d.isend = send, isend, isend
+
+    if rank:  # nobody waits for what rank 0 sends
+        put(send, isend)
+    try:
+        fn(x if rank == 0 else torch.zeros_like(x), gradient, note=came.append, **options)
+    except Found as found:
+        raise AssertionError(str(found)) from None
+    finally:
+        put(*real)
+    with recorder.paused():
+        for passing in tokens:
+            try:
+                passing.wait(timedelta(seconds=2))
+            except RuntimeError:  # nobody came for it: what comes back says why
+                pass
+    assert rank or not torch.equal(x, before), (
+        "its `weights` are what they were. Move them in place: `weights -= …` changes this tensor, and "
+        "`weights = weights - …` makes a new one"
+    )
+    return [x, came] if rank == 0 else pulled
+
+
+@exercise(
+    "A parameter server that answers whoever comes first",
+    _asynchronous,
+    difficulty=2,
+    inputs=_orders,
+    tolerance=1e-9,
+    forbids=("collectives",),
+    harness=run_asynchronous_sgd,
+)
+def asynchronous_sgd(weights, gradient, updates, lr, note):
+    """Train on all ranks: rank 0 holds the weights, the others send it gradients.
+
+    Rank 0 is the server, the others are its workers. All are given the same flat `weights`. A **worker** sends the
+    gradient of what it has pulled, `gradient(pulled)`, and pulls the new weights, over and over, until what it gets is
+    `nan`. The **server** takes as many gradients as there are `updates`, in the order in which they **arrive**. For
+    each, it moves its weights in place, `weights -= lr * push`, calls `note(worker)` with the sender's rank, and sends
+    the new weights to this worker alone. Nobody waits for a slower worker. How workers are told to stop is written
+    already. Return nothing.
+
+    In the picture all weights begin at 0. A worker's tiles before are its goal, and its gradient is `pulled - goal`.
+    Afterwards, rank 0 has its weights and whom it noted, and a worker the weights that it computed its gradients with.
+    `turns` says who sends when: behind the updates, each worker once more.
+    Hint: Which call takes a message from whoever sends first, and how does it tell you who that was? Lesson 02 has it.
+    Hint: `worker = dist.recv(push)`, without `src`, fills `push` and returns the sender's rank. A worker sends to rank
+    0 and receives into `pulled`.
+    Hint: Server: receive, move the weights in place, note, send the weights to `worker`. Worker:
+    `dist.send(gradient(pulled), dst=0)`, then `dist.recv(pulled, src=0)`.
+    Afterwards: Six lines, and no worker waits for another. Look at what you gave up: the server moves its weights by a
+    gradient of weights that others have moved since.
+    """
+    if rank == 0:
+        push = torch.empty_like(weights)
+        for _ in range(updates):
+            # yours
+            worker = dist.recv(push)
+            weights -= lr * push
+            note(worker)
+            dist.send(weights, dst=worker)
+            # end
+        for _ in range(1, world_size):  # each sends once more, and is told to stop
+            dist.send(torch.full_like(weights, torch.nan), dst=dist.recv(push))
+    else:
+        pulled = weights.clone()
+        while not pulled.isnan().any():
+            # yours
+            dist.send(gradient(pulled), dst=0)
+            dist.recv(pulled, src=0)
+            # end
+
+
+# -- the same run in one process ---------------------------------------------------------------------------------------
+
+
+def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
+    start, slope = xs[0]
+    weights, stale = start, []
+    pulled: dict[int, Any] = {}
+    steps: dict[int, int] = {}
+    version: dict[int, int] = {}
+    for update, worker in enumerate(order):
+        step = steps.get(worker, 0)
+        weights = weights - lr * (slope * pulled.get(worker, start) - worker - 10 * step)
+        stale.append(update - version.get(worker, 0))
+        pulled[worker], steps[worker], version[worker] = weights, step + 1, update + 1
+    return [[weights, stale]] * len(xs)
+
+
+def _recorded(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 4])
+    same = [(np.array([1.0, 2.0]), np.array([1.0, 0.5]))] * n
+
+    def case(order: Sequence[int], about: str) -> Case:
+        return Case([tuple(a.copy() for a in x) for x in same], about, {"order": list(order), "lr": 0.25})
+
+    return [
+        case([1, 2, 1], "two workers"),
+        case([1, 1, 1], "a single worker"),
+        case([2, 1, 1, 1, 3, 2], "worker 2 comes back late"),
+        case(rng.integers(1, 6, 20).tolist(), "five workers, 20 updates"),
+        case([], "no update"),
+    ]
+
+
+def run_replay_arrivals(fn, start, slope, order, lr):
+    def gradient(pulled, worker, step):
+        assert isinstance(step, int), f"`step` is a whole number, and {step!r} comes"
+        return slope * pulled - worker - 10 * step
+
+    weights, staleness = fn(list(order), start, gradient, lr)
+    return [weights, [int(s) for s in staleness]]
+
+
+@exercise(
+    "Replay an asynchronous run in one process",
+    _replayed,
+    minutes=12,
+    difficulty=2,
+    inputs=_recorded,
+    forbids=("collectives", "send", "recv"),
+    keeps_input=True,
+    tolerance=1e-9,
+    needs_messages=False,
+    harness=run_replay_arrivals,
+)
+def replay_arrivals(order, weights, gradient, lr):
+    """Return the weights after the last update, and the staleness of each.
+
+    `order` lists which worker's gradient arrived at the server, one entry an update, and `weights` is where all began.
+    `gradient(pulled, worker, step)` gives what a worker sent after it had pulled these weights, in its own step 0, 1,
+    2, … Replay the run, without any communication, and return two things: the **weights** after the last update, and
+    for each update its **staleness**: how many updates of others the server had made since this worker pulled. Leave
+    `weights` itself as it is.
+    Hint: What does a worker hold that the server does not? The weights of its last visit. Keep them for each worker.
+    Hint: `pulled[worker]` are those weights, `version[worker]` is how many updates were in them. The staleness is the
+    difference between that and now.
+    Hint: New weights, then the staleness, then the worker pulls: `pulled[worker], version[worker] = weights, update +
+    1`. Write `weights = weights - …`: in place would change what others have pulled.
+    Afterwards: An asynchronous run is not reproducible, and its order of arrivals is all that is missing. Whoever
+    records it can debug the run in one process.
+    """
+    pulled = dict.fromkeys(order, weights)
+    version, steps, staleness = dict.fromkeys(order, 0), dict.fromkeys(order, 0), []
+    for update, worker in enumerate(order):
+        weights = weights - lr * gradient(pulled[worker], worker, steps[worker])
+        staleness.append(update - version[worker])
+        pulled[worker], version[worker] = weights, update + 1
+        steps[worker] += 1
+    return weights, staleness
+
+
+# -- local SGD ---------------------------------------------------------------------------------------------------------
+
+
+def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:
+    weights = [goal * 0 for goal in xs]
+    for step in range(steps):
+        slopes = [(r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs, strict=True))]
+        weights = [w - lr * slope for w, slope in zip(weights, slopes, strict=True)]
+        if (step + 1) % every == 0 or step == steps - 1:
+            mean = sum(weights) / len(xs)
+            weights = [mean.copy() for _ in xs]
+    return weights
+
+
+def _goals(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 5])
+
+    def case(steps: int, every: int, about: str, dtype: str = "float64", size: int = 2) -> Case:
+        goals = [rng.integers(-8, 9, size).astype(dtype) for _ in range(n)]
+        return Case(goals, about, {"steps": steps, "every": every, "lr": 0.125})
+
+    return [
+        Case([np.array([8.0 * r]) for r in range(n)], "", {"steps": 2, "every": 2, "lr": 0.25}),
+        case(2, 1, "a mean after every step"),
+        case(6, 3, "six steps, a mean after every third"),
+        case(5, 3, "five steps, a mean after every third"),
+        case(4, 9, "four steps, fewer than from mean to mean"),
+        case(6, 3, "float32", "float32", 5),
+    ]
+
+
+def run_local_sgd(fn, goal, steps, every, lr):
+    goals, seen, start = everyones(goal), [], torch.zeros_like(goal)
+
+    def slope(weights, step, r=rank):
+        return (r + 1) * (weights - goals[r] * (step + 1))
+
+    def mean_of(xs):
+        return sum(xs) / world_size
+
+    def trained(mean=mean_of, due=lambda step: (step + 1) % every == 0, last=True, of="weights"):
+        each = [torch.zeros_like(goal) for _ in goals]
+        for step in range(steps):
+            meets = due(step) or (last and step == steps - 1)
+            slopes = [slope(weights, step, r) for r, weights in enumerate(each)]
+            if meets and of == "gradients":
+                slopes = [mean(slopes)] * world_size
+            each = [weights - lr * by for weights, by in zip(each, slopes)]
+            if meets and of == "weights":
+                each = [mean(each)] * world_size
+        return each[rank]
+
+    def gradient(weights, step):
+        seen.append(step)
+        return slope(weights, step)
+
+    result = fn(start, gradient, steps, every, lr)
+    assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
+    slips = {
+        "adds up the weights, and does not divide": trained(mean=sum),
+        "averages the gradients, and not the weights": trained(of="gradients"),
+        "takes the mean after steps 0, `every`, …: counted from 0, the first one comes after step `every - 1`": trained(
+            due=lambda step: step % every == 0
+        ),
+        "takes no mean after the last step": trained(last=False),
+        "takes the mean after the last step alone": trained(due=lambda step: False),
+        "never takes a mean": trained(due=lambda step: False, last=False),
+        "takes the mean after each step": trained(due=lambda step: True),
+    }
+    name_it(result, trained(), slips)
+    assert not isinstance(result, torch.Tensor) or torch.equal(result, start), (
+        "the weights that it returns are new ones, and those that it was given are not changed: `weights -= …`."
+    )
+    return result
+
+
+@exercise(
+    "Train alone, average now and then",
+    _locally,
+    minutes=6,
+    inputs=_goals,
+    promises=(Calls(2),),
+    least=Least(sent=lambda n, S: 4 * (n - 1) / n * S, rounds=lambda n: 2),
+    harness=run_local_sgd,
+)
+def local_sgd(weights, gradient, steps, every, lr):
+    """Return the weights after so many steps; the ranks average them after every so many.
+
+    All ranks start from the same flat `weights`. Each takes `steps` steps of gradient descent by itself, `weights -=
+    lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. After `every`
+    steps, all ranks replace their **weights** by the mean over the ranks, and again after each further `every` steps.
+    They also do so after the last step, but never twice in a row. Change `weights` in place and return them. No other
+    communication. In the picture all weights begin at 0, the tiles before are the goals, and rank r's gradient is `(r
+    + 1) * (weights - goal * (step + 1))`.
+    Hint: The two lines of lesson 00, on the weights, and only now and then.
+    Hint: Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.
+    Hint: `if (step + 1) % every == 0 or step == steps - 1:`, then `dist.all_reduce(weights)` and the division.
+    Afterwards: With `every=1` this is synchronous SGD: the mean of equal weights minus the ranks' steps is those
+    weights minus the mean step. With `every=H` there are H times fewer meetings, and the ranks drift apart in between.
+    """
+    for step in range(steps):
+        weights -= lr * gradient(weights, step)
+        # yours
+        if (step + 1) % every == 0 or step == steps - 1:
+            dist.all_reduce(weights)
+            weights /= world_size
+        # end
+    return weights

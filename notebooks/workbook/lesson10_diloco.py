@@ -1,0 +1,112 @@
+"""Exercises for lesson 10: DiLoCo, where ranks train on their own for a while and then take one step together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, exercise
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import dist, torch, world_size
+
+
+# -- DiLoCo ------------------------------------------------------------------------------------------------------------
+
+INNER, BETAS, EPSILON, DECAY = 0.25, (0.9, 0.999), 1e-8, 0.01  # AdamW as torch has it, but for the learning rate
+
+
+def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: float) -> list[Any]:
+    """One process that is all ranks: AdamW on each, and a step of SGD with Nesterov momentum for all."""
+    anchor = np.zeros_like(xs[0])
+    velocity = np.zeros_like(anchor)
+    first = [np.zeros_like(anchor) for _ in xs]
+    second = [np.zeros_like(anchor) for _ in xs]
+    count = 0
+    for _ in range(rounds):
+        weights = [anchor.copy() for _ in xs]
+        for _ in range(steps):
+            count += 1
+            for r, goal in enumerate(xs):
+                gradient = 2 * (weights[r] - goal * count)
+                weights[r] = weights[r] * (1 - INNER * DECAY)
+                first[r] = BETAS[0] * first[r] + (1 - BETAS[0]) * gradient
+                second[r] = BETAS[1] * second[r] + (1 - BETAS[1]) * gradient**2
+                scale = np.sqrt(second[r] / (1 - BETAS[1] ** count)) + EPSILON
+                weights[r] = weights[r] - INNER * first[r] / (1 - BETAS[0] ** count) / scale
+        outward = anchor - sum(weights) / len(xs)
+        velocity = momentum * velocity + outward
+        anchor = anchor - lr * (outward + momentum * velocity)
+    return [[anchor, anchor] for _ in xs]
+
+
+def _rounds(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 6])
+
+    def case(rounds: int, steps: int, about: str, lr: float = 0.7, momentum: float = 0.9) -> Case:
+        goals = [np.array([3.0, -2.0, 1.0]) * (r + 1) - [0, 0, 2.5] + rng.random(3) / 2 for r in range(n)]
+        return Case(goals, about, {"rounds": rounds, "steps": steps, "lr": lr, "momentum": momentum})
+
+    return [
+        case(1, 2, "one round of two steps"),
+        case(2, 3, "two rounds of three steps"),
+        case(3, 1, "three rounds of a single step, without momentum", 1.0, 0.0),
+        case(4, 2, "four rounds of two steps", 0.4, 0.5),
+    ]
+
+
+def run_diloco_round(fn, goal, rounds, steps, lr, momentum):
+    from workbook.on_ranks import AdamW
+
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(part)) for part in (goal[:1], goal[1:])])
+    inner = AdamW(model.parameters(), lr=0.25)
+    anchor = [p.detach().clone() for p in model.parameters()]
+    velocity = [torch.zeros_like(a) for a in anchor]
+    count = [0]
+
+    def loss(model):
+        count[0] += 1
+        return ((torch.cat(list(model.parameters())) - goal * count[0]) ** 2).sum()
+
+    for number in range(rounds):
+        fn(model, inner, [loss] * steps, anchor, velocity, lr=lr, momentum=momentum)
+        assert count[0] == steps * (number + 1), f"{count[0]} losses in {number + 1} rounds of {steps} steps"
+    return [torch.cat([p.detach() for p in model.parameters()]), torch.cat(anchor)]
+
+
+@exercise(
+    "A round of DiLoCo", _diloco, minutes=20, difficulty=3, inputs=_rounds, tolerance=1e-9, harness=run_diloco_round
+)
+def diloco_round(model, inner, losses, anchor, velocity, lr=0.7, momentum=0.9):
+    """Take an inner step for each loss, then one outer step with all ranks.
+
+    One round of DiLoCo on every rank. The `model` starts equal on all, `inner` is its own AdamW. `anchor` and
+    `velocity` are lists with a tensor for each parameter: the weights with which this round began, and the outer
+    momentum, both equal on all ranks. The inner steps are written: one for each of `losses`, a function of the model.
+    Write the **outer step**, which all ranks take together. The **outer gradient** `outward` is the anchor minus the
+    ranks' mean weights. SGD with **Nesterov** momentum moves the anchor by it: `velocity = momentum * velocity +
+    outward`, then `anchor -= lr * (outward + momentum * velocity)`. In the end every model is at the new anchor. Change
+    anchor, velocity and model in place; the state of `inner` stays for the next round. Return nothing.
+    Hint: Think of the whole round as one gradient: it points from where the ranks have gone back to where they began.
+    Hint: For each parameter: `outward = start - p.detach()`, averaged over the ranks. Then the two formulas, in place:
+    `v.mul_(momentum).add_(outward)`.
+    Hint: `start -= lr * (outward + momentum * v)` uses the new `v`. Last, `p.data.copy_(start)`: the next round begins
+    there. Leave `inner` alone.
+    Afterwards: With `lr=1` and `momentum=0` the anchor becomes the mean of the models: local SGD. DiLoCo puts an
+    optimizer of its own around it, and ranks meet once in hundreds of steps. An all-reduce of one flat tensor would do.
+    """
+    for loss in losses:
+        inner.zero_grad()
+        loss(model).backward()
+        inner.step()
+    # yours
+    for p, start, v in zip(model.parameters(), anchor, velocity):
+        outward = start - p.detach()
+        dist.all_reduce(outward)
+        outward /= world_size
+        v.mul_(momentum).add_(outward)
+        start -= lr * (outward + momentum * v)
+        p.data.copy_(start)
+    # end

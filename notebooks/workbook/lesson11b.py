@@ -1,0 +1,351 @@
+"""Exercises of lesson 11b: gather ahead, shard within a host and copy across, clip what is sharded."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.promises import Calls
+from labkit.theory.record import Record
+from workbook.lesson11 import kept, normal, shard
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
+
+
+# -- gather the next layer while this one computes --------------------------------------------------------------------
+
+
+def _ahead(xs: Sequence[Any]) -> list[Any]:
+    def passed(whole: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+        for weights in whole:
+            x = np.tanh(x * weights[: len(x)] + weights[len(x) :])
+        return x
+
+    return [passed(whole, x) for whole, x in xs]
+
+
+def _chains(n: int) -> list[Case]:
+    rng = normal(n, 7)
+
+    def chain(layers: int, wide: int, dtype: str = "float32") -> list[Any]:
+        whole = [rng.normal(size=2 * wide).astype(dtype) for _ in range(layers)]
+        return [([w.copy() for w in whole], rng.normal(size=wide).astype(dtype)) for _ in range(n)]
+
+    return [
+        Case(chain(3, n), "three layers"),
+        Case(chain(1, n), "one layer"),
+        Case(chain(2, 3 * n, "float64"), "two layers, float64"),
+        Case(chain(6, 16 * n), "six layers"),
+    ]
+
+
+TURNS = 500
+
+
+class Arriving:
+    def __init__(self, work, arrived, room):
+        self.work, self.arrived, self.room, self.waited = work, arrived, weakref.ref(room), False
+
+    def wait(self, *args):
+        done, room = self.work.wait(*args), self.room()
+        if not self.waited and room is not None:
+            room.copy_(self.arrived)
+        self.waited = True
+        return done
+
+
+def run_forward_ahead(forward_ahead, whole, x):
+    # Gloo writes into buffers of its own, which `wait` copies: `works` keep theirs, and when the learner's weights go
+    # nobody but the learner's function may decide.
+    works, rooms, wrong, arriving = [], [], [], [torch.empty_like(w) for w in whole]
+
+    def hold(true, says):
+        wrong.extend([] if true else [says])
+
+    def gather(i):
+        hold(i == len(works), f"`gather({i})` comes after {len(works)} others: each layer once, in their order.")
+        length = len(whole[i]) // world_size
+        room = torch.full_like(whole[i], float("nan"))
+        mine = whole[i][rank * length : (rank + 1) * length]
+        works.append(Arriving(dist.all_gather_single(arriving[i], mine, async_op=True), arriving[i], room))
+        rooms.append(weakref.ref(room.untyped_storage()))
+        return works[i], room
+
+    def layer(i, weights, x):
+        hold(works[i].waited, f"layer {i} computes, and nobody has waited for its weights: `work.wait()`.")
+        ahead = min(i + 2, len(whole))
+        hold(len(works) >= ahead, f"while layer {i} computes, the all-gather of layer {i + 1} is not under way.")
+        hold(len(works) <= ahead, f"while layer {i} computes, that of layer {i + 2} has begun already.")
+        gone = wrong or not kept(rooms[:i])
+        hold(gone, f"while layer {i} computes, the weights of a layer before it are still in memory.")
+        return torch.tanh(x * weights[: len(x)] + weights[len(x) :])
+
+    y = forward_ahead([lambda w, x, i=i: layer(i, w, x) for i in range(len(whole))], gather, x)
+    assert not wrong, wrong[0]
+    return y
+
+
+@exercise(
+    "Gather the next layer while this one computes",
+    _ahead,
+    difficulty=2,
+    inputs=_chains,
+    tolerance=1e-4,
+    promises=(Calls(6),),
+    least=Least(rounds=lambda n: 6),
+    harness=run_forward_ahead,
+)
+def forward_ahead(layers, gather, x):
+    """Return what the layers make of x, the weights of each gathered while the one before computes.
+
+    `layers` is a list of functions, and `layer(weights, x)` computes one of them. `gather(i)` **begins** the all-gather
+    of layer i's weights and returns `(work, weights)` at once; the numbers are in `weights` when `work.wait()` has
+    returned. Pass `x` through all layers in their order and return what comes out.
+
+    While layer i computes, the all-gather of layer i + 1 must be under way, and that of layer i + 2 must not have
+    begun. The weights of layers that have computed must be gone: never more than two layers' are in memory.
+
+    In the picture, the whole weights of three layers and `x` are on the left.
+    Hint: Before the loop, begin with layer 0. In the loop: wait for what is coming, begin the next one, compute.
+    Hint: Keep what `gather` returned in one variable that you overwrite: then nothing refers to old weights any more.
+    Hint: `ahead = gather(i + 1) if i + 1 < len(layers) else None`, between the wait and the computation.
+    Afterwards: This is prefetching. How far to gather ahead is a choice between time and memory:
+    `set_modules_to_forward_prefetch` of FSDP2 takes a list, so that you can gather several layers ahead where one is
+    too little to hide the transfer.
+    """
+    ahead = gather(0)
+    for i, layer in enumerate(layers):
+        work, weights = ahead
+        work.wait()
+        ahead = gather(i + 1) if i + 1 < len(layers) else None
+        x = layer(weights, x)
+    return x
+
+
+# -- shards within a group, copies across -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShardsAcross:
+    """What goes across the groups of a mesh is a shard: no all-reduce brings as much as the whole gradient."""
+
+    def broken(self, record: Record) -> str:
+        """ "Rank 0 brings 64 bytes to dist.all_reduce (line 4), and its shard has 32." """
+        for mine in record.ops:
+            called = [(op, op.primitive.name if op.primitive else "") for op in mine]
+            whole = max((op.bytes or 0 for op in mine), default=0)
+            scattered = max((len(op.ranks) for op, name in called if name == "reduce_scatter"), default=record.n)
+            for op, name in called:
+                if name == "all_reduce" and len(op.ranks) > 1 and (op.bytes or 0) * scattered > whole:
+                    return (
+                        f"Rank {op.rank} brings {op.bytes} bytes to {op.called}{f' ({op.place})' if op.place else ''}: "
+                        "the whole gradient. Only its shard has to go across."
+                    )
+        return ""
+
+
+def grid(n: int, inner: int, columns: bool) -> tuple[list[list[int]], list[list[int]]]:
+    """The groups that shard and those that replicate: n ranks in rows of `inner`, or in columns."""
+    table = np.arange(n).reshape(n // inner, inner) if not columns else np.arange(n).reshape(inner, n // inner).T
+    return table.tolist(), table.T.tolist()
+
+
+def _hybrid(xs: Sequence[Any], per_group: int = 2, columns: bool = False) -> list[Any]:
+    n = len(xs)
+    mean = np.mean(xs, axis=0).astype(xs[0].dtype)
+    place = {r: row.index(r) for row in grid(n, per_group, columns)[0] for r in row}
+    return [shard(mean, per_group, place[r]) for r in range(n)]
+
+
+def _meshes(n: int) -> list[Case]:
+    rng = normal(n, 6)
+    sizes = [k for k in (2, n) if n % k == 0]
+    cases = []
+    layouts = [(k, columns) for k in dict.fromkeys(sizes) for columns in (False, True)]
+    for i, (inner, columns) in enumerate([*layouts, layouts[0]]):
+        length, dtype = (2, 3, 40, 5, 30)[i] * n, ("float32", "float64")[i % 2]
+        xs = [rng.integers(-9, 10, length).astype(dtype) for _ in range(n)]
+        if i == 0:
+            xs = [np.arange(length, dtype="float32") + 10 * r for r in range(n)]
+        rows = " and ".join(map(str, grid(n, inner, columns)[0]))
+        cases.append(Case(xs, f"shards within {rows}", {"per_group": inner, "columns": columns}))
+    return cases
+
+
+def run_hsdp_gradient(hsdp_gradient, gradient, per_group, columns):
+    everyone = everyones(gradient)
+    table = torch.arange(world_size)
+    table = table.view(per_group, -1).T if columns else table.view(-1, per_group)
+    groups = []
+    for rows in (table.tolist(), table.T.tolist()):
+        made = [dist.new_group(row) for row in rows]  # every rank makes all of them
+        groups.append(next(group for group, row in zip(made, rows) if rank in row))
+    mine = hsdp_gradient(gradient, *groups)
+    inner, outer = map(dist.get_process_group_ranks, groups)
+
+    def part(ranks, divisor):
+        return sum(everyone[r] for r in ranks).chunk(len(inner))[inner.index(rank)] / divisor
+
+    everybody = range(world_size)
+    slips = {
+        "adds up and does not divide": part(everybody, 1),
+        "divides by the size of `inner`": part(everybody, len(inner)),
+        "divides by the size of `outer`": part(everybody, len(outer)),
+        "divides by the number of ranks and the size of `outer`": part(everybody, world_size * len(outer)),
+        "divides by the number of ranks and the size of `inner`": part(everybody, world_size * len(inner)),
+        "adds up over `inner` alone, and divides by the number of ranks": part(inner, world_size),
+        "averages over `inner` alone": part(inner, len(inner)),
+        "adds up over `outer` alone, and divides by the number of ranks": part(outer, world_size),
+        "averages over `outer` alone": part(outer, len(outer)),
+    }
+    name_it(mine, part(everybody, world_size), slips)
+    return mine
+
+
+@exercise(
+    "Shards within a host, copies across",
+    _hybrid,
+    minutes=8,
+    difficulty=2,
+    inputs=_meshes,
+    tolerance=1e-5,
+    promises=(Calls(2), ShardsAcross()),
+    least=Least(rounds=lambda n: 2),
+    picture=lambda: [np.arange(4, dtype="float32") + 10 * r for r in range(4)],
+    harness=run_hsdp_gradient,
+)
+def hsdp_gradient(gradient, inner, outer):
+    """Return this rank's part of the mean gradient of all ranks; the parts of the inner group make the whole.
+
+    The ranks form a grid. Those of one `inner` group hold a model in shards, and every inner group holds a whole copy;
+    the ranks of one `outer` group have **the same part** in all copies. `gradient` is the flat gradient of this rank's
+    own loss, and the inner group's size divides its length. Return this rank's part of the **mean over all ranks**: the
+    first part belongs to the first rank of the inner group.
+
+    Inner groups are on one host with fast links, outer groups go across hosts. So only a part, and never the whole
+    gradient, may be brought to a collective of `outer`. **Two** calls.
+
+    In the picture, ranks 0 and 1 are one inner group, ranks 2 and 3 the other.
+    Hint: A sum over all ranks can be taken in two steps: first within each inner group, then across. After the first
+    step a rank needs its part only.
+    Hint: The first step is a reduce-scatter with `group=inner`. The second one leaves on every rank of `outer` the sum
+    of what each of them has.
+    Hint: The rank within the group is what counts, and the collectives know it: pass `group=`, and use no index.
+    Afterwards: With 8 GPUs a host, an eighth of the gradient crosses the network from each GPU, instead of the whole
+    gradient. The price is memory: shards of an 8th, not of an N-th. `fully_shard` does this on a two-dimensional mesh,
+    and calls it hybrid sharding (HSDP).
+    """
+    mine = gradient.new_empty(len(gradient) // dist.get_world_size(inner))
+    dist.reduce_scatter_single(mine, gradient, group=inner)
+    dist.all_reduce(mine, group=outer)
+    return mine / world_size
+
+
+# -- clip the gradients of shards -------------------------------------------------------------------------------------
+
+
+def _clipped(xs: Sequence[Any], most: float) -> list[Any]:
+    squares = sum(float((g.astype("float64") ** 2).sum()) for (gradients,) in xs for g in gradients)
+    norm = float(np.sqrt(squares))
+    scale = min(1.0, most / norm) if norm else 1.0
+    return [{"norm": norm, "gradients": [g * g.dtype.type(scale) for g in gradients]} for (gradients,) in xs]
+
+
+def _shards(n: int) -> list[Case]:
+    rng = normal(n, 5)
+
+    def drawn(sizes: Sequence[int], level: float, dtype: str = "float32") -> list[Any]:
+        return [([(level * rng.normal(size=size)).astype(dtype) for size in sizes],) for _ in range(n)]
+
+    first: list[Any] = [([np.array([3.0 if r == 0 else 4.0], dtype="float32")],) for r in range(n)]
+    absent: list[Any] = [([np.full(2, 3.0, dtype="float32")] * min(r, 1),) for r in range(n)]
+    return [
+        Case(first, "one number a rank", {"most": 1.0}),
+        Case(drawn([4, 3], 5), "two shards a rank", {"most": 1.0}),
+        Case(drawn([4, 3], 0.01), "small gradients, which stay as they are", {"most": 1.0}),
+        Case(absent, "rank 0 has no shard", {"most": 2.0}),
+        Case([([np.zeros(3, dtype="float32")],) for _ in range(n)], "gradients of zero", {"most": 1.0}),
+        Case(drawn([60, 7, 200], 3, "float64"), "float64", {"most": 0.5}),
+    ]
+
+
+def run_clip_shards(clip_shards, gradients, most):
+    from labkit.rank import recorder
+
+    squares = everyones(float(sum((g.double() ** 2).sum() for g in gradients)))
+    norms, whole = [s**0.5 for s in squares], sum(squares) ** 0.5
+    shards = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
+    for shard, gradient in zip(shards, gradients):
+        shard.grad = gradient.clone()
+    norm = clip_shards(shards, most)
+    slips = {
+        "adds up the ranks' norms, and not their squares": sum(norms),
+        "divides the sum of squares by the number of ranks": whole / world_size**0.5,
+        "takes no root": sum(squares),
+        "returns the norm after the scaling": min(whole, most),
+    }
+    if norms[rank] < max(norms):  # what it is when each rank takes its own, the learner should see
+        slips["takes the largest of the ranks' norms"] = max(norms)
+    assert shards or recorder.records()["ops"], "it stays away from the collective, where the others wait for it"
+    name_it(norm, whole, slips, "the norm")
+    changed = not all(torch.equal(s.grad, g) for s, g in zip(shards, gradients))
+    assert whole > most or not changed, f"the norm is {whole:g}, no more than {most:g}, and it scales the gradients"
+    assert whole <= most or changed or not norms[rank], "it returns the norm, and does not scale the gradients"
+    return {"norm": norm, "gradients": [s.grad for s in shards]}
+
+
+def broken_clip_shards(shards, most):
+    """Scale the gradients of all ranks' shards so that their norm is at most this; return the norm before."""
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for shard in shards:
+        squares += (shard.grad.double() ** 2).sum()
+    norm = squares.sqrt()
+    for shard in shards:
+        shard.grad *= (most / norm).clamp(max=1)
+    return norm
+
+
+@exercise(
+    "Repair the clipping of sharded gradients",
+    _clipped,
+    minutes=6,
+    difficulty=2,
+    inputs=_shards,
+    tolerance=1e-4,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
+    specimen=broken_clip_shards,
+    harness=run_clip_shards,
+)
+def clip_shards(shards, most):
+    """Scale the gradients of all ranks' shards so that their norm is at most this; return the norm before.
+
+    Each rank has some `shards` of the weights, perhaps none, each with a `grad`; no number is on two ranks. If the norm
+    of **all** gradients of **all** ranks together (the root of the sum of squares) is larger than `most`, scale them so
+    that it becomes `most`; else leave them as they are. Return the norm before the scaling, on every rank. **One**
+    collective.
+
+    The specimen is what people write for a model that is not sharded. Run its check first: what differs from rank to
+    rank? In the picture, the norm and the scaled gradient are on the right.
+    Hint: Each rank clips by the norm of its own shards, so each one scales by a different factor: the gradient does not
+    only get shorter, it also turns. Which number has to be the same everywhere?
+    Hint: Squares add up over the ranks, norms do not (`grad_norm` in lesson 08).
+    Hint: One line is missing, between the loop and the root; a rank without shards brings 0 and makes the call, too.
+    Afterwards: The padding of a shard has a gradient of 0 and adds nothing. `torch.nn.utils.clip_grad_norm_` does this
+    for the DTensors of `fully_shard`, and then the norm that it returns is a DTensor: its `full_tensor()` is the
+    number. In DeepSpeed, clip through its configuration, because only its engine has the shards.
+    """
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for shard in shards:
+        squares += (shard.grad.double() ** 2).sum()
+    dist.all_reduce(squares)
+    norm = squares.sqrt()
+    for shard in shards:
+        shard.grad *= (most / norm).clamp(max=1)
+    return norm

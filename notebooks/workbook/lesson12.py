@@ -1,0 +1,542 @@
+"""Exercises of lesson 12, in their places: a linear layer cut in two ways, f and g, and an MLP in parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.promises import Calls, Once
+from labkit.theory.record import Log
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, name_it, rank, recorder, torch, world_size
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([12, seed, n])
+
+
+def teams_of(n: int, halves: bool) -> list[list[int]]:
+    """The groups that an exercise runs in: one of all ranks, or those with an even rank and those with an odd one."""
+    return [list(range(0, n, 2)), list(range(1, n, 2))] if halves else [list(range(n))]
+
+
+# -- which part is mine -----------------------------------------------------------------------------------------------
+
+
+def _cut(xs: Sequence[Any], kind: str, halves: bool = False) -> list[Any]:
+    found: list[Any] = [None] * len(xs)
+    for team in teams_of(len(xs), halves):
+        for place, r in enumerate(team):
+            weight, bias = xs[r]
+            parts = np.array_split(weight, len(team), 0 if kind == "column" else 1)
+            biases = np.array_split(bias, len(team)) if kind == "column" else [bias] * len(team)
+            found[r] = [parts[place], biases[place]]
+    return found
+
+
+def _layers(n: int) -> list[Case]:
+    rng = normal(n, 1)
+
+    def case(kind: str, out: int, into: int, about: str, halves: bool = False) -> Case:
+        weight = (10 * np.arange(1, out + 1)[:, None] + np.arange(1, into + 1)).astype("float32")  # row 2, column 1: 21
+        bias = rng.integers(1, 9, out).astype("float32")
+        options = {"kind": kind, **({"halves": True} if halves else {})}
+        return Case([(weight.copy(), bias.copy()) for _ in range(n)], about, options)
+
+    return [
+        case("column", 2 * n, 2, f"column-parallel, {2 * n} outputs"),
+        case("row", 2, 2 * n, f"row-parallel, {2 * n} inputs"),
+        case("column", n + 1, 3, f"column-parallel, {n + 1} outputs, which {n} does not divide"),
+        case("row", 3, n + 1, f"row-parallel, {n + 1} inputs, which {n} does not divide"),
+        case("column", 5, 2, "column-parallel, two groups of ranks", True),
+        case("row", 2, 5, "row-parallel, two groups of ranks", True),
+    ]
+
+
+def team_of(halves):
+    if not halves:
+        return None
+    teams = [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)]
+    return teams[rank % 2]
+
+
+def run_cut_linear(cut_linear, weight, bias, kind, halves=False):
+    group = team_of(halves)
+    linear = torch.nn.Linear(1, 1, device=device)
+    linear.weight, linear.bias = torch.nn.Parameter(weight), torch.nn.Parameter(bias)
+    found = cut_linear(linear, kind) if group is None else cut_linear(linear, kind, group)
+    assert isinstance(found, (tuple, list)) and len(found) == 2, "Return two tensors: `(weight, bias)`."
+    for name, mine in zip(("weight", "bias"), found):
+        if isinstance(mine, torch.Tensor) and mine.numel():
+            whole = mine.untyped_storage().nbytes()
+            assert whole == mine.nbytes, (
+                f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
+                "of the whole one. Return a clone."
+            )
+            still = {linear.weight.data_ptr(), linear.bias.data_ptr()} & {mine.data_ptr()}
+            assert not still, f"The {name} that comes back is the layer's own. Return a clone."
+
+    def cut(size, place):
+        if kind == "row":
+            return [weight.tensor_split(size, 1)[place], bias]
+        return [t.tensor_split(size)[place] for t in (weight, bias)]
+
+    slips = {"takes the rank and the number of ranks of the world: take those of `group`": cut(world_size, rank)}
+    name_it(list(found), cut(dist.get_world_size(group), dist.get_rank(group)), slips)
+    return list(found)
+
+
+@exercise(
+    "Cut a linear layer", _cut, minutes=5, inputs=_layers, tolerance=0.0, promises=(Calls(0),), harness=run_cut_linear
+)
+def cut_linear(linear, kind, group=None):
+    """Return this rank's (weight, bias) of a layer that is cut by its outputs ("column") or its inputs ("row").
+
+    `linear` is a `torch.nn.Linear`, equal on all ranks of the group. In a **column-parallel** layer (`kind="column"`),
+    each rank computes some of the outputs, from all inputs. In a **row-parallel** layer (`kind="row"`), each rank has
+    some of the inputs and computes, for every output, their part of the sum. Return this rank's `(weight, bias)`, so
+    that `torch.nn.functional.linear(x, weight, bias)` would compute its outputs in the first case; in the second case,
+    return the bias whole, on every rank.
+
+    The parts follow one another in the order of the ranks **of the group**. Where they cannot be equal, the first ones
+    are larger by one. The tensors must have memory of their own, so that `linear` can be freed. `group=None` means all
+    ranks.
+
+    In the picture, the weight and the bias are on the left, and this rank's parts of both on the right.
+    Hint: `linear.weight` has the shape [out, in]: one row for each output, one column for each input.
+    Hint: `tensor.tensor_split(size, dim=…)[place]` is the part at this place; where parts cannot be equal, it makes the
+    first ones larger by one. `dist.get_rank(group)` is the place in the group.
+    Hint: What `tensor_split` returns is a view of the whole tensor: `.clone()` copies it. Cut without autograd:
+    `linear.weight.detach()`.
+    Afterwards: The names come from papers that write x A with A as [in, out]: there, a column of A is one output.
+    PyTorch stores the transpose, so the column-parallel layer is cut along dimension 0 and the row-parallel one along
+    dimension 1.
+    """
+    size, place = dist.get_world_size(group), dist.get_rank(group)
+    weight, bias = linear.weight.detach(), linear.bias.detach()
+    if kind == "row":
+        return weight.tensor_split(size, dim=1)[place].clone(), bias.clone()
+    return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
+
+
+# -- a layer's backward pass, as tables of uses have it ---------------------------------------------------------------
+
+
+def _through_columns(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    x, weight, _, slope = xs[0]
+    found = []
+    for dy in np.array_split(slope, n, 1):
+        found.append(
+            {
+                "gradient of x": slope @ weight,
+                "gradient of the weight": dy.T @ x,
+                "gradient of the bias": dy.sum(0),
+            }
+        )
+    return found
+
+
+def _wholes(n: int) -> list[Case]:
+    rng = normal(n, 2)
+
+    def case(rows: int, into: int, out: int, about: str, dtype: str = "float64") -> Case:
+        shapes = ((rows, into), (out, into), (out,), (rows, out))
+        drawn = [rng.integers(-3, 4, shape) if rows == 1 else rng.normal(size=shape) for shape in shapes]
+        return Case([tuple(t.astype(dtype) for t in drawn) for _ in range(n)], about)
+
+    return [
+        case(1, n, n, f"a layer of {n} outputs"),
+        case(3, 2 * n, 2 * n, "three rows"),
+        case(5, 3 * n, 2 * n + 1, f"{2 * n + 1} outputs, which {n} does not divide", "float32"),
+    ]
+
+
+def called(since=0):
+    return [does(op.op) for op in Log.of(recorder.records()).ops][since:]
+
+
+def does(op):  # torch calls the backward pass of a functional collective after the collective
+    if op.endswith("_backward"):
+        return "reduce_scatter" if "gather" in op else "all_gather" if "reduce_scatter" in op else op
+    return op
+
+
+def no_gather_of_gradients(since=0):
+    found = [op for op in called(since) if "gather" in op]
+    assert not found, (
+        f"The backward pass calls {found[0]}. The ranks' gradients of `x` are no pieces to put side by side: each "
+        "has the shape of `x`, and is one part of a sum. They have to be added up."
+    )
+
+
+def some_call(since=0):
+    assert called(since), (
+        "The backward pass communicates nothing. This rank has the share of its own columns in the gradient of `x`; "
+        "the other ranks' shares are missing."
+    )
+
+
+def of_shape(y, like):
+    assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
+    assert y.shape == like.shape, f"The result has the shape {list(y.shape)}, and should have {list(like.shape)}."
+
+
+def no_sum_of_sums(since=0):
+    found = [op for op in called(since) if "reduce" in op]
+    name = found[0] if found else ""
+    calls = "adds up what the ranks have" if name.startswith("ProcessGroup.") else f"calls {name}"
+    assert not found, (
+        f"The backward pass {calls}. All ranks go on with the same numbers to the same loss, so each one has "
+        "the whole gradient already: added up, it would be too large by the number of ranks."
+    )
+
+
+def run_column_backward(fn, x, weight, bias, slope):
+    w, b, dy = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in ((weight, 0), (bias, 0), (slope, 1)))
+
+    class Column(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.T + bias
+
+        @staticmethod
+        def backward(ctx, dy):
+            return tuple(fn(dy, *ctx.saved_tensors))
+
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+    y = Column.apply(*leaves)
+    try:
+        y.backward(dy)
+    except RuntimeError:
+        no_gather_of_gradients()
+        raise
+    if x.grad is None or not torch.allclose(x.grad, slope @ weight, 1e-3, 1e-4):
+        no_gather_of_gradients()
+    some_call()
+    names = ("gradient of x", "gradient of the weight", "gradient of the bias")
+    return {name: t.grad for name, t in zip(names, leaves)}
+
+
+def broken_column_backward(dy, x, weight):
+    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs."""
+    dx = dy @ weight
+    piece = dx.chunk(world_size, dim=1)[rank].contiguous()
+    pieces = [torch.empty_like(piece) for _ in range(world_size)]
+    dist.all_gather(pieces, piece)
+    return torch.cat(pieces, dim=1), dy.T @ x, dy.sum(0)
+
+
+@exercise(
+    "The columns' backward pass, as many tables list it",
+    _through_columns,
+    minutes=6,
+    difficulty=2,
+    inputs=_wholes,
+    promises=(Once(("all_reduce",)),),
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    specimen=broken_column_backward,
+    harness=run_column_backward,
+)
+def column_backward(dy, x, weight):
+    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs.
+
+    In the forward pass, this rank's part of a column-parallel layer has computed `x @ weight.T + bias`: `x` is the same
+    on every rank and `weight` its own rows of the whole weight. `dy` is the gradient of these outputs. Many tables say
+    that an all-gather puts the gradient of `x` together, and the function in the cell below does that. No error is
+    raised. Find out what is wrong, and repair it. Return the gradients of `x`, of `weight` and of `bias`: for `x` that
+    of **the whole layer**, on every rank; for the other two those of this rank's part. A single call that communicates
+    is enough.
+
+    In the picture, `x`, the whole weight, the whole bias and the whole gradient of the output are on the left; on the
+    right are the gradients of `x`, of `weight` and of `bias`.
+    Hint: Each output depends on the whole `x`. So how does the loss depend on one number of `x`: through one rank's
+    outputs, or through those of all?
+    Hint: `dy @ weight` has the shape of `x` on every rank. Each rank has it for its own outputs only. What has to be
+    done with N tensors of this kind?
+    Hint: One `dist.all_reduce(dx)` in place of the all-gather and the lines that prepare it.
+    Afterwards: An all-gather puts together what is cut. Here the **weight** is cut, by outputs. The gradient of `x` has
+    its whole shape on every rank; what it lacks is what the other ranks' columns add to each of its numbers.
+    """
+    dx = dy @ weight
+    dist.all_reduce(dx)
+    return dx, dy.T @ x, dy.sum(0)
+
+
+# -- f and g ----------------------------------------------------------------------------------------------------------
+
+
+def _copied(xs: Sequence[Any], halves: bool = False) -> list[Any]:
+    found: list[Any] = [None] * len(xs)
+    for team in teams_of(len(xs), halves):
+        total = sum(xs[r][1] for r in team)
+        for r in team:
+            x, slope = xs[r]
+            found[r] = {"y": x, "gradient of x": total, "gradient of what was added": slope}
+    return found
+
+
+def _summed(xs: Sequence[Any], halves: bool = False) -> list[Any]:
+    found: list[Any] = [None] * len(xs)
+    for team in teams_of(len(xs), halves):
+        total = sum(np.tanh(xs[r][0]) for r in team)
+        for r in team:
+            x, slope = xs[r]
+            found[r] = {"y": total, "gradient of x": slope * (1 - np.tanh(x) ** 2)}
+    return found
+
+
+def _equal(part: int) -> Any:
+    """Cases with two tensors a rank, of which the one at `part` is equal on all ranks that work together."""
+
+    def inputs(n: int) -> list[Case]:
+        rng = normal(n, 3 + part)
+
+        def case(shape: tuple[int, ...], about: str = "", dtype: str = "float32", halves: bool = False) -> Case:
+            def drawn() -> np.ndarray:
+                return (rng.integers(-9, 10, shape) / 10 if len(shape) == 1 else rng.normal(size=shape)).astype(dtype)
+
+            each = [[drawn() for _ in range(2)] for _ in range(n)]
+            for team in teams_of(n, halves):
+                for r in team:
+                    each[r][part] = each[team[0]][part].copy()
+            return Case([tuple(pair) for pair in each], about, {"halves": True} if halves else {})
+
+        return [
+            case((3,), "three numbers"),
+            case((2, 4, 5), "float64", "float64"),
+            case((2, 2), "two groups of ranks", halves=True),
+        ]
+
+    return inputs
+
+
+def run_copy_in(copy_in, x, slope, halves=False):
+    group = team_of(halves)
+    beside = torch.zeros_like(x).requires_grad_()
+    other = 1 * beside  # what comes later in the forward pass is earlier in the backward pass
+    x.requires_grad_()
+    y = copy_in(x) if group is None else copy_in(x, group)
+    assert not called(), f"The forward pass calls {called()[0]}. Every rank has `x` already."
+    try:
+        (y + other).backward(slope)  # autograd hands one and the same tensor back to both
+    except RuntimeError:
+        no_gather_of_gradients()
+        raise
+    no_gather_of_gradients()
+    some_call()
+    return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
+
+
+@exercise(
+    "f: before the columns",
+    _copied,
+    minutes=5,
+    inputs=_equal(0),
+    promises=(Once(("all_reduce",)),),
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    harness=run_copy_in,
+)
+def copy_in(x, group=None):
+    """Return x; in the backward pass, add up the gradients of all ranks.
+
+    What you have just repaired can be taken out of the layer and put before it. Megatron calls it **f**: forward, `x`
+    as it is; backward, the sum of the gradients that all ranks' columns have for `x`. After it, this rank's columns are
+    an ordinary layer, `torch.nn.functional.linear(copy_in(x), weight, bias)`. The forward pass is there. (A `Function`
+    should not return its own argument, hence `view_as`.) Write the backward pass: it gets `dy`, the gradient of what
+    `forward` has returned, and returns that of `x`.
+
+    Autograd may use `dy` elsewhere as well, so do not change it; and with NCCL, what a collective gets must be
+    contiguous. The ranks are those of `group`; `None` means all. In the picture, `x` and `dy` are on the left. On the
+    right: what comes back, the gradient of `x`, and that of a tensor that was added to the result.
+    Hint: You have written it before, in `column_backward`: which part of that was not the layer's own?
+    Hint: Backward, each rank gets the gradient that its own columns give `x`. The whole one is the sum of them.
+    Hint: `dx = dy.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(dx, group=group)`.
+    Afterwards: Forward a copy, backward a sum. The transpose of giving everyone the same is adding up what comes back.
+    """
+
+    class F(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            """Return the gradient of x."""
+            # yours
+            dx = dy.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(dx, group=group)
+            return dx
+            # end
+
+    return F.apply(x)
+
+
+def run_sum_out(sum_out, x, slope, halves=False):
+    group = team_of(halves)
+    partial = torch.tanh(x.requires_grad_())  # which autograd keeps for its backward pass
+    before = partial.detach().clone()
+    y = sum_out(partial) if group is None else sum_out(partial, group)
+    made = len(called())
+    assert torch.equal(partial, before), (
+        "Your sum is written over the numbers that were given to it, and autograd has kept these for the backward "
+        "pass. Add up in a copy."
+    )
+    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_reduce`."
+    y.backward(slope)
+    no_sum_of_sums(made)
+    return {"y": y.detach(), "gradient of x": x.grad}
+
+
+@exercise(
+    "g: after the rows",
+    _summed,
+    minutes=4,
+    inputs=_equal(1),
+    promises=(Once(("all_reduce",)),),
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    harness=run_sum_out,
+)
+def sum_out(partial, group=None):
+    """Return the sum of all ranks' partial; gradients flow back.
+
+    After a row-parallel layer each rank holds `partial`, its part of a sum. Megatron's **g** adds them up: return the
+    sum of all ranks' `partial`, on every rank, and leave `partial` as it is: autograd may have kept it. From there on
+    all ranks compute the same thing, with the same numbers, down to the same loss. So what is the gradient of this
+    rank's `partial`, where `dy` is that of the sum?
+
+    Sum over the ranks of `group`; `None` means all. In the picture, `partial` is the tanh of the first row on the left,
+    and the second row is `dy`; on the right stand the sum and the gradient of that first row.
+    Hint: The sum is a + b + c + d. If this rank's part grows by a little, by how much does the sum grow?
+    Hint: The loss is the same one on every rank, not four different ones that would have to be added up.
+    Hint: Forward: clone `partial`, all-reduce the clone, return it. Backward: return `dy`.
+    Afterwards: f and g are each other's mirror image: forward a copy and backward a sum, forward a sum and backward a
+    copy. The paper calls them conjugate.
+    """
+
+    class G(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, partial):
+            total = partial.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total, group=group)
+            return total
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy
+
+    return G.apply(partial)
+
+
+# -- an MLP in parts --------------------------------------------------------------------------------------------------
+
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+def gelu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """GELU and its derivative, as torch has them by default."""
+    below = 0.5 * (1 + _erf(z / math.sqrt(2)))
+    return z * below, below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _mlp(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    x, w1, b1, w2, b2, slope = xs[0]
+    z = x @ w1.T + b1
+    hidden, steep = gelu(z)
+    dz = (slope @ w2) * steep
+    cut = [np.array_split(t, n, axis) for t, axis in ((dz.T @ x, 0), (dz.sum(0), 0), (slope.T @ hidden, 1))]
+    return [
+        {
+            "y": hidden @ w2.T + b2,
+            "gradient of x": dz @ w1,
+            "gradient of widen's weight": cut[0][r],
+            "gradient of widen's bias": cut[1][r],
+            "gradient of narrow's weight": cut[2][r],
+            "gradient of narrow's bias": slope.sum(0),
+        }
+        for r in range(n)
+    ]
+
+
+def _mlps(n: int) -> list[Case]:
+    rng = normal(n, 5)
+
+    def case(rows: int, wide: int, hidden: int, about: str) -> Case:
+        shapes = ((rows, wide), (hidden, wide), (hidden,), (wide, hidden), (wide,), (rows, wide))
+        whole = [rng.normal(size=shape) for shape in shapes]
+        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
+
+    return [
+        case(1, 2, n, f"{n} hidden numbers"),
+        case(3, 4, 4 * n, f"{4 * n} hidden numbers"),
+        case(2, 3, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
+    ]
+
+
+def one_bias(y, once, bias):
+    often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
+    assert not often, (
+        f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "
+        "sum, once."
+    )
+
+
+def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
+    from workbook.on_ranks import Copies, Sums
+
+    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1))
+    once = torch.nn.functional.linear(hidden, w2, b2)
+    w1, b1, w2 = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in ((w1, 0), (b1, 0), (w2, 1)))
+    leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
+    y = parallel_mlp(x, (w1, b1), (w2, b2), Copies.apply, Sums.apply)
+    one_bias(y, once, b2)
+    y.backward(slope)
+    names = ["x", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias"]
+    return {"y": y.detach(), **{f"gradient of {name}": t.grad for name, t in zip(names, leaves)}}
+
+
+@exercise(
+    "The MLP, in parts",
+    _mlp,
+    minutes=5,
+    difficulty=2,
+    inputs=_mlps,
+    promises=(Calls(2),),
+    least=Least(rounds=lambda n: 2),
+    counts_memory=False,
+    harness=run_parallel_mlp,
+)
+def parallel_mlp(x, widen, narrow, f, g):
+    """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
+
+    The MLP is `narrow(gelu(widen(x)))`, with two linear layers, and `x` is the same on every rank. `widen` is this
+    rank's `(weight, bias)` of the first one, cut column-parallel; `narrow` is its `(weight, bias)` of the second one,
+    cut row-parallel, so its bias is whole. `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)`
+    returns the sum of all ranks' `t` and passes gradients back as they are. Return the whole MLP's result on every
+    rank, so that all gradients are right as well. Two collectives are enough, one in each direction.
+    `torch.nn.functional` has `linear` and `gelu`.
+
+    In the picture, `x`, the whole weights and biases and the gradient of the result are on the left, as far as they
+    fit; on the right is the result, followed by the gradients of `x`, of `widen` and of `narrow`.
+    Hint: Where do all ranks have the same, and begin to compute different things? That is where f goes. Where do they
+    have parts of a sum that all of them need? That is where g goes.
+    Hint: `linear(f(x), *widen)`, then gelu: each rank has whole numbers of its own columns, so gelu needs no other
+    rank.
+    Hint: `g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.
+    Afterwards: One all-reduce forward, one backward, for two layers. The hidden numbers, four times as many as `x` has
+    in this lesson's model, are never in one place.
+    """
+    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(f(x), *widen))
+    weight, bias = narrow
+    return g(torch.nn.functional.linear(hidden, weight)) + bias

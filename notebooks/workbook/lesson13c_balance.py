@@ -1,0 +1,364 @@
+"""Exercises of lesson 13c on load: the loss that balances experts, their capacity, and several experts a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.promises import Calls
+from workbook.lesson13c import (
+    WIDE,
+    backward,
+    exchange,
+    expert_weight,
+    mixed,
+    named,
+    normal,
+    slope_of,
+    together,
+    weight_of,
+)
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
+
+
+# -- the loss that balances -------------------------------------------------------------------------------------------
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Over the last dimension."""
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+def _balance(xs: Sequence[Any]) -> list[Any]:
+    n, experts = len(xs), xs[0][0].shape[1]
+    chosen = np.concatenate([c for _, c in xs])
+    parts = np.bincount(chosen, minlength=experts) / len(chosen)
+    found = []
+    for scores, _ in xs:
+        p = softmax(scores)
+        slope = experts * parts / len(p) / n
+        found.append((experts * (parts * p.mean(0)).sum(), p * (slope - (p * slope).sum(-1, keepdims=True))))
+    mean = float(np.mean([loss for loss, _ in found]))
+    return [{"mean of the ranks' losses": mean, "gradient of the scores": g} for _, g in found]
+
+
+def _scores(n: int) -> list[Case]:
+    rng = normal(n, 11)
+
+    def drawn(tokens: int, experts: int, about: str, chosen: Any = None) -> Case:
+        scores = [rng.normal(size=(tokens, experts)) for _ in range(n)]
+        return Case([(s, s.argmax(1) if chosen is None else chosen[r]) for r, s in enumerate(scores)], about)
+
+    apart = [np.full(4, min(r, n - 2)) for r in range(n)]
+    return [
+        drawn(3, 2, "three tokens, two experts", [np.array([0, 0, 1])] * n),
+        drawn(4, n, "the tokens of a rank all choose the same expert", apart),
+        drawn(5, 2 * n, f"{2 * n} experts, of which some get nothing"),
+        drawn(60, n, "60 tokens a rank"),
+    ]
+
+
+def run_balance_loss(balance_loss, scores, chosen):
+    scores = scores.requires_grad_()
+    loss = balance_loss(scores.softmax(-1), chosen)
+    assert isinstance(loss, torch.Tensor) and loss.numel() == 1, "A loss is a tensor with one number."
+    assert loss.requires_grad, "The loss carries no gradient, so the router learns nothing from it."
+    (loss.sum() / world_size).backward()
+    mean = loss.detach().double().reshape(1) / world_size
+    counts = chosen.bincount(minlength=scores.shape[1]).double()
+    own, p = counts / len(chosen), scores.detach().softmax(-1).mean(0)
+    with recorder.paused():  # none of the learner's calls
+        dist.all_reduce(mean)
+        dist.all_reduce(counts)
+    local, right = ((len(p) * f * p).sum() for f in (own, counts / counts.sum()))
+    assert not torch.allclose(loss.detach().to(local), local) or torch.allclose(right, local), (
+        "f is the fraction of this rank's own tokens, and all ranks' tokens are meant."
+    )
+    alone, whole = (sum(each) / world_size for each in zip(*everyones([local.item(), right.item()])))
+    slips = {
+        "leaves out the factor, the number of experts": whole / len(p),
+        "divides the counts of all ranks by the number of this rank's tokens": whole * world_size,
+        "divides this rank's counts by the number of all ranks' tokens": alone / world_size,
+        "divides by the number of ranks, as the mean over the ranks does once more": whole / world_size,
+    }
+    name_it(mean.item(), whole, slips, "the mean of the ranks' losses")
+    return {"mean of the ranks' losses": mean.item(), "gradient of the scores": scores.grad}
+
+
+@exercise(
+    "A loss that balances the experts",
+    _balance,
+    minutes=8,
+    difficulty=2,
+    inputs=_scores,
+    tolerance=1e-6,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    harness=run_balance_loss,
+)
+def balance_loss(probabilities, chosen):
+    """Return this rank's part of experts * sum(f * P); the mean of the ranks' parts is the loss.
+
+    `probabilities`, [tokens, experts], is what the router's softmax says of this rank's tokens, and `chosen` the expert
+    of each. Every rank has equally many tokens. For **all** tokens of **all** ranks together, the Switch Transformer's
+    loss is experts · Σ f · P, a sum over experts: f is the fraction of the tokens that chose the expert, which has no
+    gradient, and P is the mean of its probabilities, which has one.
+
+    Return a loss on every rank, such that the **mean of the ranks' losses** is this one, and its gradient, too (the
+    ranks' gradients are averaged later, like all others). One call is enough: look which of f and P has to be known for
+    all ranks, and which may be this rank's own.
+    Hint: The ranks' means of P have a mean, which is P of all tokens, because every rank has equally many. For which f
+    is the mean of Σ f · P over the ranks the Σ f · P of all?
+    Hint: For one f that is the same on all ranks. So f needs the counts of all ranks, and P may stay this rank's own.
+    Hint: `chosen.bincount(minlength=experts)`, one all-reduce of these integers, and a division by the number of tokens
+    on all ranks.
+    Afterwards: The loss is 1 where all experts get the same, and at most the number of experts. It is linear in P, so P
+    may stay local. With a local f each rank would balance its own tokens: stricter, and not the same. Megatron-LM and
+    others let you choose between the two.
+    """
+    tokens, experts = probabilities.shape
+    counts = chosen.bincount(minlength=experts)
+    dist.all_reduce(counts)
+    part = counts / (tokens * world_size)
+    return experts * (part * probabilities.mean(0)).sum()
+
+
+# -- capacity ---------------------------------------------------------------------------------------------------------
+
+
+def places(chosen: np.ndarray) -> np.ndarray:
+    """For each token, how many before it have the same expert."""
+    return np.array([int((chosen[:i] == e).sum()) for i, e in enumerate(chosen)], dtype=int)
+
+
+def _capped(xs: Sequence[Any], capacity: int) -> list[Any]:
+    kept = [places(chosen) < capacity for _, _, chosen, _ in xs]
+    found = mixed([(x, h, chosen[:, None], gate[:, None]) for x, h, chosen, gate in xs], kept, residual=True)
+    return [{**one, "of the gates": one["of the gates"][:, 0]} for one in found]
+
+
+def _crowded(n: int) -> list[Case]:
+    rng = normal(n, 12)
+
+    def drawn(tokens: int, capacity: int, about: str, chosen: Any = None) -> Case:
+        xs = [
+            (
+                *(rng.normal(size=(tokens, WIDE)) for _ in range(2)),
+                rng.integers(0, n, tokens) if chosen is None else chosen[r],
+                rng.uniform(0.1, 0.9, tokens),
+            )
+            for r in range(n)
+        ]
+        return Case(xs, about, {"capacity": capacity})
+
+    return [
+        drawn(4, 4, "capacity 4: room for everyone"),
+        drawn(6, 2, "capacity 2, and six tokens a rank"),
+        drawn(5, 1, "capacity 1, all choose the last expert", [np.full(5, n - 1)] * n),
+        drawn(5, 2, "capacity 2, each rank's tokens choose one expert", [np.full(5, (r + 1) % n) for r in range(n)]),
+    ]
+
+
+def run_capped_mixture(capped_mixture, x, h, chosen, gate, capacity):
+    weight = torch.nn.Parameter(expert_weight(rank))
+    h, gate = h.requires_grad_(), gate.requires_grad_()
+    seen = []
+
+    def compute(rows):
+        seen.append(len(rows))
+        return torch.tanh(rows @ weight)
+
+    y = capped_mixture(x, h, chosen, gate, capacity, compute, exchange)
+    assert seen == [capacity * world_size], (
+        f"`compute` got {' and then '.join(map(str, seen)) or 'no'} rows. Call it once, with {capacity * world_size}: "
+        f"`capacity`, here {capacity}, from each rank, zeros where tokens are missing."
+    )
+    backward(y)
+    assert h.grad is not None, (
+        "No gradient reaches `h`. `exchange` and `compute` pass gradients on; a collective of torch.distributed, "
+        "`detach()` and what runs under `torch.no_grad()` do not."
+    )
+    with torch.no_grad():
+        sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
+        kept = (sames[torch.arange(len(chosen)), chosen] <= capacity)[:, None]
+        first = (torch.arange(len(chosen)) < capacity)[:, None]
+        ones = torch.ones_like(gate)
+        made, bare, early, wrong = (
+            together(rows, chosen[:, None], g[:, None])
+            for rows, g in ((h, gate), (h, ones), (gate[:, None] * h, ones), (x, gate))
+        )
+        named(
+            y,
+            x + kept * made,
+            {
+                "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`.": kept
+                * (x + made),
+                "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
+                "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
+                "The gates multiply what the experts get, and should multiply what they make of it.": x + kept * early,
+                "The experts get `x`, and should get `h`.": x + kept * wrong,
+                "More than `capacity` tokens have found an expert.": x + made,
+                "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each.": x
+                + first * made,
+            },
+        )
+    return {
+        "y": y.detach(),
+        "gradient of the tokens": h.grad,
+        "of the gates": gate.grad,
+        "of this rank's expert": weight.grad,
+    }
+
+
+@exercise(
+    "Room for so many, and no more",
+    _capped,
+    minutes=15,
+    difficulty=3,
+    inputs=_crowded,
+    tolerance=1e-9,
+    promises=(Calls(4),),
+    least=Least(rounds=lambda n: 4),
+    counts_memory=False,
+    harness=run_capped_mixture,
+)
+def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
+    """Return x plus what the experts make of h, for the tokens that find a place.
+
+    Expert e lies on rank e, and each token has one expert, `chosen[i]`, with one `gate[i]`. A rank may send at most
+    `capacity` tokens to **each expert**. Those that come first have a place, and the rest is **dropped**: no expert
+    sees it. `h[i]` is what the expert sees of token i, and `x[i]` the token itself. Return a tensor like `x`: row i is
+    `x[i] + gate[i] · expert(h[i])` for a token with a place, and for a dropped one `x[i]` alone.
+
+    The buffer has `capacity` rows for every expert, zeros where tokens are missing. So all splits are equal, no rank
+    has to ask for sizes, and **two** exchanges are all that is needed. `compute(rows)` and `exchange(rows, give, take)`
+    are as before; gradients have to flow.
+    Hint: For every token you need its place: how many tokens before it, on this rank, have the same expert? It is kept
+    where its place is below the capacity.
+    Hint: `torch.nn.functional.one_hot(chosen, world_size).cumsum(0)` counts every expert's tokens up to each row. The
+    token's own column, less 1, is its place, and `chosen * capacity + place` its row in the buffer.
+    Hint: `h.new_zeros(rows, width).index_copy(0, row, h[token])` fills the buffer, gradients included. Begin with `x`
+    and `index_add` the kept tokens' results: then a dropped token is `x` alone.
+    Afterwards: Nothing depends on the router's choices any more but the contents: shapes, splits and memory are known
+    before the step begins, and the CPU waits for no sizes. The price is empty places, which are sent and computed like
+    all others, and dropped tokens.
+    """
+    sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
+    place = sames.gather(1, chosen[:, None])[:, 0] - 1
+    (token,) = (place < capacity).nonzero(as_tuple=True)
+    row = (chosen * capacity + place)[token]
+    room = h.new_zeros(world_size * capacity, h.shape[1]).index_copy(0, row, h[token])
+    equal = [capacity] * world_size
+    back = exchange(compute(exchange(room, equal, equal)), equal, equal)
+    return x.index_add(0, token, back[row] * gate[token, None])
+
+
+# -- several experts a rank -------------------------------------------------------------------------------------------
+
+
+def _many(xs: Sequence[Any]) -> list[Any]:
+    n, each = len(xs), xs[0][3]
+    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(n * each)]
+    found = []
+    for r, (x, chosen, gate, _) in enumerate(xs):
+        slope = slope_of(x.shape, r)
+        t = np.array([np.tanh(row @ weight_of(e)) for row, e in zip(x, chosen, strict=True)]).reshape(x.shape)
+        dz = gate[:, None] * slope * (1 - t**2)
+        for row, e, d in zip(x, chosen, dz, strict=True):
+            of_experts[e] += np.outer(row, d)
+        found.append((gate[:, None] * t, (slope * t).sum(1)))
+    return [
+        {"y": y, "of the gates": dgate, "of this rank's experts": of_experts[r * each : (r + 1) * each]}
+        for r, (y, dgate) in enumerate(found)
+    ]
+
+
+def _several(n: int) -> list[Case]:
+    rng = normal(n, 13)
+
+    def drawn(sizes: Sequence[int], each: int, about: str, chosen: Any = None) -> Case:
+        xs = []
+        for r, size in enumerate(sizes):
+            mine = rng.integers(0, n * each, size) if chosen is None else chosen[r]
+            xs.append((rng.normal(size=(size, WIDE)), mine, rng.uniform(0.1, 0.9, size), each))
+        return Case(xs, about)
+
+    turned = [(np.arange(2 * n) + r) % (2 * n) for r in range(n)]
+    return [
+        drawn([2 * n] * n, 2, "two experts a rank, one token of each rank for each", turned),
+        drawn([5] * n, 1, "one expert a rank"),
+        drawn([r + 2 for r in range(n)], 3, "three experts a rank, few tokens"),
+        drawn([0, *[6] * (n - 1)], 2, "rank 0 has no token"),
+    ]
+
+
+def run_many_experts(many_experts, x, chosen, gate, each):
+    weights = [torch.nn.Parameter(expert_weight(rank * each + i)) for i in range(each)]
+    calls = [0] * each
+
+    def expert(i):
+        def compute(rows):
+            calls[i] += 1
+            return torch.tanh(rows @ weights[i])
+
+        return compute
+
+    gate = gate.requires_grad_()
+    y = many_experts(x.requires_grad_(), chosen, gate, [expert(i) for i in range(each)], exchange)
+    assert calls == [1] * each, f"This rank's experts were called {calls} times, and each is called once."
+    backward(y)
+    grad = gate.grad if gate.numel() else torch.zeros_like(gate)
+    return {"y": y.detach(), "of the gates": grad, "of this rank's experts": [w.grad for w in weights]}
+
+
+@exercise(
+    "Several experts a rank",
+    _many,
+    minutes=20,
+    difficulty=3,
+    inputs=_several,
+    tolerance=1e-9,
+    promises=(Calls(5),),
+    least=Least(rounds=lambda n: 5),
+    counts_memory=False,
+    harness=run_many_experts,
+)
+def many_experts(x, chosen, gate, experts, exchange):
+    """Return each token's gate times what its expert makes of it.
+
+    Every rank holds `experts`, a list of E functions, equally many everywhere: expert e of the world is number e mod E
+    on rank e // E. Each token has one expert, `chosen[i]`, and one `gate[i]`. Return a tensor like `x`: row i is
+    `gate[i]` times what token i's expert makes of it. `exchange(rows, give, take)` is as in the lesson.
+
+    Each expert is called **once**, with all rows that have come for it from all ranks, also with none. Rows come in by
+    rank, and by expert only within each rank. So the counts that you ask for must say more than how many come from each
+    rank, and what has been regrouped must go back in the order in which it came.
+    Hint: Exchange the counts of every expert, not only of every rank: `counts.view(world_size, -1)` has a row for each
+    rank, and after an all-to-all row r says how many come from rank r for each of this rank's experts.
+    Hint: A row's expert is known from these counts: `torch.arange(E).repeat(world_size).repeat_interleave(...)`. A
+    stable argsort of that brings the rows together by expert.
+    Hint: `p.argsort()` undoes a permutation p: `made[by_expert.argsort()]` are the results in the order in which the
+    rows came, and the same does it for `order` at the end.
+    Afterwards: Two sorts, one before and one after the tokens travel. With 256 experts on 64 GPUs this permutation is
+    work of its own: Megatron, DeepEP and PyTorch's grouped matrix product have kernels for it, and the experts of a
+    rank are computed as one grouped product.
+    """
+    order = chosen.argsort(stable=True)
+    counts = chosen.bincount(minlength=world_size * len(experts)).view(world_size, -1)
+    come = torch.empty_like(counts)
+    dist.all_to_all_single(come, counts)
+    give, take = counts.sum(1).tolist(), come.sum(1).tolist()
+    came = exchange(x[order], give, take)
+    local = torch.arange(len(experts), device=x.device)
+    by_expert = local.repeat(world_size).repeat_interleave(come.flatten()).argsort(stable=True)
+    parts = came[by_expert].split(come.sum(0).tolist())
+    made = torch.cat([expert(part) for expert, part in zip(experts, parts)])
+    back = exchange(made[by_expert.argsort()], take, give)
+    return (back * gate[order, None])[order.argsort()]

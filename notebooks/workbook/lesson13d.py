@@ -1,0 +1,409 @@
+"""Exercises of lesson 13d: attention over a sequence that is cut over the ranks, gathered and round a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.promises import Calls, Messages, OnlyTo
+from labkit.theory.record import Op, Record
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import comms, device, dist, rank, span, torch, world_size
+
+
+def normal(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([134, seed, n])
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int = 0) -> np.ndarray:
+    """Causal attention, [heads, positions, size]; the queries are those of the positions from `first` on."""
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
+    scores = np.where(there <= here[:, None], scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True) @ v)
+
+
+def whole(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All ranks' positions, in their order."""
+    return np.concatenate(parts, axis=1)
+
+
+def attended(xs: Sequence[Any]) -> list[np.ndarray]:
+    """Each rank's part of full attention; each brings queries, keys and values of its positions."""
+    k, v = (whole([x[i] for x in xs]) for i in (1, 2))
+    return [attention(q, k, v, r * q.shape[1]) for r, (q, _, _) in enumerate(xs)]
+
+
+def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
+    """Random queries, keys and values for every rank, [heads, length, size] each."""
+    rng = normal(n, seed)
+    return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
+
+
+# -- gather, then attend ----------------------------------------------------------------------------------------------
+
+
+def _cut(n: int) -> list[Case]:
+    return [
+        Case(thirds(n, 1, 2, 2, 1), "one head, two positions a rank"),
+        Case(thirds(n, 1, 1, 2, 2), "one position a rank"),
+        Case(thirds(n, 3, 5, 4, 3), "three heads, five positions a rank"),
+    ]
+
+
+def broken_attend_gathered(q, k, v):
+    """Return what this rank's queries see of all positions up to their own."""
+    k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@exercise(
+    "Attend to what all ranks have read",
+    attended,
+    minutes=8,
+    difficulty=2,
+    inputs=_cut,
+    gradients=True,
+    tolerance=1e-6,
+    counts_memory=False,
+    specimen=broken_attend_gathered,
+)
+def attend_gathered(q, k, v):
+    """Return what this rank's queries see of all positions up to their own.
+
+    The sequence is cut into parts of equal length, the first for rank 0. `q`, `k` and `v`, [heads, positions, size],
+    are the queries, keys and values of **this rank's** positions. Return its part of causal attention over the whole
+    sequence: each position sees itself and all positions before it, also those on other ranks. Gradients have to flow
+    back to everyone's `k` and `v`; with `comms.all_gather` they do.
+
+    The function below runs, and on one rank its result is right. Run the check first: on which one, and why?
+    Hint: `is_causal=True` compares the number of a query with the number of a key. Which number has this rank's first
+    query, and which one should it have?
+    Hint: Position i of rank r is position `r * length + i` of the sequence. Make a mask, [queries, keys], that is true
+    where the query may see the key.
+    Hint: `attn_mask=there <= here[:, None]`, with `here` the positions of the queries and `there` those of all keys.
+    Afterwards: With more keys than queries, `is_causal=True` aligns both at position 0. So only rank 0 was right, and
+    every other rank saw rank 0's positions alone: plausible numbers, and no error.
+    """
+    k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
+    length = q.shape[1]
+    here = rank * length + torch.arange(length, device=q.device)
+    there = torch.arange(k.shape[1], device=q.device)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=there <= here[:, None])
+
+
+# -- merging pieces of a softmax --------------------------------------------------------------------------------------
+
+
+def _merged(xs: Sequence[Any]) -> list[Any]:
+    found = []
+    for out, top, total, scores, v in xs:
+        new = np.maximum(top, scores.max(-1))
+        safe = np.where(np.isinf(new), 0.0, new)
+        old, powers = np.exp(top - safe), np.exp(scores - safe[..., None])
+        found.append([out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)])
+    return found
+
+
+def _states(n: int) -> list[Case]:
+    rng = normal(n, 4)
+
+    def drawn(queries: int, keys: int, level: float = 0.0) -> list[Any]:
+        xs = []
+        for _ in range(n):
+            before = rng.normal(size=(1, queries, 3))
+            top = before.max(-1)
+            powers = np.exp(before - top[..., None])
+            out = powers @ rng.normal(size=(1, 3, 2))
+            xs.append(
+                (out, top, powers.sum(-1), rng.normal(size=(1, queries, keys)) + level, rng.normal(size=(1, keys, 2)))
+            )
+        return xs
+
+    def start(x: Any, hidden: int = 0) -> Any:
+        out, top, total, scores, v = x
+        scores = scores.copy()
+        scores[:, :hidden] = -np.inf
+        return np.zeros_like(out), np.full_like(top, -np.inf), np.zeros_like(total), scores, v
+
+    def masked(x: Any) -> Any:
+        out, top, total, scores, v = x
+        return out, top, total, np.full_like(scores, -np.inf), v
+
+    return [
+        Case(drawn(2, 2), "two queries, two keys"),
+        Case([start(x) for x in drawn(2, 3)], "the first piece: nothing has been seen yet"),
+        Case(drawn(2, 3, 50.0), "the new scores are much larger"),
+        Case(drawn(2, 3, -50.0), "the new scores are much smaller"),
+        Case([masked(x) for x in drawn(2, 2)], "the new piece is masked everywhere"),
+        Case([start(x, 1) for x in drawn(3, 2)], "the first piece, which one query must not see at all"),
+        Case(drawn(2, 3, 800.0), "scores near 800"),
+        Case(drawn(40, 60), "40 queries, 60 keys"),
+    ]
+
+
+def run_merge_pieces(merge_pieces, out, top, total, scores, v):
+    new = torch.maximum(top, scores.amax(-1))
+    shift = new.masked_fill(new == -torch.inf, 0)
+    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
+    more, sums = powers @ v, powers.sum(-1)
+    right = out * old[..., None] + more, new, total * old + sums
+    stale, alone = (out + more, new, total + sums), scores.amax(-1)
+    found = merge_pieces(out, top, total, scores, v)
+    if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
+        return found
+    for name, got, want, other in zip(("out", "top", "total"), found, right, stale):
+        assert not torch.allclose(got.to(other), other) or torch.allclose(want, other), (
+            f"`{name}` has the new piece in it, and what was there before is still relative to the old `top`."
+        )
+    assert not torch.allclose(found[1].to(alone), alone) or torch.allclose(new, alone), (
+        "`top` is the largest score of the new piece, and not the largest so far."
+    )
+    divided = right[0] / right[2][..., None]
+    assert not torch.allclose(found[0].to(divided), divided) or torch.allclose(right[0], divided), (
+        "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
+    )
+    return found
+
+
+@exercise(
+    "One more piece of a softmax",
+    _merged,
+    minutes=8,
+    difficulty=2,
+    inputs=_states,
+    tolerance=1e-9,
+    promises=(Calls(0),),
+    harness=run_merge_pieces,
+)
+def merge_pieces(out, top, total, scores, v):
+    """Return out, top and total with one more piece of keys.
+
+    A query has seen some keys, and more come. What it keeps: `top`, its largest score so far; `total`, the sum of
+    exp(score − `top`); and `out`, the sum of exp(score − `top`) · value. Nothing is divided yet. At the beginning `top`
+    is −inf and the others are 0.
+
+    Now come the `scores`, [heads, queries, keys], of more keys, and their values `v`, [heads, keys, size]. A score is
+    −inf where the query must not see the key, and a query may see none of them. Return the new `out`, `top` and
+    `total`, as if all keys had come at once. Scores may be about 1,000, and no result may be nan. Communicate nothing.
+    Hint: It is the softmax of lesson 08, with what came before in place of another rank. Both sums are relative to a
+    maximum. What do you multiply them by when the maximum grows?
+    Hint: exp(score − top) · exp(top − new) = exp(score − new). So what was there is multiplied by exp(top − new).
+    Hint: −inf − (−inf) is nan. Where nothing has been seen at all, `new` is −inf: subtract 0 instead, and exp(−inf)
+    makes the zeros that you want. `masked_fill` does it.
+    Afterwards: Softmax looks as if it needed all scores at once. It needs three things a query, however long the
+    sequence is, and pieces may come in any order. FlashAttention merges pieces within a GPU in this way; a ring merges
+    pieces that come from other ranks.
+    """
+    new = torch.maximum(top, scores.amax(-1))
+    shift = new.masked_fill(new == -torch.inf, 0)
+    old = (top - shift).exp()
+    powers = (scores - shift[..., None]).exp()
+    return out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)
+
+
+# -- round the ring ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WhileFolding:
+    """While a rank folds a block, the next one is on its way: its receive was begun before, and is awaited after."""
+
+    def broken(self, record: Record) -> str:
+        """ "Rank 0 folds a block, and nothing is on its way meanwhile." """
+        for r, spans in enumerate(record.spans):
+            folds = [span for span in spans if span.name == "fold" and span.left is not None]
+            receives = [op for op in record.ops[r] if op.kind == "recv"]
+            for fold in folds[:-1]:
+                until = fold.left or 0.0
+                if not any(op.entered <= fold.entered and _awaited(op) >= until for op in receives):
+                    return f"Rank {r} folds a block, and no block is on its way meanwhile: first begin, then fold."
+        return ""
+
+
+def _awaited(op: Op) -> float:
+    """From when on a receive keeps its rank waiting."""
+    if not op.asynchronous:
+        return op.entered
+    return float("inf") if op.waited is None else op.waited[0]
+
+
+def block(r: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Rank r's keys and values, in one tensor; the harness knows everyone's by it."""
+    return np.cos(0.7 * np.arange(int(np.prod(shape))) + 1.9 * r).reshape(shape)
+
+
+def _ringed(xs: Sequence[Any]) -> list[np.ndarray]:
+    return attended([(q, *kv) for q, kv in xs])
+
+
+def _blocks(n: int) -> list[Case]:
+    rng = normal(n, 5)
+
+    def drawn(heads: int, length: int, size: int, about: str) -> Case:
+        shape = (heads, length, size)
+        return Case([(rng.normal(size=shape), block(r, (2, *shape))) for r in range(n)], about)
+
+    return [
+        drawn(1, 2, 2, "one head, two positions a rank"),
+        drawn(2, 1, 3, "two heads, one position a rank"),
+        drawn(2, 6, 4, "two heads, six positions a rank"),
+    ]
+
+
+def block_of(r, shape):
+    size = torch.Size(shape).numel()
+    return torch.cos(0.7 * torch.arange(size, dtype=torch.float64) + 1.9 * r).view(shape).to(device)
+
+
+def scores_of(q, k, theirs):
+    length = q.shape[1]
+    here = rank * length + torch.arange(length, device=device)
+    there = theirs * length + torch.arange(length, device=device)
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    return scores.masked_fill(there > here[:, None], -torch.inf)
+
+
+def known(kv, theirs, said, seen):
+    assert isinstance(kv, torch.Tensor), f"`{said}` got a {type(kv).__name__}, and a block is one tensor."
+    assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is none."
+    whose = [r for r in range(world_size) if torch.equal(kv, block_of(r, kv.shape))]
+    assert whose, f"`{said}` got what is no rank's block: was it awaited, and is it whole?"
+    assert whose == [theirs], f"`{said}` was told that the block is rank {theirs}'s, and it is rank {whose[0]}'s."
+    assert theirs not in seen, f"The block of rank {theirs} came to `{said}` twice."
+    seen.append(theirs)
+
+
+def run_ring_attention(ring_attention, q, kv):
+    seen = []
+
+    def fold(state, q, kv, theirs):
+        with span("fold"):
+            known(kv, theirs, "fold", seen)
+            k, v = kv
+            scores = scores_of(q, k, theirs)
+            top = scores.amax(-1)
+            shift = top.masked_fill(top == -torch.inf, 0)
+            powers = (scores - shift[..., None]).exp()
+            out, total = powers @ v, powers.sum(-1)
+            if state is None:
+                return out, top, total
+            new = torch.maximum(state[1], top)
+            shift = new.masked_fill(new == -torch.inf, 0)
+            old, more = (state[1] - shift).exp(), (top - shift).exp()
+            return state[0] * old[..., None] + out * more[..., None], new, state[2] * old + total * more
+
+    state = ring_attention(q, kv, fold)
+    assert isinstance(state, tuple) and len(state) == 3, "It returns no state: return what the last `fold` returned."
+    missing = sorted(set(range(world_size)) - set(seen))
+    assert not missing, f"The block of rank {missing[0]} has not been folded in."
+    return state[0] / state[2][..., None]
+
+
+@exercise(
+    "Attention round a ring",
+    _ringed,
+    minutes=15,
+    difficulty=3,
+    inputs=_blocks,
+    tolerance=1e-9,
+    forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(lambda n: n - 1), WhileFolding()),
+    least=Least(sent=lambda n, S: (n - 1) * S * 2 / 3, rounds=lambda n: n - 1),
+    counts_memory=False,
+    scales=False,
+    harness=run_ring_attention,
+)
+def ring_attention(q, kv, fold):
+    """Return the state of this rank's queries after all ranks' blocks have come by.
+
+    `q`, [heads, positions, size], are this rank's queries, and `kv`, [2, heads, positions, size], its keys and values
+    in one tensor: its block. `fold(state, q, kv, theirs)` folds the block of rank `theirs` into what the queries have
+    seen, masks what they must not see, and returns the new state; the first one is `None`. Return the state when all
+    blocks, your own too, have been folded in once.
+
+    No rank gathers the blocks: they travel round the ring, from each rank to the **next** one, and a rank passes on
+    what it got. It sends `world_size - 1` messages and no more. While a block is folded, the next one is already on its
+    way: begin to send and to receive, fold, then wait.
+    Hint: Blocks move to the next rank. So after one step a rank has the block of the rank before it, and after two that
+    of the rank before that one.
+    Hint: `dist.batch_isend_irecv` returns at once, with works to wait for: `room = torch.empty_like(kv)`, begin a send
+    and a receive, fold `kv`, wait for both, and then `room` is the next `kv`.
+    Hint: Whose block is it after `step` steps? Rank `(rank - step) % world_size`'s. In the last step there is something
+    to fold and nothing to send.
+    Afterwards: No rank ever holds the keys and values of the whole sequence. What the ring sends lies behind what the
+    rank computes, as long as folding a block takes longer than sending one.
+    """
+    state = None
+    # yours
+    after, before = (rank + 1) % world_size, (rank - 1) % world_size
+    for step in range(world_size):
+        works = []
+        if step < world_size - 1:
+            room = torch.empty_like(kv)
+            exchange = [dist.P2POp(dist.isend, kv, after), dist.P2POp(dist.irecv, room, before)]
+            works = dist.batch_isend_irecv(exchange)
+        state = fold(state, q, kv, (rank - step) % world_size)
+        for work in works:
+            work.wait()
+        kv = room
+    # end
+    return state
+
+
+# -- an order that shares the work out --------------------------------------------------------------------------------
+
+
+def _zigzag(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    pieces = np.split(np.arange(xs[0]), 2 * n)
+    return [np.concatenate([pieces[r], pieces[2 * n - 1 - r]]) for r in range(n)]
+
+
+def _lengths(n: int) -> list[Case]:
+    return [Case([2 * n * each] * n, f"{2 * n * each} positions") for each in (1, 2, 5, 64)]
+
+
+def run_zigzag_positions(zigzag_positions, length):
+    mine = zigzag_positions(length)
+    assert isinstance(mine, torch.Tensor) and not mine.is_floating_point(), "Return a tensor of integers."
+    assert len(mine) == length // world_size, (
+        f"This rank has {len(mine)} positions, and {length} positions on {world_size} ranks are "
+        f"{length // world_size} each."
+    )
+    each, pairs = length // (2 * world_size), int((mine + 1).sum())
+    even = length * (length + 1) // 2 // world_size
+    ascending = torch.equal(mine, mine.sort().values)
+    assert pairs == even or not ascending, f"This rank's queries see {pairs} keys in all, and an even share is {even}."
+    return mine
+
+
+@exercise(
+    "Share out the triangle", _zigzag, minutes=6, inputs=_lengths, promises=(Calls(0),), harness=run_zigzag_positions
+)
+def zigzag_positions(length):
+    """Return this rank's positions: two pieces of the sequence, with an even share of the work.
+
+    A sequence of `length` positions, which 2 · `world_size` divides, is cut into 2 · `world_size` equally long pieces,
+    and each rank gets two of them. Rank r gets piece r, counted from 0, and one more. Return its positions in the
+    sequence as a tensor of integers, in ascending order.
+
+    Which one more? A query at position i sees i + 1 keys, and all ranks shall have **equally many** pairs of a query
+    and a key that it sees. Communicate nothing.
+    Hint: Piece 0 is the cheapest, and rank 0 has it. Which piece should it get besides?
+    Hint: The dearest one. What the first of two pieces has less, the second has more.
+    Hint: `torch.arange(length).chunk(2 * world_size)` are the pieces, and `pieces[-1 - rank]` is the one that lies as
+    far from the end as piece `rank` lies from the beginning.
+    Afterwards: The sum of both pieces' work is the same for every rank, to the pair. Rank 0 holds the two ends of the
+    sequence, and rank N − 1 its middle. Every N-th position (striped) is nearly even, too, and each of its blocks is
+    half a triangle; zigzag has whole pieces to compute or to skip.
+    """
+    pieces = torch.arange(length).chunk(2 * world_size)
+    return torch.cat([pieces[rank], pieces[-1 - rank]])

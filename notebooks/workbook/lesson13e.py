@@ -1,0 +1,300 @@
+"""Exercises of lesson 13e: read a checkpoint for data and for tensor parallelism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, rank, torch
+
+
+def numbers(n: int, seed: int) -> np.random.Generator:
+    """Reproducible draws, different ones for every n and every case."""
+    return np.random.default_rng([13, seed, n])
+
+
+def bounds(count: int, n: int, place: int) -> tuple[int, int]:
+    """Where part `place` of n begins and ends, parts as equal as they can be and the longer ones first.
+
+    >>> [bounds(6, 4, place) for place in range(4)]
+    [(0, 2), (2, 4), (4, 5), (5, 6)]
+    """
+    short, longer = divmod(count, n)
+    start = place * short + min(place, longer)
+    return start, start + short + (place < longer)
+
+
+# -- rank 0 reads, everybody receives ---------------------------------------------------------------------------------
+
+
+def _models(n: int) -> list[Case]:
+    def case(about: str, seed: int, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> Case:
+        rng = numbers(n, seed)
+
+        def drawn() -> tuple[Any, Any]:
+            params = [rng.integers(-50, 51, shape).astype(dtype) for shape in shapes]
+            return params, [rng.normal(size=3).astype(dtype), np.array(int(rng.integers(1, 99)))]
+
+        return Case([drawn() for _ in range(n)], about)
+
+    first = [([np.array([1.0, 2.0]) + 10 * r], [np.array([3.0 + 10 * r]), np.array(4 + 10 * r)]) for r in range(n)]
+    return [
+        Case([([p[0].astype("float32")], [b[0].astype("float32"), b[1]]) for p, b in first], "one weight, two buffers"),
+        case("three weights", 1, ((2, 3), (3,), (1,))),
+        case("float64", 2, ((4, 4), (4,)), "float64"),
+        case("a layer of 40 x 30", 3, ((40, 30), (40,))),
+    ]
+
+
+def run_load_for_all(load_for_all, params, buffers):
+    import os
+    import shutil
+    import tempfile
+
+    from labkit.rank import recorder
+
+    def built(change):
+        model = torch.nn.Module()
+        model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
+        for i, b in enumerate(buffers):
+            model.register_buffer(f"buffer{i}", change(b))
+        return model
+
+    with recorder.paused():
+        box = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+    path, load, tag = os.path.join(box[0], "model.pt"), torch.load, torch.serialization.location_tag
+    if rank == 0:
+        torch.serialization.location_tag = lambda storage: "cuda:0"
+        try:
+            torch.save(built(lambda t: t.clone()).state_dict(), path)
+        finally:
+            torch.serialization.location_tag = tag
+
+    faults = []
+
+    def watched(file, *args, **kwargs):
+        if str(getattr(file, "name", file)) != path:  # unpickling a tensor that came in a message calls torch.load, too
+            return load(file, *args, **kwargs)
+        if kwargs.get("weights_only") is False:
+            faults.append("it loads with weights_only=False: whatever code somebody has put into the file runs")
+        if rank == 0:
+            return load(file, *args, **kwargs)
+        faults.append(f"rank {rank} reads the file, and rank 0 alone may: with n readers it is read n times")
+        return model.state_dict()
+
+    model = built(lambda t: -t - 1)
+    torch.load = watched
+    try:
+        load_for_all(model, path)
+    finally:
+        torch.load = load
+        if rank == 0:
+            shutil.rmtree(box[0], ignore_errors=True)
+    assert not faults, faults[0]
+    return {"parameters": [p.detach() for p in model.parameters()], "buffers": list(model.buffers())}
+
+
+def broken_load_for_all(model, path):
+    """Let rank 0 read the checkpoint, and leave what it holds in every rank's model."""
+    if rank == 0:
+        model.load_state_dict(torch.load(path))
+    for param in model.parameters():
+        dist.broadcast(param.data, src=0)
+
+
+@exercise(
+    "Repair: rank 0 reads, everybody receives",
+    lambda xs: [{"parameters": [*xs[0][0]], "buffers": [*xs[0][1]]} for _ in xs],
+    minutes=6,
+    inputs=_models,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1),
+    specimen=broken_load_for_all,
+    harness=run_load_for_all,
+)
+def load_for_all(model, path):
+    """Let rank 0 read the checkpoint, and leave what it holds in every rank's model.
+
+    The file `path` holds the state dict of a whole model, saved on some machine's GPU 0. **Rank 0 alone** may read it.
+    Afterwards every rank's `model` must hold all of it, on the rank's own `device`; all ranks have built the same
+    architecture. Change `model` in place and return nothing.
+
+    The specimen is what many guides show for data parallelism. It has two faults, and you see one after the other. In
+    the picture: a weight, then two buffers, the second one of integers.
+    Hint: A state dict has more than parameters. What does the model have that is no parameter, and is never trained?
+    Hint: Every tensor in the file remembers the device that it was saved from. `torch.load` puts it there again, unless
+    `map_location` says otherwise.
+    Hint: Go through `[*model.parameters(), *model.buffers()]` and broadcast each `tensor.detach()`. All ranks call it,
+    in the same order.
+    Afterwards: One reader, however many ranks there are. On several hosts, `map_location` is the **local** rank's GPU:
+    `cuda:9` does not exist on a host of eight. Here `device` already is that.
+    """
+    if rank == 0:
+        model.load_state_dict(torch.load(path, map_location=device, weights_only=True))
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+
+# -- who has which part -----------------------------------------------------------------------------------------------
+
+
+def _counts(n: int) -> list[Case]:
+    def case(count: int, parts: int, about: str = "") -> Case:
+        return Case([(count, parts, r) for r in range(n)], about)
+
+    return [
+        case(2 * n, n, f"{2 * n} rows for {n}"),
+        case(6, n + 2, f"6 layers for {n + 2}, of which you see the first {n}"),
+        case(2 * n + 1, n, f"{2 * n + 1} rows for {n}"),
+        case(3 * n - 1, n, f"{3 * n - 1} layers for {n}"),
+        case(n - 1, n, f"fewer rows than parts: {n - 1} for {n}"),
+        case(0, n, "no rows at all"),
+        case(1003, 5, "1,003 columns for a group of 5"),
+    ]
+
+
+@exercise(
+    "Which part is mine?", lambda xs: [[*bounds(*x)] for x in xs], minutes=4, inputs=_counts, forbids=("collectives",)
+)
+def part_of(count, n, place):
+    """Return (start, end) of the part at this place among n, which differ by one at most.
+
+    `count` rows, columns or layers are dealt out to `n` ranks. Return `(start, end)`, the part of the rank at this
+    `place` (0 to n − 1): `start` belongs to it and `end` does not. The parts follow one another in the order of the
+    places, cover everything **once**, and differ by one at most; the **first** places get the longer parts. A part may
+    be empty. Communicate nothing: `n` is the size of some group, not of the world.
+    Hint: `divmod(count, n)` tells how long the short parts are, and how many parts are longer by one.
+    Hint: Before part `place` there are `place` parts. How many of them are longer?
+    Hint: `start` is `place` times the short length, plus `min(place, longer)`.
+    Afterwards: `torch.tensor_split` cuts like this. `torch.chunk` rounds up instead, and six layers for four ranks
+    become three chunks of two; DTensor and `fully_shard` cut like that, and give the last rank an empty part. Either is
+    right, as long as whoever saves and whoever loads agree.
+    """
+    short, longer = divmod(count, n)
+    start = place * short + min(place, longer)
+    return start, start + short + (place < longer)
+
+
+# -- a tensor-parallel rank's part of a checkpoint --------------------------------------------------------------------
+
+
+def _sliced(xs: Sequence[Any], plan: Mapping[str, tuple[int, int]], teams: Sequence[Sequence[int]]) -> list[Any]:
+    found = []
+    for r, (tensors,) in enumerate(xs):
+        team = next(t for t in teams if r in t)
+        mine = {}
+        for name, whole in tensors.items():
+            if name not in plan:
+                mine[name] = whole
+                continue
+            dim, stacked = plan[name]
+            start, end = bounds(whole.shape[dim] // stacked, len(team), team.index(r))
+            parts = [part.take(range(start, end), dim) for part in np.split(whole, stacked, dim)]
+            mine[name] = np.concatenate(parts, dim)
+        found.append(mine)
+    return found
+
+
+def _checkpoints(n: int) -> list[Case]:
+    everybody = [list(range(n))]
+    apart = {2: [[0], [1]], 3: [[0], [1, 2]], 4: [[0, 2], [1, 3]]}[n]
+
+    def case(about: str, seed: int, shapes: Mapping[str, tuple[int, ...]], teams: Any, **plan: Any) -> Case:
+        rng = numbers(n, seed)
+        tensors = {
+            name: np.arange(float(math.prod(shape))).reshape(shape) if seed == 0 else rng.normal(size=shape)
+            for name, shape in shapes.items()
+        }
+        tensors = {name: t.astype("float32") for name, t in tensors.items()}
+        return Case([(dict(tensors),) for _ in range(n)], about, {"plan": plan, "teams": teams})
+
+    small = {"up": (n, 1), "down": (2, n)}  # so that the card shows every number
+    mlp = {"up": (2 * n, 3), "down": (3, 2 * n)}
+    odd = {"up": (2 * n + 1, 2), "bias": (2 * n + 1,), "down": (2, 2 * n + 1), "prior": (4,)}
+    qkv = {"qkv": (3 * 2 * n, 2), "gates": (2, 2 * (n + 1)), "norm": (3,)}
+    return [
+        case("rows of one, columns of the other", 0, small, everybody, up=(0, 1), down=(1, 1)),
+        case("a remainder, and a tensor that nobody cuts", 1, odd, everybody, up=(0, 1), bias=(0, 1), down=(1, 1)),
+        case("stacked matrices", 2, qkv, everybody, qkv=(0, 3), gates=(1, 2)),
+        case(f"groups {' and '.join(map(str, apart))}", 3, {**mlp, **qkv}, apart, up=(0, 1), down=(1, 1), qkv=(0, 3)),
+    ]
+
+
+def expected_part_of(count, n, place):
+    short, longer = divmod(count, n)
+    start = place * short + min(place, longer)
+    return start, start + short + (place < longer)
+
+
+def run_load_slices(load_slices, tensors, plan, teams):
+    made = [dist.new_group(team) for team in teams]
+    group = next(g for g, team in zip(made, teams) if rank in team)
+    got = []
+
+    def read(name, dim=0, start=0, end=None):
+        whole = tensors[name]
+        end = whole.shape[dim] if end is None else end
+        assert 0 <= start <= end <= whole.shape[dim], (
+            f"rank {rank} reads {start} to {end} of {name!r} along dimension {dim}, which has {whole.shape[dim]}"
+        )
+        part = whole.narrow(dim, start, end - start).clone()
+        got.append(part.numel())
+        return part
+
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    mine = load_slices(read, shapes, plan, part_of, group)
+    if isinstance(mine, dict):
+        kept = sum(t.numel() for t in mine.values())
+        assert sum(got) <= kept, f"rank {rank} reads {sum(got)} numbers, and its part has {kept}"
+    return mine
+
+
+@exercise(
+    "A tensor-parallel rank reads its slices",
+    _sliced,
+    minutes=14,
+    difficulty=3,
+    inputs=_checkpoints,
+    tolerance=0,
+    forbids=("collectives",),
+    harness=run_load_slices,
+)
+def load_slices(read, shapes, plan, part_of, group):
+    """Return this rank's part of every tensor of a checkpoint.
+
+    `read(name, dim, start, end)` reads a part of a tensor from a checkpoint, and `read(name)` all of it; `shapes` has
+    every tensor's shape. Return a dict with this rank's part of each. `plan[name]` is `(dim, stacked)`: cut along
+    dimension `dim`, by `part_of(count, n, place)`. If `stacked` is 2 or more, this dimension holds so many equal
+    matrices one after the other (as queries, keys and values do): cut **each** of them, and put the parts together
+    again. What is not in the plan, every rank needs whole.
+
+    The ranks that share a copy of the model form `group`; other groups have copies of their own. Read only what you
+    return, and communicate nothing. In the picture, `up` is cut into rows, and `down`, which has two rows, into
+    columns.
+    Hint: Who am I in `group`, and how many are we? `dist.get_rank(group)` and `dist.get_world_size(group)`.
+    Hint: One matrix of the stack has `shape[dim] // stacked` rows or columns. `part_of` says which of them are yours,
+    in each of the matrices.
+    Hint: Matrix i of the stack begins at `i * size`. Read from `i * size + start` to `i * size + end` along `dim`, and
+    `torch.cat(parts, dim)` puts the parts together.
+    Afterwards: `nn.Linear` keeps its weight as [out, in]. So a column-parallel layer, which splits what comes **out**,
+    cuts dimension 0 and its bias, and a row-parallel one cuts dimension 1 and keeps its bias whole. Code that writes
+    `W1[:, start:end]` means matrices of the other orientation.
+    """
+    n, place = dist.get_world_size(group), dist.get_rank(group)
+    mine = {}
+    for name, shape in shapes.items():
+        if name not in plan:
+            mine[name] = read(name)
+            continue
+        dim, stacked = plan[name]
+        size = shape[dim] // stacked
+        start, end = part_of(size, n, place)
+        parts = [read(name, dim, i * size + start, i * size + end) for i in range(stacked)]
+        mine[name] = torch.cat(parts, dim)
+    return mine

@@ -1,0 +1,352 @@
+"""Exercises of lesson 15b: paths and cards of a server, NCCL's trees and PAT, what leaves a node, and a log's line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.grading.exercise import Case, exercise
+from labkit.theory import nccl_log, schedules, topology
+
+if TYPE_CHECKING:
+    pass
+
+
+def _dealt(n: int, asked: Sequence[tuple[Any, ...]], about: str, rounds: int) -> list[Case]:
+    """Every rank is asked about something else; `rounds` cases, all of which together ask for everything twice."""
+    return [
+        Case([asked[(i * n + r) % len(asked)] for r in range(n)], f"{about}, from number {i * n % len(asked) + 1} on")
+        for i in range(max(rounds, 3))
+    ]
+
+
+def _mixed(asked: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The same in an order that is not theirs, and always the same."""
+    return random.Random(15).sample(asked, len(asked))
+
+
+# -- the path between two devices -------------------------------------------------------------------------------------
+
+WAYS = (
+    (["switch 1", "CPU 0"], ["switch 1", "CPU 0"]),
+    (["switch 1", "CPU 0"], ["switch 2", "CPU 0"]),
+    (["switch 1", "CPU 0"], ["switch 1", "CPU 1"]),  # two CPUs may both have a switch of that name
+    (["switch 3", "switch 1", "CPU 0"], ["switch 4", "switch 1", "CPU 0"]),
+    (["CPU 0"], ["CPU 0"]),
+    (["CPU 0"], ["CPU 1"]),
+    (["switch 3", "switch 1", "CPU 0"], ["switch 1", "CPU 0"]),
+    (["switch 3", "switch 1", "CPU 0"], ["switch 3", "switch 1", "CPU 0"]),
+    (["switch 3", "switch 1", "CPU 0"], ["switch 5", "switch 2", "CPU 0"]),
+    (["switch 1", "CPU 0"], ["CPU 0"]),
+    (["switch 3", "switch 1", "CPU 0"], ["switch 2", "CPU 1"]),
+    (["CPU 0"], ["switch 1", "CPU 1"]),
+)
+
+
+@exercise(
+    "The path between two devices",
+    lambda xs: [topology.by_pcie(tuple(a), tuple(b)) for a, b in xs],
+    minutes=6,
+    inputs=lambda n: _dealt(n, WAYS, "twelve pairs", -(-len(WAYS) // n) + 1),
+)
+def pcie_path(mine, theirs):
+    """Return the path between two devices over PCIe: "PIX", "PXB", "PHB" or "SYS".
+
+    `mine` and `theirs` say what stands above two devices of one server, nearest first: their PCIe switches, last their
+    CPU, such as `["switch 3", "switch 1", "CPU 0"]`. Each CPU numbers its switches anew. Return the path between the
+    two over PCIe: `"PIX"` where they are below the same switch, with no other on the way; `"PXB"` through several
+    switches and no CPU; `"PHB"` through one CPU; `"SYS"` from one CPU to another. Every rank is asked about a different
+    pair.
+    Hint: The CPU stands last. What does it mean if the two have different ones?
+    Hint: Everything but the last is a switch. If the two have none in common, the path goes through the CPU.
+    Hint: With a switch in common the path turns round at the lowest one. Only if it is the nearest of **both**, it is
+    the only one on the path.
+    Afterwards: NCCL finds the same by following every link of the machine and keeping the worst kind on the way
+    (`ncclTopoSetPaths`). It allows GPU Direct RDMA up to PXB, unless NCCL_NET_GDR_LEVEL says otherwise.
+    """
+    if mine[-1] != theirs[-1]:
+        return "SYS"
+    if not set(mine[:-1]) & set(theirs[:-1]):
+        return "PHB"
+    return "PIX" if mine[0] == theirs[0] else "PXB"
+
+
+# -- a network card for each GPU --------------------------------------------------------------------------------------
+
+
+def _chosen(rows: Sequence[Sequence[str]]) -> list[int]:
+    taken = [0] * len(rows[0])
+    found = []
+    for row in rows:
+        near = min(map(topology.level, row))
+        nic = min((i for i, path in enumerate(row) if topology.level(path) == near), key=lambda i: taken[i])
+        taken[nic] += 1
+        found.append(nic)
+    return found
+
+
+def _rows(name: str) -> list[list[str]]:
+    machine = topology.find(name)
+    return [[machine.path(gpu, nic) for nic in machine.nics] for gpu in machine.gpus]
+
+
+def _servers(n: int) -> list[Case]:
+    asked = [(_rows(name),) for name in ("p4d", "ndv4", "h100-1453", "v100", "ndv5", "ncv4")]
+    asked.append(([["PHB", "PXB", "NODE"], ["SYS", "NODE", "PHB"], ["PXB", "PXB", "PIX"]],))
+    asked.append(([["NODE", "SYS"], ["SYS", "PHB"], ["PXB", "PHB"]],))
+    return _dealt(n, asked, "eight servers", -(-len(asked) // n))
+
+
+@exercise(
+    "A network card for each GPU",
+    lambda xs: [_chosen(rows) for (rows,) in xs],
+    minutes=8,
+    difficulty=2,
+    inputs=_servers,
+    picture=lambda: [([["PIX", "PIX", "SYS"], ["PIX", "PIX", "SYS"], ["SYS", "SYS", "PHB"]],)] * 2,
+)
+def choose_nics(rows):
+    """Return the number of each GPU's NIC.
+
+    `rows[g][i]` is the path from GPU g to NIC i of one server, a word of `nvidia-smi topo -m`. Return a list: for each
+    GPU in order the number of its NIC. Take the nearest. From near to far the words are `PIX`, `PXB`, `PHB`, `NODE`,
+    `SYS`. Of several that are equally near take the one that the fewest GPUs before it have taken, and of these the
+    first. Every rank is asked about a different server; six of them are bundled ones.
+    Hint: The alphabet does not know which path is nearer. Write the five words in their order, and use `.index`.
+    Hint: Keep a list that counts how many GPUs have taken each NIC.
+    Hint: Tuples compare from left to right: the smallest (distance, taken, number) is the NIC that you want.
+    Afterwards: NIC i of every server makes **rail** i where the network joins equal numbers through a switch of their
+    own. A GPU that sends through its own NIC stays on its rail; NCCL's rings and trees are built so that the traffic of
+    a channel does.
+    """
+    order = ["PIX", "PXB", "PHB", "NODE", "SYS"]
+    taken = [0] * len(rows[0])
+    chosen = []
+    for row in rows:
+        far = [(order.index(path), taken[i], i) for i, path in enumerate(row)]
+        nic = min(far)[2]
+        taken[nic] += 1
+        chosen.append(nic)
+    return chosen
+
+
+# -- NCCL's two trees -------------------------------------------------------------------------------------------------
+
+
+def _places(n: int) -> list[Case]:
+    asked = [(place, size) for size in (2, 3, 4, 5, 6, 7, 8, 13, 16) for place in range(size)]
+    return _dealt(n, [*asked[:5], *_mixed(asked[5:])], "places in trees of 2 to 16 nodes", 10)
+
+
+@exercise(
+    "The parent in each of NCCL's trees",
+    lambda xs: [[tree[place] for tree in schedules.parents(n)] for place, n in xs],
+    minutes=12,
+    difficulty=2,
+    inputs=_places,
+    picture=lambda: [(3, 8), (5, 8)],
+)
+def tree_parents(place, n):
+    """Return the parent of a node in each of NCCL's two trees over n nodes, -1 for none.
+
+    Return the parents of node `place` in NCCL's two trees over `n` nodes, as a list of two integers; the root's parent
+    is -1.
+
+    **First tree.** Node 0 is the root. For any other let `bit` be the lowest bit that is set in its number. Its parent
+    is the number without `bit` and with the next higher bit set; where that is not below n, it is the number without
+    `bit` alone.
+
+    **Second tree.** For even n it is the first one mirrored: node i has the place of node n - 1 - i. For odd n it is
+    shifted by one: node i has the place of node i - 1, and node 0 that of node n - 1.
+
+    Every rank is asked about a different node; `n` is not your world's size.
+    Hint: `first` is the first tree already. The second one asks it about another node, and turns the answer back.
+    Hint: Mirrored: ask about n - 1 - place. The answer is a place in the mirror as well: its node is n - 1 - answer. -1
+    stays -1.
+    Hint: Shifted: ask about (place - 1) % n, and add 1 to the answer, modulo n.
+    Afterwards: So a node that has children in one tree has none in the other: for even n always, for odd n with at most
+    one exception. Each half of the buffer takes one tree, and every node's links are busy in both directions.
+    """
+
+    def first(r):
+        if r == 0:
+            return -1
+        bit = r & -r
+        up = (r ^ bit) | (bit << 1)
+        return up if up < n else r ^ bit
+
+    # yours
+    if n % 2 == 0:
+        up = first(n - 1 - place)
+        return [first(place), n - 1 - up if up >= 0 else -1]
+    up = first((place - 1) % n)
+    return [first(place), (up + 1) % n if up >= 0 else -1]
+    # end
+
+
+# -- PAT --------------------------------------------------------------------------------------------------------------
+
+
+def _sent(place: int, n: int, step: int) -> list[Any]:
+    (send,) = [s for s in schedules.pat("all_gather", n).steps[step] if s.src == place]
+    return [send.dst, sorted(send.chunks)]
+
+
+def _pats(n: int) -> list[Case]:
+    asked = [
+        (place, size, step)
+        for size in (2, 3, 4, 5, 7, 8)
+        for step in range((size - 1).bit_length())
+        for place in range(size)
+    ]
+    return _dealt(n, [*asked[:2], *_mixed(asked[2:])], "steps with 2 to 8 ranks", 10)
+
+
+@exercise(
+    "A step of PAT",
+    lambda xs: [_sent(*x) for x in xs],
+    minutes=12,
+    difficulty=3,
+    inputs=_pats,
+    picture=lambda: [(0, 8, 1), (1, 8, 2)],
+)
+def pat_sends(place, n, step):
+    """Return the receiver and the chunks that rank `place` sends in this step of PAT's all-gather.
+
+    An all-gather over `n` ranks: rank r brings chunk r. In PAT chunk c goes down a binomial tree from rank c, the
+    **farthest** jump first, and all n trees run at once. With d = 2^(L - 1 - step), where L is the number of steps,
+    ⌈log2 n⌉, every rank sends to the rank d **before** it, modulo n, in step 0, 1, 2, …
+
+    What it sends: all chunks that it has by then, if the receiver still lacks them. These are its own chunk and those
+    that came with the jumps before, all of which were longer: the chunks of the ranks 0, 2d, 4d, … after it, modulo n.
+    Leave out a chunk whose owner is n or more ranks after the receiver: it would have gone all the way round.
+
+    Return what rank `place` sends in `step` as a list: the receiver, and the sorted list of chunks.
+    Hint: Write the distances down for n = 8: 4, 2, 1. In step 0 a rank has its own chunk only.
+    Hint: In step 1 (d = 2) it has its own and the one that came from 4 after it: `place` and `place + 4`.
+    Hint: `range(0, n - d, 2 * d)` are how far the chunks' own ranks are from `place`.
+    Afterwards: Bruck's algorithm has the same steps from near to far: its largest message travels the farthest. PAT
+    turns them round, so that the message with n/2 chunks goes to a neighbour. With less room NCCL sends fewer chunks at
+    a time: the far steps first, then the near trees one after the other.
+    """
+    steps = (n - 1).bit_length()
+    d = 2 ** (steps - 1 - step)
+    chunks = [(place + far) % n for far in range(0, n - d, 2 * d)]
+    return [(place - d) % n, sorted(chunks)]
+
+
+# -- what leaves a node -----------------------------------------------------------------------------------------------
+
+
+def _leaving(algorithm: str, first: list[int], second: list[int], gpus: int, nbytes: float) -> list[float]:
+    nodes = len(first)
+    make = {
+        "ring": lambda: schedules.ring("all_reduce", nodes * gpus),
+        "tree": lambda: schedules.double_tree("all_reduce", nodes * gpus, gpus=gpus),
+        "CollNet": lambda: schedules.collnet_direct("all_reduce", nodes, gpus),
+    }
+    return [float(b) for b in make[algorithm]().crossing(gpus, nbytes)]
+
+
+def _jobs(n: int) -> list[Case]:
+    asked = [
+        (algorithm, *schedules.parents(nodes), gpus, nbytes)
+        for nodes, gpus, nbytes in ((2, 8, 1.6e9), (4, 2, 800.0), (5, 4, 1e6), (8, 1, 64.0), (3, 8, 2.4e7))
+        for algorithm in ("tree", "ring", "CollNet")
+    ]
+    return _dealt(n, asked, "fifteen jobs", -(-len(asked) // n) + 1)
+
+
+@exercise(
+    "What leaves each node",
+    lambda xs: [_leaving(*x) for x in xs],
+    difficulty=2,
+    inputs=_jobs,
+    tolerance=1e-9,
+    picture=lambda: [("tree", *schedules.parents(3), 2, 8.0), ("CollNet", *schedules.parents(3), 2, 8.0)],
+)
+def leaves_node(algorithm, first, second, gpus, nbytes):
+    """Return the bytes that each node sends to the outside, a list of floats.
+
+    An all-reduce of `nbytes` bytes over several nodes with `gpus` ranks each. `first` and `second` are NCCL's two
+    trees: lists with the parent of each node, -1 at the root. Return a list of floats: for each node how many bytes it
+    sends to other nodes or to the network's switch.
+
+    `"ring"`: one ring through all ranks that leaves each node once; it is the ring of lesson 06. `"tree"`: each half of
+    the buffer goes up one tree and its sum comes down. `"CollNet"`: the nodes' sums go to a switch in the network,
+    which adds them up and sends the total back.
+    Hint: What leaves a node in the ring is what one rank sends: lesson 06 has it.
+    Hint: In a tree a node sends its half of the buffer up once, unless it is the root, and down once to each child.
+    `tree.count(m)` is the number of m's children.
+    Hint: With CollNet each of the `gpus` ranks sends its share of the node's sum, nbytes / gpus. All of them together?
+    Afterwards: Two nodes are special: the double tree sends S where the ring sends nearly 2 S. So a benchmark on two
+    nodes can show up to twice the network's bandwidth, and force NCCL_ALGO=Ring if you want to test the network. With
+    many nodes tree and ring come out alike, and only a switch that adds up sends half.
+    """
+    nodes = len(first)
+    if algorithm == "ring":
+        n = nodes * gpus
+        return [2 * nbytes * (n - 1) / n] * nodes
+    if algorithm == "CollNet":
+        return [float(nbytes)] * nodes
+    return [sum(nbytes / 2 * ((tree[m] >= 0) + tree.count(m)) for tree in (first, second)) for m in range(nodes)]
+
+
+# -- a line of the log ------------------------------------------------------------------------------------------------
+
+
+def _ran(line: str) -> list[Any]:
+    told = nccl_log.line(line)
+    assert told is not None
+    (call,) = nccl_log.events(told.message)
+    assert isinstance(call, nccl_log.Call)
+    return [call.op, call.nbytes, call.algorithm.lower(), call.protocol.lower(), call.last - call.first + 1]
+
+
+LINES = tuple(
+    f"{before}NCCL INFO {op}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{{low}..{high}}}"
+    for before, op, size, algorithm, protocol, low, high in (
+        ("gpubox:5605:5605 [0] ", "Broadcast", 2**20, "RING", "SIMPLE", 0, 1),  # as four ranks on one H200 have it
+        ("", "AllReduce", 4, "TREE", "LL", 0, 0),
+        ("node7:177787:177787 [0] ", "AllReduce", 16777216, "TREE", "LL128", 0, 15),
+        ("1: node7:177787:177790 [3] ", "AllReduce", 33554432, "NVLS", "SIMPLE", 0, 15),
+        ("node7:177787:177787 [0] ", "ReduceScatter", 1048576, "PAT", "SIMPLE", 4, 5),
+        ("", "AllGather", 579600, "NVLS", "SIMPLE", 8, 23),
+    )
+)
+
+
+@exercise(
+    "Read how it ran",
+    lambda xs: [_ran(line) for (line,) in xs],
+    minutes=7,
+    inputs=lambda n: _dealt(n, [(line,) for line in LINES], "six lines", -(-len(LINES) // n)),
+)
+def ran_as(line):
+    """Return the operation, its bytes, the algorithm, the protocol and the number of channels.
+
+    `line` is a line of NCCL's log as `NCCL_DEBUG_SUBSYS=TUNING` writes it (version 2.27 and later), with whatever
+    stands before `NCCL INFO`. Rank 0's in the picture is `gpubox:5605:5605 [0] NCCL INFO Broadcast: 1048576 Bytes ->
+    Algo RING proto SIMPLE channel{Lo..Hi}={0..1}`.
+
+    Return a list: the operation as one of `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`; the bytes, an
+    integer; the algorithm and the protocol in small letters; and **how many** channels it used, an integer.
+    Hint: Whatever stands before `NCCL INFO ` can be cut off: `line.split("NCCL INFO ")[1]`. What is left, `.split()`
+    takes apart into words.
+    Hint: There are nine words: `AllReduce:`, the bytes, `Bytes`, `->`, `Algo`, the algorithm, `proto`, the protocol,
+    and the channels.
+    Hint: Channels are counted from Lo to Hi, both included.
+    Afterwards: This is all that NCCL prints of an operation. Which rank talks to which stands in the lines that it
+    prints when it makes the communicator: `nccl_log.read` puts the two together.
+    """
+    names = {
+        "AllReduce": "all-reduce",
+        "AllGather": "all-gather",
+        "ReduceScatter": "reduce-scatter",
+        "Broadcast": "broadcast",
+    }
+    words = line.split("NCCL INFO ")[1].split()
+    op, size, algorithm, protocol = words[0].rstrip(":"), words[1], words[5], words[7]
+    low, high = words[8].partition("={")[2].rstrip("}").split("..")
+    return [names[op], int(size), algorithm.lower(), protocol.lower(), int(high) - int(low) + 1]

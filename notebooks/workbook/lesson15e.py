@@ -1,0 +1,377 @@
+"""Exercises for lesson 15e: what MPI, NCCL and Horovod say in one call, said in torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Least, exercise
+from labkit.grading.inputs import Case, counting, draws
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
+
+
+# -- a step of Horovod's optimizer --------------------------------------------------------------------------------
+
+
+def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:
+    """The weights after the step, and the gradients that it leaves."""
+    n, kinds = len(xs), len(xs[0])
+    means = [sum(x[i] for x in xs if not isinstance(x[i], str)) / n for i in range(kinds)]
+    sizes = [next(len(x[i]) for x in xs if not isinstance(x[i], str)) for i in range(kinds)]
+    weights = [np.arange(s, dtype=mean.dtype) - lr * mean for s, mean in zip(sizes, means, strict=True)]
+    return [{"weights": weights, "p.grad": means} for _ in range(n)]
+
+
+def _gradients(n: int) -> list[Case]:
+    one, two = counting(n, 2), counting(n, 3)
+    unused = [(x, "2" if r == n - 1 else y[:2]) for r, (x, y) in enumerate(zip(one, two, strict=True))]
+    first = [("3" if r == 0 else y, x) for r, (x, y) in enumerate(zip(one, two, strict=True))]
+    return [
+        Case([(x,) for x in one], "one parameter", {"lr": 0.5, "passes": 1}),
+        Case(list(zip(one, two, strict=True)), "two parameters", {"lr": 0.25, "passes": 1}),
+        Case([(x,) for x in draws(n, 4)], "two backward passes a step", {"lr": 0.5, "passes": 2}),
+        Case(unused, f"rank {n - 1} has no gradient for parameter 1", {"lr": 0.5, "passes": 1}),
+        Case(first, "rank 0 has no gradient for parameter 0", {"lr": 0.125, "passes": 4}),
+    ]
+
+
+def run_horovod_step(horovod_step, *gradients, lr, passes):
+    everyone, made = everyones(list(gradients)), []
+    for g in gradients:
+        size = int(g) if isinstance(g, str) else len(g)
+        p = torch.nn.Parameter(torch.arange(float(size), device=device))
+        p.grad = None if isinstance(g, str) else g.clone()
+        made.append(p)
+    first = [p.detach().clone() for p in made]
+    own = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in made]
+    sums = [sum(g for g in same if not isinstance(g, str)) for same in zip(*everyone)]
+    means = [total / world_size for total in sums]
+
+    def left(moved_by, gradients):
+        return {"weights": [w - lr * by for w, by in zip(first, moved_by)], "p.grad": gradients}
+
+    horovod_step(made, lr, passes)
+    for i, (p, had) in enumerate(zip(made, everyone[rank])):
+        assert p.grad is not None or not isinstance(had, str), (
+            f"it skips parameter {i}, and the other ranks' all-reduce waits for this rank. A rank without a gradient "
+            "brings zeros"
+        )
+        assert p.grad is not None, f"`p.grad` of parameter {i} is None after the step: Horovod leaves the mean there"
+    out = {"weights": [p.detach() for p in made], "p.grad": [p.grad for p in made]}
+    by_passes, by_passes_alone = [mean / passes for mean in means], [total / passes for total in sums]
+    slips = {
+        "adds up, where Horovod averages": left(sums, sums),
+        "divides by `passes`, too": left(by_passes, by_passes),
+        "divides by `passes` and not by the number of ranks": left(by_passes_alone, by_passes_alone),
+        "moves the weights by this rank's own gradient": left(own, means),
+        "does not communicate": left(own, own),
+        "does not move the weights": left([torch.zeros_like(w) for w in first], means),
+        "moves the weights by the sum, and leaves the mean in `p.grad`": left(sums, means),
+        "leaves the sum in `p.grad`": left(means, sums),
+        "leaves this rank's own gradient in `p.grad`, where Horovod leaves the mean": left(means, own),
+        "clears `p.grad`, where Horovod leaves the mean": left(means, [torch.zeros_like(w) for w in first]),
+    }
+    name_it(out, left(means, means), slips)
+    return out
+
+
+@exercise(
+    "Horovod's step, without Horovod",
+    _stepped,
+    minutes=7,
+    difficulty=2,
+    inputs=_gradients,
+    picture=lambda: [(x,) for x in counting(4, 2)],
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S),
+    harness=run_horovod_step,
+)
+def horovod_step(parameters, lr, passes):
+    """Average each gradient over the ranks, leave it in p.grad, and update the weights with it.
+
+    `optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr), backward_passes_per_step=passes)`, then
+    `passes` times `loss.backward()`, then `optimizer.step()`. Write what `step()` does, for plain SGD. The gradients in
+    `p.grad` are already the sum over this rank's `passes` backward passes.
+
+    Horovod all-reduces each gradient with its default operation, leaves the result in `p.grad`, and updates the weights
+    with it. It does **not** divide by `passes`. A parameter that this rank's rows did not use has the `grad` None.
+    Other ranks may have used it, so Horovod takes zeros for it. Return nothing.
+
+    The picture starts from a gradient on each rank, weights of 0 and 1, and `lr=0.5`. It shows what they become: the
+    weights, then the gradient.
+    Hint: What is the default operation of `hvd.allreduce`? And how many calls does each rank have to make?
+    Hint: Every rank makes one all-reduce for each parameter, also for one whose `grad` is None: with zeros.
+    Hint: `dist.all_reduce(p.grad)`, `p.grad /= world_size`, and `p -= lr * p.grad` under `torch.no_grad()`.
+    Afterwards: The gradients of several passes are added up, and only the ranks are averaged: with twice as many
+    passes, the same learning rate takes steps twice as long. A translation that divides by `passes` trains differently.
+    """
+    for p in parameters:
+        # yours
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        dist.all_reduce(p.grad)
+        p.grad /= world_size
+        with torch.no_grad():
+            p -= lr * p.grad
+        # end
+
+
+# -- a communicator that is split ---------------------------------------------------------------------------------
+
+
+def _roots(xs: Sequence[Any]) -> list[Any]:
+    def root(color: int) -> int:
+        return min((key, r) for r, (_, its, key) in enumerate(xs) if its == color)[1]
+
+    return [xs[root(color)][0] for _, color, _ in xs]
+
+
+def _colored(n: int) -> list[Case]:
+    def case(about: str, colors: Sequence[int], keys: Sequence[int], size: int = 3) -> Case:
+        return Case(list(zip(counting(n, size), colors, keys, strict=True)), about)
+
+    every = range(n)
+    return [
+        case("two halves, keys as the ranks", [int(r >= n // 2) for r in every], list(every)),
+        case("all in one part, keys from the top down", [7] * n, [-r for r in every]),
+        case("even and odd ranks, keys from the top down", [r % 2 for r in every], [n - r for r in every], 2),
+        case("all in one part, equal keys", [0] * n, [5] * n, 1),
+        case("each rank a part of its own", [10 * r for r in every], [0] * n),
+        case("the last rank first, the others tied", [3] * n, [int(r < n - 1) for r in every]),
+    ]
+
+
+@exercise(
+    "Split, then broadcast",
+    _roots,
+    difficulty=2,
+    ranks=(4, 3, 2),
+    inputs=_colored,
+    keeps_input=True,
+    picture=lambda: [(x, r % 2, -r) for r, x in enumerate(counting(4, 2))],
+    counts_messages=False,
+    counts_memory=False,
+)
+def split_broadcast(x, color, key):
+    """Return x of my part's first member: comm.Split(color, key), then Bcast(x, root=0).
+
+    Two lines of an MPI program:
+
+    `team = comm.Split(color, key)`
+
+    `team.Bcast(x, root=0)`
+
+    Every rank passes a `color` and a `key` of its own, both integers. Ranks with the same color are in one part,
+    **ordered by key**; equal keys keep the order of the ranks. The root of a `Bcast` is a rank of the part: its first
+    member. Return what stands in `x` after both lines, as a new tensor. A rank knows only its own color and key.
+    Hint: `dist.new_group` needs the members' ranks, on **every** rank, and every rank makes every group. How does a
+    rank learn the others' colors?
+    Hint: Gather `(color, key, rank)` as objects. Then, for each color, in the same order on all ranks: sort its `(key,
+    rank)`, make the group, and let its members broadcast.
+    Hint: `src=` is a rank of the world: the rank in the first of the sorted pairs. `group_src=0` would be the lowest
+    rank of the group, because `new_group` sorts.
+    Afterwards: One `Split` became a gather and a group for each color. `key` has no counterpart in torch: a group's
+    ranks are always sorted, so keep your own order beside it. If each rank makes only the group of its own part, the
+    ranks hang, or get another part's numbers.
+    """
+    told = [None] * world_size
+    dist.all_gather_object(told, (color, key, rank))
+    got = x.clone()
+    for part in sorted({c for c, _, _ in told}):
+        members = sorted((k, r) for c, k, r in told if c == part)
+        team = dist.new_group([r for _, r in members])
+        if color == part:
+            dist.broadcast(got, src=members[0][1], group=team)
+    return got
+
+
+# -- counts and pointers ------------------------------------------------------------------------------------------
+
+
+def _nccl_scattered(xs: Sequence[Any], recvcount: int = 1, inplace: bool = False) -> list[Any]:
+    n = len(xs)
+    total = np.sum([x[0][: n * recvcount] for x in xs], axis=0)
+    held = []
+    for r, (send, recv) in enumerate(xs):
+        share = total[r * recvcount : (r + 1) * recvcount]
+        send, recv = np.array(send), np.array(recv)
+        if inplace:
+            send[r * recvcount : (r + 1) * recvcount] = share
+            held.append({"sendbuff": send, "recvbuff": share})
+        else:
+            recv[:recvcount] = share
+            held.append({"sendbuff": send, "recvbuff": recv})
+    return held
+
+
+def _buffers(n: int) -> list[Case]:
+    def case(about: str, count: int, spare: int, room: int, inplace: bool = False, dtype: str = "float32") -> Case:
+        sends = counting(n, n * count + spare, dtype)
+        recvs = [np.full(room, -1, dtype) for _ in range(n)]
+        return Case(list(zip(sends, recvs, strict=True)), about, {"recvcount": count, "inplace": inplace})
+
+    return [
+        case("2 elements for each rank", 2, 0, 2),
+        case("1 element for each rank", 1, 0, 1),
+        case("the buffers are longer than what is used", 2, 5, 4),
+        case("in place", 2, 0, 1, inplace=True),
+        case("in place, in a longer buffer", 3, 4, 1, inplace=True),
+        case("integers", 6, 0, 6, dtype="int64"),  # the largest has none to spare: its least goes by its size
+    ]
+
+
+def run_nccl_reduce_scatter(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, inplace):
+    total = sum(everyones(sendbuff))[: world_size * recvcount]
+    sendbuff, recvbuff = sendbuff.clone(), recvbuff.clone()
+    if inplace:
+        recvbuff = sendbuff[rank * recvcount : (rank + 1) * recvcount]
+    before, had = sendbuff.clone(), recvbuff.clone()
+    nccl_reduce_scatter(sendbuff, recvbuff, recvcount)
+    own = slice(rank * recvcount, (rank + 1) * recvcount)
+    kept = sendbuff.clone()
+    if inplace:
+        kept[own] = before[own]
+    (changed,) = (kept != before).nonzero(as_tuple=True)
+    may = "in place, only this rank's part of it changes" if inplace else "only `recvbuff` changes"
+    assert not len(changed), (
+        f"it changes `sendbuff`: element {changed[0]} was {before[changed[0]]:g}, and is {kept[changed[0]]:g}, "
+        f"where {may}"
+    )
+
+    def received(numbers, rest=had):
+        return torch.cat([numbers, rest[len(numbers) :]])
+
+    mine = total[own]
+    zeros, share = torch.zeros_like(had), recvcount // world_size
+    slips = {
+        "adds the sums to what lies in `recvbuff`": received(mine + had[:recvcount]),
+        "averages, where `ncclSum` adds up": received((mine / world_size).to(mine)),
+        "fills the rest of `recvbuff`, too": received(mine, zeros),
+        "takes `recvcount` for the elements of the whole buffer": received(total[rank * share : (rank + 1) * share]),
+        "receives this rank's own elements, and not their sums": received(before[own]),
+    }
+    name_it(recvbuff, received(mine), slips, "recvbuff")
+    return {"sendbuff": sendbuff, "recvbuff": recvbuff}
+
+
+@exercise(
+    "Counts and pointers",
+    _nccl_scattered,
+    minutes=7,
+    difficulty=2,
+    inputs=_buffers,
+    picture=lambda: list(zip(counting(4, 4), [np.full(1, -1, "float32")] * 4, strict=True)),
+    least=Least(sent=lambda n, S: (n - 1) / (n + 1) * S, rounds=lambda n: 1),
+    counts_memory=False,
+    harness=run_nccl_reduce_scatter,
+)
+def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
+    """Sum everyone's sendbuff; put my recvcount elements of the sums into recvbuff.
+
+    `ncclReduceScatter(sendbuff, recvbuff, recvcount, ncclFloat, ncclSum, comm, stream)`, in torch. Both buffers are
+    flat tensors. They may be longer than what is used, as memory is in C: `recvcount` says how many elements **each
+    rank receives**, so the first `world_size * recvcount` elements of `sendbuff` take part. Rank r's sums go into the
+    first `recvcount` elements of its `recvbuff`. All other elements stay as they are.
+
+    It may be called **in place**: then `recvbuff` is not memory of its own but rank r's part of `sendbuff`. Return
+    nothing.
+    Hint: How many elements of `sendbuff` take part, and how many come back?
+    Hint: Cut `sendbuff[: world_size * recvcount]` into parts of `recvcount` elements. Is it sure that
+    `dist.reduce_scatter` leaves its inputs alone, and what if `recvbuff` is one of them?
+    Hint: Clone what takes part, `split(recvcount)`, reduce-scatter into a new tensor, and copy that into
+    `recvbuff[:recvcount]`.
+    Afterwards: torch's tensors know their lengths, so a wrong length raises an error. A wrong count in C does not: it
+    reads or writes memory beyond the buffer.
+    """
+    parts = sendbuff[: world_size * recvcount].clone().split(recvcount)
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter(mine, list(parts))
+    recvbuff[:recvcount] = mine
+
+
+# -- parts of different length ------------------------------------------------------------------------------------
+
+
+def _placed(xs: Sequence[Any], counts: Sequence[int] = (), displs: Sequence[int] = ()) -> list[Any]:
+    counts = counts or [len(mine) for mine, _ in xs]
+    displs = displs or [sum(counts[:r]) for r in range(len(xs))]
+    everything = np.array(xs[0][1])
+    for (mine, _), count, displ in zip(xs, counts, displs, strict=True):
+        everything[displ : displ + count] = mine
+    return [everything for _ in xs]
+
+
+def _uneven(n: int) -> list[Case]:
+    def case(about: str, counts: list[int], gap: int = 0, dtype: str = "float32", back: bool = False) -> Case:
+        displs = [int(sum(counts[:r]) + gap * (r + 1)) for r in range(n)]
+        if back:
+            displs = [int(sum(counts[r + 1 :]) + gap * (n - r)) for r in range(n)]
+        room = sum(counts) + gap * (n + 1)
+        large = 2**25 + 1 if dtype == "int64" else 0  # more than a float32 can hold
+        mine = [(np.arange(c) + 10 * (r + 1) + large).astype(dtype) for r, c in enumerate(counts)]
+        return Case([(x, np.full(room, -1, dtype)) for x in mine], about, {"counts": counts, "displs": displs})
+
+    return [
+        case("rank r has r + 1 elements", [r + 1 for r in range(n)]),
+        case("rank r has r + 1 elements, with gaps between the parts", [r + 1 for r in range(n)], gap=1),
+        case("rank 0 has the most", [n - r for r in range(n)], gap=2),
+        case("the last rank's part comes first", [r + 1 for r in range(n)], back=True),
+        case("rank 0 has nothing", [0, *[2] * (n - 1)], gap=1),
+        case("large integers", [3, *range(1, n)], gap=1, dtype="int64"),
+    ]
+
+
+def run_allgatherv(allgatherv, mine, everything, counts, displs):
+    parts, had, everything = everyones(mine), everything, everything.clone()
+    allgatherv(mine, everything, counts, displs)
+
+    def placed(into=had, displs=displs, parts=parts):
+        into = into.clone()
+        for part, displ in zip(parts, displs):
+            into[displ : displ + len(part)] = part
+        return into
+
+    slips = {
+        "puts the parts one after the other, and does not look at `displs`": placed(
+            displs=[sum(counts[:r]) for r in range(world_size)]
+        ),
+        "writes zeros between the parts": placed(torch.zeros_like(had)),
+        "sends the numbers as float32, which rounds large ones": placed(parts=[part.float() for part in parts]),
+        "places this rank's own part only": placed(displs=displs[rank:][:1], parts=parts[rank:][:1]),
+    }
+    name_it(everything, placed(), slips)
+    return everything
+
+
+@exercise(
+    "Parts of different length",
+    _placed,
+    minutes=7,
+    difficulty=2,
+    inputs=_uneven,
+    picture=lambda: [(np.arange(1.0 + r % 2) + 10 * (r + 1), np.full(6, -1.0)) for r in range(4)],
+    least=Least(rounds=lambda n: 1),
+    harness=run_allgatherv,
+)
+def allgatherv(mine, everything, counts, displs):
+    """Put rank r's counts[r] elements into everything, from displs[r] on.
+
+    `comm.Allgatherv(mine, [everything, counts, displs, type])`, in torch, on Gloo. Rank r's `mine` has `counts[r]`
+    elements. They go into `everything`, from place `displs[r]` on, on every rank. `counts` and `displs` are lists of
+    integers, equal on all ranks. The places between the parts stay as they are. Return nothing. One collective is
+    enough; `dist.all_gather` needs tensors of equal length.
+    Hint: Make all tensors equally long. Who knows how long the longest is?
+    Hint: Every rank knows `counts`: pad to `max(counts)`, gather, and throw the padding away.
+    Hint: `everything[displ : displ + count] = part[:count]`, for each rank.
+    Afterwards: MPI moves only what each rank has. Padding makes every rank send as much as the longest part: where one
+    rank has nearly everything, a broadcast from each rank sends less in total.
+    """
+    padded = mine.new_zeros(max(counts))
+    padded[: len(mine)] = mine
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded)
+    for part, count, displ in zip(parts, counts, displs):
+        everything[displ : displ + count] = part[:count]
