@@ -20,7 +20,7 @@ from labkit.grading.prediction import Prediction, Series
 
 PACKAGE = "workbook"
 
-T = TypeVar("T", Exercise, Prediction, Series)
+T = TypeVar("T", bound=Exercise | Prediction | Series)
 
 
 class Shelf(Generic[T]):

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOOR = ("descriptors", "errors", "lines", "moment", "place", "words")
-ROOMS = ("theory", "outcome", "grading", "exercises", "predictions", "rank", "cluster", "plot", "show")
+ROOMS = ("theory", "outcome", "grading", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
 # rank is in no list but its own: the cluster names it in a string, so that the notebook starts without torch.
@@ -26,13 +26,11 @@ MAY_IMPORT = {
     "theory": {"theory", *FLOOR},
     "outcome": {"outcome", "theory", *FLOOR},
     "grading": {"grading", "outcome", "theory", *FLOOR},
-    "exercises": {"exercises", "grading", "theory", *FLOOR},
-    "predictions": {"predictions", "errors"},
     "rank": {"rank", "grading", "theory", *FLOOR},
     "cluster": {"cluster", "grading", "outcome", "theory", *FLOOR},
     "plot": {"plot", "theory", *FLOOR},
-    "show": {"show", "plot", "predictions", "grading", "outcome", "theory", *FLOOR},
-    "top": {"top", "show", "cluster", "plot", "predictions", "exercises", "grading", "outcome", "theory", *FLOOR},
+    "show": {"show", "plot", "grading", "outcome", "theory", *FLOOR},
+    "top": {"top", "show", "cluster", "plot", "grading", "outcome", "theory", *FLOOR},
 }
 # Who may import a library that has a room of its own.
 ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}}
@@ -47,8 +45,6 @@ ONLY = {
     "theory": {"numpy"},
     "outcome": set(),
     "grading": {"numpy"},
-    "exercises": {"numpy"},
-    "predictions": set(),
     "plot": {"numpy", "matplotlib"},
 }
 

@@ -114,6 +114,8 @@ def test_an_exercise_without_mistakes_and_mistakes_of_another_lesson_are_refused
     monkeypatch.setattr(exercises, "find", changed.__getitem__)
     with pytest.raises(ValueError, match=r"halo stands in lesson02.*an exercise of lesson 03"):
         every.__wrapped__()
-    monkeypatch.setattr(exercises, "every", lambda: {"halo": known["halo"]})
-    with pytest.raises(LabError, match="There is no exercise"):
-        every.__wrapped__()
+    monkeypatch.undo()
+    with monkeypatch.context() as alone:
+        alone.setattr(exercises, "_all", {"halo": known["halo"]})
+        with pytest.raises(LabError, match="There is no exercise"):
+            every.__wrapped__()

@@ -138,6 +138,11 @@ class Exercise:
     slips: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     picture: Callable[[], Sequence[Any]] | None = None
 
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Run the solution: on ranks, where functions of the lesson's modules call it by its name."""
+        assert self.function is not None
+        return self.function(*args, **options)
+
     @property
     def module(self) -> str:
         """The module that ranks import for what they run around the function; empty where they run it alone."""
@@ -180,9 +185,10 @@ class Exercise:
         """The source that stands before the function."""
         if not self.given or "import" in self.given:
             return self.given and f"{self.given}\n\n\n"
-        module = inspect.getsource(sys.modules[self.function.__module__])  # type: ignore[union-attr]
-        (node,) = (n for n in ast.walk(ast.parse(module)) if getattr(n, "name", "") == self.given)
-        return textwrap.dedent("\n".join(module.splitlines()[node.lineno - 1 : node.end_lineno])) + "\n\n\n"  # type: ignore[attr-defined]
+        module = inspect.getsource(sys.modules[getattr(self.function, "__module__", "")])
+        defined = (n for n in ast.walk(ast.parse(module)) if isinstance(n, (ast.ClassDef, ast.FunctionDef)))
+        (node,) = (n for n in defined if n.name == self.given)
+        return textwrap.dedent("\n".join(module.splitlines()[node.lineno - 1 : node.end_lineno])) + "\n\n\n"
 
     @property
     def stub(self) -> str:

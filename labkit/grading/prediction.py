@@ -278,8 +278,9 @@ def ask(text: str) -> Prediction:
     else:
         known = {"answer": right[0], "options": tuple(Option(body, reply) for _, body, reply in marked)}
     if there:
-        answer, other, *told = _parts(there)
-        known["nccl"] = OnNccl(float(answer) if number else answer, *told, {body: reply for _, body, reply in other})
+        answer, other, why_there, without = _parts(there)
+        replies = {body: reply for _, body, reply in other}
+        known["nccl"] = OnNccl(float(answer) if number else answer, why_there, without, replies)
     return Prediction(question, why=why, elsewhere=elsewhere, **known)
 
 

@@ -1,4 +1,4 @@
-"""Read prose as it stands in source: lines that were broken to fit are one, and paragraphs are parted by blank lines."""
+"""Read prose as it stands in source: lines broken to fit are joined, and blank lines part paragraphs."""
 
 from __future__ import annotations
 

@@ -74,9 +74,10 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
 
 def _edited(exercise: Exercise, old: str, new: str) -> Callable[..., Any]:
     """The solution after an edit, with what it sees."""
-    space = dict(exercise.function.__globals__)  # type: ignore[union-attr]
+    space = dict(getattr(exercise.function, "__globals__", {}))
     exec(exercise.before + exercise.code.replace(old, new), space)
-    return space[exercise.name]  # type: ignore[no-any-return]
+    edited: Callable[..., Any] = space[exercise.name]
+    return edited
 
 
 def _tell(wrong: judge.Difference, whys: Iterable[str]) -> None:

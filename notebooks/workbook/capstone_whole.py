@@ -10,7 +10,7 @@ import numpy as np
 from labkit.grading.exercise import NOTHING, Case, Least, exercise
 from labkit.grading.promises import Calls
 from labkit.theory.plan import meshes
-from workbook.capstone import mesh_price, normal, pairs
+from workbook.capstone import expected_mesh_price, normal, pairs
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
@@ -107,7 +107,7 @@ def _best(
 ) -> list[Any]:
     found: list[tuple[float, list[int]]] = []
     for mesh in meshes(gpus, layers, per_node):
-        cost = mesh_price(parameters, layers, width, tokens, mesh.data, mesh.tensor, mesh.pipe)
+        cost = expected_mesh_price(parameters, layers, width, tokens, mesh.data, mesh.tensor, mesh.pipe)
         if cost["memory"] <= room:
             idle = seconds * (mesh.pipe - 1) * mesh.data / rows
             sending = cost["tensor"] / FAST + (cost["data"] + cost["pipe"]) / SLOW

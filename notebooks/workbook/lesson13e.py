@@ -226,12 +226,6 @@ def _checkpoints(n: int) -> list[Case]:
     ]
 
 
-def expected_part_of(count, n, place):
-    short, longer = divmod(count, n)
-    start = place * short + min(place, longer)
-    return start, start + short + (place < longer)
-
-
 def run_load_slices(load_slices, tensors, plan, teams):
     made = [dist.new_group(team) for team in teams]
     group = next(g for g, team in zip(made, teams) if rank in team)
