@@ -432,7 +432,7 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`, `.travel()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
         self._live()
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
