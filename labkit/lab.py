@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.wire import Wire
     from labkit.task import Task
     from labkit.theory.primitives import Means
-    from labkit.widgets import Strip
 
 BACKENDS = ("gloo", "nccl")
 SLOW = "their times say nothing about NCCL's bandwidth"
@@ -180,7 +179,6 @@ class Lab:
         self.running = True
         self._console = Console(self._engines, self._drawn)
         self._magics: Any = None
-        self._strip: Strip | None = None
         if shell is not None:
             from labkit.cluster import forgotten, magic
 
@@ -674,15 +672,6 @@ class Lab:
         finally:
             engines.cells = ran  # the sheet's calls are no cells of the learner's
 
-    def strip(self) -> Strip:
-        """A live strip: each rank idle, computing, inside a collective, or dead."""
-        if self._strip is not None:
-            self._strip.stop()
-        from labkit.widgets import Strip
-
-        self._strip = Strip(self.status, self.n)
-        return self._strip
-
     def heal(self) -> None:
         """Bring every rank back: free those that wait, replace those that died, join all of them again.
 
@@ -695,8 +684,6 @@ class Lab:
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""
         global _current
-        if self._strip is not None:
-            self._strip.stop()
         if self.running:
             self.running = False
             assert self._engines is not None
