@@ -182,7 +182,7 @@ class Lab:
         if shell is not None:
             from labkit.cluster import forgotten, magic
 
-            self._magics = magic.register(shell, self._console, self.flow, self.wire, self.late)
+            self._magics = magic.register(shell, self._console, self.flow, self.late)
             forgotten.watch(shell, self._engines, type(self))
         if wish.spread:
             self._reason = f"{self._reason}\n{_where(self._engines)}"
@@ -327,7 +327,7 @@ class Lab:
     def wire(self, code: str) -> Wire:
         """Run code on all ranks as a cell, then show the bytes that each rank sent to each other one.
 
-        >>> lab.wire("dist.all_reduce(x)")      # or a cell that begins with %%wire
+        >>> lab.wire("dist.all_reduce(x)")
 
         The bytes are the kernel's own TCP counters; beside them is what the textbook has for the calls that the cell
         made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. Raises what the cell
