@@ -133,12 +133,6 @@ def read(text: str, op: str = "", n: int = 0) -> Log:
     return _log(rows[0], op, n, note)
 
 
-def read_all(text: str, op: str = "", n: int = 0) -> list[Log]:
-    """Every run that a text holds, such as the output of a script that runs several of nccl-tests' programs."""
-    parts = [part for part in runs(plain(text)) if any(map(as_row, part))]
-    return [_log(part, op, n) for part in parts] or [read(text)]
-
-
 def noted(log: Log, note: str) -> Log:
     """The log with a note more."""
     return replace(log, notes=(*log.notes, note))
