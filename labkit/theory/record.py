@@ -113,13 +113,13 @@ class Op:
     @property
     def place(self) -> str:
         """Where in the cell: "line 2", "line 4 of ring, called in line 9"; "" where that is not known."""
-        return _place(self.line, self.function)
+        return place(self.line, self.function)
 
     @property
     def wait_place(self) -> str:
         """Where its `.wait()` stands: "line 9", "line 14 of ring"; who called that is told where it is another line."""
-        place = _place(self.waited and self.waited[2], self.wait_in)
-        return place.removesuffix(f", called in line {self.line}") if self.function else place
+        where = place(self.waited and self.waited[2], self.wait_in)
+        return where.removesuffix(f", called in line {self.line}") if self.function else where
 
     @property
     def primitive(self) -> Primitive | None:
@@ -127,10 +127,11 @@ class Op:
         return find(self.op)
 
 
-def _place(line: int | None, function: str | None) -> str:
+def place(line: int | None, function: str | None, short: bool = False) -> str:
+    """Say where in the cell a call stands: "line 4 of ring, called in line 9", or in `short` "ring line 4"."""
     if function:
         name, _, inner = function.partition(", its line ")
-        return f"line {inner} of {name}, called in line {line}"
+        return f"{name} line {inner}" if short else f"line {inner} of {name}, called in line {line}"
     return f"line {line}" if line else ""
 
 
