@@ -159,10 +159,7 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
     if not _ours() or n < 2:
         return make()
     key = f"labkit-board/{name}"
-    board = None
-    if me == 0:
-        board, place = _new_board(store, n)
-        store.set(key, place)
+    board = _shared_board(store, key, 0, n) if me == 0 else None
     try:
         made = make()
     except BaseException:
@@ -172,7 +169,7 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
     group = made[0] if isinstance(made, tuple) else made
     if isinstance(group, dist.ProcessGroup) and me is not None:
         try:
-            board = board or _open_board(store.get(key).decode(), store, me, n)
+            board = board or _shared_board(store, key, me, n)
         except FileNotFoundError:  # its first rank never got the group, or has let it go: no call will be complete
             return made
         _groups[name] = Guarded(board, Place(me, members))
@@ -201,7 +198,12 @@ def _compare_models(group: Any, states: models.States) -> None:
 
 def board_for(group: Any, key: str) -> FileBoard | StoreBoard:
     """One more board of a group's, where its ranks find it under this key of their store; each of them calls this."""
-    store, me, n = distributed_c10d._world.pg_map[group][1], dist.get_rank(group), dist.get_world_size(group)
+    store = distributed_c10d._world.pg_map[group][1]
+    return _shared_board(store, key, dist.get_rank(group), dist.get_world_size(group))
+
+
+def _shared_board(store: dist.Store, key: str, me: int, n: int) -> FileBoard | StoreBoard:
+    """Make a board as the first rank and tell the others its place under this key, or open it as one of them."""
     if me:
         return _open_board(store.get(key).decode(), store, me, n)
     board, place = _new_board(store, n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 from labkit.errors import LabError
 from labkit.plot import race as picture
@@ -19,8 +18,7 @@ NONE = "–"
 class Race:
     """A scoreboard by size: medians of the slowest rank's time, how they stand to `dist.all_reduce`, who is fastest.
 
-    `at(2**20)` is one row as a dict of ratios; `to_dicts()` has everything as plain data. What was wrong, raised an
-    error or did not finish has no time.
+    `at(2**20)` is one row as a dict of ratios. What was wrong, raised an error or did not finish has no time.
     """
 
     def __init__(self, raced: Raced) -> None:
@@ -40,23 +38,6 @@ class Race:
             raise LabError(f"{size} bytes were not raced. Choose one of {', '.join(map(str, self.sizes))}.")
         ratios = {name: self.raced.ratio(name, size) for name in self.names}
         return {name: ratio for name, ratio in ratios.items() if ratio is not None}
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A dict for each contestant and size, for pandas or a file: bytes, seconds, ratios."""
-        return [
-            {
-                "contestant": name,
-                "ranks": self.raced.n,
-                "dtype": self.raced.dtype,
-                "nbytes": size,
-                "median": lap.median if lap.samples else None,
-                "min": lap.min if lap.samples else None,
-                "times_as_fast": self.raced.ratio(name, size),
-                "copies": 1 / ratio if (ratio := self.raced.ratio(name, size, COPY)) else None,
-                "why_not": self.out.get(name, lap.why),
-            }
-            for (name, size), lap in sorted(self.raced.laps.items(), key=lambda item: (item[0][1], item[0][0]))
-        ]
 
     # -- how it shows itself --------------------------------------------------------------------------------------
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from labkit.plot.tiles import Tile
+from labkit.plot.tiles import Tile, flat
 from labkit.show.compare import number
 from labkit.theory.mistakes import Span
 from labkit.theory.provenance import Part
@@ -61,11 +61,6 @@ def grouped(tiles: list[Tile], sizes: Sequence[int]) -> list[list[Tile]]:
         groups.append(tiles[at : at + size])
         at += size
     return [g for g in groups if g] or [tiles]
-
-
-def flat(groups: Iterable[Sequence[Tile]]) -> list[Tile]:
-    """All tiles of a row."""
-    return [tile for group in groups for tile in group]
 
 
 def coarse(groups: list[list[Tile]], parts: Sequence[tuple[int, int, Part]]) -> list[list[Tile]]:
