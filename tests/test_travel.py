@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from labkit.errors import LabError
-from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.outcome import Outcome, RankOutcome, Waiting
 from labkit.plot import svg
 from labkit.plot import travel as plot
 from labkit.plot.sheet import LEAST
@@ -79,7 +79,7 @@ def test_it_shows_without_a_front_end_and_carries_its_words(travel):
 def test_after_a_hang_it_ends_where_the_ranks_stood():
     hung = Told(2).meet("all_reduce", 0, 90, error="RuntimeError")
     freed = RankOutcome(0, ename="RuntimeError", raised="lab")
-    outcome = Outcome([freed, RankOutcome(1)], ended="stuck", waiting={0: {"op": "all_reduce"}})
+    outcome = Outcome([freed, RankOutcome(1)], ended="stuck", waiting={0: Waiting("all_reduce")})
     travel = Travel(told(hung, Told(2)), outcome)
     assert travel.does(travel.count, 0) == "in all_reduce (line 2), waiting for rank 1"
     assert b"RuntimeError" not in plot_of(travel)

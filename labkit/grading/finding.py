@@ -13,10 +13,10 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.score import Score
 from labkit.outcome import advice, text
-from labkit.outcome.outcome import Outcome
-from labkit.outcome.sentences import waited
+from labkit.outcome.outcome import Did, Instead, Note, Outcome
+from labkit.outcome.phrases import did, inside
+from labkit.outcome.sentences import together, waited
 from labkit.outcome.text import merge
-from labkit.outcome.why import together
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 from labkit.words import alike, ranks, sentence
@@ -58,7 +58,7 @@ class Finding:
     report: Outcome | None = None
     printed: str = ""
     origins: list[list[Origin]] | None = None
-    healed: list[str] = field(default_factory=list)
+    healed: list[Note] = field(default_factory=list)
     score: Score | None = None
 
 
@@ -96,12 +96,12 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("stopped", ["You stopped the check."], **base)
     if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
-    if report.mismatch:
-        state = "deadlock" if any(f"on the {what}:" in report.mismatch for what in HANGS) else "raises"
-        said = f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"
+    if (misfit := report.misfit) is not None:
+        state = "deadlock" if misfit.differs in HANGS else "raises"
+        said = f"W{there[1:]}: {misfit.evalue[0].lower()}{misfit.evalue[1:]}"
         return Finding(state, [said, *_contradictions(attempt), GUARDED], case=case)  # who waited, is chance
     if report.ended == "slow":
-        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(_done(report)).items())])
+        doing = "; ".join([*_waits(attempt), *_others(_done(report))])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
     causes, consequences = text.root_cause(report)
     unfit = _contradictions(attempt)
@@ -118,7 +118,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         if report.dead:
             says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
-        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()] + _together(attempt)
+        says += [sentence([what]) for what in _others(instead)] + _together(attempt)
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
@@ -162,19 +162,23 @@ def _died(attempt: Attempt, there: str) -> list[str]:
     return says
 
 
-def _instead(attempt: Attempt) -> dict[int, str]:
+def _others(instead: dict[int, Instead]) -> list[str]:
+    return [f"{ranks(rs)} {did(what)}" for what, rs in alike(instead).items()]
+
+
+def _instead(attempt: Attempt) -> dict[int, Instead]:
     """What the ranks did that do not wait; "without it" only where a rank made no call that others wait for."""
     record = attempt.told
     pairs = [tuple(m.ops) for m in record.meetings] + [(m.send, m.recv) for m in record.messages if m.send and m.recv]
     taking_part = {op.rank for ops in pairs if any(op.rank in attempt.report.waiting for op in ops) for op in ops}
     instead = _done(attempt.report)
-    instead |= {r: f"raised {error.ename}" for r, error in attempt.report.errors.items() if r in instead}
-    return {r: what.removesuffix(" without it") if r in taking_part else what for r, what in instead.items()}
+    instead |= {r: Instead(Did.RAISED, error.ename) for r, error in attempt.report.errors.items() if r in instead}
+    return {r: replace(what, without=what.without and r not in taking_part) for r, what in instead.items()}
 
 
-def _done(report: Outcome) -> dict[int, str]:
+def _done(report: Outcome) -> dict[int, Instead]:
     """What the ranks did that do not wait."""
-    return {r: what.replace("the cell", "the function") for r, what in report.elsewhere.items()}
+    return {r: replace(what, ran="function") for r, what in report.elsewhere.items()}
 
 
 def _contradictions(attempt: Attempt) -> list[str]:
@@ -204,13 +208,12 @@ def _waits(attempt: Attempt) -> list[str]:
             whom = f" for rank {last.peer} to receive"
         elif last is not None and last.kind == "recv":
             whom = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
-        where = f"{w['op']}, line {w['line']}"
-        inside = f"in {w['function']}" if w.get("function") else ""
+        where = f"{w.call}, line {w.line}"
         if whom:
-            where = f"{whom} ({', '.join(filter(None, [where, inside]))})"
+            where = f"{whom} ({where}{inside(w)})"
         else:
-            where = f" in {where}{f' ({inside})' * bool(inside)}"
-        places[r] = f"{where}: {w['source']}"
+            where = f" in {where}{f' ({inside(w)[2:]})' * bool(w.function)}"
+        places[r] = f"{where}: {w.source}"
     return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
 
 

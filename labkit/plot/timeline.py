@@ -184,8 +184,8 @@ def _said_wait(op: Op) -> tuple[str, str]:
     return f"wait · {_where(op.waited[2] if op.waited else None, op.wait_in)}", "wait"
 
 
-def _where(line: int | None, function: str | None) -> str:
-    return f"line {line}" if function is None else function.replace(", its line ", " line ")
+def _where(line: int | None, function: tuple[str, int] | None) -> str:
+    return f"line {line}" if function is None else f"{function[0]} line {function[1]}"
 
 
 class Room:

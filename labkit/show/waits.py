@@ -7,21 +7,19 @@ from html import escape
 from IPython.display import publish_display_data
 
 from labkit.outcome import text
+from labkit.outcome.outcome import Did
+from labkit.outcome.phrases import called, did, label, where
+from labkit.outcome.sentences import handles, why
 from labkit.outcome.story import Story
-from labkit.outcome.why import handles, plural, why
 from labkit.plot import svg
 from labkit.plot import waits as picture
 from labkit.words import alike, ranks, seconds, sentence
 
 ANYBODY = "any rank"
-KINDS = (
-    ("finished", "done"),
-    ("left", "done"),
-    ("died", "failed"),
-    ("raised", "failed"),
-    ("never", "failed"),
-    ("", "busy"),
-)
+KINDS = {
+    **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
+    **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
+}  # the others are busy
 PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none">{}</pre>'
 
 
@@ -31,6 +29,11 @@ class Waits(Story):
     `arrows` are (who waits, for whom); `cycles` are lists of ranks, each of which waits for the next, the last one for
     the first; `waiting` and `others` say where each rank was: in a call, or elsewhere. `why` is the sentence.
     """
+
+    @property
+    def others(self) -> dict[int, str]:
+        """What the ranks did that do not wait, or do, in words."""
+        return {r: did(instead, live=self.live) for r, instead in self.instead.items()}
 
     @property
     def why(self) -> str:
@@ -47,7 +50,7 @@ class Waits(Story):
             return ["No rank waited for another."]
         said = alike({r: self._for(r) for r in self.waiting})
         lines = [f"{ranks(rs)} {self._wait(len(rs))} {what}" for what, rs in said.items()]
-        lines += [f"{ranks(rs)} {plural(what, len(rs))}" for what, rs in alike(self.others).items()]
+        lines += [f"{ranks(rs)} {did(what, len(rs), self.live)}" for what, rs in alike(self.instead).items()]
         return [sentence([line]) for line in lines] + self._circles()
 
     @property
@@ -55,9 +58,9 @@ class Waits(Story):
         """The learner's lines in which each absent rank was, the innermost last."""
         if self.outcome is None:
             return {}
-        found = {r: [_line(*row) for row in self.outcome.stacks.get(r, [])] for r in self.others}
+        found = {r: [_line(*row) for row in self.outcome.stacks.get(r, [])] for r in self.instead}
         for r, error in self.outcome.errors.items():
-            if r in self.others and not found[r]:
+            if r in self.instead and not found[r]:
                 found[r] = text.trim(error.traceback).splitlines()
         return {r: lines for r, lines in found.items() if lines}
 
@@ -66,9 +69,8 @@ class Waits(Story):
 
     def _for(self, rank: int) -> str:
         w = self.waiting[rank]
-        where = f"in {w.what}{f' ({w.place})' * bool(w.place)}{f', seen in {w.seen}' * bool(w.seen)}"
         whom = f"for {ranks(w.whom)} " if w.whom else f"for {ANYBODY} " if w.anybody else ""
-        return whom + where
+        return f"{whom}in {called(w)}{where(w)}"
 
     def _circles(self) -> list[str]:
         lines = []
@@ -107,10 +109,10 @@ class Waits(Story):
     def _told(self) -> list[tuple[str, list[str]]]:
         """What absent ranks do, and in which lines; those that do the same there once."""
         stacks = self.stacks
-        said = alike({r: "\n".join([self.others[r], *lines]) for r, lines in stacks.items()})
+        same = alike({r: (self.instead[r], *lines) for r, lines in stacks.items()})
         return [
-            (sentence([f"{ranks(rs)} {plural(self.others[rs[0]], len(rs))}"]).rstrip("."), stacks[rs[0]])
-            for rs in said.values()
+            (sentence([f"{ranks(rs)} {did(self.instead[rs[0]], len(rs), self.live)}"]).rstrip("."), stacks[rs[0]])
+            for rs in same.values()
         ]
 
     # -- the picture --------------------------------------------------------------------------------------------------
@@ -127,9 +129,8 @@ class Waits(Story):
     def _node(self, rank: int) -> picture.Node:
         long = f", {seconds(self.seconds[rank])}" if rank in self.seconds else ""
         if (w := self.waiting.get(rank)) is not None:
-            return picture.Node(f"in {w.label}" + (f", for {ANYBODY}" if w.anybody else "") + long)
-        words = self.others.get(rank, "")
-        return picture.Node(words + long, next(kind for begin, kind in KINDS if words.startswith(begin)))
+            return picture.Node(f"in {label(w)}" + (f", for {ANYBODY}" if w.anybody else "") + long)
+        return picture.Node(self.others[rank] + long, KINDS.get(self.instead[rank].did, "busy"))
 
     def _repr_html_(self) -> str:
         return f"<div><b>{escape(self.why)}</b></div>{self._below}"

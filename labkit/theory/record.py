@@ -82,7 +82,7 @@ class Op:
     shape: tuple[int, ...] | None = None
     bytes: int | None = None
     line: int | None = None
-    function: str | None = None
+    function: tuple[str, int] | None = None
     asynchronous: bool = False
     batch: bool = False
     enqueued: bool = False
@@ -96,7 +96,7 @@ class Op:
     there: float | None = None
     group: str = ""
     ran: tuple[float, float] | None = None
-    wait_in: str | None = None
+    wait_in: tuple[str, int] | None = None
     asked: bool = False
     held: list[Held] = field(default_factory=list)
     view: View | None = None
@@ -129,13 +129,13 @@ class Op:
     @property
     def place(self) -> str:
         """Where in the cell: "line 2", "line 4 of ring, called in line 9"; "" where that is not known."""
-        return _place(self.line, self.function)
+        return place(self.line, self.function)
 
     @property
     def wait_place(self) -> str:
         """Where its `.wait()` stands: "line 9", "line 14 of ring"; who called that is told where it is another line."""
-        place = _place(self.waited and self.waited[2], self.wait_in)
-        return place.removesuffix(f", called in line {self.line}") if self.function else place
+        line = self.waited and self.waited[2]
+        return place(line, self.wait_in, called=not (self.function and line == self.line))
 
     @property
     def primitive(self) -> Primitive | None:
@@ -143,10 +143,10 @@ class Op:
         return find(self.op)
 
 
-def _place(line: int | None, function: str | None) -> str:
+def place(line: int | None, function: tuple[str, int] | None, called: bool = True) -> str:
+    """Say where in the cell, and whether from where it was `called`: "line 4 of ring, called in line 9"."""
     if function:
-        name, _, inner = function.partition(", its line ")
-        return f"line {inner} of {name}, called in line {line}"
+        return f"line {function[1]} of {function[0]}{f', called in line {line}' * called}"
     return f"line {line}" if line else ""
 
 
@@ -225,6 +225,7 @@ class Log:
         for op in ops:
             op.ranks = tuple(op.ranks)
             op.shape = None if op.shape is None else tuple(op.shape)
+            op.function, op.wait_in = op.function and (*op.function,), op.wait_in and (*op.wait_in,)
             op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
             held: Any = op.held  # rows until here
             op.held = [Held(name, tuple(shape), before, after) for name, shape, before, after in held]
