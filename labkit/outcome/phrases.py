@@ -88,6 +88,11 @@ def freed(waiting: Waiting) -> str:
     return f"{waiting.call} (line {waiting.line}{inside(waiting)}){f', seen in {waiting.seen}' * bool(waiting.seen)}"
 
 
+def cell(newest: bool) -> str:
+    """Name the cell that a line of a traceback is in."""
+    return "This cell" if newest else "An earlier cell"
+
+
 def healed(note: Note) -> str:
     """Say what was done to bring the ranks back.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
+from labkit.outcome.phrases import cell
 from labkit.words import ANSI, alike, ranks
 
 # What torch's detail mode compares: the operation, the shape and the dtype help a learner, the rest does not.
@@ -127,7 +128,7 @@ def trim(traceback: str) -> str:
     Engines number cells on their own, so frames say "This cell" or "An earlier cell".
     """
     newest, kept = _kept(traceback)
-    return "\n\n".join(CELL.sub(lambda m: _cell(int(m[1]) == newest), block) for block in kept)
+    return "\n\n".join(CELL.sub(lambda m: cell(int(m[1]) == newest), block) for block in kept)
 
 
 def lines(traceback: str) -> list[tuple[bool, int]]:
@@ -162,7 +163,3 @@ CELL = re.compile(r"\A *Cell In\[(\d+)\]")
 IN_CELL = re.compile(rf"{CELL.pattern}, line (\d+)")
 FRAME = re.compile(r"\A *(Cell In\[|File |… the same frame)")
 FOREIGN = re.compile(r"\AFile (\S*/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/|<)")
-
-
-def _cell(this: bool) -> str:
-    return "This cell" if this else "An earlier cell"
