@@ -31,7 +31,8 @@ from labkit.grading.inputs import Case, arrays, varied
 from labkit.grading.limits import STATES, below, remarks, unheard
 from labkit.grading.score import scored
 from labkit.outcome.outcome import Healed
-from labkit.outcome.sentences import singly
+from labkit.outcome.sentences import TOGETHER
+from labkit.outcome.why import begins_singly
 from labkit.words import alike, ranks, sentence
 
 LONG = 60.0  # seconds that a whole check may take
@@ -298,8 +299,8 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reac
         if such := [f for f in found if f.state == state]:
             finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
     finding.right = check.right
-    if finding.state == "right":
-        finding.says += [sentence([what]) for what in singly(largest[1].told)]
+    if finding.state == "right" and begins_singly(largest[1].told):
+        finding.says.append(sentence([f"with NCCL, {TOGETHER}"]))
     if score:
         memory = _memory(console, exercise, largest[0], finding, check.look) if exercise.counts_memory else None
         finding.score = replace(score, memory=memory).believed(exercise)

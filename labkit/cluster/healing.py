@@ -53,7 +53,7 @@ def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
 
 def given_back(engines: Engines, replaced: Sequence[int]) -> list[Note]:
     """Let replaced ranks have the definitions of the cells that ran on them; why they were ended, what they have."""
-    why = [Note(Healed.ENDED, why=told) for told in engines.gpu.told()]
+    why = engines.gpu.told()
     if not replaced:
         return why
     cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}

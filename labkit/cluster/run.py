@@ -15,7 +15,7 @@ from labkit import moment
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
-from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting
+from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting, fate_of
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
@@ -147,18 +147,13 @@ class Running:
 
     def fate(self) -> dict[str, Any]:
         """Who waits where, what everybody else does instead and in which of the learner's lines, and when that was."""
-        dead = self.engines.dead()
-        waiting = {r: Waiting.of(w) for r, w in self.where.items() if w["state"] == "collective"}
-        elsewhere = {}
-        for r in range(self.engines.n):
-            if r in waiting:
-                continue
-            if r in dead:
-                elsewhere[r] = Instead(Did.DIED, dead[r])
-            elif r not in self.replies:
+        told = {r: fate_of(w) for r, w in self.where.items()}
+        waiting = {r: w for r, w in told.items() if isinstance(w, Waiting)}
+        elsewhere = {r: w for r, w in told.items() if isinstance(w, Instead)}
+        elsewhere |= {r: Instead(Did.DIED, how) for r, how in self.engines.dead().items() if r not in waiting}
+        for r in set(range(self.engines.n)) - set(told) - set(elsewhere):
+            if r not in self.replies:
                 elsewhere[r] = Instead(Did.NEVER_RAN)
-            elif r in self.where:
-                elsewhere[r] = Instead.of(self.where[r])
             elif (error := self.error(r)) is not None:
                 elsewhere[r] = Instead(Did.RAISED, _name(error))
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from labkit.grading.score import Score
 from labkit.outcome import advice, text
 from labkit.outcome.outcome import Did, Instead, Note, Outcome
 from labkit.outcome.phrases import did, inside
-from labkit.outcome.sentences import together, waited
+from labkit.outcome.sentences import TOGETHER, waited
 from labkit.outcome.text import merge
+from labkit.outcome.why import exchanged_singly
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 from labkit.words import alike, ranks, sentence
@@ -112,13 +114,13 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return _raises(exercise, attempt, there, causes, unfit, base)
     deaf = report.ended == "stuck" and set(report.dead) <= set(report.waiting)  # they waited, and the lab ended them
     if report.dead and not deaf:
-        return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
+        return Finding("raises", [*_died(attempt, there), *unfit, *_sentences(waited(report))], **base)
     if report.ended == "stuck" or consequences:
-        says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
+        says = [f"It hangs {there}.", *unfit, *_sentences(_waits(attempt))]
         if report.dead:
             says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
-        says += [sentence([what]) for what in _others(instead)] + _together(attempt)
+        says += _sentences(_others(instead)) + _together(attempt)
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
@@ -134,9 +136,16 @@ def _raises(
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
-    others = [sentence([_flat(c)]) for c in causes[1:]]
-    hints = [sentence([hint]) for hint in advice.hints(cause.ename, cause.evalue, at.get("source", ""))]
-    says = [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others, *unfit, *_waited(attempt)]
+    hints = _sentences(advice.hints(cause.ename, cause.evalue, at.get("source", "")))
+    others = _sentences(map(_flat, causes[1:]))
+    says = [
+        sentence([f"{_flat(cause).rstrip('.')} ({there})"]),
+        *line,
+        *hints,
+        *others,
+        *unfit,
+        *_sentences(waited(attempt.report)),
+    ]
     return Finding("raises", says + _together(attempt), **base)
 
 
@@ -189,12 +198,12 @@ def _flat(cause: text.Cause) -> str:
     return " ".join(str(cause).split())
 
 
-def _waited(attempt: Attempt) -> list[str]:
-    return [sentence([w]) for w in waited(attempt.report)]
+def _sentences(notes: Iterable[str]) -> list[str]:
+    return [sentence([note]) for note in notes]
 
 
 def _together(attempt: Attempt) -> list[str]:
-    return [sentence([what]) for what in together(attempt.told, attempt.report)]
+    return [sentence([TOGETHER])] * exchanged_singly(attempt.told, attempt.report)
 
 
 def _waits(attempt: Attempt) -> list[str]:

@@ -46,10 +46,5 @@ def behind(told: Mapping[int, dict[str, Any]]) -> Behind | None:
 
 def differ(told: Sequence[dict[str, Any]]) -> bool:
     """Whether ranks of one group have begun different numbers of its operations: one has missed a call."""
-    steps = [its["steps"] for its in told]
-    compared = [{name: begun for name, (_, begun, _) in its["compared"].items()} for its in told]
-    return any(
-        len({its[name] for its in counts if name in its}) > 1
-        for counts in (steps, compared)
-        for name in {n for its in counts for n in its}
-    )
+    begun = [its["steps"] | {(name,): n for name, (_, n, _) in its["compared"].items()} for its in told]
+    return any(len({its[name] for its in begun if name in its}) > 1 for name in {n for its in begun for n in its})

@@ -31,11 +31,6 @@ class Waiting:
     seen: str = ""  # the call that waits for the GPU, and so for this one: "synchronize (line 4)"
     source: str = ""  # the learner's line that it is in
 
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Waiting:
-        """Read what an agent says of its rank (`labkit.rank.agent.where`)."""
-        return cls(told["op"], *_place(told), seen=told.get("seen", ""), source=told.get("source", ""))
-
 
 class Did(Enum):
     """What a rank did that does not wait."""
@@ -66,23 +61,24 @@ class Instead:
     without: bool = False  # it has finished, and had no part in what others wait in
     ran: str = "cell"  # or "function"
 
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Instead:
-        """Read what an agent says of a rank that does not wait, or what stands for it where it does not answer."""
-        did = {"silent": Did.SILENT, "stopped": Did.STOPPED}.get(told["state"], Did.WENT_ON)
-        return cls(did, "", *_place(told))
 
-
-def _place(told: Mapping[str, Any]) -> tuple[int | None, tuple[str, int] | None]:
-    function = told.get("function")
-    return told.get("line"), function and (function[0], function[1])
+def fate_of(told: Mapping[str, Any]) -> Waiting | Instead:
+    """Read what an agent says of its rank (`labkit.rank.agent.where`), or what stands for it where it says nothing."""
+    line, function = told.get("line"), told.get("function")
+    place = line, function and (function[0], function[1])
+    if told["state"] == "collective":
+        return Waiting(told["op"], *place, seen=told.get("seen", ""), source=told.get("source", ""))
+    return Instead({"silent": Did.SILENT, "stopped": Did.STOPPED}.get(told["state"], Did.WENT_ON), "", *place)
 
 
 class Healed(Enum):
-    """What was done to bring the ranks back."""
+    """What was done to bring the ranks back, or why it had to be."""
 
     CONTROLLER = auto()  # it had died, and was started anew
-    ENDED = auto()  # ranks were, by the lab
+    DAEMON = auto()  # the one of MPS had died, and the ranks were ended with it
+    FAULT = auto()  # of one rank on a GPU that is shared under MPS: all were ended
+    LOST_GPU = auto()  # ranks had, and were ended
+    TURNS = auto()  # ranks take turns on the GPU from now on
     ANEW = auto()  # ranks were started
     JOINED = auto()  # the process group is
     SUBGROUPS = auto()  # went with the old group
@@ -90,14 +86,14 @@ class Healed(Enum):
 
 @dataclass(frozen=True)
 class Note:
-    """One thing that was done. `ranks` were started anew, or keep their variables in a group that is joined again."""
+    """One thing that was done. `ranks` are those concerned, or keep their variables in a group that is joined again."""
 
     what: Healed
     ranks: tuple[int, ...] = ()
     of: int = 0  # so many in all
     back: tuple[str, ...] = ()  # functions and classes that ranks which were started anew have again
     lost: tuple[str, ...] = ()  # variables
-    why: str = ""  # ranks were ended
+    why: str = ""  # ranks take turns
 
 
 @dataclass

@@ -31,6 +31,17 @@ DOES = {  # while the cell runs, where that differs
     Did.STOPPED: "stand{s} still (SIGSTOP)",
     Did.WENT_ON: "{computes}{long}{line}",
 }
+AGAIN = "run the cells that make your variables again"
+HEALED = {
+    Healed.CONTROLLER: "the controller had died and was started anew",
+    Healed.DAEMON: f"the MPS daemon under which the ranks share the GPU had died; {AGAIN}",
+    Healed.FAULT: "such an error of one rank ends the use of the GPU for all ranks that share it under MPS; " + AGAIN,
+    Healed.LOST_GPU: f"{{ranks}} lost the GPU: after such an error every CUDA call of the process fails; {AGAIN}",
+    Healed.TURNS: "from now on the ranks take turns on the GPU: {why}",
+    Healed.ANEW: "{ranks} {was} started anew{back}, without variables{lost}",
+    Healed.JOINED: "the process group is joined again{kept}",
+    Healed.SUBGROUPS: "sub-groups are gone with the old group: make them again",
+}
 
 
 def did(instead: Instead, many: int = 1, live: bool = False, long: str = "") -> str:
@@ -99,22 +110,15 @@ def healed(note: Note) -> str:
     >>> healed(Note(Healed.ANEW, (1,), back=("step", "Model"), lost=("x",)))
     'rank 1 was started anew, with step and Model again, without variables (x is lost)'
     """
-    match note.what:
-        case Healed.CONTROLLER:
-            return "the controller had died and was started anew"
-        case Healed.ENDED:
-            return note.why
-        case Healed.ANEW:
-            again = f", with {named(note.back)} again" if note.back else ""
-            gone = f" ({named(note.lost)} {'is' if len(note.lost) == 1 else 'are'} lost)" if note.lost else ""
-            was = "was" if len(note.ranks) == 1 else "were"
-            return f"{ranks(note.ranks)} {was} started anew{again}, without variables{gone}"
-        case Healed.JOINED:
-            kept = {0: "", note.of: "; all variables are kept"}
-            others = "; the other ranks keep their variables"
-            return f"the process group is joined again{kept.get(len(note.ranks), others)}"
-        case Healed.SUBGROUPS:
-            return "sub-groups are gone with the old group: make them again"
+    kept = {0: "", note.of: "; all variables are kept"}.get(len(note.ranks), "; the other ranks keep their variables")
+    return HEALED[note.what].format(
+        ranks=ranks(note.ranks),
+        was="was" if len(note.ranks) == 1 else "were",
+        back=f", with {named(note.back)} again" if note.back else "",
+        lost=f" ({named(note.lost)} {'is' if len(note.lost) == 1 else 'are'} lost)" if note.lost else "",
+        kept=kept,
+        why=note.why,
+    )
 
 
 def named(names: Sequence[str]) -> str:

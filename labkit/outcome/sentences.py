@@ -11,9 +11,9 @@ from labkit.errors import CellError, MismatchError, StoppedError, StuckError
 from labkit.outcome import text
 from labkit.outcome.counts import Behind
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
-from labkit.outcome.phrases import did, freed, how
-from labkit.outcome.story import Handle, Story
-from labkit.outcome.why import begins_singly, blamed, exchanged_singly, mistagged, raised_in
+from labkit.outcome.phrases import did, freed, how, where
+from labkit.outcome.story import Story
+from labkit.outcome.why import blamed, exchanged_singly, mistagged, raised_in
 from labkit.theory.record import Op, Record, read
 from labkit.words import alike, count, listed, ranks, seconds
 
@@ -44,7 +44,7 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
         cause = causes[0]
         itself = any(ITSELF.search(error.evalue) for error in outcome.errors.values())
         notes = [*map(str, causes[1:]), *deaths, *[CHOOSE] * itself, *forgotten(outcome), *waited(outcome)]
-        notes += together(read(logs), outcome)
+        notes += [TOGETHER] * exchanged_singly(read(logs), outcome)
         return CellError(str(cause), text.trim(cause.traceback), notes)
     if deaths:
         return CellError(deaths[0], notes=waited(outcome))
@@ -74,36 +74,25 @@ def why(story: Story, times: bool = True) -> str:
     elif not story.waiting:
         found = f"no rank waits for another; {_causes(story, list(story.instead), times)}"
     elif guilty := blamed(story):
-        found = f"{_missing(story, guilty) or _causes(story, guilty, times)}, while {_waits(story, times)}"
+        found = f"{_causes(story, guilty, times)}, while {_waits(story, times)}"
     else:
         found = _waits(story, times)
     open_too = [] if unfit else handles(story)  # of those of a tag that does not fit all is said
-    return "; ".join([found, *open_too, *together(story.record, story.outcome)])
-
-
-def together(record: Record, outcome: Outcome | None) -> list[str]:
-    """Say what to do about an exchange by single calls that NCCL could not bring together."""
-    return [TOGETHER] * exchanged_singly(record, outcome)
-
-
-def singly(record: Record) -> list[str]:
-    """Say what to do about an exchange by single calls that Gloo alone has brought together."""
-    return [f"with NCCL, {TOGETHER}"] * begins_singly(record)
+    return "; ".join([found, *open_too, *[TOGETHER] * exchanged_singly(story.record, story.outcome)])
 
 
 def handles(story: Story) -> list[str]:
     """Name calls that return a handle, and for whose handle nobody waited."""
-    same = alike(dict(enumerate(story.handles)))
-    lines = [f"{ranks(story.handles[i].rank for i in which)} {_handle(story, h)}" for h, which in same.items()]
+    calls = alike({i: call for i, (_, call) in enumerate(story.handles)})
+    lines = [f"{ranks(story.handles[i][0] for i in which)} {_handle(story, call)}" for call, which in calls.items()]
     if (rest := len(lines) - TOLD) > 0:
         lines[TOLD:] = [f"{count(rest, 'more handle')} {'was' if rest == 1 else 'were'} not waited for"]
     return lines
 
 
-def _handle(story: Story, handle: Handle) -> str:
-    where = f" ({handle.place})" if handle.place else ""
-    never = f", and {ranks(handle.missing)} never came to it" if handle.missing else ""
-    return f"{'had not waited' if story.cut else 'did not wait'} for the handle of {handle.call}{where}{never}"
+def _handle(story: Story, call: Waiting) -> str:
+    never = f", and {ranks(call.whom)} never came to it" if call.whom else ""
+    return f"{'had not waited' if story.cut else 'did not wait'} for the handle of {call.call}{where(call)}{never}"
 
 
 def _tags(pairs: Sequence[tuple[Op, Op]]) -> list[str]:
@@ -130,31 +119,25 @@ def _cycles(story: Story, cycles: list[list[int]]) -> str:
     return f"{ranks(inside)} wait for one another in {'a cycle' if len(cycles) == 1 else 'cycles'}, {ways}"
 
 
-def _missing(story: Story, which: list[int]) -> str:
-    """That these ranks are missing, where all have finished the cell or never ran it; "" where they do other things."""
-    same = {story.instead[r] for r in which}
-    if len(same) > 1 or not {instead.did for instead in same} <= {Did.FINISHED, Did.NEVER_RAN}:
-        return ""
-    are, they = ("is", "it") if len(which) == 1 else ("are", "they")
-    return f"{ranks(which)} {are} missing: {they} {_did(story, which, False)}"
-
-
 def _causes(story: Story, which: list[int], times: bool) -> str:
     """What these ranks do instead of coming."""
     same = alike({r: story.instead[r] for r in which})
+    if story.waiting and len(same) == 1 and {i.did for i in same} <= {Did.FINISHED, Did.NEVER_RAN}:
+        missing = "is missing: it" if len(which) == 1 else "are missing: they"
+        return f"{ranks(which)} {missing} {_did(story, which, times)}"
     return listed([f"{ranks(rs)} {_did(story, rs, times)}" for rs in same.values()])
 
 
 def _did(story: Story, which: list[int], times: bool) -> str:
     """What ranks do that do not come: for how long they have computed, in which line they raised."""
-    instead = replace(story.instead[which[0]], without=False)
-    instead = replace(instead, line=raised_in(story, which[0]) or instead.line)
-    return did(instead, len(which), story.live, _long(story, which) if times else "")
+    instead, line = story.instead[which[0]], raised_in(story, which[0])
+    instead = replace(instead, without=False, line=line or instead.line)
+    return did(instead, len(which), story.live, _long(story, which, times))
 
 
-def _long(story: Story, which: Sequence[int]) -> str:
-    """For how long these ranks have waited, or computed; "" where nobody knows."""
-    long = [story.seconds[r] for r in which if r in story.seconds]
+def _long(story: Story, which: Sequence[int], times: bool) -> str:
+    """For how long these ranks have waited, or computed; "" where nobody knows, or wants to know."""
+    long = [story.seconds[r] for r in which if times and r in story.seconds]
     return seconds(max(long)) if long else ""
 
 
@@ -168,7 +151,7 @@ def _waits(story: Story, times: bool, cycles: Sequence[Sequence[int]] = ()) -> s
 
 
 def _wait(story: Story, which: list[int], times: bool, many: int) -> str:
-    if not (times and (long := _long(story, which))):
+    if not (long := _long(story, which, times)):
         return "waits" if many == 1 else "wait"
     return f"{('has ' if many == 1 else 'have ') * story.live}waited {long}"
 

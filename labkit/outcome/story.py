@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,16 +12,6 @@ from labkit.outcome import text
 from labkit.outcome.graph import Graph
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
 from labkit.theory.record import Log, Op, Record, read
-
-
-@dataclass(frozen=True)
-class Handle:
-    """An asynchronous call for which nobody waited, and which ranks never came to it; two are equal of any rank."""
-
-    rank: int = field(compare=False)
-    call: str
-    place: str
-    missing: tuple[int, ...] = ()
 
 
 class Story(Graph):
@@ -191,10 +181,11 @@ class Story(Graph):
         return [op for op in self.record.ops[rank] if self._is_open(op)] if w.handle else self._noted(rank)
 
     @cached_property
-    def handles(self) -> list[Handle]:
-        """Calls that nobody waited for: all where the cell ended well, else those that have to do with the hang.
+    def handles(self) -> list[tuple[int, Waiting]]:
+        """Calls whose handle a rank did not wait for, and who never came to them: all where the cell ended well.
 
-        These could not be done, or are collectives that a rank has called before the one that it waits in.
+        Else those that have to do with the hang: they could not be done, or are collectives that a rank has called
+        before the one that it waits in.
         """
         found = []
         for r, ops in enumerate(self.record.ops):
@@ -205,8 +196,9 @@ class Story(Graph):
                     continue
                 never = self._is_open(op)
                 if never or not self.cut or (op.kind == "collective" and op.within in met):
-                    found.append(Handle(r, op.op, op.place, tuple(sorted(self._whom(op))) if never else ()))
-        return [h for h in found if h.rank not in self.waiting or self.waiting[h.rank].call != "backward"]
+                    missing = tuple(sorted(self._whom(op))) if never else ()
+                    found.append((r, Waiting(op.op, op.line, op.function, missing)))
+        return [(r, call) for r, call in found if r not in self.waiting or self.waiting[r].call != "backward"]
 
     # -- what the record says of one call -----------------------------------------------------------------------------
 

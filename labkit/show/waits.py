@@ -48,8 +48,8 @@ class Waits(Story):
         """Who waits for whom, what the others do, and which ranks wait in a cycle: a sentence each."""
         if not self.waiting:
             return ["No rank waited for another."]
-        said = alike({r: self._for(r) for r in self.waiting})
-        lines = [f"{ranks(rs)} {self._wait(len(rs))} {what}" for what, rs in said.items()]
+        said, wait = alike({r: self._for(r) for r in self.waiting}), "waited" if self.long else "wait"
+        lines = [f"{ranks(rs)} {wait}{'s' * (wait == 'wait' and len(rs) == 1)} {what}" for what, rs in said.items()]
         lines += [f"{ranks(rs)} {did(what, len(rs), self.live)}" for what, rs in alike(self.instead).items()]
         return [sentence([line]) for line in lines] + self._circles()
 
@@ -63,9 +63,6 @@ class Waits(Story):
             if r in self.instead and not found[r]:
                 found[r] = text.trim(error.traceback).splitlines()
         return {r: lines for r, lines in found.items() if lines}
-
-    def _wait(self, many: int) -> str:
-        return "waited" if self.long else "waits" if many == 1 else "wait"
 
     def _for(self, rank: int) -> str:
         w = self.waiting[rank]

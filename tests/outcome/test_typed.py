@@ -219,7 +219,7 @@ class Engines(SimpleNamespace):
     """Three ranks, of which the last one has died and the controller too."""
 
     n, cells = 3, ()
-    gpu = SimpleNamespace(lost=list, daemon_died=lambda: False, told=lambda: ["a GPU was lost"])
+    gpu = SimpleNamespace(lost=list, daemon_died=lambda: False, told=lambda: HEALED[1:5])
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         groups = {"steps": {}, "compared": {}, "groups": 2, "joined": True}
@@ -235,7 +235,10 @@ class Engines(SimpleNamespace):
 
 HEALED = [
     Note(Healed.CONTROLLER),
-    Note(Healed.ENDED, why="a GPU was lost"),
+    Note(Healed.DAEMON),
+    Note(Healed.FAULT, (2,)),
+    Note(Healed.LOST_GPU, (2,)),
+    Note(Healed.TURNS, why="no daemon"),
     Note(Healed.ANEW, (2,), back=("f",), lost=("x",)),
     Note(Healed.JOINED, (0, 1), 3),
     Note(Healed.SUBGROUPS),
