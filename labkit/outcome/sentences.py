@@ -11,11 +11,11 @@ from labkit.errors import CellError, MismatchError, StoppedError, StuckError
 from labkit.outcome import text
 from labkit.outcome.counts import Behind
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
-from labkit.outcome.phrases import did, freed, how, where
+from labkit.outcome.phrases import called, did, freed, how, where
 from labkit.outcome.story import Story
 from labkit.outcome.why import blamed, exchanged_singly, mistagged, raised_in
 from labkit.theory.record import Op, Record, read
-from labkit.words import alike, count, listed, ranks, seconds
+from labkit.words import alike, count, listed, ranks, seconds, sentence
 
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it. Only with
 # itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.
@@ -24,6 +24,7 @@ CHOOSE = "no rank can send to itself or receive from itself: choose a different 
 AGAIN = "this process group is gone: run the cell that made it with dist.new_group again"
 EVERY = "make each call on every rank of its group, in the same cell"
 GONE = "the process group of this {} is gone: run the cell that made it again"
+ANYBODY = "any rank"
 TOLD = 3  # calls without a wait for their handle that are named, and pairs whose tags differ
 TOGETHER = "make the transfers of one exchange one dist.batch_isend_irecv call"
 
@@ -81,6 +82,58 @@ def why(story: Story, times: bool = True) -> str:
     return "; ".join([found, *open_too, *[TOGETHER] * exchanged_singly(story.record, story.outcome)])
 
 
+def well(story: Story) -> str:
+    """Say of a cell that ended well how long its longest wait was, and for which handles nobody waited."""
+    longest = f"{_longest(story)}." if story.long else "No rank waited for another."
+    return " ".join(["Nothing was stuck.", longest, *(sentence([h]) for h in handles(story))])
+
+
+def graph(story: Story) -> list[str]:
+    """Say who waits for whom, what the others do, and which ranks wait in a cycle."""
+    if not story.waiting:
+        return ["No rank waited for another."]
+    said, wait = alike({r: _for(w) for r, w in story.waiting.items()}), "waited" if story.long else "wait{}"
+    lines = [f"{ranks(rs)} {wait.format('s' * (len(rs) == 1))} {what}" for what, rs in said.items()]
+    lines += [f"{ranks(rs)} {did(what, len(rs), story.live)}" for what, rs in alike(story.instead).items()]
+    return [sentence([line]) for line in lines] + circles(story)
+
+
+def circles(story: Story) -> list[str]:
+    """Say which ranks wait in a cycle, and which behind it."""
+    lines = []
+    for cycle in story.cycles:
+        inside = set(cycle)
+        behind = [r for r in story.waiting if r not in inside and inside & story.reached([r])]
+        rest = "nobody can go on" if len(inside) == story.record.n else "none of these ranks can go on"
+        if behind:
+            rest += f", nor can {ranks(behind)}, which wait{'s' * (len(behind) == 1)} for them"
+        lines.append(f"{_circle(cycle)} is a cycle: {rest}.")
+    return lines
+
+
+def title(story: Story) -> str:
+    """Say which moment is shown."""
+    if not story.waiting:
+        return f"No rank wait{'s' if story.live else 'ed'} for another"
+    if story.live:
+        return "Who waits for whom now"
+    return _longest(story) if story.long else "Who waits for whom when the cell is cut short"
+
+
+def _longest(story: Story) -> str:
+    shared = f" ({story.record.shared})" if story.record.shared else ""
+    return f"The longest wait: {seconds(story.long)}{shared}"
+
+
+def _for(w: Waiting) -> str:
+    whom = f"for {ranks(w.whom)} " if w.whom else f"for {ANYBODY} " if w.anybody else ""
+    return f"{whom}in {called(w)}{where(w)}"
+
+
+def _circle(cycle: list[int]) -> str:
+    return " → ".join(map(str, [*cycle, cycle[0]]))
+
+
 def handles(story: Story) -> list[str]:
     """Name calls that return a handle, and for whose handle nobody waited."""
     calls = alike({i: call for i, (_, call) in enumerate(story.handles)})
@@ -99,7 +152,7 @@ def _tags(pairs: Sequence[tuple[Op, Op]]) -> list[str]:
     """In which tags sends and receives differ."""
     lines = [
         f"rank {send.rank} sends to rank {recv.rank} with tag {send.tag}, and rank {recv.rank} receives from "
-        f"{'any rank' if recv.peer is None else f'rank {send.rank}'} with tag {recv.tag}"
+        f"{ANYBODY if recv.peer is None else f'rank {send.rank}'} with tag {recv.tag}"
         for send, recv in pairs[:TOLD]
     ]
     if (rest := len(pairs) - TOLD) > 0:
@@ -115,7 +168,7 @@ def _cycles(story: Story, cycles: list[list[int]]) -> str:
         apart = len({call.group for call in calls}) == 1 < len({call.name for call in calls})
         ways = "of different groups that have the same ranks" if apart else "in different orders"
         return f"{ranks(r for r in story.waiting if r in story.reached([r]))} call collectives {ways}"
-    ways = listed([" → ".join(map(str, [*cycle, cycle[0]])) for cycle in cycles])
+    ways = listed([*map(_circle, cycles)])
     return f"{ranks(inside)} wait for one another in {'a cycle' if len(cycles) == 1 else 'cycles'}, {ways}"
 
 

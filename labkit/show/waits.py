@@ -8,14 +8,13 @@ from IPython.display import publish_display_data
 
 from labkit.outcome import text
 from labkit.outcome.outcome import Did
-from labkit.outcome.phrases import called, did, label, where
-from labkit.outcome.sentences import handles, why
+from labkit.outcome.phrases import did, label
+from labkit.outcome.sentences import ANYBODY, circles, graph, title, well, why
 from labkit.outcome.story import Story
 from labkit.plot import svg
 from labkit.plot import waits as picture
 from labkit.words import alike, ranks, seconds, sentence
 
-ANYBODY = "any rank"
 KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
     **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
@@ -38,20 +37,12 @@ class Waits(Story):
     @property
     def why(self) -> str:
         """Why the cell is stuck, in one sentence that begins with the cause; that nothing was, where it ended well."""
-        if self.cut:
-            return sentence([why(self)])
-        longest = f"{self._longest_said}." if self.long else "No rank waited for another."
-        return " ".join(["Nothing was stuck.", longest, *(sentence([h]) for h in handles(self))])
+        return sentence([why(self)]) if self.cut else well(self)
 
     @property
     def says(self) -> list[str]:
         """Who waits for whom, what the others do, and which ranks wait in a cycle: a sentence each."""
-        if not self.waiting:
-            return ["No rank waited for another."]
-        said, wait = alike({r: self._for(r) for r in self.waiting}), "waited" if self.long else "wait"
-        lines = [f"{ranks(rs)} {wait}{'s' * (wait == 'wait' and len(rs) == 1)} {what}" for what, rs in said.items()]
-        lines += [f"{ranks(rs)} {did(what, len(rs), self.live)}" for what, rs in alike(self.instead).items()]
-        return [sentence([line]) for line in lines] + self._circles()
+        return graph(self)
 
     @property
     def stacks(self) -> dict[int, list[str]]:
@@ -64,35 +55,10 @@ class Waits(Story):
                 found[r] = text.trim(error.traceback).splitlines()
         return {r: lines for r, lines in found.items() if lines}
 
-    def _for(self, rank: int) -> str:
-        w = self.waiting[rank]
-        whom = f"for {ranks(w.whom)} " if w.whom else f"for {ANYBODY} " if w.anybody else ""
-        return f"{whom}in {called(w)}{where(w)}"
-
-    def _circles(self) -> list[str]:
-        lines = []
-        for cycle in self.cycles:
-            inside = set(cycle)
-            behind = [r for r in self.waiting if r not in inside and inside & self.reached([r])]
-            rest = "nobody can go on" if len(inside) == self.record.n else "none of these ranks can go on"
-            if behind:
-                rest += f", nor can {ranks(behind)}, which wait{'s' * (len(behind) == 1)} for them"
-            lines.append(f"{' → '.join(map(str, [*cycle, cycle[0]]))} is a cycle: {rest}.")
-        return lines
-
     @property
     def title(self) -> str:
         """Which moment is shown."""
-        if not self.waiting:
-            return f"No rank wait{'s' if self.live else 'ed'} for another"
-        if self.live:
-            return "Who waits for whom now"
-        return self._longest_said if self.long else "Who waits for whom when the cell is cut short"
-
-    @property
-    def _longest_said(self) -> str:
-        shared = f" ({self.record.shared})" if self.record.shared else ""
-        return f"The longest wait: {seconds(self.long or 0)}{shared}"
+        return title(self)
 
     @property
     def alt(self) -> str:
@@ -119,7 +85,7 @@ class Waits(Story):
         """The picture; equal waits give equal bytes."""
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
-        notes = [(line, True) for line in self._circles()]
+        notes = [(line, True) for line in circles(self)]
         graph = picture.Graph(self.title, nodes, self.arrows, cycles, notes)
         return svg.svg(picture.draw(picture.axes(graph), graph))
 
