@@ -137,16 +137,8 @@ def _raises(
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
     hints = _sentences(advice.hints(cause.ename, cause.evalue, at.get("source", "")))
-    others = _sentences(map(_flat, causes[1:]))
-    says = [
-        sentence([f"{_flat(cause).rstrip('.')} ({there})"]),
-        *line,
-        *hints,
-        *others,
-        *unfit,
-        *_sentences(waited(attempt.report)),
-    ]
-    return Finding("raises", says + _together(attempt), **base)
+    others = [*_sentences(map(_flat, causes[1:])), *unfit, *_sentences(waited(attempt.report)), *_together(attempt)]
+    return Finding("raises", [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others], **base)
 
 
 def _called(exercise: Exercise, case: Case) -> str:
@@ -218,10 +210,7 @@ def _waits(attempt: Attempt) -> list[str]:
         elif last is not None and last.kind == "recv":
             whom = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
         where = f"{w.call}, line {w.line}"
-        if whom:
-            where = f"{whom} ({where}{inside(w)})"
-        else:
-            where = f" in {where}{f' ({inside(w)[2:]})' * bool(w.function)}"
+        where = f"{whom} ({where}{inside(w)})" if whom else f" in {where}{inside(w, ' ({})')}"
         places[r] = f"{where}: {w.source}"
     return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
 

@@ -67,9 +67,9 @@ def did(instead: Instead, many: int = 1, live: bool = False, long: str = "") -> 
     )
 
 
-def inside(what: Instead | Waiting) -> str:
+def inside(what: Instead | Waiting, form: str = ", {}") -> str:
     """Name the learner's function that a rank is in: ", in ring, its line 4"."""
-    return ", in {}, its line {}".format(*what.function) if what.function else ""
+    return form.format(f"in {what.function[0]}, its line {what.function[1]}") if what.function else ""
 
 
 def called(waiting: Waiting, handle: str = "the wait for ") -> str:

@@ -86,14 +86,14 @@ class Waits(Story):
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         notes = [(line, True) for line in circles(self)]
-        graph = picture.Graph(self.title, nodes, self.arrows, cycles, notes)
-        return svg.svg(picture.draw(picture.axes(graph), graph))
+        drawn = picture.Graph(self.title, nodes, self.arrows, cycles, notes)
+        return svg.svg(picture.draw(picture.axes(drawn), drawn))
 
     def _node(self, rank: int) -> picture.Node:
         long = f", {seconds(self.seconds[rank])}" if rank in self.seconds else ""
         if (w := self.waiting.get(rank)) is not None:
             return picture.Node(f"in {label(w)}" + (f", for {ANYBODY}" if w.anybody else "") + long)
-        return picture.Node(self.others[rank] + long, KINDS.get(self.instead[rank].did, "busy"))
+        return picture.Node(did(self.instead[rank], live=self.live) + long, KINDS.get(self.instead[rank].did, "busy"))
 
     def _repr_html_(self) -> str:
         return f"<div><b>{escape(self.why)}</b></div>{self._below}"
