@@ -137,15 +137,15 @@ def _circle(cycle: list[int]) -> str:
 def handles(story: Story) -> list[str]:
     """Name calls that return a handle, and for whose handle nobody waited."""
     calls = alike({i: call for i, (_, call) in enumerate(story.handles)})
-    lines = [f"{ranks(story.handles[i][0] for i in which)} {_handle(story, call)}" for call, which in calls.items()]
+    had = "had not waited" if story.cut else "did not wait"
+    lines = [
+        f"{ranks(story.handles[i][0] for i in which)} {had} for the handle of {call.call}{where(call)}"
+        + f", and {ranks(call.whom)} never came to it" * bool(call.whom)
+        for call, which in calls.items()
+    ]
     if (rest := len(lines) - TOLD) > 0:
         lines[TOLD:] = [f"{count(rest, 'more handle')} {'was' if rest == 1 else 'were'} not waited for"]
     return lines
-
-
-def _handle(story: Story, call: Waiting) -> str:
-    never = f", and {ranks(call.whom)} never came to it" if call.whom else ""
-    return f"{'had not waited' if story.cut else 'did not wait'} for the handle of {call.call}{where(call)}{never}"
 
 
 def _tags(pairs: Sequence[tuple[Op, Op]]) -> list[str]:
@@ -215,11 +215,14 @@ def _left_open(behind: Behind, record: Record) -> str:
     for meeting in record.meetings:
         begun = {op.rank: f"{op.op}{f' ({op.place})' * bool(op.place)}" for op in meeting.ops}
         if meeting.group == behind.group and (absent := late - set(begun)):
-            calls = listed([f"{ranks(rs)} {_have(rs)} begun {call}" for call, rs in alike(begun).items()])
-            return f"{calls}, and {ranks(absent)} never came to it: {EVERY}"
-    many = alike({r: f"begun {count(n, 'collective')}" for r, n in behind.begun.items()})
-    calls = listed([f"{ranks(rs)} {_have(rs)} {what}" for what, rs in many.items()])
-    return f"{calls} of one group, and the cell is over: {EVERY}"
+            return f"{_begun(begun)}, and {ranks(absent)} never came to it: {EVERY}"
+    begun = {r: count(n, "collective") for r, n in behind.begun.items()}
+    return f"{_begun(begun)} of one group, and the cell is over: {EVERY}"
+
+
+def _begun(calls: dict[int, str]) -> str:
+    who = alike(calls).items()
+    return listed([f"{ranks(rs)} {'has' if len(rs) == 1 else 'have'} begun {call}" for call, rs in who])
 
 
 def forgotten(outcome: Outcome) -> list[str]:
@@ -246,10 +249,6 @@ def waited(outcome: Outcome) -> list[str]:
     """Say who waited where until it was freed."""
     places = alike({r: freed(w) for r, w in outcome.waiting.items() if r not in outcome.dead})
     return [f"{ranks(rs)} waited in {place} and {_was(rs)} freed" for place, rs in places.items()]
-
-
-def _have(which: list[int]) -> str:
-    return "has" if len(which) == 1 else "have"
 
 
 def _was(which: list[int]) -> str:
