@@ -17,8 +17,8 @@ from labkit.cluster.run import ANSWER, Running, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
 from labkit.outcome.advice import advice
-from labkit.outcome.memory import memory
 from labkit.outcome.outcome import Outcome
+from labkit.outcome.phrases import healed
 from labkit.outcome.sentences import judge
 from labkit.outcome.text import merge
 from labkit.theory.cells import Cell
@@ -111,11 +111,9 @@ class Console:
             STOP.told |= outcome.ended == "stopped"
             here = getattr(get_ipython(), "user_ns", {})
             error.notes += advice(outcome, self.engines.anew, [cell.code for cell in self.engines.cells], here)
-            error.notes += memory(outcome)
             error.notes += filter(None, [self.engines.refusals.told()])
-            error.notes += heal(
-                self.engines, [r.rank for r in outcome.ranks], broken=bool(outcome.mismatch or outcome.behind)
-            )
+            broken = bool(outcome.misfit or outcome.behind)
+            error.notes += map(healed, heal(self.engines, [r.rank for r in outcome.ranks], broken=broken))
         self.unhealed = False
         if error is not None:
             raise error
@@ -124,7 +122,7 @@ class Console:
     def heal(self) -> None:
         """By hand: free whoever waits, replace whoever died, join all again; a healthy lab is left alone."""
         if notes := heal(self.engines, self.ran, free=True):
-            print(sentence(notes))
+            print(sentence([*map(healed, notes)]))
         self.unhealed = self.apart = False
 
     def recover(self) -> None:
@@ -141,7 +139,7 @@ class Console:
         notes = heal(engines, self.ran, free=self.unhealed)
         self.unhealed = self.apart = False
         if notes:
-            print(sentence([*found, *notes]))
+            print(sentence([*found, *map(healed, notes)]))
 
 
 def show(outcome: Outcome, by_rank: bool = False) -> None:

@@ -33,6 +33,7 @@ ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not co
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start
 ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
 SAYS = "labkit: "  # how a line begins in which the process of a host says why it ends
+GONE, SILENT = "the notebook has ended.", "the notebook does not answer."  # why a host's process ends
 AGAIN = 1.0  # seconds between two looks whether anybody listens where the notebook did
 CALLING = 15.0  # seconds in which the notebook must be reached
 RETURNING = 5.0  # seconds in which a connection that is lost must be back
@@ -126,9 +127,9 @@ class HostAgent:
             if lost_at is not None and now > asked + AGAIN:
                 asked = now
                 if self.refused():
-                    return "the notebook has ended."
+                    return GONE
             if lost_at is not None and now > lost_at + RETURNING:
-                return "the notebook does not answer."
+                return SILENT
 
     def refused(self) -> bool:
         """Whether nobody listens any more where the notebook did: it ended, and no link is down."""

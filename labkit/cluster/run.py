@@ -15,7 +15,7 @@ from labkit import moment
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
-from labkit.outcome.outcome import WITHOUT, Outcome, RankOutcome
+from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting, fate_of
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
@@ -145,24 +145,19 @@ class Running:
         self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
-    def fate(self, runs: bool = False) -> dict[str, Any]:
+    def fate(self) -> dict[str, Any]:
         """Who waits where, what everybody else does instead and in which of the learner's lines, and when that was."""
-        dead = self.engines.dead()
-        waiting = {r: w for r, w in self.where.items() if w["state"] == "collective"}
-        elsewhere = {}
-        for r in range(self.engines.n):
-            if r in waiting:
-                continue
-            if r in dead:
-                elsewhere[r] = f"died ({dead[r]})"
-            elif r not in self.replies:
-                elsewhere[r] = "never ran the cell"
-            elif r in self.where:
-                elsewhere[r] = _instead(self.where[r], runs)
+        told = {r: fate_of(w) for r, w in self.where.items()}
+        waiting = {r: w for r, w in told.items() if isinstance(w, Waiting)}
+        elsewhere = {r: w for r, w in told.items() if isinstance(w, Instead)}
+        elsewhere |= {r: Instead(Did.DIED, how) for r, how in self.engines.dead().items() if r not in waiting}
+        for r in set(range(self.engines.n)) - set(told) - set(elsewhere):
+            if r not in self.replies:
+                elsewhere[r] = Instead(Did.NEVER_RAN)
             elif (error := self.error(r)) is not None:
-                elsewhere[r] = f"raised {_name(error)}"
+                elsewhere[r] = Instead(Did.RAISED, _name(error))
             else:
-                elsewhere[r] = WITHOUT
+                elsewhere[r] = Instead(Did.FINISHED, without=True)
         stacks = {r: w["stack"] for r, w in self.where.items() if w.get("stack")}
         return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, **_now()}
 
@@ -171,7 +166,7 @@ class Running:
         self.look()
         if not self.pending():
             return self.outcome("")
-        return Outcome([], "runs", self.engines.dead(), **self.fate(runs=True))
+        return Outcome([], "runs", self.engines.dead(), **self.fate())
 
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
@@ -298,7 +293,7 @@ class Running:
                     continue
             r.at = end["at"] + moment.apart(end["clock"], here)
             freed = r.at > self.freed and (end["raised"] == "operation" or r.rank in outcome.waiting)
-            r.raised, r.forgotten = "lab" if freed else end["raised"], end["forgotten"]
+            r.raised, r.forgotten, r.differs = "lab" if freed else end["raised"], end["forgotten"], end["differs"]
 
 
 def run(
@@ -357,16 +352,6 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
 def _now() -> dict[str, Any]:
     """When this is, where times may be told: recorded notebooks are compared word by word."""
     return {} if QUIET in os.environ else {"at": moment.now(), "clock": moment.clock()}
-
-
-def _instead(where: dict[str, Any], runs: bool) -> str:
-    inside = f", in {where['function']}" if where.get("function") else ""
-    line = f" (line {where['line']}{inside})" if where.get("line") else ""
-    if runs:
-        now = {"silent": "does not answer", "stopped": "stands still (SIGSTOP)"}
-        return now.get(where["state"], f"is computing{line}")
-    other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
-    return other.get(where["state"], f"went on computing{line}")
 
 
 def _heard(where: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:

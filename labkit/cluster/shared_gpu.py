@@ -9,16 +9,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from labkit import words
 from labkit.cluster.mps import NoDaemonError
 from labkit.cluster.run import ANSWER, PAUSE
+from labkit.outcome.outcome import Healed, Note
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
 
 WAYS = ("direct", "sockets", "turns")  # two under MPS, by NCCL's own paths and by sockets; each follows one that fails
 CALMING = 0.6  # seconds in which kernels must be over before a rank is ended that shares its GPU under MPS
-AGAIN = "run the cells that make your variables again"
 
 
 class SharedGpu:
@@ -32,7 +31,7 @@ class SharedGpu:
         self._each = 1  # ranks on one GPU
         self._proven = False  # ranks have joined in this way
         self._calm = False  # nothing runs on the GPU since all ranks have left their group
-        self._reasons: list[str] = []  # why ranks were ended, which nobody has been told yet
+        self._reasons: list[Note] = []  # why ranks were ended, which nobody has been told yet
 
     @property
     def under_mps(self) -> bool:
@@ -65,8 +64,8 @@ class SharedGpu:
             return "They compute at the same time, under this lab's own daemon of NVIDIA's Multi-Process Service (MPS)."
         return f"They take turns on the GPU, which makes small messages slow: {self._why}." if self.way else ""
 
-    def told(self) -> list[str]:
-        """Why ranks were ended since somebody last asked, in sentences."""
+    def told(self) -> list[Note]:
+        """Why ranks were ended since somebody last asked."""
         told, self._reasons = self._reasons, []
         return told
 
@@ -90,13 +89,8 @@ class SharedGpu:
         lost, died = self.lost(), self.daemon_died()
         if not (lost or died):
             return
-        if died:
-            why = "the MPS daemon under which the ranks share the GPU had died"
-        elif self.under_mps:
-            why = "such an error of one rank ends the use of the GPU for all ranks that share it under MPS"
-        else:
-            why = f"{words.ranks(lost)} lost the GPU: after such an error every CUDA call of the process fails"
-        self._reasons.append(f"{why}; {AGAIN}")
+        why = Healed.DAEMON if died else Healed.FAULT if self.under_mps else Healed.LOST_GPU
+        self._reasons.append(Note(why, tuple(lost)))
         if self.under_mps:
             self._all_anew()
         for r in set(lost) - set(self._engines.dead()):
@@ -157,4 +151,4 @@ class SharedGpu:
     def _take_turns(self, why: str) -> None:
         self.way, self._why = "turns", why
         if self._engines.members:
-            self._reasons.append(f"from now on the ranks take turns on the GPU: {why}")
+            self._reasons.append(Note(Healed.TURNS, why=why))

@@ -13,6 +13,7 @@ ever exchange a byte. The lab then ends the cell on the other ranks too.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import secrets
@@ -31,7 +32,7 @@ from labkit.rank import membership, models, witness
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.rank.strides import spoiled
-from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
+from labkit.theory.fingerprint import Call, differs, disagreement, fit, pack, unpack
 from labkit.words import count
 
 WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
@@ -54,7 +55,7 @@ _beside: str | None = None  # a file beside which boards go; "": into the group'
 _library: torch.library.Library | None = None
 _wanted = False
 _shown = False  # what Gloo spoils is shown by a check, and not refused
-_refused: tuple[type[Exception], str] | None = None  # the first call that this rank was refused in its cell
+_refused: Exception | None = None  # the first call that this rank was refused in its cell
 _forbidden = ""  # why nothing may be called
 
 
@@ -242,7 +243,7 @@ def refuse(error: Exception) -> NoReturn:
     The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
     """
     global _refused
-    _refused = _refused or (type(error), str(error))
+    _refused = _refused or copy.copy(error)  # without the frames that it comes through
     raise error from None
 
 
@@ -342,8 +343,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         if guarded is None:
             return operation.redispatch(keys.remove(KEY), *args)
         if _refused is not None:
-            error, said = _refused
-            raise error(said)
+            raise copy.copy(_refused)
         made, begun = guarded.made, witness.counted(group)
         try:
             given = dict(zip(names, args, strict=False))
@@ -379,8 +379,9 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     if all(fit(mine, me, call, i) for i, call in ((me, mine), *up.items())):  # its output fits its own input, too
         return
     up = gathered(lambda: _up(guarded, nth), len(members), WITHDRAWN)
-    if said := disagreement({members[i]: call for i, call in up.items()}, members):
-        refuse(MismatchError(said))
+    calls = {members[i]: call for i, call in up.items()}
+    if said := disagreement(calls, members):
+        refuse(MismatchError(said, differs(calls, members)))
 
 
 def _up(guarded: Guarded, nth: int) -> dict[int, Call]:

@@ -253,7 +253,7 @@ def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
     behind = _pass_behind(one)
     at, function = behind.where if behind else (mine[-1]["line"] if mine else None, None)
     if len(mine) > 1 or (mine and behind):
-        function = f"{mine[0]['name']}, its line {mine[0]['line']}"
+        function = mine[0]["name"], mine[0]["line"]
     return Op(
         rank=_cell.rank,
         issued=max((place for moment, place in moments if moment <= one.entered), default=-1.0) + 0.5,
@@ -632,4 +632,4 @@ def _where() -> passes.Where:
     if not cells:
         return None, None
     (code, line), (_, called) = cells[0], cells[-1]
-    return called, None if len(cells) == 1 else f"{code.co_name}, its line {line}"
+    return called, None if len(cells) == 1 else (code.co_name, line)

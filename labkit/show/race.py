@@ -48,11 +48,11 @@ class Race:
         return "\n".join([self._title, *told, *self._notes])
 
     def _repr_html_(self) -> str:
-        def shown(text: str) -> str:
-            told = escape(_unbroken(text))
-            return cell(f"<b>{told}</b>" if text.startswith(FIRST) else told, "time")
+        def shown(name: str, size: int) -> str:
+            told = escape(_unbroken(self._cell(name, size)))
+            return cell(f"<b>{told}</b>" if name == self.raced.fastest(size) else told, "time")
 
-        rows = [row(_unbroken(nbytes(s)), [shown(c) for c in self._cells(s)]) for s in self.sizes]
+        rows = [row(_unbroken(nbytes(s)), [shown(name, s) for name in [*self.names, COPY]]) for s in self.sizes]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
         columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in self._columns]
         drawn = svg.img(self.svg, self.alt) if self._ratios and len(self.sizes) > 1 else ""

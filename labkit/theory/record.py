@@ -67,7 +67,7 @@ class Op:
     shape: tuple[int, ...] | None = None
     bytes: int | None = None
     line: int | None = None
-    function: str | None = None
+    function: tuple[str, int] | None = None
     asynchronous: bool = False
     batch: bool = False
     enqueued: bool = False
@@ -81,7 +81,7 @@ class Op:
     there: float | None = None
     group: str = ""
     ran: tuple[float, float] | None = None
-    wait_in: str | None = None
+    wait_in: tuple[str, int] | None = None
     asked: bool = False
     view: View | None = None
 
@@ -118,8 +118,8 @@ class Op:
     @property
     def wait_place(self) -> str:
         """Where its `.wait()` stands: "line 9", "line 14 of ring"; who called that is told where it is another line."""
-        where = place(self.waited and self.waited[2], self.wait_in)
-        return where.removesuffix(f", called in line {self.line}") if self.function else where
+        line = self.waited and self.waited[2]
+        return place(line, self.wait_in, called=not (self.function and line == self.line))
 
     @property
     def primitive(self) -> Primitive | None:
@@ -127,11 +127,11 @@ class Op:
         return find(self.op)
 
 
-def place(line: int | None, function: str | None, short: bool = False) -> str:
-    """Say where in the cell a call stands: "line 4 of ring, called in line 9", or in `short` "ring line 4"."""
+def place(line: int | None, function: tuple[str, int] | None, called: bool = True, short: bool = False) -> str:
+    """Say where in the cell: "line 4 of ring, called in line 9"; without the caller, or in `short` "ring line 4"."""
     if function:
-        name, _, inner = function.partition(", its line ")
-        return f"{name} line {inner}" if short else f"line {inner} of {name}, called in line {line}"
+        name, inner = function
+        return f"{name} line {inner}" if short else f"line {inner} of {name}{f', called in line {line}' * called}"
     return f"line {line}" if line else ""
 
 
@@ -210,6 +210,7 @@ class Log:
         for op in ops:
             op.ranks = tuple(op.ranks)
             op.shape = None if op.shape is None else tuple(op.shape)
+            op.function, op.wait_in = op.function and (*op.function,), op.wait_in and (*op.wait_in,)
             op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
             op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
         spans, stood = [Span(*row) for row in plain["spans"]], [(a, b) for a, b in plain["stood"]]
