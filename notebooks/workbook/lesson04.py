@@ -285,11 +285,8 @@ def repair_column(table):
 def _six_results(xs: Sequence[Any]) -> list[Any]:
     gradients, chunks, parts, tokens, losses, lrs = zip(*xs, strict=True)
     n = len(xs)
-    size = len(chunks[0]) // n
-    own = [sum(c[r * size : (r + 1) * size] for c in chunks) for r in range(n)]
-    every = np.concatenate(parts)
-    size = len(tokens[0]) // n
-    mine = [np.concatenate([t[r * size : (r + 1) * size] for t in tokens]) for r in range(n)]
+    own, every = np.split(sum(chunks), n), np.concatenate(parts)
+    mine = [np.concatenate(got) for got in zip(*(np.split(sent, n) for sent in tokens), strict=True)]
     return [[sum(gradients), own[r], every, mine[r], sum(losses) if r == 0 else ANY, lrs[0]] for r in range(n)]
 
 
@@ -395,11 +392,9 @@ def lean_reduce_scatter(x):
 
 def _vocabularies(n: int) -> list[Case]:
     def case(sizes: Sequence[int], shape: tuple[int, ...], about: str, seed: int, columns: int = 2) -> Case:
-        rng = np.random.default_rng([seed, n])
         parts = [x.reshape(-1, columns) for x in draws(n, [size * columns for size in sizes], seed=seed)]
-        text = rng.integers(0, sum(sizes), shape)
-        firsts = [sum(sizes[:r]) for r in range(n)]
-        return Case([(part, first, text) for part, first in zip(parts, firsts, strict=True)], about)
+        text = np.random.default_rng([seed, n]).integers(0, sum(sizes), shape)
+        return Case([(part, sum(sizes[:r]), text) for r, part in enumerate(parts)], about)
 
     return [
         case([2] * n, (3,), "3 characters", 80),
