@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _teams(n: int, split: int | None) -> list[range]:
-    """The team of each rank; halves where nothing is said."""
+    """Return the team of each rank; halves where nothing is said."""
     split = n // 2 if split is None else split
     return [range(split) if r < split else range(split, n) for r in range(n)]
 

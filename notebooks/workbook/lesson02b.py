@@ -49,7 +49,7 @@ def through(window, call):
 
 
 def meddled(window, meddle):
-    """Call `meddle` with a window of its own after whatever has to do with rank 0's, but in a lock."""
+    """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks."""
     from labkit.rank.window import Window
 
     other = Window(window._memory, window._holders, window._locks)

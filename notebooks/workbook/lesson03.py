@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _models(n: int) -> list[Case]:
-    """What a model holds: a weight and a bias, two buffers of a batch normalisation, and one that is not saved."""
+    """Make what models hold: a weight and a bias, two buffers of a batch normalisation, and one that is not saved."""
 
     def held(r: int, k: int = 1) -> dict[str, Any]:
         some = np.arange(k, dtype="float32")
@@ -96,7 +96,7 @@ def broadcast_model(model):
 
 
 def _runs(n: int) -> list[Case]:
-    """(The losses of a rank's next steps, the loss that is good enough); only rank 0's losses count."""
+    """Make a rank's losses of its next steps, and the loss that is good enough; only rank 0's losses count."""
     falling = [np.array([9.0] * r + [4.0, 3.0, 2.0, 1.0] + [0.0] * (n - r)) for r in range(n)]
     low = [np.array([4.0, 3.0, 2.0, 1.0])] + [np.full(4, 0.5)] * (n - 1)
     return [
@@ -175,19 +175,6 @@ def train_until(step, good):
     return steps
 
 
-def _items(n: int) -> list[Case]:
-    """A list on rank 0, None on the others."""
-    cases: list[tuple[list[Any], str]] = [
-        (list(range(10)), ""),
-        (list(range(100, 100 + 3 * n)), f"{3 * n} items"),
-        (["cat.png", "dog.png", "eel.png", "fox.png", "gnu.png"], "file names"),
-        ([7], "one item for all ranks"),
-        ([], "no item"),
-        ([f"{i:04}" * 1250 for i in range(2 * n)], "long file names"),
-    ]
-    return [Case([(None if r else items,) for r in range(n)], about) for items, about in cases]
-
-
 def _only_its_own(mine, items):
     came = sum(op.bytes or 0 for op in Log.of(recorder.records()).ops)
     own = sum(len(str(item)) for item in mine) if isinstance(mine, list) else came
@@ -209,7 +196,17 @@ def broken_deal(items):
     "Repair: deal out the work",
     lambda xs: [xs[0][0][r :: len(xs)] for r in range(len(xs))],
     minutes=5,
-    inputs=_items,
+    inputs=lambda n: [
+        Case([(None if r else items,) for r in range(n)], about)
+        for items, about in (
+            (list(range(10)), ""),
+            (list(range(100, 100 + 3 * n)), f"{3 * n} items"),
+            (["cat.png", "dog.png", "eel.png", "fox.png", "gnu.png"], "file names"),
+            ([7], "one item for all ranks"),
+            ([], "no item"),
+            ([f"{i:04}" * 1250 for i in range(2 * n)], "long file names"),
+        )
+    ],
     least=Least(rounds=lambda n: 1),
     specimen=broken_deal,
     collect=_only_its_own,

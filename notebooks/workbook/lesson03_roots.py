@@ -123,7 +123,7 @@ def repair_reduce(loss):
 
 
 def _answers(n: int) -> list[Case]:
-    """Which of a rank's validation samples the model got right; every rank has a different number of them."""
+    """Draw which of a rank's validation samples the model got right; every rank has a different number of them."""
 
     def drawn(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
         rng = np.random.default_rng([seed, n])
@@ -162,19 +162,6 @@ def accuracy(right):
     return counts[0] / counts[1]
 
 
-def _dealt_predictions(n: int) -> list[Case]:
-    """Predictions for samples that were dealt out one by one: rank r has those of samples r, r + n, r + 2n …"""
-    cases = (
-        (np.arange(3 * n), ""),
-        (np.arange(2 * n + 1) + 100, count(2 * n + 1, "sample")),
-        (np.arange(4 * n - 1)[::-1], count(4 * n - 1, "sample")),
-        (np.arange(n - 1) - 5, f"{count(n - 1, 'sample')}, so the last rank has none"),
-        (np.zeros(0), "no sample"),
-        (np.arange(1, 301) ** 2 % 97, "300 samples"),
-    )
-    return [Case([x[r::n].astype("int64") for r in range(n)], about) for x, about in cases]
-
-
 def _in_order(xs: Sequence[Any]) -> list[Any]:
     everyone = np.zeros(sum(map(len, xs)), dtype="int64")
     for r, x in enumerate(xs):
@@ -187,7 +174,17 @@ def _in_order(xs: Sequence[Any]) -> list[Any]:
     _in_order,
     minutes=12,
     difficulty=2,
-    inputs=_dealt_predictions,
+    inputs=lambda n: [
+        Case([x[r::n].astype("int64") for r in range(n)], about)
+        for x, about in (
+            (np.arange(3 * n), ""),
+            (np.arange(2 * n + 1) + 100, count(2 * n + 1, "sample")),
+            (np.arange(4 * n - 1)[::-1], count(4 * n - 1, "sample")),
+            (np.arange(n - 1) - 5, f"{count(n - 1, 'sample')}, so the last rank has none"),
+            (np.zeros(0), "no sample"),
+            (np.arange(1, 301) ** 2 % 97, "300 samples"),
+        )
+    ],
     forbids=(*OBJECTS, "send", "isend"),
     budget=Budget(sent=lambda n, S: S + 96),
     least=Least(rounds=lambda n: 2),
@@ -218,28 +215,22 @@ def gather_predictions(mine):
         return torch.stack(parts, dim=1).flatten()[: sum(sizes).item()]
 
 
-def _only_rank_0_has(n: int) -> list[Case]:
-    """A flat tensor on rank 0, an empty one elsewhere: more elements than ranks, fewer, none."""
-    cases = (
-        (2 * n, "float32", ""),
-        (2 * n + 1, "float32", f"{2 * n + 1} elements, which {n} does not divide"),
-        (1, "float32", "one element for all ranks"),
-        (0, "float32", "no element"),
-        (3 * n - 1, "int64", "integers"),
-        (101, "float64", "float64"),
-    )
-    return [
-        Case([x[: 0 if r else None] for r, x in enumerate(draws(n, k, dtype, seed=k))], about)
-        for k, dtype, about in cases
-    ]
-
-
 @exercise(
     "Deal out what does not divide",
     lambda xs: collectives.split(xs[0], len(xs)),
     minutes=15,
     difficulty=2,
-    inputs=_only_rank_0_has,
+    inputs=lambda n: [  # more elements than ranks, fewer, none
+        Case([x[: 0 if r else None] for r, x in enumerate(draws(n, k, dtype, seed=k))], about)
+        for k, dtype, about in (
+            (2 * n, "float32", ""),
+            (2 * n + 1, "float32", f"{2 * n + 1} elements, which {n} does not divide"),
+            (1, "float32", "one element for all ranks"),
+            (0, "float32", "no element"),
+            (3 * n - 1, "int64", "integers"),
+            (101, "float64", "float64"),
+        )
+    ],
     forbids=(*OBJECTS, "send", "isend"),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S + 64),
     least=Least(sent=lambda n, S: (n - 1) / n * S + 8, rounds=lambda n: 2, memory=lambda n, S: S / n),

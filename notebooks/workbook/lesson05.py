@@ -123,7 +123,7 @@ def save_then_load(x, path):
 
 
 def _stop_watches(n: int) -> list[Case]:
-    """Seconds that each call of the work takes on each rank: three slow ones, then the repeats, with outliers."""
+    """Make the seconds that each call of the work takes on each rank: three slow ones, then repeats with outliers."""
 
     def times(repeat: int, seed: int) -> list[np.ndarray]:
         rng = np.random.default_rng([seed, n])
@@ -365,7 +365,7 @@ def barrier_by_hand():
 
 
 def _log(n: int, repeat: int, usual: int, seed: int) -> Case:
-    """When each rank began and ended each repetition: rank `usual` comes last in most of them."""
+    """Make the times at which each rank began and ended: rank `usual` comes last in most of the repetitions."""
     rng = np.random.default_rng([seed, n])
     began = rng.integers(0, 8, (n, repeat)) / 8 + 100.0 * np.arange(repeat)
     for i in range(repeat):

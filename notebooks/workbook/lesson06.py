@@ -21,10 +21,7 @@ by_messages = partial(exercise, forbids=("collectives",))
 
 
 def _with_room(n: int) -> list[Case]:
-    """On every rank a list of one part for each rank: its own is there, the others are zeros, as long as they will be.
-
-    The parts are those of `vectors`, so that they can be of unequal length, or empty.
-    """
+    """Make lists of one part for each rank: its own, and zeros as long as the others' parts, which may be unequal."""
     cases = []
     for case in vectors(n):
         wholes = [np.array_split(x, n) for x in case.xs]

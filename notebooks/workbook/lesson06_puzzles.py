@@ -189,7 +189,7 @@ def fold_in(x):
 
 
 def _on_two_hosts(n: int) -> list[Case]:
-    """Four ranks, two on each of two hosts, which are not always neighbours by number."""
+    """Put four ranks on two hosts, two on each, which are not always neighbours by number."""
     ways = ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[3, 0], [2, 1]])
     cases = [Case(counting(n, n)), *vectors(n)[1:]]
     return [

@@ -76,13 +76,13 @@ def meet(room):
 
 
 def _sums(xs: Sequence[Sequence[np.ndarray]]) -> list[Any]:
-    """What each call leaves."""
+    """Return what each call leaves."""
     sums = [collectives.all_reduce([mine[k] for mine in xs]) for k in range(len(xs[0]))]
     return [[total[r] for total in sums] for r in range(len(xs))]
 
 
 def _calls(n: int) -> list[Case]:
-    """Two or three calls in a row, of different lengths: what a rank brings to each."""
+    """Make what a rank brings to two or three calls in a row, of different lengths."""
 
     def of(*calls: Sequence[np.ndarray]) -> list[Any]:
         return [tuple(call[r] for call in calls) for r in range(n)]
@@ -128,8 +128,9 @@ def through_slots(add_up, *xs, size, frugal):
         same = all(torch.equal(x, y) for theirs in ended for x, y in zip(theirs, theirs[1:]))
         assert same, "the ranks' sums differ in their last bits: they were added up in different orders"
         length, least = sum(map(len, xs)), 3 - 2 / world_size
+        shares = counting.touched / max(1, length)
         assert not frugal or counting.touched <= least * length + 12 * len(xs), (
-            f"its copies and sums go through {counting.touched / max(1, length):.2f} S in all, and {least:.2f} S is possible"
+            f"its copies and sums go through {shares:.2f} S in all, and {least:.2f} S is possible"
         )
     return list(xs)
 
