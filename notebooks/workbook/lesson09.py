@@ -19,9 +19,6 @@ def numbers(n: int, seed: int) -> np.random.Generator:
     return np.random.default_rng([9, seed, n])
 
 
-# -- equal copies, and a hook that keeps them equal -----------------------------------------------------------------
-
-
 def averages(each: Sequence[Sequence[Any]]) -> list[Any]:
     """The mean over the ranks of each of their arrays, `each[r]`, in the dtype of these."""
     means = [sum(same[1:], same[0]) / len(each) for same in zip(*each, strict=True)]
@@ -136,9 +133,6 @@ def data_parallel(model):
             p.register_post_accumulate_grad_hook(average)
 
 
-# -- buckets --------------------------------------------------------------------------------------------------------
-
-
 def _filled(sizes: Sequence[int], cap: int) -> list[list[int]]:
     """Which gradients go into one bucket: in their order, until it holds cap bytes or more."""
     buckets: list[list[int]] = [[]]
@@ -231,9 +225,6 @@ def average_in_buckets(grads, cap):
             grad.copy_(part.view_as(grad))
         # end
     return [sum(grad.nbytes for grad in bucket) for bucket in buckets]
-
-
-# -- overlap --------------------------------------------------------------------------------------------------------
 
 
 def _overlapped(xs: Sequence[Any], passes: int = 1, **_: Any) -> list[Any]:
@@ -370,9 +361,6 @@ def overlapped(buckets):
             p.register_post_accumulate_grad_hook(ready)
     # end
     return finish
-
-
-# -- several micro-batches, one exchange ----------------------------------------------------------------------------
 
 
 def _accumulated(xs: Sequence[Any]) -> list[Any]:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
 
 
-# -- a checkpoint that is whole at every moment ---------------------------------------------------------------------
-
-
 def _weights(n: int) -> list[Case]:
     return [
         Case(counting(n, 3)),
@@ -175,9 +172,6 @@ def save_whole(state, path):
     dist.barrier()
 
 
-# -- batches of different lengths -----------------------------------------------------------------------------------
-
-
 def _by_rows(xs: Sequence[Any]) -> list[Any]:
     total = sum(rows for _, rows in xs)
     sums = [sum(g[i] * rows for g, rows in xs if rows) / total for i in range(len(xs[0][0]))]
@@ -267,9 +261,6 @@ def average_by_rows(model, rows):
         p.grad = part.view_as(p)
 
 
-# -- a loss over all ranks ------------------------------------------------------------------------------------------
-
-
 def _contrast(xs: Sequence[Any]) -> list[Any]:
     everyone = np.concatenate([b for _, b in xs]).astype("float64")
     losses, first = [], 0
@@ -343,9 +334,6 @@ def contrast(a, b):
 
     target = torch.arange(len(a), device=device) + rank * len(a)
     return torch.nn.functional.cross_entropy(a @ AllGather.apply(b).T, target)
-
-
-# -- half the bytes -------------------------------------------------------------------------------------------------
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import comms, dist, torch, world_size
 
 
-# -- the slowest of n --------------------------------------------------------------------------------------------------
-
-
 def _expected_slowest(xs: Sequence[Any], ranks: int) -> list[float]:
     times = np.sort(np.concatenate(xs))
     below = (np.arange(len(times) + 1) / len(times)) ** ranks
@@ -65,8 +62,6 @@ def expected_slowest(seconds, ranks):
     below = torch.linspace(0, 1, len(times) + 1, dtype=torch.float64) ** ranks
     return (times * below.diff()).sum().item()
 
-
-# -- who, and why ------------------------------------------------------------------------------------------------------
 
 CAUSES = ("throttling", "shards", "cable", "logging")
 

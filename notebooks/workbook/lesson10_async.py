@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
 
 
-# -- a parameter server ------------------------------------------------------------------------------------------------
-
-
 def scripted(n: int, turns: Sequence[int], about: str, **options: Any) -> Case:
     """All start from weights of zero, and worker r has a goal that it pulls them to; they send in these turns."""
     goals = [np.zeros(2), *(np.array([8.0 * r, 4.0 - r]) for r in range(1, n))]
@@ -181,9 +178,6 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
             # end
 
 
-# -- the same run in one process ---------------------------------------------------------------------------------------
-
-
 def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
     start, slope = xs[0]
     weights, stale = start, []
@@ -259,9 +253,6 @@ def replay_arrivals(order, weights, gradient, lr):
         pulled[worker], version[worker] = weights, update + 1
         steps[worker] += 1
     return weights, staleness
-
-
-# -- local SGD ---------------------------------------------------------------------------------------------------------
 
 
 def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
 
 
-# -- shares by speed ---------------------------------------------------------------------------------------------------
-
-
 def _whole_batch(xs: Sequence[Any], rows: int) -> list[Any]:
     i = np.arange(rows, dtype="float64")
     return [np.array([i.mean(), (i * i).mean()]) for _ in xs]

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import dist, torch, world_size
 
 
-# -- DiLoCo ------------------------------------------------------------------------------------------------------------
-
 INNER, BETAS, EPSILON, DECAY = 0.25, (0.9, 0.999), 1e-8, 0.01  # AdamW as torch has it, but for the learning rate
 
 

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
 
 
-# -- bounded staleness -------------------------------------------------------------------------------------------------
-
-
 def _bounded(xs: Sequence[Any], turns: Sequence[int], updates: int, bound: int, lr: float) -> list[Any]:
     """What rank 0 is left with, and whom it noted; what each worker computed its gradients with."""
     weights = np.zeros_like(xs[0])
@@ -238,9 +235,6 @@ def bounded_sgd(weights, gradient, updates, lr, bound, note):
         while not pulled.isnan().any():
             dist.send(gradient(pulled), dst=0)
             dist.recv(pulled, src=0)
-
-
-# -- backup workers ----------------------------------------------------------------------------------------------------
 
 
 def backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: float, slip: str = "") -> list[Any]:

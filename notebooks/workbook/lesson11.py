@@ -29,8 +29,6 @@ def shard(flat: np.ndarray, n: int, place: int) -> np.ndarray:
     return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
 
 
-# -- stage 1 ----------------------------------------------------------------------------------------------------------
-
 BETAS, EPS, LR, TRAINED = (0.9, 0.999), 1e-8, 0.1, 3
 
 
@@ -172,8 +170,6 @@ def zero1_step(params, weights, shard, optimizer):
     # end
 
 
-# -- stage 2 ----------------------------------------------------------------------------------------------------------
-
 PASSES = (1, 2)  # what each of the two backward passes weighs its loss with
 
 
@@ -302,9 +298,6 @@ def shed_gradients(params, shard):
         p.register_post_accumulate_grad_hook(arrived)
 
 
-# -- which part is mine -----------------------------------------------------------------------------------------------
-
-
 def _parts(xs: Sequence[Any], members: Sequence[int] | None = None) -> list[Any]:
     ranks = list(range(len(xs)) if members is None else members)
     return [shard(x, len(ranks), ranks.index(r)) if r in ranks else None for r, x in enumerate(xs)]
@@ -385,9 +378,6 @@ def my_shard(flat, group=None):
     start = length * dist.get_rank(group)
     mine = flat[start : start + length]
     return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
-
-
-# -- stage 3 ----------------------------------------------------------------------------------------------------------
 
 
 def _through(xs: Sequence[Any]) -> list[Any]:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import dist, rank, torch, world_size
 
 
-# -- a whole pass, forward and backward -------------------------------------------------------------------------------
-
-
 def _passed(xs: Sequence[Any]) -> list[Any]:
     n, each = len(xs), []
     for whole, x, slope in xs:
@@ -150,9 +147,6 @@ def sharded_pass(layers, shards, x, dy):
         d_weights, dy = layers[i].backward(weights, inputs[i], dy)
         dist.reduce_scatter_single(gradients[i], d_weights)
     return [gradient / world_size for gradient in gradients]
-
-
-# -- what a stage costs -----------------------------------------------------------------------------------------------
 
 
 def _price(xs: Sequence[Any], parameters: float, gpus: int, stage: int) -> list[Any]:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
 
 
-# -- gather the next layer while this one computes --------------------------------------------------------------------
-
-
 def _ahead(xs: Sequence[Any]) -> list[Any]:
     def passed(whole: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
         for weights in whole:
@@ -126,9 +123,6 @@ def forward_ahead(layers, gather, x):
         ahead = gather(i + 1) if i + 1 < len(layers) else None
         x = layer(weights, x)
     return x
-
-
-# -- shards within a group, copies across -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -245,9 +239,6 @@ def hsdp_gradient(gradient, inner, outer):
     dist.reduce_scatter_single(mine, gradient, group=inner)
     dist.all_reduce(mine, group=outer)
     return mine / world_size
-
-
-# -- clip the gradients of shards -------------------------------------------------------------------------------------
 
 
 def _clipped(xs: Sequence[Any], most: float) -> list[Any]:
