@@ -1,4 +1,4 @@
-"""An exercise for lesson 10: shares by speed."""
+"""An exercise of lesson 10: shares by speed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,26 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.seen import device, dist, everyones, rank, torch, world_size
 
 
 def _whole_batch(xs: Sequence[Any], rows: int) -> list[Any]:
-    i = np.arange(rows, dtype="float64")
+    i = np.arange(rows, dtype="float64")  # row i has the gradient [i, i * i]
     return [np.array([i.mean(), (i * i).mean()]) for _ in xs]
 
 
 def _speeds(n: int) -> list[Case]:
-    def case(seconds: Sequence[float], rows: int, about: str = "") -> Case:
-        return Case([(s,) for s in seconds], about, {"rows": rows})
-
-    return [
-        case([1.0] * (n - 1) + [2.0], 12),
-        case([1.0] * n, 12 * n, "all are alike"),
-        case([4.0] + [1.0] * (n - 1), 61, "rank 0 is four times slower"),
-        case([0.5 + 0.3 * r for r in range(n)], 100, "all differ"),
-        case([1e-3 * (2 + r % 2) for r in range(n)], 240, "milliseconds"),
-    ]
+    cases = {
+        "": (12, [1.0] * (n - 1) + [2.0]),
+        "all are alike": (12 * n, [1.0] * n),
+        "rank 0 is four times slower": (61, [4.0] + [1.0] * (n - 1)),
+        "all differ": (100, [0.5 + 0.3 * r for r in range(n)]),
+        "milliseconds": (240, [1e-3 * (2 + r % 2) for r in range(n)]),
+    }
+    return [Case([(s,) for s in seconds], about, {"rows": rows}) for about, (rows, seconds) in cases.items()]
 
 
 def run_balanced_gradient(fn, seconds, rows):
-    from labkit.rank import recorder
-
     asked = []
 
     def gradient(first, last):
@@ -43,15 +39,12 @@ def run_balanced_gradient(fn, seconds, rows):
         return torch.stack([i, i * i]).mean(1)
 
     result = fn(gradient, rows, seconds)
-    with recorder.paused():
-        everyones = [None] * world_size
-        dist.all_gather_object(everyones, (seconds, asked))
-    taken = sorted(i for _, mine in everyones for first, last in mine for i in range(first, last))
+    paces, shares = zip(*everyones((seconds, asked)))
+    taken = sorted(i for mine in shares for first, last in mine for i in range(first, last))
     missing, twice = set(range(rows)) - set(taken), {i for i in taken if taken.count(i) > 1}
     assert not missing, f"row {min(missing)} of {rows} is on no rank"
     assert not twice, f"row {min(twice)} is on more than one rank"
-    slow = {r: s * sum(last - first for first, last in mine) for r, (s, mine) in enumerate(everyones)}
-    paces = [s for s, _ in everyones]
+    slow = {r: paces[r] * sum(last - first for first, last in mine) for r, mine in enumerate(shares)}
     last, enough = max(slow, key=slow.get), rows / sum(1 / s for s in paces) + max(paces)
     ends = [0.0] * world_size  # the least with whole rows: each goes to the rank that is done with it first
     for _ in range(rows):

@@ -1,4 +1,4 @@
-"""Exercises for lesson 10: DiLoCo, where ranks train on their own for a while and then take one step together."""
+"""An exercise of lesson 10: DiLoCo, where ranks train on their own for a while and then take one step together."""
 
 from __future__ import annotations
 
@@ -17,24 +17,19 @@ INNER, BETAS, EPSILON, DECAY = 0.25, (0.9, 0.999), 1e-8, 0.01  # AdamW as torch 
 
 
 def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: float) -> list[Any]:
-    """One process that is all ranks: AdamW on each, and a step of SGD with Nesterov momentum for all."""
-    anchor = np.zeros_like(xs[0])
-    velocity = np.zeros_like(anchor)
-    first = [np.zeros_like(anchor) for _ in xs]
-    second = [np.zeros_like(anchor) for _ in xs]
-    count = 0
+    """Train in one process with a row a rank: AdamW on each, and a step of SGD with Nesterov momentum for all."""
+    goals, anchor, velocity = np.array(xs), np.zeros_like(xs[0]), np.zeros_like(xs[0])
+    first, second, count = np.zeros_like(goals), np.zeros_like(goals), 0
     for _ in range(rounds):
-        weights = [anchor.copy() for _ in xs]
+        weights = np.zeros_like(goals) + anchor
         for _ in range(steps):
             count += 1
-            for r, goal in enumerate(xs):
-                gradient = 2 * (weights[r] - goal * count)
-                weights[r] = weights[r] * (1 - INNER * DECAY)
-                first[r] = BETAS[0] * first[r] + (1 - BETAS[0]) * gradient
-                second[r] = BETAS[1] * second[r] + (1 - BETAS[1]) * gradient**2
-                scale = np.sqrt(second[r] / (1 - BETAS[1] ** count)) + EPSILON
-                weights[r] = weights[r] - INNER * first[r] / (1 - BETAS[0] ** count) / scale
-        outward = anchor - sum(weights) / len(xs)
+            gradient = 2 * (weights - goals * count)
+            first = BETAS[0] * first + (1 - BETAS[0]) * gradient
+            second = BETAS[1] * second + (1 - BETAS[1]) * gradient**2
+            scale = np.sqrt(second / (1 - BETAS[1] ** count)) + EPSILON
+            weights = weights * (1 - INNER * DECAY) - INNER * first / (1 - BETAS[0] ** count) / scale
+        outward = anchor - weights.mean(0)
         velocity = momentum * velocity + outward
         anchor = anchor - lr * (outward + momentum * velocity)
     return [[anchor, anchor] for _ in xs]
@@ -59,7 +54,7 @@ def run_diloco_round(fn, goal, rounds, steps, lr, momentum):
     from workbook.on_ranks import AdamW
 
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(part)) for part in (goal[:1], goal[1:])])
-    inner = AdamW(model.parameters(), lr=0.25)
+    inner = AdamW(model.parameters(), lr=INNER)
     anchor = [p.detach().clone() for p in model.parameters()]
     velocity = [torch.zeros_like(a) for a in anchor]
     count = [0]

@@ -6,10 +6,9 @@ import ast
 import re
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
-from workbook.lesson11 import LET_GO
+from workbook import lesson11
 
 import labkit
 from labkit.content import exercises
@@ -193,9 +192,7 @@ class Weights:
     """What a weak reference can point to."""
 
 
-def test_who_lets_weights_go_late_is_not_blamed_for_a_machine_that_stands_still():
-    scope: dict[str, Any] = {}
-    exec(LET_GO, scope)
+def test_who_lets_weights_go_late_is_not_blamed_for_a_machine_that_stands_still(monkeypatch):
     alive, turns = {"late": Weights(), "never": Weights()}, []
 
     class Stalling:
@@ -210,11 +207,11 @@ def test_who_lets_weights_go_late_is_not_blamed_for_a_machine_that_stands_still(
             turns.append(60.0)
             alive.pop("late", None) if len(turns) == 3 else None
 
-    scope["time"] = Stalling
+    monkeypatch.setattr(lesson11, "time", Stalling)
     late, never = (weakref.ref(weights) for weights in alive.values())
-    assert scope["kept"]([late]) == []
+    assert lesson11.kept([late]) == []
     assert len(turns) == 3, "it ends as soon as they are gone"
-    assert scope["kept"]([late, never]) == [1]
+    assert lesson11.kept([late, never]) == [1]
 
 
 LOOKS = """
