@@ -10,8 +10,11 @@ import torch.distributed as dist
 
 from labkit.rank import agent, comms, recorder
 from labkit.rank.naming import everyones, name_it
+from labkit.rank.spans import span
 
-__all__ = ["agent", "comms", "device", "dist", "everyones", "name_it", "rank", "recorder", "torch", "world_size"]
+__all__ = [
+    "agent", "comms", "device", "dist", "everyones", "name_it", "rank", "recorder", "span", "torch", "world_size",
+]  # fmt: skip
 
 rank: int
 world_size: int

@@ -306,7 +306,7 @@ def run_mesh_step(mesh_step, inputs, targets, columns, shape):
         def step(self):
             steps.append(len(shares))
             for p in params:
-                p -= 0.1 * p.grad
+                p.sub_(p.grad, alpha=0.1)
 
     def read(place, size):
         shares.append((place, size))

@@ -250,7 +250,7 @@ def _dealt(xs: Sequence[Any]) -> list[Any]:
     for r, pieces in enumerate(held):
         for piece in pieces:
             holders.setdefault(tuple(piece), []).append(r)
-    total, mine = [0] * len(held), [[] for _ in held]  # type: ignore[var-annotated]
+    total, mine = [0] * len(held), [[] for _ in held]
     for piece in sorted(holders):
         writer = min(holders[piece], key=lambda r: (total[r], r))
         total[writer] += piece[2]

@@ -167,7 +167,7 @@ def harness(reduces, x, hosts):
     after = link.sent(ends)
     size, h, g = x.numel() * x.element_size(), len(hosts), len(mine)
     enough = 2 * (h - 1) / h * {share}
-    if size >= 2**16 and after is not None:
+    if size >= 2**16 and before is not None and after is not None:
         gone = (after - before) / size
         assert gone <= 1.05 * enough + 0.02, (
             f"rank {{rank}}{who} sends {{gone:.2f}} S to other hosts, and {{enough:.2f}} S is enough"
@@ -182,7 +182,7 @@ def made(among):
 
 
 def sends_out(reduces, x, hosts, across, share, who=""):
-    """Call with the groups of this host and `across`, and hold what this rank sends to other hosts against its share."""
+    """Call with the groups of this host and `across`; hold what this rank sends to other hosts against its share."""
     from labkit.rank import link
 
     with recorder.paused():
@@ -193,7 +193,7 @@ def sends_out(reduces, x, hosts, across, share, who=""):
     after = link.sent(ends)
     enough = 2 * (len(hosts) - 1) / len(hosts) * share
     size = x.numel() * x.element_size()
-    if size >= 2**16 and after is not None:
+    if size >= 2**16 and before is not None and after is not None:
         gone = (after - before) / size
         assert gone <= 1.05 * enough + 0.02, (
             f"rank {rank}{who} sends {gone:.2f} S to other hosts, and {enough:.2f} S is enough"
