@@ -18,24 +18,14 @@ if TYPE_CHECKING:
 A_FEW = Budget(sent=lambda n, S: 64.0 * n)
 
 
-def everywhere(value: Any, n: int) -> list[Any]:
-    """Give each of n ranks the same value."""
-    return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(n)]
-
-
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Begin reproducible draws, others for every n and every case."""
-    return np.random.default_rng([8, seed, n])
-
-
 def _mean(xs: Sequence[Any]) -> list[Any]:
     rows = np.concatenate(xs).astype("float64")
     with np.errstate(invalid="ignore"):
-        return everywhere(rows.sum(0) / len(rows), len(xs))
+        return [rows.sum(0) / len(rows)] * len(xs)
 
 
 def _tables(n: int) -> list[Case]:
-    rng = normal(n, 1)
+    rng = np.random.default_rng([8, 1, n])
 
     def tables(sizes: Sequence[int], dtype: str = "float32", columns: int = 2) -> list[Any]:
         return [rng.integers(-50, 51, (size, columns)).astype(dtype) for size in sizes]
@@ -86,7 +76,7 @@ def _dealt(predictions: np.ndarray, n: int) -> list[Any]:
 
 
 def _sampled(n: int) -> list[Case]:
-    rng = normal(n, 9)
+    rng = np.random.default_rng([8, 9, n])
     return [
         Case(_dealt(np.arange(2 * n), n), f"{2 * n} rows, equal shares"),
         Case(_dealt(np.arange(2 * n + 1, dtype="float32"), n), f"{2 * n + 1} rows"),
@@ -105,7 +95,7 @@ def broken_in_sample_order(mine, rows):
 
 @exercise(
     "Each row once, and in its place",
-    lambda xs: everywhere(np.stack([mine for mine, _ in xs], axis=1).ravel()[: xs[0][1]], len(xs)),
+    lambda xs: [np.stack([mine for mine, _ in xs], axis=1).ravel()[: xs[0][1]]] * len(xs),
     inputs=_sampled,
     minutes=4,
     promises=(Once(("all_gather",)),),
@@ -145,7 +135,7 @@ def softmax_parts(xs: Sequence[Any]) -> list[Any]:
 
 def softmax_cases(n: int) -> list[Case]:
     """Deal the logits of one softmax out to n ranks: uneven, large, masked, and none."""
-    rng = normal(n, 4)
+    rng = np.random.default_rng([8, 4, n])
 
     def draws(sizes: Sequence[int], level: float, dtype: str = "float32") -> list[Any]:
         return [(rng.normal(size=size) * 2 + level).astype(dtype) for size in sizes]
@@ -213,11 +203,11 @@ def cross_entropy(xs: Sequence[Any]) -> list[Any]:
     top = whole.max(1)
     logs = np.log(np.exp(whole - top[:, None]).sum(1)) + top
     losses = logs - whole[np.arange(len(target)), np.maximum(target, 0)]
-    return everywhere(float(losses[target >= 0].mean()), len(xs))
+    return [float(losses[target >= 0].mean())] * len(xs)
 
 
 def _splits(n: int) -> list[Case]:
-    rng = normal(n, 10)
+    rng = np.random.default_rng([8, 10, n])
 
     def split(widths: Sequence[int], tokens: int, level: float = 0, target: Any = None) -> list[Any]:
         target = rng.integers(0, sum(widths), tokens) if target is None else target
@@ -285,7 +275,7 @@ def _batch_norm(xs: Sequence[Any]) -> list[Any]:
 
 
 def _batches(n: int) -> list[Case]:
-    rng = normal(n, 5)
+    rng = np.random.default_rng([8, 5, n])
     weight, bias = np.array([1.5, -0.5]), np.array([0.25, 2.0])
 
     def batches(sizes: Sequence[int], level: float = 0, dtype: str = "float64") -> list[Any]:

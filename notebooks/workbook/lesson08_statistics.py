@@ -9,14 +9,14 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson08 import A_FEW, everywhere, normal, softmax_cases, softmax_parts
+from workbook.lesson08 import A_FEW, softmax_cases, softmax_parts
 
 if TYPE_CHECKING:
     from labkit.rank.seen import dist, rank, torch, world_size
 
 
 def _spreads(n: int) -> list[Case]:
-    rng = normal(n, 2)
+    rng = np.random.default_rng([8, 2, n])
     sizes = [r + 1 for r in range(n)]
 
     def draws(sizes: Sequence[int], level: float, dtype: str = "float64") -> list[Any]:
@@ -35,7 +35,7 @@ def _spreads(n: int) -> list[Case]:
 
 @exercise(
     "A variance that survives a large mean",
-    lambda xs: everywhere(np.concatenate(xs).astype("float64").var(), len(xs)),
+    lambda xs: [np.concatenate(xs).astype("float64").var()] * len(xs),
     inputs=_spreads,
     minutes=12,
     difficulty=2,
@@ -69,11 +69,11 @@ def distributed_variance(x):
 
 def _argmax(xs: Sequence[Any]) -> list[Any]:
     each = [(value, r, place) for r, x in enumerate(xs) for place, value in enumerate(x.tolist())]
-    return everywhere(max(each, key=lambda found: found[0]), len(xs))  # the first of equals
+    return [max(each, key=lambda found: found[0])] * len(xs)  # the first of equals
 
 
 def _scores(n: int) -> list[Case]:
-    rng, last, big = normal(n, 3), n - 1, 2**53
+    rng, last, big = np.random.default_rng([8, 3, n]), n - 1, 2**53
 
     def draws(sizes: Sequence[int], low: int, high: int, dtype: str = "float32") -> list[Any]:
         return [rng.integers(low, high, size).astype(dtype) for size in sizes]

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
-def numbers(n: int, seed: int) -> np.random.Generator:
-    """Begin reproducible draws, others for every n and every case."""
-    return np.random.default_rng([9, seed, n])
-
-
 def _averages(xs: Sequence[Any], steps: int = 1) -> list[Any]:
     """Average each of the gradients that ranks bring last, in their dtype; in step k they are k times as large."""
     every = [(sum(same[1:], same[0]) / len(xs), same[0].dtype) for same in zip(*[x[-1] for x in xs])]
@@ -43,7 +38,7 @@ def _counting(n: int) -> list[Any]:
 
 def _copies(n: int) -> list[Case]:
     def case(about: str, seed: int, sizes: Sequence[int], dtype: str = "float32", **options: Any) -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         trained = sizes[: len(sizes) - options.get("frozen", False)]
 
         def drawn(lengths: Sequence[int]) -> list[np.ndarray]:
@@ -163,7 +158,7 @@ LARGE_CAP = 16384
 
 def _ready(n: int) -> list[Case]:
     def case(shapes: Sequence[tuple[int, ...]], cap: int, about: str, seed: int, dtype: str = "float32") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         grads = [([rng.integers(-50, 51, s).astype(dtype) for s in shapes],) for _ in range(n)]
         return Case(grads, about, {"cap": cap})
 
@@ -233,7 +228,7 @@ def average_in_buckets(grads, cap):
 
 def _backward_passes(n: int) -> list[Case]:
     def case(sizes: Sequence[int], layout: Sequence[Sequence[int]], about: str, seed: int, **options: Any) -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         drawn = [([rng.integers(-50, 51, s).astype("float32") for s in sizes],) for _ in range(n)]
         return Case(drawn, about, {"layout": [list(bucket) for bucket in layout], "passes": 2, **options})
 
@@ -372,7 +367,7 @@ def _accumulated(xs: Sequence[Any]) -> list[Any]:
 
 def _micro_batches(n: int) -> list[Case]:
     def case(many: int, about: str, seed: int, rows: int = 2, dtype: str = "float32") -> Case:
-        drawn = numbers(n, seed).integers(-20, 21, (n, many, rows, 2)).astype(dtype)
+        drawn = np.random.default_rng([9, seed, n]).integers(-20, 21, (n, many, rows, 2)).astype(dtype)
         return Case([tuple(drawn[r]) for r in range(n)], about)
 
     return [

@@ -16,7 +16,7 @@ from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
 from labkit.theory.record import Log
-from workbook.lesson09 import numbers, shared_folder
+from workbook.lesson09 import shared_folder
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
@@ -168,7 +168,7 @@ def _by_rows(xs: Sequence[Any]) -> list[Any]:
 
 def _shares(n: int) -> list[Case]:
     def case(sizes: Sequence[int], about: str, seed: int, dtype: str = "float32") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         grads = [[rng.integers(-20, 21, s).astype(dtype) for s in ((2,), (2, 2))] for _ in sizes]
         return Case(list(zip(grads, sizes)), about)
 
@@ -260,7 +260,8 @@ def _contrast(xs: Sequence[Any]) -> list[Any]:
 
 def _pairs(n: int) -> list[Case]:
     def case(rows: int, about: str, seed: int, scale: float = 1.0) -> Case:
-        return Case([(a, b) for a, b in numbers(n, seed).integers(-2, 3, (n, 2, rows, 2)) * scale], about)
+        pairs = np.random.default_rng([9, seed, n]).integers(-2, 3, (n, 2, rows, 2)) * scale
+        return Case([(a, b) for a, b in pairs], about)
 
     return [case(1, "one pair a rank", 1), case(2, "two pairs a rank", 2), case(3, "long vectors", 3, 4.0)]
 
@@ -341,6 +342,7 @@ def _with_errors(n: int) -> list[Case]:
         both = [(np.asarray(grad, "float32"), np.full(len(grad), error(r), "float32")) for r, grad in enumerate(grads)]
         return Case(both, about)
 
+    first, second = (np.random.default_rng([9, seed, n]) for seed in (1, 2))
     rounded = ", whose sum bfloat16 has to round" if n == 3 else ""
     whole = [[256 + 4 * r - r % 2, *[2 * r] * (n - 1)] for r in range(n)]  # no loss in bfloat16 once they are rounded
     large = "256 from one rank and 1 from the others, where a sum in bfloat16 stays at 256"
@@ -349,8 +351,8 @@ def _with_errors(n: int) -> list[Case]:
         case(large, [[1.0 if r else 256.0] * n for r in range(n)]),
         case("errors that were left from the last step", [[256.0] * n] * n, lambda r: 0.75 + r / 4),
         case(f"numbers near 10³⁰{rounded}", [[1e30] * n] * n),
-        case(f"{2 * n + 1} numbers, which {n} does not divide", numbers(n, 1).normal(size=(n, 2 * n + 1))),
-        case(f"{512 * n} numbers", numbers(n, 2).normal(size=(n, 512 * n))),
+        case(f"{2 * n + 1} numbers, which {n} does not divide", first.normal(size=(n, 2 * n + 1))),
+        case(f"{512 * n} numbers", second.normal(size=(n, 512 * n))),
     ]
 
 

@@ -52,7 +52,7 @@ MORE = (
 
 
 class Found(AssertionError):
-    """Raise what is found inside the learner's function: it is told as any wrong result is."""
+    """Carry what is found inside the learner's function: it is told as any wrong result is."""
 
 
 def run_server(fn, x, turns, more=MORE, **options):

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Begin reproducible draws, different ones for every n and every case."""
-    return np.random.default_rng([11, seed, n])
-
-
 def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
     """Cut a flat buffer, filled up with zeros, into n equal parts; return the one at this place."""
     return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
@@ -77,7 +72,7 @@ def _trained(xs: Sequence[Any]) -> list[Any]:
 
 
 def _targets(n: int) -> list[Case]:
-    rng = normal(n, 2)
+    rng = np.random.default_rng([11, 2, n])
 
     def drawn(shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[Any]:
         return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
@@ -187,7 +182,7 @@ def _shed(xs: Sequence[Any]) -> list[Any]:
 
 
 def _three_layers(n: int) -> list[Case]:
-    rng = normal(n, 3)
+    rng = np.random.default_rng([11, 3, n])
 
     def drawn(layers: Sequence[Sequence[tuple[int, ...]]], dtype: str = "float32") -> list[Any]:
         return [([[rng.normal(size=s).astype(dtype) for s in shapes] for shapes in layers],) for _ in range(n)]
@@ -302,7 +297,7 @@ def _parts(xs: Sequence[Any], members: Sequence[int] | None = None) -> list[Any]
 
 
 def _buffers(n: int) -> list[Case]:
-    rng = normal(n, 1)
+    rng = np.random.default_rng([11, 1, n])
 
     def same(size: int, about: str, dtype: str = "float32", members: list[int] | None = None) -> Case:
         flat = rng.integers(1, 90, size).astype(dtype)
