@@ -147,11 +147,6 @@ def _filled(sizes: Sequence[int], cap: int) -> list[int]:
     return buckets
 
 
-def _bucketed(xs: Sequence[Any], cap: int) -> list[Any]:
-    sizes = _filled([g.nbytes for g in xs[0][0]], cap)
-    return [{"gradients": _averages(xs), "sizes": sizes} for _ in xs]
-
-
 SHAPES = ((36,), (36, 32), (32,), (32, 128), (128, 32), (128,), (32,), (32, 32), (32,), (96, 32), (96,), (32, 8))
 LARGE_CAP = 16384
 
@@ -183,7 +178,7 @@ def _gradients_and_sizes(sizes, grads, cap):
 
 @exercise(
     "One all-reduce a bucket",
-    _bucketed,
+    lambda xs, cap: [{"gradients": _averages(xs), "sizes": _filled([g.nbytes for g in xs[0][0]], cap)}] * len(xs),
     inputs=_ready,
     minutes=7,
     difficulty=2,
@@ -256,8 +251,7 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     """
     folder = shared_folder()
 
-    def out_of_backward(r):
-        return os.path.join(folder, str(r))
+    left_backward = [os.path.join(folder, str(r)) for r in range(world_size)]
 
     def many():
         return len(recorder.records()["ops"])
@@ -274,14 +268,14 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
         total = sum(terms.values())
         if rank == late and k == 1:
             until = time.monotonic() + 2
-            while missing := [r for r in range(world_size) if r != rank and not os.path.exists(out_of_backward(r))]:
+            while missing := [r for r, path in enumerate(left_backward) if r != rank and not os.path.exists(path)]:
                 if time.monotonic() > until:
                     stuck = missing
                     break
                 time.sleep(0.01)
         total.backward()
         with contextlib.suppress(OSError):  # the folder may be gone
-            open(out_of_backward(rank), "w").close()
+            open(left_backward[rank], "w").close()
         finish()
         before[0] = many()
         out += [p.grad for p in ps]
