@@ -80,6 +80,8 @@ class Exchange(torch.autograd.Function):
 
 
 class AdamW:
+    """Adam with decoupled weight decay; torch's own imports for seconds in its first step, one rank after another."""
+
     def __init__(self, params, lr, decay=0.01, betas=(0.9, 0.999), eps=1e-8):
         self.params, self.lr, self.decay, self.betas, self.eps, self.state = list(params), lr, decay, betas, eps, {}
 
@@ -99,6 +101,8 @@ class AdamW:
 
 
 class Adam:
+    """Adam, which keeps each gradient that it saw; torch's own imports a compiler for seconds when it is first used."""
+
     def __init__(self, params, lr):
         self.param_groups, self.state, self.gradients = [{"params": list(params), "lr": lr}], {}, []
 
