@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class Small(torch.nn.Module):
+    asked = 0  # how often for the loss
+
     def __init__(self, weight, place=None, places=None):
         super().__init__()
         place, places = rank if place is None else place, places or world_size
@@ -22,6 +24,7 @@ class Small(torch.nn.Module):
         return self.weight.new_empty(rows, len(self.weight)).detach()
 
     def loss(self, y, targets):
+        self.asked += 1
         return ((y - targets) ** 2).mean()
 
     def forward(self, x):
