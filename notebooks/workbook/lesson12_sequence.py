@@ -10,14 +10,18 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
 from workbook.lesson12 import (
+    OF_A_LAYER,
+    OF_AN_MLP,
     called,
+    copy_in,
     gelu,
+    gradients_of,
+    in_team,
+    my_parts,
     no_sum_of_sums,
     normal,
-    of_shape,
     one_bias,
-    team_of,
-    teams_of,
+    teams,
 )
 
 if TYPE_CHECKING:
@@ -28,9 +32,8 @@ if TYPE_CHECKING:
 
 
 def _whole(xs: Sequence[Any], dim: int) -> list[Any]:
-    n = len(xs)
     y = np.concatenate([part for part, _ in xs], dim)
-    return [{"y": y, "gradient of part": np.split(xs[0][1], n, dim)[r]} for r in range(n)]
+    return [{"y": y, "gradient of part": slope} for slope in np.split(xs[0][1], len(xs), dim)]
 
 
 def _parts(n: int) -> list[Case]:
@@ -39,8 +42,7 @@ def _parts(n: int) -> list[Case]:
     def case(shape: tuple[int, ...], dim: int, about: str, dtype: str = "float32") -> Case:
         whole = [n * size if axis == dim % len(shape) else size for axis, size in enumerate(shape)]
         slope = rng.integers(-9, 10, whole).astype(dtype)
-        parts = [(rng.integers(-9, 10, shape).astype(dtype), slope.copy()) for _ in range(n)]
-        return Case(parts, about, {"dim": dim})
+        return Case([(rng.integers(-9, 10, shape).astype(dtype), slope) for _ in range(n)], about, {"dim": dim})
 
     return [
         case((1, 2), 1, "two columns a rank"),
@@ -49,15 +51,22 @@ def _parts(n: int) -> list[Case]:
     ]
 
 
+def back_from_the_whole(y, slope):
+    """Go back from what was gathered; return how many collectives the forward pass has called."""
+    made = len(called())
+    assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
+    assert y.shape == slope.shape, f"The result has the shape {list(y.shape)}, and should have {list(slope.shape)}."
+    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
+    y.backward(slope)
+    return made
+
+
 def run_whole_output(whole_output, part, slope, dim):
+    """Gather a part whose rows lie in no row, and go back."""
     part = (1 * part.requires_grad_()).transpose(0, 1).contiguous().transpose(0, 1)  # no row behind the other
     part.retain_grad()
     y = whole_output(part, dim)
-    made = len(called())
-    of_shape(y, slope)
-    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
-    y.backward(slope)
-    no_sum_of_sums(made)
+    no_sum_of_sums(back_from_the_whole(y, slope))
     return {"y": y.detach(), "gradient of part": part.grad}
 
 
@@ -109,56 +118,51 @@ def whole_output(part, dim):
 # -- attention by heads -----------------------------------------------------------------------------------------------
 
 
-def attention(
-    x: np.ndarray, qkv: np.ndarray, bias: np.ndarray, project: np.ndarray, heads: int, mine: Sequence[int]
-) -> np.ndarray:
-    """Causal attention, and what the projection makes of some heads: [positions, width] to the same shape."""
-    positions, width = x.shape
-    q, k, v = (t.reshape(positions, heads, -1).transpose(1, 0, 2) for t in np.split(x @ qkv.T + bias, 3, axis=1))
-    scores = q @ k.transpose(0, 2, 1) / np.sqrt(width // heads)
-    scores = np.where(np.tril(np.ones((positions, positions))) > 0, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    seen = (weights / weights.sum(-1, keepdims=True)) @ v
-    columns = project.reshape(width, heads, -1)
-    return sum(seen[h] @ columns[:, h].T for h in mine)
-
-
 def _attended(xs: Sequence[Any], heads: int, halves: bool = False) -> list[Any]:
-    found: list[Any] = [None] * len(xs)
-    for team in teams_of(len(xs), halves):
-        mine = np.array_split(np.arange(heads), len(team))
-        for place, r in enumerate(team):
-            x, weight, bias, project = xs[r]
-            own = attention(x, weight, bias, project, heads, list(mine[place]))
-            found[r] = {"heads": len(mine[place]), "attention": own}
+    found = []
+    for (x, weight, bias, project), (place, team) in zip(xs, teams(len(xs), halves)):
+        (positions, width), mine = x.shape, np.array_split(np.arange(heads), len(team))[place]
+        qkv = np.split(x @ weight.T + bias, 3, axis=1)
+        q, k, v = (t.reshape(positions, heads, -1).transpose(1, 0, 2) for t in qkv)
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(width // heads)
+        scores = np.where(np.tril(np.ones((positions, positions))) > 0, scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        seen = (weights / weights.sum(-1, keepdims=True)) @ v
+        columns = project.reshape(width, heads, -1)
+        found.append({"heads": len(mine), "attention": sum(seen[h] @ columns[:, h].T for h in mine)})
     return found
 
 
 def _heads(n: int) -> list[Case]:
     rng = normal(n, 7)
 
-    def case(heads: int, each: int, about: str, halves: bool = False) -> Case:
+    def case(heads: int, each: int, about: str, **halves: bool) -> Case:
         width = heads * each
         shapes = ((4, width), (3 * width, width), (3 * width,), (width, width))
-        whole = [rng.normal(size=shape) for shape in shapes]
-        options = {"heads": heads, **({"halves": True} if halves else {})}
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about, options)
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about, {"heads": heads, **halves})
 
     return [
         case(n, 1, f"{n} heads of one number"),
         case(2 * n, 3, f"{2 * n} heads of three numbers"),
         case(n + 1, 2, f"{n + 1} heads, which {n} does not divide"),
-        case(3, 2, "two groups of ranks", True),
+        case(3, 2, "two groups of ranks", halves=True),
     ]
 
 
+def places(pieces, whole):
+    """Return where in the whole they stand, as far as they stand there."""
+    among = [(whole == piece).reshape(len(whole), -1).all(1).nonzero() for piece in pieces]
+    return [int(found[0]) for found in among if len(found)]
+
+
 def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
-    group, width = team_of(halves), len(out)
+    """Look which heads' rows and columns the function returns, and compute their attention."""
+    width = len(out)
     qkv, project = torch.nn.Linear(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
     qkv.weight, qkv.bias, project.weight = (torch.nn.Parameter(t) for t in (weight, bias, out))
     qkv.in_features, qkv.out_features, project.in_features, project.out_features = width, 3 * width, width, width
-    given = (qkv, project, heads)
-    found = my_heads(*given) if group is None else my_heads(*given, group)
+    given = in_team(halves, qkv, project, heads)
+    found = my_heads(*given)
     assert isinstance(found, (tuple, list)) and len(found) == 3, "Return three tensors: `(weight, bias, weight)`."
     w, b, out = (t.detach() for t in found)
     each = width // heads
@@ -171,10 +175,6 @@ def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
         f"The weight of `project` has the shape {list(out.shape)}. The rank's heads have {mine * each} of the {width} "
         f"inputs, and each output needs all of these: it should be [{width}, {mine * each}]."
     )
-
-    def places(pieces, whole):  # where in the whole they stand, as far as they stand there
-        among = [(whole == piece).reshape(len(whole), -1).all(1).nonzero() for piece in pieces]
-        return [int(found[0]) for found in among if len(found)]
 
     def heads_at(numbers):
         return sorted({number % width // each for number in numbers})
@@ -191,7 +191,7 @@ def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
             "Its rows of `qkv` are queries, keys and values in turns: first all queries of its heads, then all keys, "
             "then all values."
         )
-        size, place = dist.get_world_size(group), dist.get_rank(group)
+        size, place = dist.get_world_size(*given[3:]), dist.get_rank(*given[3:])
         own = torch.arange(heads).tensor_split(size)[place].tolist()
         for kind, name in enumerate(("queries", "keys", "values")):
             taken = heads_at(rows[kind * mine * each : (kind + 1) * mine * each])
@@ -243,10 +243,8 @@ def my_heads(qkv, project, heads, group=None):
 
 
 def _gathered(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
     y = np.concatenate([x for x, _ in xs], 1)
-    total = sum(slope for _, slope in xs)
-    return [{"y": y, "gradient of x": np.split(total, n, 1)[r]} for r in range(n)]
+    return [{"y": y, "gradient of x": part} for part in np.split(sum(slope for _, slope in xs), len(xs), 1)]
 
 
 def _sequences(n: int) -> list[Case]:
@@ -265,14 +263,11 @@ def _sequences(n: int) -> list[Case]:
 
 
 def run_gather_sequence(gather_sequence, x, slope):
+    """Gather and go back; name the mistakes that give the same numbers."""
     xs, slopes = zip(*everyones((x, slope)))
     total = sum(slopes)
     y = gather_sequence(x.requires_grad_())
-    made = len(called())
-    of_shape(y, slope)
-    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
-    y.backward(slope)
-    back = called(made)
+    back = called(back_from_the_whole(y, slope))
     assert back, (
         "The backward pass communicates nothing. This rank's `dy` is what its own columns say of all positions; the "
         "other ranks' columns have something to say of these positions, too."
@@ -285,25 +280,20 @@ def run_gather_sequence(gather_sequence, x, slope):
         "The backward pass calls all_gather: every rank gets all gradients of all ranks, and adds up itself. A "
         "reduce-scatter leaves each rank with the sum for its own positions."
     )
-
-    def shaped(like, slips):
-        return {why: gives.reshape(like.shape) for why, gives in slips.items()}
-
     slips = {
         "puts the parts behind one another in memory, which is by rows: `torch.cat(parts, dim=1)`": torch.cat(xs),
         "takes the ranks' positions in turns": torch.stack(xs, 2),
         "rounds the numbers to bfloat16 on their way": torch.cat(xs, 1).bfloat16().to(x.dtype),
     }
-    name_it(y.detach(), torch.cat(xs, 1), shaped(y, slips), "the whole")
+    slips = {why: gives.reshape(y.shape) for why, gives in slips.items()}
+    name_it(y.detach(), torch.cat(xs, 1), slips, "the whole")
+    parts, flat = total.chunk(world_size, 1), total.flatten().chunk(world_size)
     slips = {
-        "cuts the gradient in memory's order, which is by rows: cut it along dimension 1": total.flatten().chunk(
-            world_size
-        )[rank],
-        "returns the first positions' gradient on every rank": total.chunk(world_size, 1)[0],
-        "divides by the number of ranks: what all columns say is a sum": total.chunk(world_size, 1)[rank] / world_size,
+        "cuts the gradient in memory's order, which is by rows: cut it along dimension 1": flat[rank].view(x.shape),
+        "returns the first positions' gradient on every rank": parts[0],
+        "divides by the number of ranks: what all columns say is a sum": parts[rank] / world_size,
     }
-    right = total.chunk(world_size, 1)[rank]
-    name_it(x.grad, right, shaped(x, slips), "the gradient of x")
+    name_it(x.grad, parts[rank], slips, "the gradient of x")
     return {"y": y.detach(), "gradient of x": x.grad}
 
 
@@ -359,25 +349,17 @@ def gather_sequence(x):
 # -- and save only one's own positions --------------------------------------------------------------------------------
 
 
+def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the sum of the outer products over rows and positions."""
+    return left.reshape(-1, left.shape[-1]).T @ right.reshape(-1, right.shape[-1])
+
+
 def _lean(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    whole, weight, bias, slope = xs[0]
-    width = whole.shape[-1]
-    dx = np.split(slope @ weight, n, 1)
-    found = []
-    for r, (w, b, dy) in enumerate(
-        zip(np.array_split(weight, n), np.array_split(bias, n), np.array_split(slope, n, 2), strict=True)
-    ):
-        flat = dy.reshape(-1, dy.shape[-1])
-        found.append(
-            {
-                "y": whole @ w.T + b,
-                "gradient of x": dx[r],
-                "gradient of the weight": flat.T @ whole.reshape(-1, width),
-                "gradient of the bias": flat.sum(0),
-            }
-        )
-    return found
+    n, (whole, weight, bias, slope) = len(xs), xs[0]
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((slope @ weight, 1), (weight, 0), (bias, 0), (slope, 2))))
+    return [
+        {"y": whole @ w.T + b, **dict(zip(OF_A_LAYER, (dx, outer(dy, whole), dy.sum((0, 1)))))} for dx, w, b, dy in cut
+    ]
 
 
 def _lean_layers(n: int) -> list[Case]:
@@ -385,8 +367,7 @@ def _lean_layers(n: int) -> list[Case]:
 
     def case(rows: int, positions: int, width: int, out: int, about: str) -> Case:
         shapes = ((rows, n * positions, width), (out, width), (out,), (rows, n * positions, out))
-        whole = [rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
 
     return [
         case(1, 1, 2, n, "one position a rank"),
@@ -396,8 +377,8 @@ def _lean_layers(n: int) -> list[Case]:
 
 
 def run_lean_column(lean_column, whole, weight, bias, slope):
-    cut = ((whole, 1), (weight, 0), (bias, 0), (slope, 2))
-    x, w, b, dy = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cut)
+    """Weigh what is kept from the forward to the backward pass."""
+    x, w, b, dy = my_parts((whole, 1), (weight, 0), (bias, 0), (slope, 2))
     leaves = [t.requires_grad_() for t in (x, w, b)]
     kept = {}
 
@@ -407,18 +388,18 @@ def run_lean_column(lean_column, whole, weight, bias, slope):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         y = lean_column(*leaves)
-    for value in list(getattr(y.grad_fn, "__dict__", {}).values()):
+    for value in getattr(y.grad_fn, "__dict__", {}).values():
         for t in value if isinstance(value, (list, tuple)) else [value]:
-            keep(t) if isinstance(t, torch.Tensor) else None
-    kept.pop(w.untyped_storage().data_ptr(), None)
-    kept.pop(b.untyped_storage().data_ptr(), None)
+            if isinstance(t, torch.Tensor):
+                keep(t)
+    for t in (w, b):
+        kept.pop(t.untyped_storage().data_ptr(), None)
     assert sum(kept.values()) <= x.nbytes, (
         f"From the forward to the backward pass, {sum(kept.values())} bytes of activations are kept. This rank's part "
         f"of `x` has {x.nbytes}."
     )
     y.backward(dy.contiguous())
-    names = ("gradient of x", "gradient of the weight", "gradient of the bias")
-    return {"y": y.detach(), **{name: t.grad for name, t in zip(names, leaves)}}
+    return {"y": y.detach(), **{name: t.grad for name, t in zip(OF_A_LAYER, leaves)}}
 
 
 @exercise(
@@ -483,41 +464,22 @@ def lean_column(x, weight, bias):
 
 # -- an MLP on a part of the sequence ---------------------------------------------------------------------------------
 
-EPS = 1e-5
+OF_HALF_A_LAYER = ("x", "norm's weight", "norm's bias", *OF_AN_MLP[1:])
 
 
 def _in_sequence(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    x, gain, shift, w1, b1, w2, b2, slope = xs[0]
-    deviation = np.sqrt(x.var(-1, keepdims=True) + EPS)
+    n, (x, gain, shift, w1, b1, w2, b2, slope) = len(xs), xs[0]
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     normed = (x - x.mean(-1, keepdims=True)) / deviation
-    z = (normed * gain + shift) @ w1.T + b1
-    hidden, steep = gelu(z)
+    hidden, steep = gelu((normed * gain + shift) @ w1.T + b1)
     dz = (slope @ w2) * steep
     d_norm = dz @ w1
     inner = d_norm * gain
     dx = inner - inner.mean(-1, keepdims=True) - normed * (inner * normed).mean(-1, keepdims=True)
-
-    def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return left.reshape(-1, left.shape[-1]).T @ right.reshape(-1, right.shape[-1])
-
-    cut = [np.array_split(t, n, axis) for t, axis in (
-        (outer(dz, normed * gain + shift), 0), (dz.sum((0, 1)), 0), (outer(slope, hidden), 1),
-    )]  # fmt: skip
-    y, dx = x + hidden @ w2.T + b2, slope + dx / deviation
-    return [
-        {
-            "y": np.split(y, n, 1)[r],
-            "gradient of x": np.split(dx, n, 1)[r],
-            "gradient of norm's weight": (d_norm * normed).sum((0, 1)),
-            "gradient of norm's bias": d_norm.sum((0, 1)),
-            "gradient of widen's weight": cut[0][r],
-            "gradient of widen's bias": cut[1][r],
-            "gradient of narrow's weight": cut[2][r],
-            "gradient of narrow's bias": slope.sum((0, 1)),
-        }
-        for r in range(n)
-    ]
+    whole, of_norm = x + hidden @ w2.T + b2, ((d_norm * normed).sum((0, 1)), d_norm.sum((0, 1)))
+    slopes = ((outer(dz, normed * gain + shift), 0), (dz.sum((0, 1)), 0), (outer(slope, hidden), 1))
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((whole, 1), (slope + dx / deviation, 1), *slopes)))
+    return [gradients_of(OF_HALF_A_LAYER, y, (dx, *of_norm, *mine, slope.sum((0, 1)))) for y, dx, *mine in cut]
 
 
 def _sequence_layers(n: int) -> list[Case]:
@@ -526,8 +488,7 @@ def _sequence_layers(n: int) -> list[Case]:
     def case(rows: int, positions: int, width: int, hidden: int, about: str) -> Case:
         wide = (rows, n * positions, width)
         shapes = (wide, (width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,), wide)
-        whole = [rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
 
     return [
         case(1, 1, 3, n, "one position a rank"),
@@ -536,55 +497,43 @@ def _sequence_layers(n: int) -> list[Case]:
     ]
 
 
-def pieces(t):
-    return [part.contiguous() for part in t.chunk(world_size, 1)]
+def scatter(t):
+    """Add up the ranks' tensors and keep this rank's positions; gather in the backward pass."""
 
+    class Scatter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            pieces = [part.contiguous() for part in t.chunk(world_size, 1)]
+            kept = torch.empty_like(pieces[rank])
+            dist.reduce_scatter(kept, pieces)
+            return kept
 
-def all_of(t):
-    parts = [torch.empty_like(t) for _ in range(world_size)]
-    dist.all_gather(parts, t.contiguous())
-    return torch.cat(parts, 1)
+        @staticmethod
+        def backward(ctx, dy):
+            parts = [torch.empty_like(dy) for _ in range(world_size)]
+            dist.all_gather(parts, dy.contiguous())
+            return torch.cat(parts, 1)
 
-
-def mine_of(t):
-    mine = torch.empty_like(pieces(t)[rank])
-    dist.reduce_scatter(mine, pieces(t))
-    return mine
-
-
-def sum_of(t):
-    t = t.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(t)
-    return t
-
-
-def pair(there, back):
-    class Pair(torch.autograd.Function):
-        forward = staticmethod(lambda ctx, t: there(t))
-        backward = staticmethod(lambda ctx, dy: back(dy))
-
-    return Pair.apply
+    return Scatter.apply(t)
 
 
 def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
-    once = torch.nn.functional.layer_norm(x, x.shape[-1:], gain, shift)
-    once = torch.nn.functional.gelu(torch.nn.functional.linear(once, w1, b1))
+    """Go through this rank's positions and back, and look on how many of them the norm works."""
+    normed, layer_norm = [], torch.nn.functional.layer_norm
+    once = torch.nn.functional.gelu(torch.nn.functional.linear(layer_norm(x, x.shape[-1:], gain, shift), w1, b1))
     once = (x + torch.nn.functional.linear(once, w2, b2)).tensor_split(world_size, 1)[rank]
-    cut = ((x, 1), (w1, 0), (b1, 0), (w2, 1), (slope, 1))
-    x, w1, b1, w2, slope = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cut)
+    x, w1, b1, w2, slope = my_parts((x, 1), (w1, 0), (b1, 0), (w2, 1), (slope, 1))
     leaves = [t.requires_grad_() for t in (x, gain, shift, w1, b1, w2, b2)]
-    normed, function = [], torch.nn.functional.layer_norm
 
-    def layer_norm(t, *args, **kwargs):
+    def noted(t, *args, **kwargs):
         normed.append(t.shape[1])
-        return function(t, *args, **kwargs)
+        return layer_norm(t, *args, **kwargs)
 
-    torch.nn.functional.layer_norm = layer_norm
+    torch.nn.functional.layer_norm = noted
     try:
-        gather, scatter, f = pair(all_of, mine_of), pair(mine_of, all_of), pair(lambda t: t.view_as(t), sum_of)
-        y = sequence_mlp(x, (gain, shift), (w1, b1), (w2, b2), gather, scatter, f)
+        y = sequence_mlp(x, (gain, shift), (w1, b1), (w2, b2), gather_sequence.function, scatter, copy_in.function)
     finally:
-        torch.nn.functional.layer_norm = function
+        torch.nn.functional.layer_norm = layer_norm
     here = x.shape[1]
     assert all(positions == here for positions in normed), (
         f"The norm works on {max(normed)} positions, and this rank has {here}: the norm comes before the gather."
@@ -592,8 +541,7 @@ def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
     assert y.shape == x.shape, f"Your result is {list(y.shape)}, and this rank's part of the sequence {list(x.shape)}."
     one_bias(y, once, b2)
     y.backward(slope)
-    names = ["x", "norm's weight", "norm's bias", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias"]
-    return {"y": y.detach(), **{f"gradient of {name}": t.grad for name, t in zip(names, leaves)}}
+    return gradients_of(OF_HALF_A_LAYER, y.detach(), [t.grad for t in leaves])
 
 
 @exercise(

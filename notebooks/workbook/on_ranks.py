@@ -67,21 +67,6 @@ class Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, give, take):
-        ctx.give, ctx.take = give, take
-        got = x.new_empty(sum(take), *x.shape[1:])
-        dist.all_to_all_single(got, x.contiguous(), list(take), list(give))
-        return got
-
-    @staticmethod
-    def backward(ctx, slope):
-        back = slope.new_empty(sum(ctx.give), *slope.shape[1:])
-        dist.all_to_all_single(back, slope.contiguous(), list(ctx.give), list(ctx.take))
-        return back, None, None
-
-
 class AdamW:
     def __init__(self, params, lr, decay=0.01, betas=(0.9, 0.999), eps=1e-8):
         self.params, self.lr, self.decay, self.betas, self.eps, self.state = list(params), lr, decay, betas, eps, {}
