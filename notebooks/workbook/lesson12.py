@@ -1,8 +1,7 @@
-"""Exercises of lesson 12, in their places: a linear layer cut in two ways, f and g, and an MLP in parts."""
+"""Exercises of lesson 12 on a linear layer that is cut in two ways: its parts, its backward pass, f and g."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +129,6 @@ def cut_linear(linear, kind, group=None):
     if kind == "row":
         return weight.tensor_split(size, dim=1)[place].clone(), bias.clone()
     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
-
-
-# -- a layer's backward pass, as tables of uses have it ---------------------------------------------------------------
 
 
 OF_A_LAYER = ("gradient of x", "gradient of the weight", "gradient of the bias")
@@ -274,9 +270,6 @@ def column_backward(dy, x, weight):
     dx = dy @ weight
     dist.all_reduce(dx)
     return dx, dy.T @ x, dy.sum(0)
-
-
-# -- f and g ----------------------------------------------------------------------------------------------------------
 
 
 def _copied(xs: Sequence[Any], halves: bool = False) -> list[Any]:
@@ -434,99 +427,3 @@ def sum_out(partial, group=None):
             return dy
 
     return G.apply(partial)
-
-
-# -- an MLP in parts --------------------------------------------------------------------------------------------------
-
-
-def gelu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return GELU and its derivative, as torch has them by default."""
-    below = 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(z / math.sqrt(2)))
-    return z * below, below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-
-
-OF_AN_MLP = ("x", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias")
-
-
-def gradients_of(names: Sequence[str], y: Any, gradients: Sequence[Any]) -> dict[str, Any]:
-    """Return a result, and the gradients by their names."""
-    return {"y": y, **{f"gradient of {name}": gradient for name, gradient in zip(names, gradients)}}
-
-
-def _mlp(xs: Sequence[Any]) -> list[Any]:
-    n, (x, w1, b1, w2, b2, slope) = len(xs), xs[0]
-    hidden, steep = gelu(x @ w1.T + b1)
-    dz = (slope @ w2) * steep
-    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((dz.T @ x, 0), (dz.sum(0), 0), (slope.T @ hidden, 1))))
-    return [gradients_of(OF_AN_MLP, hidden @ w2.T + b2, (dz @ w1, *mine, slope.sum(0))) for mine in cut]
-
-
-def _mlps(n: int) -> list[Case]:
-    rng = normal(n, 5)
-
-    def case(rows: int, wide: int, hidden: int, about: str) -> Case:
-        shapes = ((rows, wide), (hidden, wide), (hidden,), (wide, hidden), (wide,), (rows, wide))
-        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
-
-    return [
-        case(1, 2, n, f"{n} hidden numbers"),
-        case(3, 4, 4 * n, f"{4 * n} hidden numbers"),
-        case(2, 3, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
-    ]
-
-
-def one_bias(y, once, bias):
-    """Raise an AssertionError where every rank has added the bias."""
-    often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
-    assert not often, (
-        f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "
-        "sum, once."
-    )
-
-
-def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
-    """Go through this rank's parts of the layers and back."""
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1))
-    once = torch.nn.functional.linear(hidden, w2, b2)
-    w1, b1, w2 = my_parts((w1, 0), (b1, 0), (w2, 1))
-    leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
-    y = parallel_mlp(x, (w1, b1), (w2, b2), copy_in.function, sum_out.function)
-    one_bias(y, once, b2)
-    y.backward(slope)
-    return gradients_of(OF_AN_MLP, y.detach(), [t.grad for t in leaves])
-
-
-@exercise(
-    "The MLP, in parts",
-    _mlp,
-    minutes=5,
-    difficulty=2,
-    inputs=_mlps,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 2),
-    counts_memory=False,
-    harness=run_parallel_mlp,
-)
-def parallel_mlp(x, widen, narrow, f, g):
-    """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
-
-    The MLP is `narrow(gelu(widen(x)))`, with two linear layers, and `x` is the same on every rank. `widen` is this
-    rank's `(weight, bias)` of the first one, cut column-parallel; `narrow` is its `(weight, bias)` of the second one,
-    cut row-parallel, so its bias is whole. `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)`
-    returns the sum of all ranks' `t` and passes gradients back as they are. Return the whole MLP's result on every
-    rank, so that all gradients are right as well. Two collectives are enough, one in each direction.
-    `torch.nn.functional` has `linear` and `gelu`.
-
-    In the picture, `x`, the whole weights and biases and the gradient of the result are on the left, as far as they
-    fit; on the right is the result, followed by the gradients of `x`, of `widen` and of `narrow`.
-    Hint: Where do all ranks have the same, and begin to compute different things? That is where f goes. Where do they
-    have parts of a sum that all of them need? That is where g goes.
-    Hint: `linear(f(x), *widen)`, then gelu: each rank has whole numbers of its own columns, so gelu needs no other
-    rank.
-    Hint: `g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.
-    Afterwards: One all-reduce forward, one backward, for two layers. The hidden numbers, four times as many as `x` has
-    in this lesson's model, are never in one place.
-    """
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(f(x), *widen))
-    weight, bias = narrow
-    return g(torch.nn.functional.linear(hidden, weight)) + bias

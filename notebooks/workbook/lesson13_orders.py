@@ -34,9 +34,9 @@ def _orders(n: int) -> list[Case]:
     ]
 
 
-def first_half(stage, x, y, send):
+def first_half(stage, kept, send):
     """Do the first half of a backward pass: the gradient that the stage before waits for."""
-    dy = None
+    (x, y), dy = kept, None
     if stage.after is not None:
         dy = torch.empty_like(y)
         dist.recv(dy, src=stage.after, tag=1)
@@ -69,8 +69,7 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=1):
     except LabError as error:
         raise AssertionError(str(error)) from None
     stages = [Small(weight * (1 + c), c * world_size + rank, chunks * world_size) for c in range(chunks)]
-    kept: dict[Any, Any] = {}
-    works = []
+    works, kept = [], {}
 
     def send(tensor, dst, tag=0):
         works.append((dist.isend(tensor, dst, tag=tag), tensor))
@@ -81,7 +80,7 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=1):
         elif kind == "W":
             torch.autograd.backward(*kept.pop((m, c)), inputs=[stages[c].weight])
         elif plan.split:
-            kept[m, c] = first_half(stages[c], *kept[m, c], send)
+            kept[m, c] = first_half(stages[c], kept[m, c], send)
         else:
             stage_backward(stages[c], *kept.pop((m, c)), send)
     for work, _ in works:

@@ -10,17 +10,7 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
 from workbook.lesson13 import normal
-from workbook.lesson13c import (
-    RESULTS,
-    WIDE,
-    Expert,
-    exchange,
-    go_back,
-    grad_of,
-    name_mistakes,
-    one_process,
-    together,
-)
+from workbook.lesson13c import RESULTS, WIDE, Expert, exchange, go_back, grad_of, name_mistakes, one_process, together
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.seen import rank, torch, world_size
 
 
 class Small(torch.nn.Module):
@@ -29,30 +29,6 @@ class Small(torch.nn.Module):
 
     def forward(self, x):
         return torch.tanh(self.weight * x)
-
-
-class Copies(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        dy = dy.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(dy)
-        return dy
-
-
-class Sums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy
 
 
 class Products(TorchDispatchMode):
