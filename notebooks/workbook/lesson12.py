@@ -20,6 +20,18 @@ def normal(n: int, seed: int) -> np.random.Generator:
     return np.random.default_rng([12, seed, n])
 
 
+ONE_ALL_REDUCE: dict[str, Any] = {
+    "promises": (Once(("all_reduce",)),),
+    "least": Least(rounds=lambda n: 1),
+    "counts_memory": False,
+}
+
+
+def both_passes(calls: int, rounds: int = 0) -> dict[str, Any]:
+    """Return what an exercise says of so many calls, where the backward pass does half of the work."""
+    return {"promises": (Calls(calls),), "least": Least(rounds=lambda n: rounds or calls), "counts_memory": False}
+
+
 def teams(n: int, halves: bool = False) -> list[tuple[int, list[int]]]:
     """Return each rank's place and its team: all ranks, or those with an even and those with an odd rank."""
     step = 2 if halves else 1
@@ -241,9 +253,7 @@ def broken_column_backward(dy, x, weight):
     minutes=6,
     difficulty=2,
     inputs=_wholes,
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **ONE_ALL_REDUCE,
     specimen=broken_column_backward,
     harness=run_column_backward,
 )
@@ -327,16 +337,7 @@ def run_copy_in(copy_in, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
 
 
-@exercise(
-    "f: before the columns",
-    _copied,
-    minutes=5,
-    inputs=_equal(0),
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
-    harness=run_copy_in,
-)
+@exercise("f: before the columns", _copied, minutes=5, inputs=_equal(0), **ONE_ALL_REDUCE, harness=run_copy_in)
 def copy_in(x, group=None):
     """Return x; in the backward pass, add up the gradients of all ranks.
 
@@ -388,16 +389,7 @@ def run_sum_out(sum_out, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad}
 
 
-@exercise(
-    "g: after the rows",
-    _summed,
-    minutes=4,
-    inputs=_equal(1),
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
-    harness=run_sum_out,
-)
+@exercise("g: after the rows", _summed, minutes=4, inputs=_equal(1), **ONE_ALL_REDUCE, harness=run_sum_out)
 def sum_out(partial, group=None):
     """Return the sum of all ranks' partial; gradients flow back.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson12 import called, copy_in, in_team, my_parts, no_sum_of_sums, normal, sum_out, teams
+from workbook.lesson12 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, normal, sum_out, teams
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
@@ -73,17 +73,7 @@ def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
     return gradients_of(OF_AN_MLP, y.detach(), [t.grad for t in leaves])
 
 
-@exercise(
-    "The MLP, in parts",
-    _mlp,
-    minutes=5,
-    difficulty=2,
-    inputs=_mlps,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 2),
-    counts_memory=False,
-    harness=run_parallel_mlp,
-)
+@exercise("The MLP, in parts", _mlp, minutes=5, difficulty=2, inputs=_mlps, **both_passes(2), harness=run_parallel_mlp)
 def parallel_mlp(x, widen, narrow, f, g):
     """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
 
@@ -155,9 +145,7 @@ def run_whole_output(whole_output, part, slope, dim):
     difficulty=2,
     inputs=_parts,
     tolerance=1e-6,
-    promises=(Calls(1),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **both_passes(1),
     harness=run_whole_output,
 )
 def whole_output(part, dim):

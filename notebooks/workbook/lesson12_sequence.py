@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.promises import Calls
-from workbook.lesson12 import OF_A_LAYER, called, copy_in, my_parts, normal
+from labkit.grading.exercise import Case, exercise
+from workbook.lesson12 import OF_A_LAYER, both_passes, called, copy_in, my_parts, normal
 from workbook.lesson12_layers import OF_AN_MLP, back_from_the_whole, gelu, gradients_of, one_bias
 
 if TYPE_CHECKING:
@@ -77,9 +76,7 @@ def run_gather_sequence(gather_sequence, x, slope):
     minutes=8,
     difficulty=2,
     inputs=_sequences,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 2),
-    counts_memory=False,
+    **both_passes(2),
     harness=run_gather_sequence,
 )
 def gather_sequence(x):
@@ -180,9 +177,7 @@ def run_lean_column(lean_column, whole, weight, bias, slope):
     difficulty=3,
     inputs=_lean_layers,
     forbids=("all_reduce", "all_to_all"),
-    promises=(Calls(3),),
-    least=Least(rounds=lambda n: 3),
-    counts_memory=False,
+    **both_passes(3),
     harness=run_lean_column,
 )
 def lean_column(x, weight, bias):
@@ -319,9 +314,7 @@ def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
     minutes=15,
     difficulty=3,
     inputs=_sequence_layers,
-    promises=(Calls(7),),
-    least=Least(rounds=lambda n: 5),
-    counts_memory=False,
+    **both_passes(7, rounds=5),
     harness=run_sequence_mlp,
 )
 def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):

@@ -11,6 +11,7 @@ from labkit.grading import gradients
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
+from workbook.lesson12 import both_passes
 from workbook.lesson13 import normal
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def broken_exchange_tokens(x, give, take):
     difficulty=2,
     inputs=_rows,
     gradients=True,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **both_passes(2, rounds=1),
     specimen=broken_exchange_tokens,
     setup=name_lost_gradients,
 )
@@ -299,9 +298,7 @@ def judged_mixture(y, x, chosen, gate, expert, *_):
     difficulty=2,
     inputs=_tokens,
     tolerance=1e-9,
-    promises=(Calls(5),),
-    least=Least(rounds=lambda n: 5),
-    counts_memory=False,
+    **both_passes(5),
     setup=with_expert,
     collect=judged_mixture,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.promises import Calls
+from workbook.lesson12 import both_passes
 from workbook.lesson13 import normal
 from workbook.lesson13c import RESULTS, WIDE, Expert, exchange, go_back, grad_of, name_mistakes, one_process, together
 
@@ -172,9 +172,7 @@ def run_balance_loss(balance_loss, scores, chosen):
     difficulty=2,
     inputs=_scores,
     tolerance=1e-6,
-    promises=(Calls(1),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **both_passes(1),
     harness=run_balance_loss,
 )
 def balance_loss(probabilities, chosen):
@@ -278,9 +276,7 @@ def judged_capped(y, x, h, chosen, gate, capacity, expert, _):
     difficulty=3,
     inputs=_crowded,
     tolerance=1e-9,
-    promises=(Calls(4),),
-    least=Least(rounds=lambda n: 4),
-    counts_memory=False,
+    **both_passes(4),
     setup=with_capacity,
     collect=judged_capped,
 )
@@ -365,9 +361,7 @@ def judged_many(y, x, chosen, gate, experts, _):
     difficulty=3,
     inputs=_several,
     tolerance=1e-9,
-    promises=(Calls(5),),
-    least=Least(rounds=lambda n: 5),
-    counts_memory=False,
+    **both_passes(5),
     setup=with_experts,
     collect=judged_many,
 )
