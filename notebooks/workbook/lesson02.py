@@ -28,7 +28,7 @@ def _two_weights(xs: Sequence[Any]) -> list[Any]:
 
 
 def _two_stages(n: int) -> list[Case]:
-    """Rank 0 brings its weight and an input, rank 1 its weight and what rank 0's stage makes of that input."""
+    """Make weights and an input of rank 0; rank 1's input is what rank 0's stage makes of that."""
 
     def case(size: int, about: str, seed: int) -> Case:
         rng = np.random.default_rng([seed, n])
@@ -173,23 +173,18 @@ def _haloed(xs: Sequence[Any]) -> list[Any]:
     return [np.concatenate(parts) for parts in zip(lefts, xs, rights, strict=True)]
 
 
-def _stretches(n: int) -> list[Case]:
-    sizes = [2 + r % 3 for r in range(n)]
-    return [
-        Case([x + 1 for x in counting(n, 3)]),  # no rank's own number is the 0 at the line's ends
-        Case([x + 1 for x in counting(n, 1)], "one element on each rank"),
-        Case(draws(n, sizes, seed=8), "uneven sizes"),
-        Case(draws(n, sizes[::-1], "int64", 9), "integers"),
-        Case(draws(n, 200, "float64", 10), "200 elements on each rank"),
-    ]
-
-
 @by_messages(
     "Swap borders with both neighbours",
     _haloed,
     minutes=15,
     difficulty=2,
-    inputs=_stretches,
+    inputs=lambda n: [
+        Case([x + 1 for x in counting(n, 3)]),  # no rank's own number is the 0 at the line's ends
+        Case([x + 1 for x in counting(n, 1)], "one element on each rank"),
+        Case(draws(n, [2 + r % 3 for r in range(n)], seed=8), "uneven sizes"),
+        Case(draws(n, [2 + r % 3 for r in reversed(range(n))], "int64", 9), "integers"),
+        Case(draws(n, 200, "float64", 10), "200 elements on each rank"),
+    ],
     promises=(Messages(2),),
     budget=Budget(steps=lambda n: 4),
     least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S * 202 / 200),
