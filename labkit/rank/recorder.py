@@ -18,10 +18,10 @@ Once spans are used (`labkit.rank.spans`), an asynchronous collective on a CPU a
 work's future tells it, on the backend's own thread, and its call takes 10 to 30 µs longer. What a hook sends of DDP's
 buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.rank.passes`).
 
-A record costs a rank alone a few µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small
-broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
-`perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host. Of what a GPU does,
-`labkit.rank.stream` knows the times.
+A record costs a rank alone 20 to 30 µs on a busy machine; two ranks on two cores were seen to take 30 to 80 µs longer
+for a small broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock.
+Times are `perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host. Of what a GPU
+does, `labkit.rank.stream` knows the times.
 """
 
 from __future__ import annotations
