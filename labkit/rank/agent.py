@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit import descriptors, lines, moment
+from labkit import descriptors, kernel_internals, lines, moment
 from labkit.errors import LabError
 from labkit.rank import (
     anysource,
@@ -80,7 +80,7 @@ def attach() -> None:
     kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
     shell().set_hook("show_in_pager", show, 0)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "_buffers"):
+        if kernel_internals.is_outstream(stream):
             stream.flush = functools.partial(_flush, stream)  # type: ignore[method-assign]
     for event, callback in (("pre_run_cell", _note_counts), ("post_run_cell", _put_back)):
         if callback not in shell().events.callbacks[event]:
@@ -100,7 +100,7 @@ def _put_back(_: Any = None) -> None:
 
 def _flush(stream: Any) -> None:
     """Flush what a rank has printed, if it has; ipykernel asks six times a message, each time by way of a thread."""
-    if stream._buffers:
+    if kernel_internals.has_unsent(stream):
         type(stream).flush(stream)
 
 

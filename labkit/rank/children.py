@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from labkit import kernel_internals
 from labkit.errors import LabError
 from labkit.rank import guard, recorder
 
@@ -40,7 +41,7 @@ def install(shell: Any) -> None:
         _installed = True
         shell.events.register("post_run_cell", _end)
         _streams.extend(
-            (stream, fd) for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)) if hasattr(stream, "_buffers")
+            (stream, fd) for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)) if kernel_internals.is_outstream(stream)
         )
         os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_begin)
 
