@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from labkit import descriptors, kernel_internals, lines, moment
 from labkit.errors import LabError
@@ -41,6 +40,7 @@ from labkit.rank import (
     output,
     recorder,
     tiny,
+    torch_internals,
     witness,
 )
 from labkit.rank.clock import timed
@@ -343,7 +343,7 @@ def memory() -> dict[str, Any]:
 
 def steps() -> list[int]:
     """How many operations this rank has started in the world group, -1 where none can say, and groups it has made."""
-    return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, distributed_c10d._world.group_count]
+    return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, torch_internals.group_count()]
 
 
 _at_cell_start: dict[str, int] = {}
@@ -351,7 +351,7 @@ _at_cell_start: dict[str, int] = {}
 
 def _counts() -> dict[str, int]:
     """How many operations this rank has started in each of its groups: as torch counts them, and as the guard does."""
-    return {pg.group_name: guard.started(pg) for pg in list(distributed_c10d._world.pg_map)} | {
+    return {pg.group_name: guard.started(pg) for pg in list(torch_internals.groups())} | {
         f"{name} compared": made for name, made in guard.counts().items()
     }
 
@@ -377,7 +377,7 @@ def groups() -> dict[str, Any]:
         "steps": steps,
         "compared": {name: (members[name], steps[key], counts[key]) for name, key in names.items() if key in counts},
         "beside": beside,
-        "groups": len(distributed_c10d._world.pg_map),
+        "groups": len(torch_internals.groups()),
         "joined": group.joined(),
     }
 

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from labkit import kernel_internals
 from labkit.errors import LabError
-from labkit.rank import guard, recorder
+from labkit.rank import guard, recorder, torch_internals
 
 FORKED = (
     "Only a rank's own process can communicate with other ranks, and this is one that it has forked: "
@@ -67,7 +67,7 @@ def _begin() -> None:
     for name in OURS:
         setattr(dist.ProcessGroup, name, _refuse)
     dist.Work.wait = _refuse  # type: ignore[method-assign]
-    distributed_c10d._new_process_group_helper = _refuse
+    torch_internals.set_group_maker(_refuse)
     for module in (dist, distributed_c10d):
         vars(module)["destroy_process_group"] = _refuse  # it would end threads that are not there
     for stream, fd in _streams:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from labkit.rank.snapshots import MOST, values
+from labkit.rank.torch_internals import storage_behind
 from labkit.theory.record import Held, Op, is_cell
 
 CALLS = 300  # of one cell whose tensors are kept: the last ones
@@ -121,7 +122,7 @@ def _small(tensor: Tensor) -> bool:
 
 def _read_if_there(weak: StorageWeakRef, start: int, size: int) -> bytes | None:
     """The bytes of a tensor whose memory may be gone."""
-    storage: Any = torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+    storage = storage_behind(weak)
     if storage is None or storage.nbytes() < start + size:
         return None
     return ctypes.string_at(storage.data_ptr() + start, size)
