@@ -27,14 +27,12 @@ def has_unsent(stream: Any) -> bool:
 
 def pipe(stream: Any) -> int | None:
     """Return the descriptor from which an outstream reads what programs and C++ write; None where it reads none."""
-    found: int | None = getattr(stream, "_fid", None)
-    return found
+    return getattr(stream, "_fid", None)
 
 
 def log_descriptor(stream: Any) -> int:
     """Return the descriptor to which an outstream copies what comes through its pipe; AttributeError without a pipe."""
-    copied_to: int = stream._original_stdstream_copy
-    return copied_to
+    return stream._original_stdstream_copy
 
 
 def cell_awaits(kernel: Any) -> bool:
@@ -66,8 +64,7 @@ def hear_clicks(button: Any, heard: Callable[..., None]) -> None:
 
 def engines(client: Any) -> Mapping[int, str]:
     """Return the engines that a client knows, by id, each with the name that it has in messages."""
-    known: Mapping[int, str] = client._engines
-    return known
+    return client._engines
 
 
 def ask_hub(client: Any, kind: str, content: dict[str, Any]) -> Any:
@@ -104,14 +101,12 @@ def replies(result: Any) -> Iterator[tuple[int, Any]]:
 
 def content(reply: Any) -> dict[str, Any]:
     """Return all that the reply to a cell says, the values of its expressions too; nothing of the reply to a call."""
-    said: dict[str, Any] = getattr(reply, "_content", {})
-    return said
+    return getattr(reply, "_content", {})
 
 
 def connection_info(cluster: Any) -> dict[str, Any]:
     """Return how clients and engines reach a cluster's controller; its own way is a coroutine, on a loop of its own."""
-    found: dict[str, Any] = cluster._synchronize(cluster.controller.get_connection_info)
-    return found
+    return cluster._synchronize(cluster.controller.get_connection_info)
 
 
 def end_loop(cluster: Any) -> None:

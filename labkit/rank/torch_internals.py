@@ -1,8 +1,9 @@
 """Torch's private names, each once, under a name that says what it means: the rest of labkit uses no other.
 
-Written for torch 2.11 to 2.15. Where a newer one has a name no more, or means something else by it,
-tests/rank/test_torch_internals.py tells which, and who uses it. Functions look names up when they are called, since a
-learner's program may replace them as labkit does.
+Written for torch 2.11 to 2.15. What has no public way says nothing of one; where there seems to be one, it is said why
+it does not do. Where a newer torch has a name no more, or means something else by it,
+tests/rank/test_torch_internals.py tells which, and who uses it. Functions look names up when they are called: some are
+replaced while the lab runs.
 """
 
 from __future__ import annotations
@@ -100,8 +101,7 @@ def wrap_model_verifier(wrap: Callable[[Callable[..., None]], Callable[..., None
 
 def mesh_groups(mesh: dist.DeviceMesh) -> Iterable[str]:
     """Return the names of a mesh's groups; `mesh.get_all_groups()` raises where one is gone."""
-    names: Iterable[str] = getattr(mesh, "_dim_group_names", ())
-    return names
+    return getattr(mesh, "_dim_group_names", ())
 
 
 # -- calls in a group ---------------------------------------------------------------------------------------------
@@ -234,7 +234,8 @@ def storage_behind(weak: Any) -> Any:
 def held_by_fully_shard(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield what `fully_shard` holds beside the parameters that a model has just now: its shards, or the whole ones.
 
-    Each comes as "weights" or "gradients". Where a later torch has other names, the optimizer still has the shards.
+    Each comes as "weights" or "gradients". A module has a list of groups, in an older torch one group. Where a later
+    torch has other names, the optimizer still has the shards.
     """
     for part in model.modules():
         get_state: Any = getattr(part, "_get_fsdp_state", None)
