@@ -1,4 +1,4 @@
-"""Between two cells: when something that a widget starts may use the ranks. Imports nothing of labkit.
+"""Between two cells: when something that a widget starts may use the ranks.
 
 JupyterLab has a thread of the kernel (a subshell) handle what widgets tell it, while a cell runs in the main one. Two
 cells never run at once; code that a slider starts must not either, or it would change what the cell computes with.
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from IPython.core.getipython import get_ipython
+
+from labkit import kernel_internals
 
 SETTLE = 0.05  # seconds in which further moves, which the kernel may have received already, are heard as well
 
@@ -27,8 +29,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
         return
 
     def turn() -> None:
-        lock = getattr(kernel, "_main_asyncio_lock", None)
-        if lock is not None and lock.locked():  # a cell that awaits something lets the main thread do other things
+        if kernel_internals.cell_awaits(kernel):
             loop.call_later(SETTLE, turn)
             return
         kernel.pre_handler_hook()  # as ipykernel does around a cell: Stop is heard from here on

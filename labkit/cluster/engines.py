@@ -17,7 +17,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import words
+from labkit import kernel_internals, words
 from labkit.cluster.hosts import FarProcess
 from labkit.cluster.memory import Memory
 from labkit.cluster.process import Process
@@ -179,7 +179,7 @@ class Engines:
     def running(self, result: Any) -> Running:
         """A cell that was sent, by rank."""
         by_engine = {engine: r for r, engine in enumerate(self._ids)}
-        replies = zip(result._targets, result._children, strict=True)
+        replies = kernel_internals.replies(result)
         return Running(self, {by_engine[e]: reply for e, reply in replies if e in by_engine}, prints=True)
 
     def call(

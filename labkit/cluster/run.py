@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from labkit import moment
+from labkit import kernel_internals, moment
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
@@ -261,7 +261,7 @@ class Running:
         result = output["execute_result"] or {}
         error = None if dead else self.error(rank)
         answer = reply.result() if reply.done() and not error and not dead else None
-        groups = getattr(answer, "_content", {}).get("user_expressions", {}).get("groups", {}).get("data", {})
+        groups = kernel_internals.content(answer).get("user_expressions", {}).get("groups", {}).get("data", {})
         return RankOutcome(
             rank,
             stdout=output["stdout"] or "",
