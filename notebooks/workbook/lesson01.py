@@ -150,7 +150,7 @@ def broken_two_sums(x):
     lambda xs: [(x if r % 2 else sum(xs[::2]), sum(xs)) for r, x in enumerate(xs)],
     minutes=8,
     difficulty=2,
-    ranks=(4, 3),
+    ranks=(4, 3),  # of two, a leader is a group of its own, whose address the other one takes for one of all
     inputs=lambda n: vectors(n)[:5],
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
     keeps_input=True,
@@ -232,7 +232,7 @@ def _grid(xs: Sequence[Any], columns: int = 2) -> list[Any]:
     ],
     keeps_input=True,
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: 2 * S),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: 2 * S),  # one row, columns of one rank
 )
 def grid_sums(x, columns):
     """Return the sum of x over this rank's row and over its column of the grid.

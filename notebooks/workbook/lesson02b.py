@@ -22,6 +22,9 @@ MESSAGES = ("send", "collectives")
 on_windows = partial(exercise, counts_memory=False)
 
 
+# What goes wrong between ranks goes wrong here every time. Where a rank has read something that it does not hold the
+# lock of, or has let go of the lock, another rank makes a change of its own at that moment: through a second handle
+# on the same memory, in the same process.
 def opened(size, dtype):
     """Open a window in which a rank also tells how far it is, and how its function ended."""
     from labkit.rank.shared import open_room
@@ -222,6 +225,9 @@ def owner(memory, versions):
         yield
 
 
+# Each rank reads its right-hand neighbour's window, and plays the owner itself: while a `get` copies number after
+# number, the owner writes on. It begins earlier or later, and writes as fast as the reader reads, slower and faster:
+# so each place at which it can come in between is met, every time.
 def run_read_whole(read_whole, numbers, updates):
     theirs, size = (rank + 1) % world_size, len(numbers)
     window, noticed = opened(1 + size, numbers.dtype), []

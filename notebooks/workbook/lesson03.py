@@ -107,6 +107,7 @@ def _runs(n: int) -> list[Case]:
     ]
 
 
+# As in data-parallel training, every rank takes part in every step: the gradients are all-reduced in it.
 def run_train_until(train_until, losses, good):
     runs = list(zip(*everyones(losses.tolist())))
 
@@ -228,6 +229,7 @@ def deal(items):
     return mine[0]
 
 
+# A model wrapped for data parallelism: like DDP with buffers, it broadcasts them from rank 0 in every forward pass.
 def run_validate(validate, weight, batch):
     losses = everyones((weight * batch).mean())
 

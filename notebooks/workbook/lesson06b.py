@@ -29,6 +29,7 @@ def opened(size):
         return open_room(size)
 
 
+# A different rank comes late to each meeting. Who leaves before it has come, is seen: rank r counts in slot r.
 def run_meet(meet, *late):
     room = opened(64)
     came = [slot.view(torch.int64) for slot in room.slots]

@@ -40,6 +40,7 @@ def _bounds(n: int) -> list[Case]:
     ]
 
 
+# As SERVED, and rank 0's own calls are watched: whom it lets go how far ahead, and whom it keeps waiting for nothing.
 def run_bounded_sgd(fn, x, turns, updates, bound, **options):
     """Watch rank 0's own calls, too: whom it lets go how far ahead, and whom it keeps waiting for nothing."""
     from torch.distributed import distributed_c10d
