@@ -40,6 +40,7 @@ def _team_gradients(n: int) -> list[Case]:
 
 
 def _team(split):
+    """Make both teams on every rank, those below `split` and the others; return this rank's."""
     lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
     return lower if rank < split else upper
 

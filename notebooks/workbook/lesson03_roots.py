@@ -31,6 +31,7 @@ _mean_on_0 = partial(collectives.reduce, root=0, op="AVG")
 
 
 def _tensor_on_0(out, loss):
+    # Numbers are compared, and a Python number counts as a tensor of one: so what the root returns is looked at here.
     assert rank != 0 or out is None or isinstance(out, torch.Tensor), (
         f"it returns {out!r:.40}, a {type(out).__name__}, and a tensor is asked for"
     )

@@ -100,7 +100,11 @@ def _calls(n: int) -> list[Case]:
 
 
 def through_slots(add_up, *xs, size, frugal):
-    """Call the function on each x and a room with slots of this size; other ranks are late each time."""
+    """Call the function on each x and a room with slots of this size; other ranks are late each time.
+
+    One rank comes late to each call, and another one is late to leave each meeting: what is read too early, or written
+    over too early, is seen. Where the sums are right, their bits count, and how many elements were gone through.
+    """
     from torch.overrides import TorchFunctionMode
 
     class Counting(TorchFunctionMode):
