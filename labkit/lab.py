@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
-from labkit import descriptors, no_ranks, words
+from labkit import descriptors, no_ranks, time_limits, words
 from labkit.cluster import room
 from labkit.cluster.console import FILES, Console
 from labkit.cluster.engines import Choose, Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
-from labkit.cluster.run import ANSWER
 from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
 from labkit.cluster.turn import turn
@@ -417,7 +416,7 @@ class Lab:
         which collective and which line of the cell; `engine` and `pid` which process.
         """
         engines = self._live()
-        where, dead = engines.ask("where", range(engines.n), ANSWER), engines.dead()
+        where, dead = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS), engines.dead()
         return [
             {
                 "rank": m.rank,

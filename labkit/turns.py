@@ -1,4 +1,4 @@
-"""Between two cells: when something that a widget starts may use the ranks. Imports nothing of labkit.
+"""Between two cells: when something that a widget starts may use the ranks. Imports of labkit only its time limits.
 
 JupyterLab has a thread of the kernel (a subshell) handle what widgets tell it, while a cell runs in the main one. Two
 cells never run at once; code that a slider starts must not either, or it would change what the cell computes with.
@@ -12,7 +12,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-SETTLE = 0.05  # seconds in which further moves, which the kernel may have received already, are heard as well
+from labkit import time_limits
 
 
 def after_the_cell(action: Callable[[], object]) -> None:
@@ -29,7 +29,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
     def turn() -> None:
         lock = getattr(kernel, "_main_asyncio_lock", None)
         if lock is not None and lock.locked():  # a cell that awaits something lets the main thread do other things
-            loop.call_later(SETTLE, turn)
+            loop.call_later(time_limits.SLIDER_RESTS, turn)
             return
         kernel.pre_handler_hook()  # as ipykernel does around a cell: Stop is heard from here on
         try:
@@ -39,7 +39,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
         finally:
             kernel.post_handler_hook()
 
-    loop.add_callback(loop.call_later, SETTLE, turn)  # add_callback alone may be called in any thread
+    loop.add_callback(loop.call_later, time_limits.SLIDER_RESTS, turn)  # add_callback alone may be called in any thread
 
 
 def in_turn() -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOOR = ("descriptors", "errors", "lines", "moment", "place", "words")
+FLOOR = ("descriptors", "errors", "lines", "moment", "place", "time_limits", "words")
 ROOMS = ("theory", "outcome", "grading", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
@@ -23,6 +25,7 @@ MAY_IMPORT = {
     "lines": set(),
     "moment": {"place"},
     "place": set(),
+    "time_limits": set(),
     "theory": {"theory", *FLOOR},
     "outcome": {"outcome", "theory", *FLOOR},
     "grading": {"grading", "outcome", "theory", *FLOOR},
@@ -42,6 +45,7 @@ ONLY = {
     "lines": set(),
     "moment": set(),
     "place": set(),
+    "time_limits": set(),
     "theory": {"numpy"},
     "outcome": set(),
     "grading": {"numpy"},
@@ -94,6 +98,18 @@ def modules() -> list[tuple[str, Path]]:
 def test_every_import_in_labkit_goes_down():
     found = [b for name, f in modules() for b in broken(name, f.read_text(), f.name == "__init__.py")]
     assert not found, "\n".join(found)
+
+
+def test_no_two_time_limits_have_one_name():
+    constant = re.compile(r"^([A-Z_]+) = [\d.e-]+  # (.*)", re.MULTILINE)
+    names = [
+        name
+        for module, file in modules()
+        for name, says in constant.findall(file.read_text())
+        if module == "labkit.time_limits" or "seconds" in says
+    ]
+    assert len(names) > 60
+    assert [name for name, times in Counter(names).items() if times > 1] == []
 
 
 def arrows() -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from labkit.cluster.attempt import PATIENCE, attempt, prepared
+from labkit import time_limits
+from labkit.cluster.attempt import attempt, prepared
 from labkit.cluster.check import unready
 from labkit.cluster.console import Console
 from labkit.cluster.healing import heal
@@ -61,4 +62,4 @@ def _run(console: Console, exercise: Exercise, case: Case) -> Attempt:
     def watch(elapsed: float, running: Running) -> None:
         pass
 
-    return attempt(console, exercise, case, PATIENCE, watch)
+    return attempt(console, exercise, case, time_limits.RUN, watch)

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.attempt import PATIENCE, Reach, attempt, attempts, prepared, rejoin
+from labkit import time_limits
+from labkit.cluster.attempt import Reach, attempt, attempts, prepared, rejoin
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
@@ -33,11 +34,9 @@ from labkit.grading.score import scored
 from labkit.outcome.why import singly
 from labkit.words import alike, ranks, sentence
 
-LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
 SHORT = 2**16  # bytes of a rank's input that is run again with other numbers
 MANY, LEAST = 48, 24  # calls of a whole check: in so many, what is wrong in one of twenty shows nine times in ten
-AGAIN = 3.0  # seconds for those with other numbers
 
 Watch = Callable[[int, float, Running], None]
 
@@ -160,7 +159,7 @@ class _Check:
     def attempt(self, case: Case, want: Sequence[Any], mode: str, seed: int) -> Attempt:
         """Run the function on one input."""
         self.runs += 1
-        left = LONG - (time.monotonic() - self.began)
+        left = time_limits.CHECK - (time.monotonic() - self.began)
         most = max(map(judge.most, want))
         ran = attempt(self.console, self.exercise, case, left, self.look, mode, seed=seed, most=most)
         engines = self.console.engines
@@ -209,13 +208,13 @@ class _Check:
         many = max(LEAST, MANY - self.runs)
         began = time.monotonic()
         drawn: list[tuple[Case, list[Any], int]] = []
-        while len(drawn) < many and (not drawn or time.monotonic() - began < AGAIN):
+        while len(drawn) < many and (not drawn or time.monotonic() - began < time_limits.RERUNS):
             case = chosen[len(drawn) % len(chosen)]
             case = varied(case, self._factors, self._chance) if self.exercise.scales else case
             drawn.append((case, _wanted(self.exercise, case), self.draw()))
         others, wants, seeds = zip(*drawn, strict=True)
         most = max(judge.most(want) for row in wants for want in row)
-        well, ran = attempts(self.console, self.exercise, others, seeds, most, AGAIN, self.look)
+        well, ran = attempts(self.console, self.exercise, others, seeds, most, time_limits.RERUNS, self.look)
         begun = max((len(answer["answers"]) for answer in ran.answers.values()), default=1)  # where a rank has died
         k, found = min(max(len(well), begun - 1), len(others) - 1), None
         for i, one in enumerate(well):
@@ -314,7 +313,7 @@ def _memory(
     """
     peaks = []
     for _ in range(2):
-        ran = attempt(console, exercise, case, PATIENCE, look, memory=True)
+        ran = attempt(console, exercise, case, time_limits.RUN, look, memory=True)
         _heal(console, finding, ran)
         told = [answer["memory"] for answer in ran.answers.values() if "memory" in answer]
         if len(told) < case.n:
@@ -334,7 +333,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
         return
     runs = []
     for probe in tracing.probes(case):
-        ran = attempt(console, exercise, probe, PATIENCE, look, most=max(map(judge.most, finding.want)))
+        ran = attempt(console, exercise, probe, time_limits.RUN, look, most=max(map(judge.most, finding.want)))
         if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
             _heal(console, finding, ran)
             return
@@ -346,7 +345,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
         meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
         finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
-    attempt(console, exercise, case, PATIENCE, look)  # so that lab.last.steps() shows the learner's numbers
+    attempt(console, exercise, case, time_limits.RUN, look)  # so that lab.last.steps() shows the learner's numbers
 
 
 def _undefined(engines: Engines, ran: Attempt) -> list[str]:
@@ -356,7 +355,9 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
     if not found:
         return []
     name = found[1]
-    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), 10).answers
+    seen = engines.call(
+        "labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), time_limits.NAME_FOUND
+    ).answers
     lack = [r for r, what in seen.items() if what["state"] == "missing"]
     if len(lack) in (0, engines.n):
         return []

@@ -9,11 +9,11 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
-from labkit import descriptors
+from labkit import descriptors, time_limits
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
-from labkit.cluster.run import ANSWER, Running, run
+from labkit.cluster.run import Running, run
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
 from labkit.outcome.advice import advice
@@ -68,7 +68,7 @@ class Console:
         finally:
             progress.clear()
         if outcome.behind:  # a pool's thread may have been about to begin with what it was given
-            told = self.engines.ask("groups", [r.rank for r in outcome.ranks], ANSWER)
+            told = self.engines.ask("groups", [r.rank for r in outcome.ranks], time_limits.AGENT_ANSWERS)
             for r in outcome.ranks:
                 r.groups = told[r.rank] or r.groups
         self.outcome = outcome
@@ -80,7 +80,7 @@ class Console:
 
     def records(self) -> list[dict[str, Any] | None]:
         """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
-        told = self.engines.ask("records", self.ran, 5.0)
+        told = self.engines.ask("records", self.ran, time_limits.RECORDS_COME)
         return [
             told[r] if isinstance(told.get(r), dict) else None if r in self.ran else {} for r in range(self.engines.n)
         ]
@@ -90,7 +90,9 @@ class Console:
         return self.outcome or (self.sent and self.engines.running(self.sent).seen())
 
     @STOP
-    def call(self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = 60.0) -> list[Any]:
+    def call(
+        self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = time_limits.CALL_RETURNS
+    ) -> list[Any]:
         """Call a function of `labkit.rank` by name: what these ranks return, in rank order; all ranks by default.
 
         A failure, Stop, or more than `limit` seconds frees the ranks, heals them and raises, as a cell does.

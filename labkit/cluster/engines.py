@@ -17,12 +17,12 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import words
+from labkit import time_limits, words
 from labkit.cluster.hosts import FarProcess
 from labkit.cluster.memory import Memory
 from labkit.cluster.process import Process
-from labkit.cluster.processes import HEARING, Processes, Question
-from labkit.cluster.run import ANSWER, Running, Watch, run
+from labkit.cluster.processes import Processes, Question
+from labkit.cluster.run import Running, Watch, run
 from labkit.cluster.shared_gpu import SharedGpu
 from labkit.cluster.stop import STOP
 from labkit.cluster.tasks import Refusals
@@ -35,7 +35,6 @@ from labkit.theory.cells import Cell
 COUNT = itertools.count(1000, 1000)  # from which groups are numbered anew, on all ranks: no number comes again
 CELLS = 500  # whose definitions a rank that is started anew is given
 Choose = Callable[[list[int]], tuple[int, str, list[int]]]  # GPUs of each host → ranks, backend, each rank's host
-JOINING = 30.0  # seconds in which all ranks must have joined
 SAID = 300  # characters of a rank's reason why it cannot join
 
 
@@ -149,6 +148,11 @@ class Engines:
     def n(self) -> int:
         return len(self._ids)
 
+    @property
+    def group_timeout(self) -> float:
+        """Seconds after which torch itself gives a wait up, long after the lab has freed whoever waits."""
+        return max(time_limits.GROUP_TIMEOUT, 10 * self.limit)
+
     def ids(self, ranks: Iterable[int]) -> list[int]:
         return [self._ids[r] for r in ranks]
 
@@ -244,15 +248,15 @@ class Engines:
     def free(self, busy: Sequence[int]) -> None:
         """Let whoever waits for another rank, or still runs something, leave it."""
         if busy:
-            self.ask("abort", range(self.n), ANSWER)
-            self.ask("interrupt", busy, ANSWER)
+            self.ask("abort", range(self.n), time_limits.AGENT_ANSWERS)
+            self.ask("interrupt", busy, time_limits.AGENT_ANSWERS)
 
     def _until_heard(self, ranks: list[int]) -> dict[int, Any]:
         """Ask where the ranks are until all have answered: what a new controller is given too early is lost.
 
         A heart comes back on a connection of its own, up to 0.2 s before those on which an engine is spoken to.
         """
-        deadline = time.monotonic() + HEARING
+        deadline = time.monotonic() + time_limits.SOCKETS_CONNECT
         where: dict[int, Any] = dict.fromkeys(ranks)
         while (silent := [r for r in ranks if where[r] is None]) and time.monotonic() < deadline:
             where |= self.ask("where", silent, 0.1)
@@ -288,7 +292,7 @@ class Engines:
         if rank in self._held:
             self._held[rank].send(signal.SIGKILL)
             self.await_end(rank)
-        elif self.ask("end", [rank], 1.0)[rank]:
+        elif self.ask("end", [rank], time_limits.AGENT_ANSWERS)[rank]:
             self._ended[rank] = "SIGKILL"
         elif not self.members:
             raise JoinError(self._why)
@@ -305,9 +309,9 @@ class Engines:
         return held.log() if isinstance(held, FarProcess) else ""
 
     def await_end(self, rank: int) -> None:
-        """Wait until the process of a rank that is ending has ended, at most five seconds."""
+        """Wait until the process of a rank that is ending has ended, or does not end."""
         if rank in self._held:
-            self._held[rank].wait(5)
+            self._held[rank].wait(time_limits.PROCESS_ENDS)
 
     def join(self) -> bool:
         """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
@@ -316,14 +320,24 @@ class Engines:
         if store is None:
             return False
         at = self._at or [0] * self.n
-        shares = self.gpu.shares(at)
-        limit = max(60.0, 10 * self.limit)
+        shares, timeout = self.gpu.shares(at), self.group_timeout
         count = next(COUNT) if self.members else 1
         args = {
-            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.gpu.direct, self.guarded, count)
+            r: (
+                r,
+                self.n,
+                self.backend,
+                store,
+                timeout,
+                at[:r].count(h),
+                shares[r],
+                self.gpu.direct,
+                self.guarded,
+                count,
+            )
             for r, h in enumerate(at)
         }
-        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
+        outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, stoppable=False)
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
             told = [c for c in causes if c.ename == LabError.__name__]  # they say what is to be done; the rest follows
@@ -351,13 +365,13 @@ class Engines:
         """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""
         if not self._at:
             return self.processes.run.store()
-        outcome = self.call("labkit.rank.store.open_at", {0: ()}, JOINING, self.together, stoppable=False)
+        outcome = self.call("labkit.rank.store.open_at", {0: ()}, time_limits.RANKS_JOIN, self.together, False)
         return str(outcome.answers[0]) if outcome.well else None
 
     def together(self, elapsed: float, running: Running) -> None:
         """Nobody waits for a rank that fails or dies on its way, or whose cell began when all had to leave theirs."""
         if self.dead() or any(map(running.error, running.replies)):
-            self.ask("abort", running.pending(), ANSWER)
+            self.ask("abort", running.pending(), time_limits.AGENT_ANSWERS)
         running.interrupt(r for r, where in running.where.items() if where.get("line"))
 
     def heal(self) -> list[int]:
@@ -383,7 +397,7 @@ class Engines:
 
     def table(self) -> list[dict[str, Any]]:
         """One dict a rank, with the memory that it takes now."""
-        memory = self.ask("memory", range(self.n), 1.0)
+        memory = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS)
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):

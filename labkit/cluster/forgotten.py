@@ -11,10 +11,10 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from labkit import time_limits
 from labkit.cluster.engines import Engines
 from labkit.theory.cells import GIVEN
 
-PATIENCE = 10.0  # seconds that the ranks may take to say whether they have a name
 MAGICS = {"px": "%%px", "flow": "%%flow x", "wire": "%%wire", "late": "%%late 1", "mpi": "%%mpi 4"}
 NO_RANK = "Default process group has not been initialized"  # torch's words
 BARE = re.compile(r"^\s*(\w+)\.(\w+)[ \t]+(\w[\w.]*)\s*$", re.MULTILINE)  # lab.look x
@@ -150,5 +150,6 @@ def _has(engines: Engines, name: str) -> bool:
     """Whether the ranks have a variable of this name; where one cannot answer nobody knows."""
     if engines.dead() or engines.lost():
         return False
-    outcome = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), PATIENCE)
+    asked = dict.fromkeys(range(engines.n), (name,))
+    outcome = engines.call("labkit.rank.function.describe", asked, time_limits.NAME_FOUND)
     return outcome.well and any(what["state"] != "missing" for what in outcome.answers.values())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.engines import Engines
-from labkit.cluster.run import ANSWER
 from labkit.outcome.counts import differ
 from labkit.words import alike, listed, ranks
 
-REPLAYING = 30.0  # seconds in which the definitions of earlier cells must be made again
 MANY = 8  # names that are shown one by one
 
 
@@ -26,11 +25,11 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     if lost:
         engines.restore()
         notes.append("the controller had died and was started anew")
-    where = engines.ask("where", range(engines.n), ANSWER) if free else {}
+    where = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS) if free else {}
     _end_stopped(engines, where)
     busy = [r for r, w in where.items() if w and w["state"] != "idle"]
     engines.free(busy)
-    answers = engines.ask("groups", range(engines.n), ANSWER)
+    answers = engines.ask("groups", range(engines.n), time_limits.AGENT_ANSWERS)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
     out_of_step = broken or differ([groups[r]["steps"] for r in ran if r in groups])
@@ -59,7 +58,7 @@ def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
     if not replaced:
         return why
     cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}
-    outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
+    outcome = engines.call("labkit.rank.definitions.replay", cells, time_limits.DEFINITIONS_BACK)
     if outcome.ended:
         engines.heal()
     anew = alike({r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced})

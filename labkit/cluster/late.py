@@ -27,8 +27,7 @@ def observe(console: Console, code: str, late: int, seconds: float = SECONDS) ->
     for line, source in statements(code):
         come = COME.format(late=late, seconds=seconds)
         console.run(_behind(come, line, source), range(engines.n), cell)
-        told = engines.ask("records", range(engines.n), 5.0)
-        record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
+        record = read(console.records())
         if any(record.ops):
             found.append(Lateness(" ".join(source.split()), states(record, late)))
     return found

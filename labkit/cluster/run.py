@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from labkit import moment
+from labkit import moment, time_limits
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.stop import STOP
 from labkit.errors import MismatchError
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
     from labkit.cluster.processes import Question
 
-TICK = 0.05  # seconds between two looks at the Stop button and at the controller
-LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
-SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
-ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
-GLANCE = 0.2  # seconds in which an idle machine's agent answers; a later answer is heard by the next look
-PAUSE = 0.3  # seconds between two ways of freeing a rank
-SETTLING = 1.0  # seconds in which ranks that go from call to call must come to rest before their sockets are shut
-FREEING = 1.4  # seconds in which a rank that was interrupted must leave its cell: none outlives its limit by over two
-DEAF = 1.8  # seconds without an answer after which a rank is ended when its cell is cut short
-IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
-LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
-ASLEEP = 3.0  # seconds without a look after which this process stood still, as a laptop that slept, and its ranks too
-AGAIN = 0.5  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that does not answer: its rank is in a C call that keeps the interpreter, say
@@ -47,7 +34,7 @@ class Awake:
 
     def __call__(self) -> float:
         now = time.monotonic()
-        self._awake += min(now - self._asked, ASLEEP)
+        self._awake += min(now - self._asked, time_limits.ASLEEP)
         self._asked = now
         return self._awake
 
@@ -106,7 +93,7 @@ class Running:
         waits too long for it.
         """
         now = self.awake()
-        self.look(GLANCE)
+        self.look(time_limits.AGENT_GLANCE)
         self.importing = self._import(now)
         if self.importing:
             self._since.clear()
@@ -122,16 +109,17 @@ class Running:
         if not waits:
             return False
         hopeless = counted and len(waits) == len(self.where)  # nobody is left who computes
-        return min(waits) > min(SURE, self.engines.limit) if hopeless else max(waits) > self.engines.limit
+        limit = self.engines.limit
+        return min(waits) > min(time_limits.DEADLOCK_SURE, limit) if hopeless else max(waits) > limit
 
     def _import(self, now: float) -> bool:
         """Whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
         since = self._imports
         imports = [r for r, w in self.where.items() if w.get("imports", w == SILENT and r in since)]
         self._imports = {r: since.get(r, now) for r in imports}
-        return any(now - began < IMPORT for began in self._imports.values())
+        return any(now - began < time_limits.LIBRARY_IMPORT for began in self._imports.values())
 
-    def look(self, seconds: float = ANSWER) -> None:
+    def look(self, seconds: float = time_limits.AGENT_ANSWERS) -> None:
         """Ask the unfinished ranks where they are; so long after a question its answer is awaited.
 
         One that has not answered yet is not asked again: what it says at last counts.
@@ -176,7 +164,7 @@ class Running:
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
         now = time.monotonic()
-        due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > AGAIN]
+        due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > time_limits.INTERRUPT_LOST]
         if due:
             self._tell("interrupt", due)
             self._interrupted |= dict.fromkeys(due, now)
@@ -185,14 +173,14 @@ class Running:
         """Ask ranks to do something; nobody waits for those that did not answer when last looked at."""
         silent = [r for r in ranks if self.where.get(r) == SILENT]
         self.engines.ask(do, silent, 0)
-        self.engines.ask(do, [r for r in ranks if r not in silent], ANSWER)
+        self.engines.ask(do, [r for r in ranks if r not in silent], time_limits.AGENT_ANSWERS)
 
     def free(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
 
         Where nobody waits the group lives on, but for a rank that does not hear the interrupt. Whoever did not answer
         when last looked at is ended at once; who falls silent from now on has much to do, and none is ended that has
-        left its cell, or has not begun with it yet, before `LEAVING` is over.
+        left its cell, or has not begun with it yet, before its time for that is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
         engines, self.freed = self.engines, moment.now()
@@ -210,20 +198,20 @@ class Running:
         while True:
             if broken:
                 self._tell("abort", range(engines.n))
-                if self.wait(PAUSE):
+                if self.wait(time_limits.RELEASE_STEP):
                     return
             now = time.monotonic()
             since = {r: since.get(r, now) for r in self._inside()}
             self.interrupt(since)
-            if self.wait(PAUSE):
+            if self.wait(time_limits.RELEASE_STEP):
                 return
-            self.look(PAUSE)
+            self.look(time_limits.RELEASE_STEP)
             if engines.lost():  # they hear nothing, and are freed when they are reached again
                 return
             broken = True
             now, inside = time.monotonic(), self._inside()
             for r in self.pending():
-                if now > (since.get(r, now) + FREEING if r in inside else began + LEAVING):
+                if now > (since.get(r, now) + time_limits.CELL_LEFT if r in inside else began + time_limits.ERROR_TOLD):
                     engines.kill(r)
 
     def _settle(self) -> bool:
@@ -233,9 +221,9 @@ class Running:
         """
         began = time.monotonic()
         before: dict[int, dict[str, Any]] = {}  # as last heard: silence does not tell that a rank has gone on
-        while time.monotonic() < began + SETTLING:
+        while time.monotonic() < began + time_limits.RANKS_SETTLE:
             before |= _heard(self.where)
-            if self.wait(TICK):
+            if self.wait(time_limits.STOP_LOOK):
                 return True
             self.look()
             moving = [r for r, w in _heard(self.where).items() if r in before and _steps(w) != _steps(before[r])]
@@ -286,7 +274,8 @@ class Running:
         The lab brought about what a rank raised that was freed, whatever frames that came through.
         """
         raised = list(outcome.errors)
-        told = self.engines.ask("ended", raised, ANSWER) if raised and outcome.ended != "lost" else {}
+        ask = raised and outcome.ended != "lost"
+        told = self.engines.ask("ended", raised, time_limits.AGENT_ANSWERS) if ask else {}
         here = moment.clock()
         for r in outcome.ranks:
             if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
@@ -318,7 +307,7 @@ def run(
     if ended in ("", "lost"):
         return running.outcome(ended, **_now())
     if ended != "stuck" or SILENT in running.where.values():
-        running.look(DEAF)
+        running.look(time_limits.SILENT_ENDED)
     fate = running.fate()
     running.free(signal)
     return running.outcome(ended, **fate)
@@ -330,7 +319,7 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
     imported = 0.0
     presses = STOP.pressed
     while running.pending():
-        if running.wait(TICK):
+        if running.wait(time_limits.STOP_LOOK):
             break
         if running.engines.lost():
             return "lost"
@@ -340,9 +329,9 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
         hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
         if stoppable and STOP.wished:
             return "stopped"
-        if (hurry and now - began > FREEING) or now - began - imported > limit:
+        if (hurry and now - began > time_limits.CELL_LEFT) or now - began - imported > limit:
             return "slow"
-        if now - looked < LOOK_EVERY:
+        if now - looked < time_limits.RANKS_LOOK:
             continue
         stuck, last = running.stuck(), looked
         looked = running.awake()

@@ -9,15 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from labkit import words
+from labkit import time_limits, words
 from labkit.cluster.mps import NoDaemonError
-from labkit.cluster.run import ANSWER, PAUSE
 
 if TYPE_CHECKING:
     from labkit.cluster.engines import Engines
 
 WAYS = ("direct", "sockets", "turns")  # two under MPS, by NCCL's own paths and by sockets; each follows one that fails
-CALMING = 0.6  # seconds in which kernels must be over before a rank is ended that shares its GPU under MPS
 AGAIN = "run the cells that make your variables again"
 
 
@@ -77,7 +75,7 @@ class SharedGpu:
         engines = self._engines
         if engines.backend != "nccl" or not engines.members:
             return []
-        told = engines.ask("kernels", engines.old(), ANSWER)
+        told = engines.ask("kernels", engines.old(), time_limits.AGENT_ANSWERS)
         return [r for r, its in told.items() if its is not None and its["lost"]]
 
     def daemon_died(self) -> bool:
@@ -130,10 +128,11 @@ class SharedGpu:
         self._calm = True
         engines = self._engines
         busy = [r for r in range(engines.n) if not engines.is_stopped(r)]
-        engines.ask("abort", busy, PAUSE)
-        deadline = time.monotonic() + CALMING
+        engines.ask("abort", busy, time_limits.RELEASE_STEP)
+        deadline = time.monotonic() + time_limits.KERNELS_OVER
         while busy and time.monotonic() < deadline:
-            told = engines.ask("kernels", busy, 2 * PAUSE)  # more than a rank takes to say that they are not over
+            # more than a rank takes to say that they are not over
+            told = engines.ask("kernels", busy, 2 * time_limits.RELEASE_STEP)
             busy = [r for r, its in told.items() if its is not None and not its["over"]]
 
     def _all_anew(self) -> None:

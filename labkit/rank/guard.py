@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp
 
+from labkit import time_limits
 from labkit.errors import LabError, MismatchError
 from labkit.rank import membership, models, witness
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
@@ -34,7 +35,6 @@ from labkit.rank.strides import spoiled
 from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
 from labkit.words import count
 
-WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
 KEY = torch._C.DispatchKey.BackendSelect
 
@@ -376,7 +376,7 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     up = _up(guarded, nth)
     if all(fit(mine, me, call, i) for i, call in ((me, mine), *up.items())):  # its output fits its own input, too
         return
-    up = gathered(lambda: _up(guarded, nth), len(members), WITHDRAWN)
+    up = gathered(lambda: _up(guarded, nth), len(members), time_limits.CALL_WITHDRAWN)
     if said := disagreement({members[i]: call for i, call in up.items()}, members):
         refuse(MismatchError(said))
 

@@ -14,10 +14,8 @@ from time import monotonic, sleep
 
 import torch.distributed as dist
 
+from labkit import time_limits
 from labkit.rank.slack import may_oversleep
-
-PAUSE = 0.002  # seconds between two looks into the store
-
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
 TCP = "tcp://"
@@ -82,7 +80,7 @@ class MeetingStore(dist.Store):
                 return
             if monotonic() > deadline:
                 raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")
-            sleep(PAUSE)
+            sleep(time_limits.STORE_LOOK)
 
     def get(self, key: str) -> bytes:
         self.wait([key])
