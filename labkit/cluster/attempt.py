@@ -11,7 +11,6 @@ from labkit.cluster.console import Console
 from labkit.cluster.engines import COUNT, Engines
 from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
-from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.grading import judge
 from labkit.grading.attempt import Attempt
@@ -97,7 +96,6 @@ def _attempt(
     limit = min(patience, max(time_limits.RUN, engines.limit + time_limits.RUN_BEYOND_LIMIT))
     console.outcome = None
     report = console.outcome = engines.call(f"labkit.rank.function.{do}", args, limit, watch)
-    STOP.told |= report.ended == "stopped"  # which becomes the check's verdict
     report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < n}
     return Attempt(report)
 
@@ -132,7 +130,9 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
     """
     everyone = dict.fromkeys(range(engines.n), args)
     for answered in (True, False):
-        outcome = engines.call(f"labkit.rank.function.{do}", everyone, time_limits.GROUP_MADE, engines.together, False)
+        outcome = engines.call(
+            f"labkit.rank.function.{do}", everyone, time_limits.GROUP_MADE, engines.together, "waits"
+        )
         if outcome.well:
             return outcome.answers if answered else {}
         why = engines.why_not(root_cause(outcome)[0])

@@ -273,8 +273,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reac
         for case in cases[n]:
             want = _wanted(exercise, case)
             for mode in _modes(exercise, case):
-                if STOP.wished:  # between two runs; within one it is the run's own end
-                    STOP.told = True
+                if STOP.taken():  # between two runs; within one it is the run's own end
                     return Finding("stopped", ["You stopped the check."], right=check.right)
                 ran, finding = check.fault(case, want, mode)
                 if finding is not None:
@@ -355,9 +354,8 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
     if not found:
         return []
     name = found[1]
-    seen = engines.call(
-        "labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), time_limits.NAME_FOUND
-    ).answers
+    asked = dict.fromkeys(range(engines.n), (name,))
+    seen = engines.call("labkit.rank.function.describe", asked, time_limits.NAME_FOUND, press="waits").answers
     lack = [r for r, what in seen.items() if what["state"] == "missing"]
     if len(lack) in (0, engines.n):
         return []

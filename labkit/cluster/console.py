@@ -110,7 +110,6 @@ class Console:
         if logs and isinstance(error, (StuckError, StoppedError)):
             self.draw(logs, outcome)
         if error is not None:
-            STOP.told |= outcome.ended == "stopped"
             here = getattr(get_ipython(), "user_ns", {})
             error.notes += advice(outcome, self.engines.anew, [cell.code for cell in self.engines.cells], here)
             error.notes += memory(outcome)

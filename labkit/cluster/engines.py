@@ -24,7 +24,7 @@ from labkit.cluster.process import Process
 from labkit.cluster.processes import Processes, Question
 from labkit.cluster.run import Running, Watch, run
 from labkit.cluster.shared_gpu import SharedGpu
-from labkit.cluster.stop import STOP
+from labkit.cluster.stop import STOP, Press
 from labkit.cluster.tasks import Refusals
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
@@ -192,12 +192,12 @@ class Engines:
         args: dict[int, tuple[Any, ...]],
         limit: float = math.inf,
         watch: Watch = lambda *_: None,
-        stoppable: bool = True,
+        press: Press = "ends it",
     ) -> Outcome:
         """Call a function of `labkit.rank` by name, with its own arguments on each rank: see `run`."""
         self.refusals.note()
         replies = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
-        return run(Running(self, replies), limit, watch, stoppable=stoppable)
+        return run(Running(self, replies), limit, watch, press=press)
 
     def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
         """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
@@ -337,7 +337,7 @@ class Engines:
             )
             for r, h in enumerate(at)
         }
-        outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, stoppable=False)
+        outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, "waits")
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
             told = [c for c in causes if c.ename == LabError.__name__]  # they say what is to be done; the rest follows
@@ -365,7 +365,7 @@ class Engines:
         """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""
         if not self._at:
             return self.processes.run.store()
-        outcome = self.call("labkit.rank.store.open_at", {0: ()}, time_limits.RANKS_JOIN, self.together, False)
+        outcome = self.call("labkit.rank.store.open_at", {0: ()}, time_limits.RANKS_JOIN, self.together, "waits")
         return str(outcome.answers[0]) if outcome.well else None
 
     def together(self, elapsed: float, running: Running) -> None:

@@ -58,7 +58,9 @@ def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
     if not replaced:
         return why
     cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}
-    outcome = engines.call("labkit.rank.definitions.replay", cells, time_limits.DEFINITIONS_BACK)
+    outcome = engines.call(
+        "labkit.rank.definitions.replay", cells, time_limits.DEFINITIONS_BACK, press="ends it and more"
+    )
     if outcome.ended:
         engines.heal()
     anew = alike({r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced})

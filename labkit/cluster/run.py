@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import moment, time_limits
 from labkit.cluster.live_line import QUIET
-from labkit.cluster.stop import STOP
+from labkit.cluster.stop import STOP, Press
 from labkit.errors import MismatchError
 from labkit.outcome.outcome import WITHOUT, Outcome, RankOutcome
 
@@ -295,15 +295,14 @@ def run(
     limit: float = math.inf,
     watch: Watch = lambda *_: None,
     signal: Any = None,
-    stoppable: bool = True,
+    press: Press = "ends it",
 ) -> Outcome:
     """Wait for a cell or a call to its end, or free its ranks where it cannot end; the group is not healed here.
 
-    Stop ends it as well, where it is `stoppable`, and so does taking longer than `limit` seconds, in which a rank's
-    import of a library does not count. Whoever gets an outcome that was stopped tells the learner and says so
-    (`STOP.told`); else the wish stands.
+    Stop ends it as well, unless its `press` waits, and so does taking longer than `limit` seconds, in which a rank's
+    import of a library does not count. The outcome says that it was stopped, and nothing else hears of the press then.
     """
-    ended = _wait(running, limit, watch, stoppable)
+    ended = _wait(running, limit, watch, press)
     if ended in ("", "lost"):
         return running.outcome(ended, **_now())
     if ended != "stuck" or SILENT in running.where.values():
@@ -313,7 +312,7 @@ def run(
     return running.outcome(ended, **fate)
 
 
-def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
+def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
     """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
     began = looked = running.awake()
     imported = 0.0
@@ -326,8 +325,8 @@ def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
         if running.mismatch():
             return "stuck"
         now = running.awake()
-        hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
-        if stoppable and STOP.wished:
+        hurry = press != "waits" and STOP.pressed != presses  # asked first: a press in between is the next round's
+        if STOP.taken() if press == "ends it" else press != "waits" and STOP.wished:
             return "stopped"
         if (hurry and now - began > time_limits.CELL_LEFT) or now - began - imported > limit:
             return "slow"
