@@ -23,7 +23,7 @@ from labkit.cluster.turn import turn
 from labkit.errors import HostError, JoinError, LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
-from labkit.theory.cells import assignment
+from labkit.theory.cells import assignment, makes_group
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.sheet import CheatSheet
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.progress import ProgressTable
     from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
+    from labkit.widgets import Strip
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
     from labkit.show.verdict import Verdict
@@ -45,7 +46,6 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.wire import Wire
     from labkit.task import Task
     from labkit.theory.primitives import Means
-    from labkit.widgets import Strip
 
 BACKENDS = ("gloo", "nccl")
 SLOW = "their times say nothing about NCCL's bandwidth"
@@ -348,7 +348,7 @@ class Lab:
         """
         _text('lab.run("print(rank)")', code)
         engines = self._live()
-        report = self._console.run(code, _ranks(ranks, engines.n))
+        report = self._console.run(code, _ranks(ranks, engines.n), makes_group=makes_group(code))
         return [r.stdout + r.value for r in report.ranks]
 
     def pull(self, expression: str) -> list[Any]:
@@ -689,7 +689,7 @@ class Lab:
         healthy lab is left alone.
         """
         self._live()
-        self._console.heal()
+        self._console.recover(by_hand=True)
 
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""

@@ -413,7 +413,7 @@ def test_before_a_rank_is_ended_kernels_are_waited_for_and_not_for_ever(monkeypa
         return {r: over[r] if do == "kernels" else None for r in ranks}
 
     engines.ask, engines.is_stopped = ask, lambda rank: rank == 3
-    engines.gpu.calm()
-    engines.gpu.calm()  # they have left, and have not joined again
+    engines.calm()
+    engines.calm()  # they have left, and have not joined again
     first = [("abort", [0, 1, 2])]
     assert asked == ([*first, ("kernels", [0, 1, 2]), ("kernels", [1])] if asked_again else first)

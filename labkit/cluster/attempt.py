@@ -142,5 +142,5 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
 
 def rejoin(engines: Engines) -> None:
     """Join all ranks anew; one that died between two runs gets its functions back, and the learner is told."""
-    if notes := given_back(engines, engines.heal()):
+    if notes := given_back(engines, engines.rejoin()):
         print(sentence(notes))

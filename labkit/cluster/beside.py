@@ -38,7 +38,7 @@ def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
     engines = console.engines
     console.recover()
     seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
-    if finding := unready(exercise.name, seen, engines.anew):
+    if finding := unready(exercise.name, seen, engines.state.replaced):
         return finding
     if typed.used(seen[0]["cell"]) == typed.WORKBOOKS:
         says = f"The {exercise.name} on the ranks is the workbook's. Run the cell with your own again."

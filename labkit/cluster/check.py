@@ -77,7 +77,7 @@ def check(
         put = f'lab.use("{exercise.name}") has put the workbook\'s {exercise.name} on the ranks.'
         return Finding("elsewhere", [f"{put} Run the cell with your own again, and then check."])
     misspelt = typed.misspelt(cells, exercise.name, on_ranks, known)
-    if finding := unready(exercise.name, seen, engines.anew):
+    if finding := unready(exercise.name, seen, engines.state.replaced):
         finding.says += filter(None, [misspelt])
         return finding
     saw("" if whose else on_ranks)
@@ -171,7 +171,7 @@ class _Check:
         finding = judged(self.exercise, case, ran, want, mode)
         if finding is not None:
             finding.right = self.right
-            _heal(self.console, finding, ran)
+            _mend(self.console, finding, ran)
         return finding
 
     def fault(self, case: Case, want: list[Any], mode: str = "") -> tuple[Attempt, Finding | None]:
@@ -227,7 +227,7 @@ class _Check:
         found = found or judged(self.exercise, case, ran, want, "")
         assert found is not None, "a run that did not end well is told"
         found.right = self.right
-        _heal(self.console, found, ran)
+        _mend(self.console, found, ran)
         if ran.report.ended in ("stopped", "lost"):
             return found
         nth = f"That was call {k + 1} of {len(others)} in a row."
@@ -313,7 +313,7 @@ def _memory(
     peaks = []
     for _ in range(2):
         ran = attempt(console, exercise, case, time_limits.RUN, look, memory=True)
-        _heal(console, finding, ran)
+        _mend(console, finding, ran)
         told = [answer["memory"] for answer in ran.answers.values() if "memory" in answer]
         if len(told) < case.n:
             return None
@@ -334,7 +334,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     for probe in tracing.probes(case):
         ran = attempt(console, exercise, probe, time_limits.RUN, look, most=max(map(judge.most, finding.want)))
         if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
-            _heal(console, finding, ran)
+            _mend(console, finding, ran)
             return
         runs.append([ran.answers[r]["out"] for r in range(case.n)])
     came = tracing.decoded(case, runs) if runs else None
@@ -360,7 +360,7 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
     if len(lack) in (0, engines.n):
         return []
     says = [f"{name} is not defined on {ranks(lack)}, and it is on the others."]
-    if set(lack) <= engines.anew:
+    if set(lack) <= engines.state.replaced:
         says.append(_started_anew(lack))
     return [*says, f"Run the cell that defines {name} once more, on all ranks."]
 
@@ -378,7 +378,7 @@ def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastW
     return words
 
 
-def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
+def _mend(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
     if ran.report.cut_short:
         finding.healed = heal(console.engines, console.ran, broken=bool(ran.report.mismatch))

@@ -24,7 +24,7 @@ def watch(shell: Any, engines: Engines, labs: type) -> None:
     """Look at every cell of the notebook that ends, for as long as the lab runs; `labs` is the class of `lab`."""
 
     def remind(result: Any) -> None:
-        if engines.stopped:
+        if engines.state.stopped:
             shell.events.unregister("post_run_cell", remind)
             return
         error, space = result.error_in_exec or result.error_before_exec, shell.user_ns

@@ -13,11 +13,11 @@ from labkit.words import alike, listed, ranks
 MANY = 8  # names that are shown one by one
 
 
-def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool = False) -> list[str]:
+def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[str]:
     """Look at what is: a dead controller or rank, a rank without the group, or out of step in it; mend that.
 
-    `ran` are the ranks that the last cell ran on. With `free` whoever is still in a cell is made to leave it; with
-    `broken` a group counts as out of step.
+    `ran` are the ranks that the last cell ran on. With `broken` a group counts as out of step; with `free` whoever is
+    still in a cell is released from it.
     Returns the sentences that say what was done, none where all is well.
     """
     notes = []
@@ -28,7 +28,7 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     where = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS) if free else {}
     _end_stopped(engines, where)
     busy = [r for r, w in where.items() if w and w["state"] != "idle"]
-    engines.free(busy)
+    engines.release(range(engines.n) if busy else (), busy)
     answers = engines.ask("groups", range(engines.n), time_limits.AGENT_ANSWERS)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
@@ -36,13 +36,15 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     apart = not all(g["joined"] for g in groups.values())
     gone = engines.dead() or engines.gpu.lost() or engines.gpu.daemon_died()
     if not (lost or busy or out_of_step or gone or apart):
+        engines.state.settled()
         return []
-    replaced = engines.heal()
+    replaced = engines.rejoin()
     notes += given_back(engines, replaced)
     kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep their variables")
     notes.append(f"the process group is joined again{kept}")
     if any(g["groups"] > 1 for g in groups.values()):
         notes.append("sub-groups are gone with the old group: make them again")
+    engines.state.settled()
     return notes
 
 
@@ -62,7 +64,7 @@ def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
         "labkit.rank.definitions.replay", cells, time_limits.DEFINITIONS_BACK, press="ends it and more"
     )
     if outcome.ended:
-        engines.heal()
+        engines.rejoin()
     anew = alike({r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced})
     return why + [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
 

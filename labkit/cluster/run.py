@@ -8,18 +8,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from labkit import moment, time_limits
 from labkit.cluster.live_line import QUIET
+from labkit.cluster.processes import Question
+from labkit.cluster.ranks import Ranks
 from labkit.cluster.stop import STOP, Press
 from labkit.errors import MismatchError
 from labkit.outcome.outcome import WITHOUT, Outcome, RankOutcome
-
-if TYPE_CHECKING:
-    from labkit.cluster.engines import Engines
-    from labkit.cluster.processes import Question
 
 MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
@@ -45,8 +43,8 @@ Watch = Callable[[float, "Running"], Any]  # is called now and then with the sec
 class Running:
     """A cell or a call on its way: `replies[r]` is ipyparallel's future of what rank r answers."""
 
-    def __init__(self, engines: Engines, replies: dict[int, Any], prints: bool = False) -> None:
-        self.engines = engines
+    def __init__(self, ranks: Ranks, replies: dict[int, Any], prints: bool = False) -> None:
+        self.ranks = ranks
         self.replies = replies
         self.prints = prints  # its output is wanted as well
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
@@ -61,7 +59,7 @@ class Running:
     def pending(self) -> list[int]:
         """The ranks that live and have not finished."""
         left = [r for r, reply in self.replies.items() if not reply.done()]
-        dead = self.engines.dead() if left else {}
+        dead = self.ranks.dead() if left else {}
         return [r for r in left if r not in dead]
 
     def wait(self, seconds: float) -> bool:
@@ -109,7 +107,7 @@ class Running:
         if not waits:
             return False
         hopeless = counted and len(waits) == len(self.where)  # nobody is left who computes
-        limit = self.engines.limit
+        limit = self.ranks.limit
         return min(waits) > min(time_limits.DEADLOCK_SURE, limit) if hopeless else max(waits) > limit
 
     def _import(self, now: float) -> bool:
@@ -124,7 +122,7 @@ class Running:
 
         One that has not answered yet is not asked again: what it says at last counts.
         """
-        engines, pending = self.engines, self.pending()
+        engines, pending = self.ranks, self.pending()
         still = [r for r in pending if self.where.get(r) == STOPPED and engines.is_stopped(r)]
         awaited = [r for r in pending if r not in still]
         asked = self._asked | engines.put("where", [r for r in awaited if r not in self._asked])
@@ -135,10 +133,10 @@ class Running:
 
     def fate(self, runs: bool = False) -> dict[str, Any]:
         """Who waits where, what everybody else does instead and in which of the learner's lines, and when that was."""
-        dead = self.engines.dead()
+        dead = self.ranks.dead()
         waiting = {r: w for r, w in self.where.items() if w["state"] == "collective"}
         elsewhere = {}
-        for r in range(self.engines.n):
+        for r in range(self.ranks.n):
             if r in waiting:
                 continue
             if r in dead:
@@ -159,23 +157,26 @@ class Running:
         self.look()
         if not self.pending():
             return self.outcome("")
-        return Outcome([], "runs", self.engines.dead(), **self.fate(runs=True))
+        return Outcome([], "runs", self.ranks.dead(), **self.fate(runs=True))
 
-    def interrupt(self, ranks: Iterable[int]) -> None:
-        """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
-        now = time.monotonic()
-        due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > time_limits.INTERRUPT_LOST]
-        if due:
-            self._tell("interrupt", due)
-            self._interrupted |= dict.fromkeys(due, now)
+    def release(
+        self,
+        waiting: Iterable[int],
+        inside: Iterable[int],
+        left: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Let ranks leave the cell: see `Ranks.release`. None is interrupted while its last one may be on its way."""
 
-    def _tell(self, do: str, ranks: Collection[int]) -> None:
-        """Ask ranks to do something; nobody waits for those that did not answer when last looked at."""
-        silent = [r for r in ranks if self.where.get(r) == SILENT]
-        self.engines.ask(do, silent, 0)
-        self.engines.ask(do, [r for r in ranks if r not in silent], time_limits.AGENT_ANSWERS)
+        def due() -> Iterator[int]:
+            now = time.monotonic()
+            for r in inside:
+                if now - self._interrupted.get(r, -math.inf) > time_limits.INTERRUPT_LOST:
+                    self._interrupted[r] = now
+                    yield r
 
-    def free(self, signal: str | int | None = None) -> None:
+        return self.ranks.release(waiting, due(), left, [r for r, w in self.where.items() if w == SILENT])
+
+    def end(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
 
         Where nobody waits the group lives on, but for a rank that does not hear the interrupt. Whoever did not answer
@@ -183,9 +184,9 @@ class Running:
         left its cell, or has not begun with it yet, before its time for that is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
-        engines, self.freed = self.engines, moment.now()
+        engines, self.freed = self.ranks, moment.now()
         if signal not in (None, 0, "SIGINT"):
-            engines.gpu.calm()
+            engines.calm()
             engines.signal(self.pending(), signal)
         for r in self.pending():
             if self.where.get(r) in (STOPPED, SILENT):
@@ -195,23 +196,26 @@ class Running:
             return
         began = time.monotonic()
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
-        while True:
-            if broken:
-                self._tell("abort", range(engines.n))
-                if self.wait(time_limits.RELEASE_STEP):
-                    return
+
+        def inside() -> Iterator[int]:
+            nonlocal since
             now = time.monotonic()
             since = {r: since.get(r, now) for r in self._inside()}
-            self.interrupt(since)
-            if self.wait(time_limits.RELEASE_STEP):
+            yield from since
+
+        def left() -> bool:
+            return self.wait(time_limits.RELEASE_STEP)
+
+        while True:
+            if self.release(range(engines.n) if broken else (), inside(), left) or left():
                 return
             self.look(time_limits.RELEASE_STEP)
             if engines.lost():  # they hear nothing, and are freed when they are reached again
                 return
             broken = True
-            now, inside = time.monotonic(), self._inside()
+            now, still = time.monotonic(), self._inside()
             for r in self.pending():
-                if now > (since.get(r, now) + time_limits.CELL_LEFT if r in inside else began + time_limits.ERROR_TOLD):
+                if now > (since.get(r, now) + time_limits.CELL_LEFT if r in still else began + time_limits.ERROR_TOLD):
                     engines.kill(r)
 
     def _settle(self) -> bool:
@@ -229,7 +233,7 @@ class Running:
             moving = [r for r, w in _heard(self.where).items() if r in before and _steps(w) != _steps(before[r])]
             if not moving:
                 return False
-            self.interrupt(moving)
+            self.release((), moving)
         return False
 
     def _inside(self) -> list[int]:
@@ -240,8 +244,8 @@ class Running:
         """Collect what every rank printed, returned or raised; a living rank's output arrives just after its reply."""
         for r in self.replies:
             if getattr(self.error(r), "ename", "") == "EngineError":  # ipyparallel may know before the kernel does
-                self.engines.await_end(r)
-        dead = {r: how for r, how in self.engines.dead().items() if r in self.replies}
+                self.ranks.await_end(r)
+        dead = {r: how for r, how in self.ranks.dead().items() if r in self.replies}
         if self.prints:
             concurrent.futures.wait([reply.output for reply in self.replies.values()], 0.1 if dead else 1.0)
         outcome = Outcome([self._of(r, r in dead) for r in self.replies], ended, dead, **fate)
@@ -275,7 +279,7 @@ class Running:
         """
         raised = list(outcome.errors)
         ask = raised and outcome.ended != "lost"
-        told = self.engines.ask("ended", raised, time_limits.AGENT_ANSWERS) if ask else {}
+        told = self.ranks.ask("ended", raised, time_limits.AGENT_ANSWERS) if ask else {}
         here = moment.clock()
         for r in outcome.ranks:
             if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
@@ -308,7 +312,7 @@ def run(
     if ended != "stuck" or SILENT in running.where.values():
         running.look(time_limits.SILENT_ENDED)
     fate = running.fate()
-    running.free(signal)
+    running.end(signal)
     return running.outcome(ended, **fate)
 
 
@@ -320,7 +324,7 @@ def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
     while running.pending():
         if running.wait(time_limits.STOP_LOOK):
             break
-        if running.engines.lost():
+        if running.ranks.lost():
             return "lost"
         if running.mismatch():
             return "stuck"
