@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.progress import ProgressTable
     from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
-    from labkit.widgets import Strip
+    from labkit.show.strip import Strip
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
     from labkit.show.verdict import Verdict
@@ -677,7 +677,7 @@ class Lab:
         """A live strip: each rank idle, computing, inside a collective, or dead."""
         if self._strip is not None:
             self._strip.stop()
-        from labkit.widgets import Strip
+        from labkit.show.strip import Strip
 
         self._strip = Strip(self.status, self.n)
         return self._strip

@@ -10,7 +10,8 @@ from labkit import progress
 from labkit.content import predictions
 from labkit.errors import LabError
 from labkit.grading.prediction import Option, Prediction, Trap
-from labkit.widgets import STATES, Predict, Strip
+from labkit.show.strip import STATES, Strip
+from labkit.widgets import Predict
 
 IDLE = {"rank": 0, "state": "idle", "op": None, "line": None, "seconds": 0.0}
 BUSY = {"rank": 1, "state": "collective", "op": "all_reduce", "line": 2, "seconds": 4.7}
