@@ -34,6 +34,7 @@ NETLINK_ANSWERS = 0.5  # in which the kernel tells of sockets: it does at once, 
 
 RANKS_JOIN = 30.0  # in which all ranks have joined
 RANKS_MEET = 20.0  # that a rank waits for the others to join, or a fifth of the group's time-out
+STORE_ANSWERS = 20.0  # in which a store on another host answers
 GROUP_TIMEOUT = 60.0  # torch's own limit for a group, at least: ten times the lab's, which comes first
 GROUP_MADE = 10.0  # in which the group for a run of a function is made
 CALL_RETURNS = 60.0  # in which a function of labkit's that a learner's line calls returns

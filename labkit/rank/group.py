@@ -30,11 +30,8 @@ from labkit.theory import sharing
 
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
 ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose abort frees who waits in them
-
-
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
 LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
-
 EVENT_LOOP = "anon_inode:[eventpoll]"  # what Linux calls the descriptor of an epoll instance
 WATCHED = re.compile(r"^tfd:\s*(\d+) .*\bino:([0-9a-f]+)", re.MULTILINE)  # a descriptor that it watches (proc(5))
 
