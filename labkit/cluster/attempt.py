@@ -130,9 +130,8 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
     """
     everyone = dict.fromkeys(range(engines.n), args)
     for answered in (True, False):
-        outcome = engines.call(
-            f"labkit.rank.function.{do}", everyone, time_limits.GROUP_MADE, engines.together, "waits"
-        )
+        path, limit = f"labkit.rank.function.{do}", time_limits.GROUP_MADE
+        outcome = engines.call(path, everyone, limit, engines.together, "waits")
         if outcome.well:
             return outcome.answers if answered else {}
         why = engines.why_not(root_cause(outcome)[0])

@@ -122,13 +122,13 @@ class Running:
 
         One that has not answered yet is not asked again: what it says at last counts.
         """
-        engines, pending = self.ranks, self.pending()
-        still = [r for r in pending if self.where.get(r) == STOPPED and engines.is_stopped(r)]
+        ranks, pending = self.ranks, self.pending()
+        still = [r for r in pending if self.where.get(r) == STOPPED and ranks.is_stopped(r)]
         awaited = [r for r in pending if r not in still]
-        asked = self._asked | engines.put("where", [r for r in awaited if r not in self._asked])
+        asked = self._asked | ranks.put("where", [r for r in awaited if r not in self._asked])
         answers = {r: (question := asked[r]) and question.answer(seconds) for r in awaited}
         self._asked = {r: question for r, question in asked.items() if question and question.open}
-        self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
+        self.where = {r: w or (STOPPED if ranks.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
     def fate(self, runs: bool = False) -> dict[str, Any]:
@@ -159,12 +159,7 @@ class Running:
             return self.outcome("")
         return Outcome([], "runs", self.ranks.dead(), **self.fate(runs=True))
 
-    def release(
-        self,
-        waiting: Iterable[int],
-        inside: Iterable[int],
-        left: Callable[[], bool] = lambda: False,
-    ) -> bool:
+    def release(self, waiting: Iterable[int], inside: Iterable[int], left: Callable[[], bool] = lambda: False) -> bool:
         """Let ranks leave the cell: see `Ranks.release`. None is interrupted while its last one may be on its way."""
 
         def due() -> Iterator[int]:
@@ -184,13 +179,13 @@ class Running:
         left its cell, or has not begun with it yet, before its time for that is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
-        engines, self.freed = self.ranks, moment.now()
+        ranks, self.freed = self.ranks, moment.now()
         if signal not in (None, 0, "SIGINT"):
-            engines.calm()
-            engines.signal(self.pending(), signal)
+            ranks.calm()
+            ranks.signal(self.pending(), signal)
         for r in self.pending():
             if self.where.get(r) in (STOPPED, SILENT):
-                engines.kill(r)
+                ranks.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
         if broken and self._settle():
             return
@@ -207,16 +202,16 @@ class Running:
             return self.wait(time_limits.RELEASE_STEP)
 
         while True:
-            if self.release(range(engines.n) if broken else (), inside(), left) or left():
+            if self.release(range(ranks.n) if broken else (), inside(), left) or left():
                 return
             self.look(time_limits.RELEASE_STEP)
-            if engines.lost():  # they hear nothing, and are freed when they are reached again
+            if ranks.lost():  # they hear nothing, and are freed when they are reached again
                 return
             broken = True
             now, still = time.monotonic(), self._inside()
             for r in self.pending():
                 if now > (since.get(r, now) + time_limits.CELL_LEFT if r in still else began + time_limits.ERROR_TOLD):
-                    engines.kill(r)
+                    ranks.kill(r)
 
     def _settle(self) -> bool:
         """Interrupt the ranks that go from call to call until all wait or have left; True when none is left in it.
