@@ -9,7 +9,7 @@ import nbformat
 
 # The tag of a cell that ends otherwise with NCCL than is committed, where Gloo ran: in an error, in none, in another.
 DIFFERS = "differs-with-nccl"
-ON_RANKS = ("%%px", "%%flow", "%%late", "%%wire")
+ON_RANKS = ("%%px", "%%flow", "%%late")
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 

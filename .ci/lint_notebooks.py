@@ -13,6 +13,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 
 import nbformat
 from cells import Code, code_cells, named, notebook_paths
@@ -36,9 +37,10 @@ def broken_rules(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]
     """The workbook's rules that the notebook breaks, each with its cell, or None for the whole notebook."""
     cells = code_cells(nb)
     trees = {}
-    told = [cell for cell in nb.cells if EXERCISE not in cell.metadata.get("tags", [])]
-    if len(told) > MOST_CELLS:
-        yield None, f"has {len(told)} cells, exercises not counted; a lesson has at most {MOST_CELLS}: split it or cut"
+    before = takewhile(lambda cell: "\n## Exercises\n" not in f"\n{cell.source}\n", nb.cells)
+    many = sum(EXERCISE not in cell.metadata.get("tags", []) for cell in before)
+    if many > MOST_CELLS:
+        yield None, f"has {many} cells, exercises not counted; a lesson has at most {MOST_CELLS}: split it or cut"
     for cell in cells:
         lines = cell.source.strip("\n").count("\n") + 1
         if lines > MOST_LINES:

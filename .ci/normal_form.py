@@ -139,7 +139,7 @@ def keep_committed(nb: nbformat.NotebookNode, committed: nbformat.NotebookNode) 
 
 def must_show(cell: Code) -> bool:
     """Whether running the cell surely shows something: it ends in a bare name, prints, or draws."""
-    if cell.magic.startswith(("%%flow", "%%late", "%%wire")):
+    if cell.magic.startswith(("%%flow", "%%late")):
         return True
     if cell.magic and not cell.on_ranks:
         return False  # %%capture hides what others show

@@ -42,9 +42,7 @@ class Family:
 
 
 # Live tests that cost much, or are about what changes seldom; each of the others always runs.
-SECOND = (
-    "exercise_cells|faults_(clock|disk|files|memory)|flow|footprint|limits|race|shared_host|stop_anywhere|sweep|travel"
-)
+SECOND = "exercise_cells|faults_(clock|disk|files|memory)|flow|footprint|limits|race|shared_host|stop_anywhere|sweep"
 THIRD = r"faults_flood|guard_programs|lesson\d\w*|mps|painter|surroundings|use|waits|wire"
 FOURTH = "capstone|chaos|faults_(sleep|two_notebooks)|launchers|lesson14|no_trace|script"
 EXERCISES = r"tests/live/test_exercises\.py::"

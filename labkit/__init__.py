@@ -7,7 +7,7 @@
       script.py    the learner's cells, written as a program that torchrun runs
       progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
       restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
-      widgets.py   ipywidgets controls over plain values; whatif.py: what collectives would cost elsewhere
+      widgets.py   a question to answer before the ranks do; whatif.py: what collectives would cost elsewhere
       knob.py      sliders that call a function and show what it returns; turns.py: when it runs, beside no cell
       painter.py   a product of matrices painted over a mesh of ranks: what it takes, and what they do with it
       planner.py   a plan of your own for a big job, judged

@@ -6,11 +6,9 @@ from html import escape
 from pathlib import Path
 
 from labkit import files
-from labkit.errors import LabError
 from labkit.show import markdown
 from labkit.theory.diagnosis import TREE, Branch, Question
 
-OURS = "<!-- written by labkit: the diagnosis tree -->"
 TITLE = "Hang, raise or lie? A diagnosis tree"
 HOW = "Ask from top to bottom. The first yes names the likely cause; the number is its case in lessons 14 and 14b."
 # One page of A4 or of Letter. Lines and letters take the page's own colours, light or dark.
@@ -66,20 +64,10 @@ class Tree:
     def save(self, file: str = "diagnosis-tree.html", overwrite: bool = False) -> Path:
         """Write the tree as a page that a browser prints on one sheet of A4 or Letter; its path.
 
-        Raises `LabError` where there is a file of this name that no tree was saved in, unless `overwrite`.
+        Raises `LabError` where there is a file of this name that labkit has not written, unless `overwrite`.
         """
-        path = Path(file)
-        if path.suffix not in (".html", ".htm"):
-            raise LabError(f"{file!r} is no page. Choose a name such as diagnosis-tree.html.")
-        if path.exists() and not overwrite and not path.read_text("utf-8", "replace").startswith(OURS):
-            raise LabError(f"{file} is there and was not written by tree.save. Choose another name, or overwrite=True.")
-        head = f"<meta charset='utf-8'><title>{TITLE}</title><style>{PRINT}</style>"
-        body = f"<html lang='en'><head>{head}</head><body>{self._repr_html_()}</body></html>"
-        try:
-            files.write(path, f"{OURS}<!doctype html>{body}\n")
-        except OSError as error:
-            raise LabError(f"{file} could not be written ({error.strerror}). Choose another place.") from error
-        return path
+        page = files.page(TITLE, PRINT, self._repr_html_())
+        return files.save_page(file, page, "tree.save", "diagnosis-tree.html", overwrite)
 
 
 def _branch(branch: Branch) -> str:

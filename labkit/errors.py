@@ -24,7 +24,11 @@ class HostError(LabError):
 
 
 class MismatchError(LabError):
-    """Ranks make calls that do not fit: raised before any of them runs."""
+    """Ranks make calls that do not fit: raised before any of them runs. `differs` is in what, see `fingerprint`."""
+
+    def __init__(self, message: str, differs: str = "") -> None:
+        super().__init__(message)
+        self.differs = differs
 
 
 class CellError(LabError):

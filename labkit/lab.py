@@ -38,7 +38,6 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.progress import ProgressTable
     from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
-    from labkit.show.strip import Strip
     from labkit.show.sweep import Sweep
     from labkit.show.times import Times
     from labkit.show.verdict import Verdict
@@ -179,11 +178,10 @@ class Lab:
         self.running = True
         self._console = Console(self._engines, self._drawn)
         self._magics: Any = None
-        self._strip: Strip | None = None
         if shell is not None:
             from labkit.cluster import forgotten, magic
 
-            self._magics = magic.register(shell, self._console, self.flow, self.wire, self.late)
+            self._magics = magic.register(shell, self._console, self.flow, self.late)
             forgotten.watch(shell, self._engines, type(self))
         if wish.spread:
             self._reason = f"{self._reason}\n{_where(self._engines)}"
@@ -328,7 +326,7 @@ class Lab:
     def wire(self, code: str) -> Wire:
         """Run code on all ranks as a cell, then show the bytes that each rank sent to each other one.
 
-        >>> lab.wire("dist.all_reduce(x)")      # or a cell that begins with %%wire
+        >>> lab.wire("dist.all_reduce(x)")
 
         The bytes are the kernel's own TCP counters; beside them is what the textbook has for the calls that the cell
         made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. Raises what the cell
@@ -431,7 +429,7 @@ class Lab:
 
     @property
     def last(self) -> Last:
-        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`, `.travel()`."""
+        """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
         self._live()
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
@@ -673,15 +671,6 @@ class Lab:
         finally:
             engines.cells = ran  # the sheet's calls are no cells of the learner's
 
-    def strip(self) -> Strip:
-        """A live strip: each rank idle, computing, inside a collective, or dead."""
-        if self._strip is not None:
-            self._strip.stop()
-        from labkit.show.strip import Strip
-
-        self._strip = Strip(self.status, self.n)
-        return self._strip
-
     def heal(self) -> None:
         """Bring every rank back: free those that wait, replace those that died, join all of them again.
 
@@ -694,8 +683,6 @@ class Lab:
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""
         global _current
-        if self._strip is not None:
-            self._strip.stop()
         if self.running:
             self.running = False
             assert self._engines is not None

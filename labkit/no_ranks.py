@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from labkit.errors import LabError
 
-MAGICS = ("px", "flow", "wire", "late")
+MAGICS = ("px", "flow", "late")
 
 
 def explain(why: str, instead: bool = False) -> None:

@@ -30,13 +30,7 @@ def write(
     if not made.cells:
         why = " ".join(f"{cell.name[0].upper()}{cell.name[1:]}: {why}." for cell, why in made.left_out)
         raise LabError(f"There is nothing to write. {why} Run a %%px cell to its end first.".replace("  ", " "))
-    _keep_what_is_theirs(path, overwrite)
-    try:
-        files.write(path, f"{made.text}{OURS}{_digest(made.text)}\n")
-    except OSError as error:
-        raise LabError(
-            f"{path} could not be written ({error.strerror}). Choose another place: lab.script('/tmp/{path.name}')."
-        ) from error
+    files.save(path, f"{made.text}{OURS}{_digest(made.text)}\n", "lab.script", _theirs, overwrite)
     return Note(_said(str(file), made, n, lacking(made.cells, ran)), made.text)
 
 
@@ -103,21 +97,12 @@ def _chosen(ran: Sequence[Cell], cells: Sequence[int] | None, last: int | None) 
     return [cell for cell in kept if cell.number in latest]
 
 
-def _keep_what_is_theirs(path: Path, overwrite: bool) -> None:
-    """Refuse to write over a file that is not ours, or was changed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError):
-        text = ""
+def _theirs(text: str) -> str:
+    """Why a program is the learner's own; "" where it is as `write` left it."""
     body, ours, mark = text.rpartition(OURS)
-    if overwrite or (ours and mark.strip() == _digest(body)):
-        return
-    what = "has been changed since lab.script wrote it" if ours else "was not written by lab.script"
-    raise LabError(
-        f"{path.name} {what}. Choose another name, or lose what is in it: lab.script({path.name!r}, overwrite=True)."
-    )
+    if ours and mark.strip() == _digest(body):
+        return ""
+    return "has been changed since lab.script wrote it" if ours else "was not written by lab.script"
 
 
 def _digest(text: str) -> str:

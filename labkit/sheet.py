@@ -10,7 +10,7 @@ from labkit import files
 from labkit.errors import LabError
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
-from labkit.show.cheatsheet import OURS, html, page
+from labkit.show.cheatsheet import NAME, PRINT, html
 from labkit.theory.cheats import CHEATS, Cheat
 from labkit.theory.primitives import MEANINGS
 
@@ -48,20 +48,11 @@ class CheatSheet:
     def save(self, file: str = "cheat-sheet.html", overwrite: bool = False) -> Path:
         """Write the sheet as a page that a browser prints on two sheets of A4 or Letter; its path.
 
-        Raises `LabError` where there is a file of this name that no sheet was saved in, unless `overwrite`.
+        Raises `LabError` where there is a file of this name that labkit has not written, unless `overwrite`.
         """
-        path = Path(file)
-        if path.suffix not in (".html", ".htm"):
-            raise LabError(f"{file!r} is no page. Choose a name such as cheat-sheet.html.")
-        try:
-            if path.exists() and not overwrite and not path.read_text("utf-8", "replace").startswith(OURS):
-                raise LabError(
-                    f"{file!r} is a file of yours. Choose another name, or say save({file!r}, overwrite=True)."
-                )
-            files.write(path, page(self._repr_html_()))
-        except OSError as error:
-            raise LabError(f"{file!r} cannot be written: {error.strerror}. Choose another folder.") from error
-        return path
+        return files.save_page(
+            file, files.page(NAME, PRINT, self._repr_html_()), "lab.sheet().save", "cheat-sheet.html", overwrite
+        )
 
     @property
     def _about(self) -> str:

@@ -37,7 +37,7 @@ class WhatIf(Box):
     Args:
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "all_to_all".
         n, nbytes: ranks, and S in bytes as nccl-tests counts it.
-        alpha, beta: seconds a message and seconds a byte; or `fit`, anything with `.alpha` and `.beta`, or a sweep.
+        alpha, beta: seconds a message and seconds a byte.
         cluster: "A100", "H100", "H200", "B200", "GB200", "H100 EFA" or another name of `costs.RENTED`, or a `Cluster`,
             in place of one α and β.
 
@@ -54,12 +54,8 @@ class WhatIf(Box):
         nbytes: float = 2**20,
         alpha: float = 1e-5,
         beta: float = 1e-10,
-        fit: Any = None,
         cluster: str | Cluster | None = None,
     ) -> None:
-        fit = getattr(fit, "fit", fit)
-        if fit is not None:
-            alpha, beta = fit.alpha, fit.beta
         if not (alpha > 0 and beta > 0):
             raise LabError("α and β must be above zero. Give seconds, such as alpha=1e-5, beta=1e-10.")
         self._clusters: dict[str, Cluster] = dict(RENTED)

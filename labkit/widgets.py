@@ -1,4 +1,7 @@
-"""A prediction that can be locked in, made of ipywidgets; tests and unattended runs drive it without a front end."""
+"""A question to answer before the ranks do, made of ipywidgets: a prediction that can be locked in.
+
+It works without a front end, so that tests and unattended runs can drive it.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+Same = TypeVar("Same", bound=Hashable)
 
 # What only a terminal understands: colours, titles, the cursor's moves.
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -43,13 +46,13 @@ def listed(items: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
-def alike(texts: Mapping[int, str]) -> dict[str, list[int]]:
-    """The ranks that say the same, in the order of their first.
+def alike(texts: Mapping[int, Same]) -> dict[Same, list[int]]:
+    """The ranks that say the same, or have the same value, in the order of their first.
 
     >>> alike({0: "hi", 1: "ho", 2: "hi"})
     {'hi': [0, 2], 'ho': [1]}
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict[Same, list[int]] = {}
     for r in sorted(texts):
         groups.setdefault(texts[r], []).append(r)
     return groups

@@ -17,7 +17,7 @@ from labkit.content import exercises
 from labkit.grading.finding import Finding
 from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference
-from labkit.outcome.outcome import Outcome
+from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
 from labkit.plot import flow, late, svg, sweep, wire
 from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
@@ -135,7 +135,7 @@ def crossing() -> Timeline:
     """Messages both ways, a wait in vain, an error, a late rank."""
     a = Told(3).send(1, 0, 3, line=2).recv(1, 4, 9, line=3).meet("all_reduce", 10, 210, reduce="sum", line=12)
     b = Told(3).recv(0, 1, 3, line=2).send(0, 4, 9, line=3).meet("all_reduce", 200, 210, reduce="sum", line=12)
-    inside = {"function": "ring_all_reduce, its line 3", "line": 14}
+    inside = {"function": ("ring_all_reduce", 3), "line": 14}
     c = Told(3).meet("reduce_scatter_tensor", 0, 900, error="RuntimeError", **inside)
     return Timeline(told(a, b, c))
 
@@ -274,15 +274,19 @@ def verdict() -> bytes:
 
 def ring(n: int) -> Waits:
     """Each rank sends to the next one first, and none receives."""
-    inside = {"function": "ring_all_reduce, its line 3", "line": 14} if n == 5 else {"line": 7}
+    inside = {"function": ("ring_all_reduce", 3), "line": 14} if n == 5 else {"line": 7}
     return Waits(told(*(Told(n).send((r + 1) % n, 0, 900, error="RuntimeError", **inside) for r in range(n))))
 
 
 def lacking() -> Waits:
     """A collective that rank 2 never comes to, and rank 3 cannot come to any more."""
     meet = {"start": 0, "end": 900, "error": "RuntimeError", "line": 3}
-    went = {2: "finished the cell without it", 3: "died (SIGKILL)", 4: "went on computing (line 12)"}
-    where = {"op": "all_reduce", "line": 3, "function": None}
+    went = {
+        2: Instead(Did.FINISHED, without=True),
+        3: Instead(Did.DIED, "SIGKILL"),
+        4: Instead(Did.WENT_ON, line=12),
+    }
+    where = Waiting("all_reduce", 3)
     outcome = Outcome([], "stuck", waiting=dict.fromkeys((0, 1, 5), where), elsewhere=went)
     return Waits(told(*(Told(6) if r in went else Told(6).meet("all_reduce", **meet) for r in range(6))), outcome)
 

@@ -73,7 +73,8 @@ def test_a_lesson_has_at_most_forty_cells():
     (fault,) = lint(new_notebook(cells=[START, *texts, new_markdown_cell("one more"), STOP]))
     assert fault.startswith("[-] has 41 cells")
     exercise = new_markdown_cell("## Exercises", metadata={"tags": ["exercise"]})
-    assert lint(new_notebook(cells=[START, *texts, exercise, STOP])) == [], "a learner chooses among exercises"
+    behind = [new_markdown_cell("what goes wrong") for _ in range(3)]
+    assert lint(new_notebook(cells=[START, *texts, exercise, *behind, STOP])) == [], "a learner chooses among exercises"
 
 
 def test_a_lesson_that_starts_a_lab_ends_by_stopping_it():

@@ -73,14 +73,6 @@ def test_the_picture_is_the_same_for_equal_laps_and_carries_its_words():
     assert "<b>★\u00a0100\u00a0µs (4\u00a0×)</b>" in html
 
 
-def test_it_becomes_plain_data():
-    told = Race(raced()).to_dicts()
-    (mine,) = [d for d in told if d["contestant"] == MINE and d["nbytes"] == 4]
-    assert mine["times_as_fast"] == pytest.approx(4)
-    assert mine["copies"] == pytest.approx(10)
-    assert {type(v) for d in told for v in d.values()} <= {str, int, float, type(None)}
-
-
 def test_a_size_that_was_not_raced_is_told():
     with pytest.raises(LabError, match=r"8 bytes were not raced\. Choose one of 4, 1048576"):
         Race(raced()).at(8)

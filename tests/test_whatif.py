@@ -6,7 +6,6 @@ import re
 import xml.dom.minidom
 from base64 import b64encode
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +14,6 @@ from labkit.errors import LabError
 from labkit.plot.sheet import extent
 from labkit.theory.costs import H100, RENTED, estimate, flat, predict
 from labkit.theory.costs.predict import OPS
-from labkit.theory.fit import fit
 from labkit.whatif import WhatIf
 
 
@@ -83,13 +81,6 @@ def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(subtests):
                 room = (7.4, 7.2)[i % 2]
                 assert extent(line, 8) < room
             assert extent(scene.links, 8) < 17
-
-
-def test_a_sweep_or_a_fit_gives_alpha_and_beta():
-    line = fit([1e3, 1e6, 1e9], [4.01e-4, 1.4e-3, 1.0004])
-    for given in (line, SimpleNamespace(fit=line)):
-        w = WhatIf(fit=given)
-        assert w.seconds["ring"] == pytest.approx(14 * line.alpha + 1.75 * 2**20 * line.beta)
 
 
 def test_every_control_redraws_the_picture_and_its_words(w):

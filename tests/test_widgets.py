@@ -1,7 +1,5 @@
-"""The strip and the prediction, driven without a browser."""
+"""The prediction, driven without a browser."""
 
-import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -10,100 +8,7 @@ from labkit import progress
 from labkit.content import predictions
 from labkit.errors import LabError
 from labkit.grading.prediction import Option, Prediction, Trap
-from labkit.show.strip import STATES, Strip
 from labkit.widgets import Predict
-
-IDLE = {"rank": 0, "state": "idle", "op": None, "line": None, "seconds": 0.0}
-BUSY = {"rank": 1, "state": "collective", "op": "all_reduce", "line": 2, "seconds": 4.7}
-
-
-def until(true, seconds=3.0):
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.01)
-    return true()
-
-
-@pytest.fixture
-def strip():
-    made = []
-
-    def make(poll, n=2, period=0.01):
-        made.append(Strip(poll, n, period))
-        return made[-1]
-
-    yield make
-    for s in made:
-        s.close()
-
-
-def test_the_strip_says_what_each_rank_does_in_words(strip):
-    s = strip(lambda: [BUSY, IDLE])
-    assert until(lambda: "all_reduce" in s.value)
-    assert 'aria-label="rank 0: idle; rank 1: in all_reduce, line 2, 4 s"' in s.value
-
-
-def test_the_strip_follows_the_ranks(strip):
-    now = [[IDLE]]
-    s = strip(lambda: now[0])
-    assert until(lambda: "rank 0: idle" in s.value)
-    now[0] = [{**IDLE, "state": "dead"}]
-    assert until(lambda: "rank 0: dead" in s.value)
-
-
-def test_every_state_has_a_colour_a_shape_and_words_of_its_own():
-    assert len(STATES) == len({c for c, _, _ in STATES.values()}) == len({s for _, s, _ in STATES.values()})
-    assert len({w for _, _, w in STATES.values()}) == len(STATES)
-
-
-def test_nothing_is_redrawn_where_nothing_changed(strip):
-    seconds = iter([4.1, 4.2, 4.9, 5.0])
-    drawn = []
-    s = strip(lambda: [{**BUSY, "seconds": next(seconds, 5.0)}], period=60)
-    assert until(lambda: "4 s" in s.value)
-    s.observe(drawn.append, "value")
-    for _ in range(3):
-        s.refresh()
-    assert len(drawn) == 1
-
-
-def test_the_strip_ends_when_it_is_closed_or_stopped_or_cannot_ask(strip):
-    asked = []
-
-    def fail():
-        raise RuntimeError("the lab has stopped")
-
-    for poll, end in [
-        (lambda: asked.append(0) or [IDLE], Strip.stop),
-        (lambda: asked.append(0) or [IDLE], Strip.close),
-        (fail, lambda s: None),
-    ]:
-        before = set(threading.enumerate())
-        s = strip(poll, 1)
-        until(lambda: "idle" in s.value or "stopped" in s.value)  # noqa: B023
-        end(s)
-        assert until(lambda: set(threading.enumerate()) <= before)  # noqa: B023
-    assert "The strip has stopped: the lab has stopped" in s.value
-
-
-def test_the_strip_does_not_keep_the_kernel_alive(strip):
-    before = set(threading.enumerate())
-    strip(lambda: [IDLE])
-    assert all(t.daemon for t in set(threading.enumerate()) - before)
-
-
-def test_the_strips_text_is_the_same_every_time(strip):
-    assert strip(lambda: [IDLE], 4)._repr_mimebundle_()["text/plain"] == "a live strip of 4 ranks"
-
-
-def test_an_error_cannot_write_html(strip):
-    def fail():
-        raise RuntimeError("<script>")
-
-    s = strip(fail)
-    assert until(lambda: "stopped" in s.value)
-    assert "<script" not in s.value
-
 
 ONE_OR_TEN = Prediction(
     name="one_or_ten",

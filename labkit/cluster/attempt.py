@@ -17,6 +17,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
 from labkit.outcome.outcome import Outcome, RankOutcome
+from labkit.outcome.phrases import healed
 from labkit.outcome.text import root_cause
 from labkit.words import sentence
 
@@ -142,4 +143,4 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
 def rejoin(engines: Engines) -> None:
     """Join all ranks anew; one that died between two runs gets its functions back, and the learner is told."""
     if notes := given_back(engines, engines.rejoin()):
-        print(sentence(notes))
+        print(sentence([*map(healed, notes)]))

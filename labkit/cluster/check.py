@@ -31,7 +31,9 @@ from labkit.grading.finding import Finding, judged
 from labkit.grading.inputs import Case, arrays, varied
 from labkit.grading.limits import STATES, below, remarks, unheard
 from labkit.grading.score import scored
-from labkit.outcome.why import singly
+from labkit.outcome.outcome import Healed
+from labkit.outcome.sentences import TOGETHER
+from labkit.outcome.why import begins_singly
 from labkit.words import alike, ranks, sentence
 
 SMALL = 64  # elements of all arguments up to which gradients are checked
@@ -88,7 +90,7 @@ def check(
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
     if groups == 1:  # only the check's own have gone
-        finding.healed = [note for note in finding.healed if not note.startswith("sub-groups")]
+        finding.healed = [note for note in finding.healed if note.what is not Healed.SUBGROUPS]
     return finding
 
 
@@ -295,8 +297,8 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reac
         if such := [f for f in found if f.state == state]:
             finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
     finding.right = check.right
-    if finding.state == "right":
-        finding.says += [sentence([what]) for what in singly(largest[1].told)]
+    if finding.state == "right" and begins_singly(largest[1].told):
+        finding.says.append(sentence([f"with NCCL, {TOGETHER}"]))
     if score:
         memory = _memory(console, exercise, largest[0], finding, check.look) if exercise.counts_memory else None
         finding.score = replace(score, memory=memory).believed(exercise)
@@ -381,7 +383,7 @@ def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastW
 def _mend(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
     if ran.report.cut_short:
-        finding.healed = heal(console.engines, console.ran, broken=bool(ran.report.mismatch))
+        finding.healed = heal(console.engines, console.ran, broken=bool(ran.report.misfit))
 
 
 def _modes(exercise: Exercise, case: Case) -> list[str]:

@@ -18,8 +18,8 @@ from labkit.cluster.state import Condition
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
 from labkit.outcome.advice import advice
-from labkit.outcome.memory import memory
 from labkit.outcome.outcome import Outcome
+from labkit.outcome.phrases import healed
 from labkit.outcome.sentences import judge
 from labkit.outcome.text import merge
 from labkit.theory.cells import Cell
@@ -116,9 +116,9 @@ class Console:
         else:
             here = getattr(get_ipython(), "user_ns", {})
             error.notes += advice(outcome, state.replaced, [cell.code for cell in engines.cells], here)
-            error.notes += memory(outcome)
             error.notes += filter(None, [engines.refusals.told()])
-            error.notes += heal(engines, [r.rank for r in outcome.ranks], bool(outcome.mismatch or outcome.behind))
+            broken = bool(outcome.misfit or outcome.behind)
+            error.notes += map(healed, heal(engines, [r.rank for r in outcome.ranks], broken))
             raise error
 
     @STOP
@@ -134,7 +134,7 @@ class Console:
         if condition is Condition.APART:
             found.append("the lab's process group no longer joined all ranks")  # who left first, nobody knows
         if notes := heal(engines, self.ran, free=by_hand or condition is Condition.UNHEALED):
-            print(sentence(notes if by_hand else [*found, *notes]))
+            print(sentence([*([] if by_hand else found), *map(healed, notes)]))
 
 
 def show(outcome: Outcome, by_rank: bool = False) -> None:

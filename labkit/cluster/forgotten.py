@@ -15,7 +15,7 @@ from labkit import time_limits
 from labkit.cluster.engines import Engines
 from labkit.theory.cells import GIVEN
 
-MAGICS = {"px": "%%px", "flow": "%%flow x", "wire": "%%wire", "late": "%%late 1", "mpi": "%%mpi 4"}
+MAGICS = {"px": "%%px", "flow": "%%flow x", "late": "%%late 1", "mpi": "%%mpi 4"}
 NO_RANK = "Default process group has not been initialized"  # torch's words
 BARE = re.compile(r"^\s*(\w+)\.(\w+)[ \t]+(\w[\w.]*)\s*$", re.MULTILINE)  # lab.look x
 

@@ -1,4 +1,4 @@
-"""Bring the ranks back from whatever state they are in, and say what was done."""
+"""Bring the ranks back from whatever state they are in, and note what was done."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 from labkit import time_limits
 from labkit.cluster.engines import Engines
 from labkit.outcome.counts import differ
-from labkit.words import alike, listed, ranks
+from labkit.outcome.outcome import Healed, Note
+from labkit.words import alike
 
-MANY = 8  # names that are shown one by one
 
-
-def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[str]:
+def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[Note]:
     """Look at what is: a dead controller or rank, a rank without the group, or out of step in it; mend that.
 
     `ran` are the ranks that the last cell ran on. With `broken` a group counts as out of step; with `free` whoever is
     still in a cell is released from it.
-    Returns the sentences that say what was done, none where all is well.
+    Returns what was done, nothing where all is well.
     """
-    notes = []
+    notes: list[Note] = []
     lost = engines.lost()
     if lost:
         engines.restore()
-        notes.append("the controller had died and was started anew")
+        notes.append(Note(Healed.CONTROLLER))
     where = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS) if free else {}
     _end_stopped(engines, where)
     busy = [r for r, w in where.items() if w and w["state"] != "idle"]
@@ -32,7 +31,7 @@ def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool 
     answers = engines.ask("groups", range(engines.n), time_limits.AGENT_ANSWERS)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
-    out_of_step = broken or differ([groups[r]["steps"] for r in ran if r in groups])
+    out_of_step = broken or differ([groups[r] for r in ran if r in groups])
     apart = not all(g["joined"] for g in groups.values())
     gone = engines.dead() or engines.gpu.lost() or engines.gpu.daemon_died()
     if not (lost or busy or out_of_step or gone or apart):
@@ -40,12 +39,10 @@ def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool 
         return []
     replaced = engines.rejoin()
     notes += given_back(engines, replaced)
-    kept = {0: "; all variables are kept", engines.n: ""}.get(len(replaced), "; the other ranks keep their variables")
-    notes.append(f"the process group is joined again{kept}")
-    if any(g["groups"] > 1 for g in groups.values()):
-        notes.append("sub-groups are gone with the old group: make them again")
     engines.state.settled()
-    return notes
+    kept = tuple(r for r in range(engines.n) if r not in replaced)
+    notes.append(Note(Healed.JOINED, kept, engines.n))
+    return notes + [Note(Healed.SUBGROUPS)] * any(g["groups"] > 1 for g in groups.values())
 
 
 def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
@@ -54,7 +51,7 @@ def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
         engines.kill(r)
 
 
-def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
+def given_back(engines: Engines, replaced: Sequence[int]) -> list[Note]:
     """Let replaced ranks have the definitions of the cells that ran on them; why they were ended, what they have."""
     why = engines.gpu.told()
     if not replaced:
@@ -65,20 +62,6 @@ def given_back(engines: Engines, replaced: Sequence[int]) -> list[str]:
     )
     if outcome.ended:
         engines.rejoin()
-    anew = alike({r: _anew(**outcome.answers.get(r, {"back": [], "lost": []})) for r in replaced})
-    return why + [f"{ranks(rs)} {'was' if len(rs) == 1 else 'were'} {what}" for what, rs in anew.items()]
-
-
-def _anew(back: list[str], lost: list[str]) -> str:
-    """What a rank that was started anew has and lacks, in words.
-
-    >>> _anew(["step", "Model"], ["x"])
-    'started anew, with step and Model again, without variables (x is lost)'
-    """
-    again = f", with {_named(back)} again" if back else ""
-    gone = f" ({_named(lost)} {'is' if len(lost) == 1 else 'are'} lost)" if lost else ""
-    return f"started anew{again}, without variables{gone}"
-
-
-def _named(names: list[str]) -> str:
-    return listed(names if len(names) <= MANY else [*names[: MANY - 1], f"{len(names) - MANY + 1} more"])
+    told = {r: outcome.answers.get(r, {"back": [], "lost": []}) for r in replaced}
+    anew = alike({r: (tuple(its["back"]), tuple(its["lost"])) for r, its in told.items()})
+    return why + [Note(Healed.ANEW, tuple(rs), back=back, lost=lost) for (back, lost), rs in anew.items()]

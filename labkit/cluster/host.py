@@ -34,6 +34,7 @@ ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not co
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start
 ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
 SAYS = "labkit: "  # how a line begins in which the process of a host says why it ends
+GONE, SILENT = "the notebook has ended.", "the notebook does not answer."  # why a host's process ends
 SEAT = "LABKIT_SEAT"  # in the environment of an engine: which of the forks it is
 KEEPALIVE = {  # a link that is cut closes no connection: after some 20 s without an answer the kernel does
     zmq.TCP_KEEPALIVE: 1,
@@ -124,9 +125,9 @@ class HostAgent:
             if lost_at is not None and now > asked + time_limits.NOTEBOOK_LOOK:
                 asked = now
                 if self.refused():
-                    return "the notebook has ended."
+                    return GONE
             if lost_at is not None and now > lost_at + time_limits.NOTEBOOK_BACK:
-                return "the notebook does not answer."
+                return SILENT
 
     def refused(self) -> bool:
         """Whether nobody listens any more where the notebook did: it ended, and no link is down."""

@@ -23,7 +23,7 @@ from typing import Any
 import zmq
 
 from labkit import time_limits
-from labkit.cluster.host import KEEPALIVE, SAYS, versions
+from labkit.cluster.host import GONE, KEEPALIVE, SAYS, SILENT, versions
 from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
 from labkit.errors import HostError, LabError
@@ -315,7 +315,7 @@ class Hosts:
         """Why a host's process did not call, as far as its launcher tells."""
         said = launched.words()
         name, why = launched.complaint()
-        if why.startswith("the notebook"):  # has ended, or does not answer: as far as can be seen from there
+        if why in (GONE, SILENT):  # as far as can be seen from there
             why = (
                 f"it does not reach the notebook at {self.wish.address}. Open a firewall between them, or name an "
                 "address that it reaches: c.Cluster.controller_ip in a profile."

@@ -1,4 +1,4 @@
-"""The cell magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%wire`, `%%late`; `%%mpi`."""
+"""The cell magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%late`; `%%mpi`."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class LabMagics(ParallelMagics):
 
 @magics_class
 class PictureMagics(Magics):
-    """The magics that run a cell and show what it did, over the lab's own `flow`, `wire` and `late`.
+    """The magics that run a cell and show what it did, over the lab's own `flow` and `late`.
 
     A comment stands for the magic's line in what they run, so that a traceback's line numbers are the editor's.
     """
 
     def __init__(self, shell: Any, *shows: Callable[..., Any]) -> None:
         super().__init__(shell)
-        self._flow, self._wire, self._late = shows
+        self._flow, self._late = shows
 
     @cell_magic
     def flow(self, line: str, cell: str) -> Any:
@@ -141,11 +141,6 @@ class PictureMagics(Magics):
             )
         code, root = _under("flow", line, cell), int(given.get("root", 0))
         return self._flow(code, x, y or x, given.get("means"), root, "predict" in given)
-
-    @cell_magic
-    def wire(self, line: str, cell: str) -> Any:
-        """Run a cell on all ranks as %%px does, then show what each rank sent to each other one."""
-        return self._wire(_under("wire", line, cell))
 
     @cell_magic
     def late(self, line: str, cell: str) -> Any:
@@ -178,7 +173,7 @@ def register(shell: Any, console: Console, *shows: Callable[..., Any]) -> LabMag
     kept = getattr(shell, "configurables", [])
     kept[:] = [its for its in kept if not isinstance(its, (LabMagics, PictureMagics))]
     magics = LabMagics(shell, console)
-    for name in ("flow", "wire", "late"):  # no_ranks has given them a line magic too
+    for name in ("flow", "late"):  # no_ranks has given them a line magic too
         shell.register_magic_function(functools.partial(_whole_cell, name), "line", name)
     shell.register_magics(magics, PictureMagics(shell, *shows))
     return magics

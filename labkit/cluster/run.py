@@ -17,7 +17,7 @@ from labkit.cluster.processes import Question
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.stop import STOP, Press
 from labkit.errors import MismatchError
-from labkit.outcome.outcome import WITHOUT, Outcome, RankOutcome
+from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting, fate_of
 
 MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
@@ -131,24 +131,19 @@ class Running:
         self.where = {r: w or (STOPPED if ranks.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
-    def fate(self, runs: bool = False) -> dict[str, Any]:
+    def fate(self) -> dict[str, Any]:
         """Who waits where, what everybody else does instead and in which of the learner's lines, and when that was."""
-        dead = self.ranks.dead()
-        waiting = {r: w for r, w in self.where.items() if w["state"] == "collective"}
-        elsewhere = {}
-        for r in range(self.ranks.n):
-            if r in waiting:
-                continue
-            if r in dead:
-                elsewhere[r] = f"died ({dead[r]})"
-            elif r not in self.replies:
-                elsewhere[r] = "never ran the cell"
-            elif r in self.where:
-                elsewhere[r] = _instead(self.where[r], runs)
+        told = {r: fate_of(w) for r, w in self.where.items()}
+        waiting = {r: w for r, w in told.items() if isinstance(w, Waiting)}
+        elsewhere = {r: w for r, w in told.items() if isinstance(w, Instead)}
+        elsewhere |= {r: Instead(Did.DIED, how) for r, how in self.ranks.dead().items() if r not in waiting}
+        for r in set(range(self.ranks.n)) - set(told) - set(elsewhere):
+            if r not in self.replies:
+                elsewhere[r] = Instead(Did.NEVER_RAN)
             elif (error := self.error(r)) is not None:
-                elsewhere[r] = f"raised {_name(error)}"
+                elsewhere[r] = Instead(Did.RAISED, _name(error))
             else:
-                elsewhere[r] = WITHOUT
+                elsewhere[r] = Instead(Did.FINISHED, without=True)
         stacks = {r: w["stack"] for r, w in self.where.items() if w.get("stack")}
         return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, **_now()}
 
@@ -157,7 +152,7 @@ class Running:
         self.look()
         if not self.pending():
             return self.outcome("")
-        return Outcome([], "runs", self.ranks.dead(), **self.fate(runs=True))
+        return Outcome([], "runs", self.ranks.dead(), **self.fate())
 
     def release(self, waiting: Iterable[int], inside: Iterable[int], left: Callable[[], bool] = lambda: False) -> bool:
         """Let ranks leave the cell: see `Ranks.release`. None is interrupted while its last one may be on its way."""
@@ -286,7 +281,7 @@ class Running:
                     continue
             r.at = end["at"] + moment.apart(end["clock"], here)
             freed = r.at > self.freed and (end["raised"] == "operation" or r.rank in outcome.waiting)
-            r.raised, r.forgotten = "lab" if freed else end["raised"], end["forgotten"]
+            r.raised, r.forgotten, r.differs = "lab" if freed else end["raised"], end["forgotten"], end["differs"]
 
 
 def run(
@@ -344,16 +339,6 @@ def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
 def _now() -> dict[str, Any]:
     """When this is, where times may be told: recorded notebooks are compared word by word."""
     return {} if QUIET in os.environ else {"at": moment.now(), "clock": moment.clock()}
-
-
-def _instead(where: dict[str, Any], runs: bool) -> str:
-    inside = f", in {where['function']}" if where.get("function") else ""
-    line = f" (line {where['line']}{inside})" if where.get("line") else ""
-    if runs:
-        now = {"silent": "does not answer", "stopped": "stands still (SIGSTOP)"}
-        return now.get(where["state"], f"is computing{line}")
-    other = {"silent": "did not answer", "stopped": "stood still (SIGSTOP)"}
-    return other.get(where["state"], f"went on computing{line}")
 
 
 def _heard(where: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:

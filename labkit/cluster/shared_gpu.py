@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit import time_limits, words
+from labkit import time_limits
 from labkit.cluster.mps import NoDaemonError
 from labkit.cluster.ranks import Ranks
+from labkit.outcome.outcome import Healed, Note
 
 WAYS = ("direct", "sockets", "turns")  # two under MPS, by NCCL's own paths and by sockets; each follows one that fails
-AGAIN = "run the cells that make your variables again"
 
 
 class SharedGpu:
@@ -25,7 +25,7 @@ class SharedGpu:
         self._why = ""  # ranks take turns
         self._each = 1  # ranks on one GPU
         self._proven = False  # ranks have joined in this way
-        self._reasons: list[str] = []  # why ranks were ended, which nobody has been told yet
+        self._reasons: list[Note] = []  # why ranks were ended, which nobody has been told yet
 
     @property
     def under_mps(self) -> bool:
@@ -58,8 +58,8 @@ class SharedGpu:
             return "They compute at the same time, under this lab's own daemon of NVIDIA's Multi-Process Service (MPS)."
         return f"They take turns on the GPU, which makes small messages slow: {self._why}." if self.way else ""
 
-    def told(self) -> list[str]:
-        """Why ranks were ended since somebody last asked, in sentences."""
+    def told(self) -> list[Note]:
+        """Why ranks were ended since somebody last asked."""
         told, self._reasons = self._reasons, []
         return told
 
@@ -84,13 +84,8 @@ class SharedGpu:
         lost, died = self.lost(), self.daemon_died()
         if not (lost or died):
             return
-        if died:
-            why = "the MPS daemon under which the ranks share the GPU had died"
-        elif self.under_mps:
-            why = "such an error of one rank ends the use of the GPU for all ranks that share it under MPS"
-        else:
-            why = f"{words.ranks(lost)} lost the GPU: after such an error every CUDA call of the process fails"
-        self._reasons.append(f"{why}; {AGAIN}")
+        why = Healed.DAEMON if died else Healed.FAULT if self.under_mps else Healed.LOST_GPU
+        self._reasons.append(Note(why, tuple(lost)))
         if self.under_mps:
             self._all_anew()
         for r in set(lost) - set(self._ranks.dead()):
@@ -134,4 +129,4 @@ class SharedGpu:
     def _take_turns(self, why: str) -> None:
         self.way, self._why = "turns", why
         if self._ranks.members:
-            self._reasons.append(f"from now on the ranks take turns on the GPU: {why}")
+            self._reasons.append(Note(Healed.TURNS, why=why))

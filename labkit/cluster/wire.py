@@ -1,4 +1,4 @@
-"""`lab.wire`, `%%wire`: run a cell, and count what each rank sent to each other one, by the kernel's counters."""
+"""`lab.wire`: run a cell, and count what each rank sent to each other one, by the kernel's counters."""
 
 from __future__ import annotations
 

@@ -6,20 +6,32 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.theory.record import Meeting, Message, Op, Record, is_cell
 from labkit.words import alike, count, nbytes, ranks, sentence
 
 MOST = 3  # contradictions; later ones are often consequences of the first
 
-# What all ranks must agree on in a collective: a verb, what each rank has to say there, and what follows it.
-ASPECTS: Sequence[tuple[str, Callable[[Op], str], str]] = (
-    ("call", lambda op: op.op, ""),
-    ("name", lambda op: "" if op.peer is None else f"rank {op.peer}", " as the root of {}"),
-    ("ask", lambda op: f"for {op.reduce}" if op.reduce else "", " in {}"),
-    ("bring", lambda op: op.dtype or "", " to {}"),
-    ("bring", lambda op: _size(op) if _equal(op) else "", " to {}"),
+# What all ranks must agree on in a collective: what each rank has there, how that is said, and what follows it.
+ASPECTS: Sequence[tuple[str, Callable[[Op], Any], str]] = (
+    ("call{} {}", lambda op: op.op, ""),
+    ("name{} rank {}", lambda op: op.peer, " as the root of {}"),
+    ("ask{} for {}", lambda op: op.reduce or None, " in {}"),
+    ("bring{} {}", lambda op: op.dtype or None, " to {}"),
+    ("bring{} {}", lambda op: _size(op) if _equal(op) else None, " to {}"),
 )
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a call carries: in elements, or in bytes where it has a list of tensors."""
+
+    amount: int
+    elements: bool
+
+    def __str__(self) -> str:
+        return count(self.amount, "element") if self.elements else nbytes(self.amount)
 
 
 def contradictions(record: Record, finished: Collection[int]) -> list[str]:
@@ -105,18 +117,18 @@ def _disagreement(meeting: Meeting) -> str:
     "Rank 0 brings 2 elements to all_reduce (line 4), and the others bring 3."
     """
     first = {op.rank: op for op in meeting.ops}
-    for verb, what, tail in ASPECTS if meeting.mixed else ASPECTS[1:]:
+    for says, what, tail in ASPECTS if meeting.mixed else ASPECTS[1:]:
         values = {r: what(op) for r, op in first.items()}
         groups = sorted(alike(values).items(), key=lambda group: len(group[1]))
-        if len(groups) == 1 or "" in values.values():
+        if len(groups) == 1 or None in values.values():
             continue
         parts = []
         for i, (value, rs) in enumerate(groups):
             op = first[rs[0]]
             who = "the others" if i and len(groups) == 2 and len(rs) > 1 else ranks(rs)
-            at = tail.format(op.op) + place(op) if i == 0 else place(op) if verb == "call" else ""
-            value = value.removesuffix(" elements").removesuffix(" element") if i else value
-            parts.append(f"{who} {verb}{'s' * (len(rs) == 1)} {value}{at}")
+            at = tail.format(op.op) + place(op) if i == 0 else "" if tail else place(op)
+            said = f"{value.amount:,}" if i and isinstance(value, Size) and value.elements else value
+            parts.append(f"{who} {says.format('s' * (len(rs) == 1), said)}{at}")
         return sentence([", and ".join(parts)])
     return ""
 
@@ -126,7 +138,7 @@ def _misfit(message: Message) -> str:
     send, recv = message.send, message.recv
     if send is None or recv is None:
         return ""
-    for what in (lambda op: op.dtype or "", _size):
+    for what in (lambda op: op.dtype, _size):
         brought, room = what(send), what(recv)
         if brought and room and brought != room:
             end = f"rank {recv.rank} makes room for {room}{place(recv)}"
@@ -164,11 +176,10 @@ def _equal(op: Op) -> bool:
     return not (uneven or op.witnessed or op.op.startswith("comms."))
 
 
-def _size(op: Op) -> str:
-    """How much a call carries: "2 elements"; a list of tensors in bytes."""
+def _size(op: Op) -> Size | None:
     if op.shape is not None:
-        return count(math.prod(op.shape), "element")
-    return "" if op.bytes is None else nbytes(op.bytes)
+        return Size(math.prod(op.shape), True)
+    return None if op.bytes is None else Size(op.bytes, False)
 
 
 @dataclass(frozen=True)

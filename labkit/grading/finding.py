@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,10 +14,11 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case, arrays
 from labkit.grading.score import Score
 from labkit.outcome import advice, text
-from labkit.outcome.outcome import Outcome
-from labkit.outcome.sentences import waited
+from labkit.outcome.outcome import Did, Instead, Note, Outcome
+from labkit.outcome.phrases import did, inside
+from labkit.outcome.sentences import TOGETHER, waited
 from labkit.outcome.text import merge
-from labkit.outcome.why import together
+from labkit.outcome.why import exchanged_singly
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 from labkit.words import alike, ranks, sentence
@@ -58,7 +60,7 @@ class Finding:
     report: Outcome | None = None
     printed: str = ""
     origins: list[list[Origin]] | None = None
-    healed: list[str] = field(default_factory=list)
+    healed: list[Note] = field(default_factory=list)
     score: Score | None = None
 
 
@@ -96,12 +98,12 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return Finding("stopped", ["You stopped the check."], **base)
     if report.ended == "lost":
         return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
-    if report.mismatch:
-        state = "deadlock" if any(f"on the {what}:" in report.mismatch for what in HANGS) else "raises"
-        said = f"W{there[1:]}: {report.mismatch[0].lower()}{report.mismatch[1:]}"
+    if (misfit := report.misfit) is not None:
+        state = "deadlock" if misfit.differs in HANGS else "raises"
+        said = f"W{there[1:]}: {misfit.evalue[0].lower()}{misfit.evalue[1:]}"
         return Finding(state, [said, *_contradictions(attempt), GUARDED], case=case)  # who waited, is chance
     if report.ended == "slow":
-        doing = "; ".join([*_waits(attempt), *(f"{ranks(rs)} {w}" for w, rs in alike(_done(report)).items())])
+        doing = "; ".join([*_waits(attempt), *_others(_done(report))])
         return Finding("slow", [f"It takes too long {there}{': ' if doing else ''}{doing}."], **base)
     causes, consequences = text.root_cause(report)
     unfit = _contradictions(attempt)
@@ -112,13 +114,13 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         return _raises(exercise, attempt, there, causes, unfit, base)
     deaf = report.ended == "stuck" and set(report.dead) <= set(report.waiting)  # they waited, and the lab ended them
     if report.dead and not deaf:
-        return Finding("raises", [*_died(attempt, there), *unfit, *_waited(attempt)], **base)
+        return Finding("raises", [*_died(attempt, there), *unfit, *_sentences(waited(report))], **base)
     if report.ended == "stuck" or consequences:
-        says = [f"It hangs {there}.", *unfit, *(sentence([w]) for w in _waits(attempt))]
+        says = [f"It hangs {there}.", *unfit, *_sentences(_waits(attempt))]
         if report.dead:
             says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
-        says += [sentence([f"{ranks(rs)} {what}"]) for what, rs in alike(instead).items()] + _together(attempt)
+        says += _sentences(_others(instead)) + _together(attempt)
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
@@ -134,10 +136,9 @@ def _raises(
     line = [f"Line {at['line']} of the cell: {at['source']}"] if at.get("line") else []
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
-    others = [sentence([_flat(c)]) for c in causes[1:]]
-    hints = [sentence([hint]) for hint in advice.hints(cause.ename, cause.evalue, at.get("source", ""))]
-    says = [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others, *unfit, *_waited(attempt)]
-    return Finding("raises", says + _together(attempt), **base)
+    hints = _sentences(advice.hints(cause.ename, cause.evalue, at.get("source", "")))
+    others = [*_sentences(map(_flat, causes[1:])), *unfit, *_sentences(waited(attempt.report)), *_together(attempt)]
+    return Finding("raises", [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others], **base)
 
 
 def _called(exercise: Exercise, case: Case) -> str:
@@ -162,19 +163,23 @@ def _died(attempt: Attempt, there: str) -> list[str]:
     return says
 
 
-def _instead(attempt: Attempt) -> dict[int, str]:
+def _others(instead: dict[int, Instead]) -> list[str]:
+    return [f"{ranks(rs)} {did(what)}" for what, rs in alike(instead).items()]
+
+
+def _instead(attempt: Attempt) -> dict[int, Instead]:
     """What the ranks did that do not wait; "without it" only where a rank made no call that others wait for."""
     record = attempt.told
     pairs = [tuple(m.ops) for m in record.meetings] + [(m.send, m.recv) for m in record.messages if m.send and m.recv]
     taking_part = {op.rank for ops in pairs if any(op.rank in attempt.report.waiting for op in ops) for op in ops}
     instead = _done(attempt.report)
-    instead |= {r: f"raised {error.ename}" for r, error in attempt.report.errors.items() if r in instead}
-    return {r: what.removesuffix(" without it") if r in taking_part else what for r, what in instead.items()}
+    instead |= {r: Instead(Did.RAISED, error.ename) for r, error in attempt.report.errors.items() if r in instead}
+    return {r: replace(what, without=what.without and r not in taking_part) for r, what in instead.items()}
 
 
-def _done(report: Outcome) -> dict[int, str]:
+def _done(report: Outcome) -> dict[int, Instead]:
     """What the ranks did that do not wait."""
-    return {r: what.replace("the cell", "the function") for r, what in report.elsewhere.items()}
+    return {r: replace(what, ran="function") for r, what in report.elsewhere.items()}
 
 
 def _contradictions(attempt: Attempt) -> list[str]:
@@ -185,12 +190,12 @@ def _flat(cause: text.Cause) -> str:
     return " ".join(str(cause).split())
 
 
-def _waited(attempt: Attempt) -> list[str]:
-    return [sentence([w]) for w in waited(attempt.report)]
+def _sentences(notes: Iterable[str]) -> list[str]:
+    return [sentence([note]) for note in notes]
 
 
 def _together(attempt: Attempt) -> list[str]:
-    return [sentence([what]) for what in together(attempt.told, attempt.report)]
+    return [sentence([TOGETHER])] * exchanged_singly(attempt.told, attempt.report)
 
 
 def _waits(attempt: Attempt) -> list[str]:
@@ -204,13 +209,9 @@ def _waits(attempt: Attempt) -> list[str]:
             whom = f" for rank {last.peer} to receive"
         elif last is not None and last.kind == "recv":
             whom = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
-        where = f"{w['op']}, line {w['line']}"
-        inside = f"in {w['function']}" if w.get("function") else ""
-        if whom:
-            where = f"{whom} ({', '.join(filter(None, [where, inside]))})"
-        else:
-            where = f" in {where}{f' ({inside})' * bool(inside)}"
-        places[r] = f"{where}: {w['source']}"
+        where = f"{w.call}, line {w.line}"
+        where = f"{whom} ({where}{inside(w)})" if whom else f" in {where}{inside(w, ' ({})')}"
+        places[r] = f"{where}: {w.source}"
     return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
 
 

@@ -22,6 +22,7 @@ LACKS = re.compile(
 NOT_A_TENSOR = re.compile(
     r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class '(int|float|bool|list|tuple)'>"
 )
+MEMORY = "can't allocate memory"  # what torch says on a CPU, in a RuntimeError
 MARKED = re.compile(r"^ *-+> *(\d+) (.*)$", re.MULTILINE)  # the line that raised, as IPython marks it
 FUNCTIONS = {name for primitive in PRIMITIVES.values() for function in primitive.functions for name in function.names}
 SILENT = FUNCTIONS - {"recv", "isend", "irecv", "batch_isend_irecv"}  # what returns None, unless it is asynchronous
@@ -45,9 +46,16 @@ def advice(outcome: Outcome, anew: Collection[int], cells: Sequence[str], here: 
         if error.ename == "NameError" and (found := UNDEFINED.match(what)):
             lack.setdefault(found[1], []).append(rank)
         else:
-            line, above = _raising(text.trim(error.traceback), cells)
+            line, above = _raising(error.traceback, cells)
             others |= dict.fromkeys(hints(error.ename, what, line, above))
-    return [_undefined(name, which, set(which) <= set(anew), here) for name, which in lack.items()] + list(others)
+    told = [_undefined(name, which, set(which) <= set(anew), here) for name, which in lack.items()]
+    return [*told, *others, *_memory(outcome)]
+
+
+def _memory(outcome: Outcome) -> list[str]:
+    """That ranks were refused memory: they live on, and what they have is kept."""
+    short = [r for r, e in outcome.errors.items() if e.ename == "MemoryError" or MEMORY in e.evalue]
+    return [f"{ranks(short)} may not have so much memory: use smaller tensors, or fewer ranks"] * bool(short)
 
 
 def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any]) -> str:
@@ -113,12 +121,11 @@ def _near(name: str, names: Collection[str]) -> str:
 
 def _raising(traceback: str, cells: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The line that raised, and the cells before it, of the last one what stands above that line."""
-    marked = MARKED.findall(traceback)
+    marked, frames = MARKED.findall(text.trim(traceback)), text.lines(traceback)
     if not marked:
         return "", cells[:-1]
     number, line = marked[-1]
-    this = traceback.rpartition("cell, line ")[0].endswith("This ")
-    if not (this and cells):
+    if not (cells and frames and frames[-1][0]):
         return line, cells[:-1]
     return line, [*cells[:-1], "\n".join(cells[-1].splitlines()[: int(number) - 1])]
 

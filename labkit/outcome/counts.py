@@ -44,6 +44,7 @@ def behind(told: Mapping[int, dict[str, Any]]) -> Behind | None:
     return None
 
 
-def differ(steps: Sequence[dict[str, int]]) -> bool:
-    """Whether ranks of one group have started different numbers of its operations: one has missed a call."""
-    return any(len({its[name] for its in steps if name in its}) > 1 for name in {n for its in steps for n in its})
+def differ(told: Sequence[dict[str, Any]]) -> bool:
+    """Whether ranks of one group have begun different numbers of its operations: one has missed a call."""
+    begun = [its["steps"] | {(name,): n for name, (_, n, _) in its["compared"].items()} for its in told]
+    return any(len({its[name] for its in begun if name in its}) > 1 for name in {n for its in begun for n in its})

@@ -5,51 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from labkit.words import ranks
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A rank that waits: in which call ("send", or "isend" where it waits for its `handle`), where, for which ranks.
-
-    `whom` is empty where nobody knows; `group` has the ranks of a group that is not everybody's, `name` is torch's
-    for it.
-    """
-
-    call: str
-    place: str = ""  # "line 7", "line 4 of ring, called in line 9"
-    whom: tuple[int, ...] = ()
-    anybody: bool = False  # a receive that takes whatever comes
-    handle: bool = False
-    meets: bool = False  # it is a collective
-    group: tuple[int, ...] = ()
-    name: str = ""
-    seen: str = ""  # the call that waits for the GPU, and so for this one: "synchronize (line 4)"
-
-    @property
-    def what(self) -> str:
-        """What it waits in: "send", "the wait for isend", "all_reduce among ranks 0, 1"."""
-        called = f"the wait for {self.call}" if self.handle else self.call
-        return f"{called} among {ranks(self.group)}" if self.meets and self.group else called
-
-    @property
-    def how(self) -> str:
-        """How it waits: "in send", "for the handle of isend", "in recv from any rank"."""
-        how = self.what.replace("the wait for", "for the handle of") if self.handle else f"in {self.what}"
-        return how + " from any rank" * self.anybody
-
-    @property
-    def label(self) -> str:
-        """The same with its place: "send, line 7"."""
-        return ", ".join(filter(None, [self.what, self.place]))
+from labkit.outcome.outcome import Instead, Waiting
 
 
 @dataclass
 class Graph:
-    """`waiting` and `others` say where each rank is: in a call that waits, or elsewhere."""
+    """Each rank is in one of two: `waiting` in a call, or doing something `instead`."""
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    others: dict[int, str] = field(default_factory=dict)
+    instead: dict[int, Instead] = field(default_factory=dict)
 
     @property
     def arrows(self) -> list[tuple[int, int]]:

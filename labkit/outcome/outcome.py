@@ -1,14 +1,99 @@
-"""What became of a cell, or of a function run on the ranks: the ranks' own parts, and why it was ended if it was."""
+"""What became of a cell, or of a function run on the ranks, as values: `phrases` and `sentences` have the words."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from labkit.errors import MismatchError
 from labkit.outcome.counts import Behind, behind
 
-WITHOUT = "finished the cell without it"  # what a rank did that the others still wait for
+
+@dataclass(frozen=True)
+class Waiting:
+    """A rank that waits: in which call ("send", or "isend" where it waits for its `handle`), where, for which ranks.
+
+    `whom` is empty where nobody knows; `group` has the ranks of a collective's group that is not everybody's, `name`
+    is torch's for it.
+    """
+
+    call: str
+    line: int | None = None
+    function: tuple[str, int] | None = None  # that the line of the cell led to, and its own line
+    whom: tuple[int, ...] = ()
+    anybody: bool = False  # a receive that takes whatever comes
+    handle: bool = False
+    meets: bool = False  # it is a collective
+    group: tuple[int, ...] = ()
+    name: str = ""
+    seen: str = ""  # the call that waits for the GPU, and so for this one: "synchronize (line 4)"
+    source: str = ""  # the learner's line that it is in
+
+
+class Did(Enum):
+    """What a rank did that does not wait."""
+
+    FINISHED = auto()  # the cell
+    LEFT = auto()  # the call that others wait in, and finished the cell
+    NEVER_RAN = auto()  # the cell
+    DIED = auto()
+    RAISED = auto()
+    SILENT = auto()  # it did not answer
+    STOPPED = auto()  # its process was sent SIGSTOP
+    WENT_ON = auto()  # computing, in the learner's code
+    COMPUTES = auto()  # as far as its record tells
+    COMPUTED = auto()  # in the moment that is told of
+    INSIDE = auto()  # it was in a call then
+    NOT_YET = auto()  # it had not arrived yet then
+
+
+@dataclass(frozen=True)
+class Instead:
+    """What a rank did instead of waiting: its signal or error type where it died or raised, its line where known."""
+
+    did: Did
+    what: str = ""  # "SIGKILL", "ValueError"
+    line: int | None = None
+    function: tuple[str, int] | None = None
+    call: Waiting | None = None  # that it was in, or has left
+    without: bool = False  # it has finished, and had no part in what others wait in
+    ran: str = "cell"  # or "function"
+
+
+def fate_of(told: Mapping[str, Any]) -> Waiting | Instead:
+    """Read what an agent says of its rank (`labkit.rank.agent.where`), or what stands for it where it says nothing."""
+    line, function = told.get("line"), told.get("function")
+    place = line, function and (function[0], function[1])
+    if told["state"] == "collective":
+        return Waiting(told["op"], *place, seen=told.get("seen", ""), source=told.get("source", ""))
+    return Instead({"silent": Did.SILENT, "stopped": Did.STOPPED}.get(told["state"], Did.WENT_ON), "", *place)
+
+
+class Healed(Enum):
+    """What was done to bring the ranks back, or why it had to be."""
+
+    CONTROLLER = auto()  # it had died, and was started anew
+    DAEMON = auto()  # the one of MPS had died, and the ranks were ended with it
+    FAULT = auto()  # of one rank on a GPU that is shared under MPS: all were ended
+    LOST_GPU = auto()  # ranks had, and were ended
+    TURNS = auto()  # ranks take turns on the GPU from now on
+    ANEW = auto()  # ranks were started
+    JOINED = auto()  # the process group is
+    SUBGROUPS = auto()  # went with the old group
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing that was done. `ranks` are those concerned, or keep their variables in a group that is joined again."""
+
+    what: Healed
+    ranks: tuple[int, ...] = ()
+    of: int = 0  # so many in all
+    back: tuple[str, ...] = ()  # functions and classes that ranks which were started anew have again
+    lost: tuple[str, ...] = ()  # variables
+    why: str = ""  # ranks take turns
 
 
 @dataclass
@@ -27,6 +112,7 @@ class RankOutcome:
     raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
     at: float = 0.0  # when: a `moment` of the notebook's clock
     forgotten: str = ""  # what was used in vain, since its process group is gone: "DeviceMesh"
+    differs: str = ""  # in what the ranks' calls do not fit, where that was raised: see `theory.fingerprint`
     groups: dict[str, Any] = field(default_factory=dict)  # `labkit.rank.agent.groups`, where the cell ended well
 
     @property
@@ -47,8 +133,8 @@ class Outcome:
     ranks: list[RankOutcome]
     ended: str = ""
     dead: dict[int, str] = field(default_factory=dict)  # rank → "SIGKILL"
-    waiting: dict[int, dict[str, Any]] = field(default_factory=dict)  # rank → where it was when it was freed
-    elsewhere: dict[int, str] = field(default_factory=dict)  # rank → what it did instead
+    waiting: dict[int, Waiting] = field(default_factory=dict)  # rank → where it was when it was freed
+    elsewhere: dict[int, Instead] = field(default_factory=dict)  # rank → what it did instead
     stacks: dict[int, list[list[Any]]] = field(default_factory=dict)  # rank → where it did that: function, line, source
     at: float = 0.0  # when the lab saw all this, a `moment` of its `clock`; 0 where times are not to be told
     clock: tuple[str, float] = ("", 0.0)
@@ -63,14 +149,14 @@ class Outcome:
         return {r.rank: r.answer for r in self.ranks if not r.ename and r.rank not in self.dead}
 
     @property
-    def mismatch(self) -> str:
-        """In what the ranks' calls do not fit, as those say that have found it; "" where they fit."""
-        return next((r.evalue for r in self.ranks if r.ename == MismatchError.__name__), "")
+    def misfit(self) -> RankOutcome | None:
+        """Return a rank that has found that the ranks' calls do not fit: `evalue` says in what."""
+        return next((r for r in self.ranks if r.ename == MismatchError.__name__), None)
 
     @property
     def cut_short(self) -> bool:
         """Whether ranks were freed or have died, or make calls that do not fit: the group must be joined anew."""
-        return bool(self.dead or self.ended or self.mismatch)
+        return bool(self.dead or self.ended or self.misfit)
 
     @property
     def behind(self) -> Behind | None:

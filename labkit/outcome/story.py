@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from labkit import moment
 from labkit.outcome import text
-from labkit.outcome.graph import Graph, Waiting
-from labkit.outcome.outcome import WITHOUT, Outcome
+from labkit.outcome.graph import Graph
+from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
 from labkit.theory.record import Log, Op, Record, read
-
-COMPUTING = {"went on computing": "went on computing", "is computing": "has been computing"}  # and for how long
-
-
-@dataclass(frozen=True)
-class Handle:
-    """An asynchronous call for which nobody waited: whose, and which ranks never came to it."""
-
-    rank: int
-    call: str
-    place: str
-    missing: tuple[int, ...] = ()
 
 
 class Story(Graph):
@@ -41,7 +29,7 @@ class Story(Graph):
         self._logs = logs
         self._absent = {r for r, log in enumerate(logs) if log == {}}
         self.waiting = {r: w for r in range(self.record.n) if (w := self._waits(r)) is not None}
-        self.others = {r: self._instead(r) for r in range(self.record.n) if r not in self.waiting}
+        self.instead = {r: self._instead(r) for r in range(self.record.n) if r not in self.waiting}
         if not self.waiting and (outcome is None or outcome.well):
             self._longest()
         told = range(self.record.n) if self.cut else ()
@@ -65,21 +53,22 @@ class Story(Graph):
         if outcome is None:
             return self._of(ops) if ops else None
         if rank not in outcome.waiting:  # its call may have failed because another rank raised or died
-            raised = outcome.elsewhere.get(rank, "raised").startswith("raised")
+            instead = outcome.elsewhere.get(rank)
+            raised = instead is None or instead.did is Did.RAISED
             return self._of(ops) if ops and raised and rank in self._suffered else None
-        where = outcome.waiting[rank]
-        if where.get("seen"):
-            ops = self._enqueued(rank, where["line"])
-        if not ops and where["op"] == "wait":  # it runs still: one of the handles that cannot be done yet
+        told = outcome.waiting[rank]
+        if told.seen:
+            ops = self._enqueued(rank, told.line)
+        if not ops and told.call == "wait":  # it runs still: one of the handles that cannot be done yet
             ops = [op for op in self.record.ops[rank] if op.asynchronous and self._is_open(op)]
-        if not ops or where["op"] == "backward":  # what torch's own code does in there is none of the learner's calls
-            place = Op(0, 0, "", "", (), line=where["line"], function=where["function"]).place
+        if not ops or told.call == "backward":  # what torch's own code does in there is none of the learner's calls
             found = self._of(ops) if ops or (ops := self._noted(rank)) else Waiting("")
-            call = ops[0].name if ops and where["op"] == "wait" else where["op"]
+            call = ops[0].name if ops and told.call == "wait" else told.call
             whom = self._not_made(rank) if call == "new_group" else found.whom
-            return replace(found, call=call, place=place, whom=whom, handle=False, seen=where.get("seen", ""))
-        found = replace(self._of(ops), seen=where.get("seen", ""))
-        return found if found.place or not where["line"] else replace(found, place=f"line {where['line']}")
+            found = replace(found, line=told.line, function=told.function, seen=told.seen)
+            return replace(found, call=call, whom=whom, handle=False)
+        found = self._of(ops)
+        return replace(found, line=found.line or told.line, seen=told.seen)
 
     def _noted(self, rank: int) -> list[Op]:
         """What a rank waits in, of what its group alone has noted: the first call that another rank has not come to."""
@@ -101,10 +90,11 @@ class Story(Graph):
     def _of(self, ops: Sequence[Op], whom: Iterable[int] | None = None) -> Waiting:
         op = ops[-1]
         whom = {other for one in ops for other in self._whom(one)} if whom is None else whom
-        group = op.ranks if len(op.ranks) < self.record.n else ()
+        meets, late = op.kind == "collective", _late(op)
+        line, function = (op.waited and op.waited[2], None) if late else (op.line, op.function)
+        group = op.ranks if meets and len(op.ranks) < self.record.n else ()
         anybody = any(one.kind == "recv" and one.peer is None for one in ops)
-        meets = op.kind == "collective"
-        return Waiting(op.op, _place(op), tuple(sorted(whom)), anybody, _late(op), meets, group, op.group)
+        return Waiting(op.op, line, function, tuple(sorted(whom)), anybody, late, meets, group, op.group)
 
     @cached_property
     def _suffered(self) -> set[int]:
@@ -113,22 +103,20 @@ class Story(Graph):
             return set()
         return set(text.root_cause(self.outcome)[1]) - set(self.outcome.dead)
 
-    def _instead(self, rank: int) -> str:
+    def _instead(self, rank: int) -> Instead:
         """What a rank did that does not wait."""
         outcome = self.outcome
         if outcome and rank in outcome.elsewhere:
-            what = outcome.elsewhere[rank]
-            left = self._left(rank) if what == WITHOUT else None
-            return (
-                what if left is None else f"left {left.op}{f' ({left.place})' * bool(left.place)} and finished the cell"
-            )
+            instead = outcome.elsewhere[rank]
+            left = self._left(rank) if instead == Instead(Did.FINISHED, without=True) else None
+            return Instead(Did.LEFT, call=Waiting(left.op, left.line, left.function)) if left else instead
         if outcome and rank in outcome.dead:
-            return f"died ({outcome.dead[rank]})"
+            return Instead(Did.DIED, outcome.dead[rank])
         if outcome and rank in outcome.errors:
-            return f"raised {outcome.errors[rank].ename}"
+            return Instead(Did.RAISED, outcome.errors[rank].ename)
         if rank in self._absent:
-            return "never ran the cell"
-        return "finished the cell" if outcome or self.record.logs[rank].ended is not None else "computes"
+            return Instead(Did.NEVER_RAN)
+        return Instead(Did.FINISHED if outcome or self.record.logs[rank].ended is not None else Did.COMPUTES)
 
     def _left(self, rank: int) -> Op | None:
         """The collective that a rank has been in, and left, while others wait in it: their lengths may differ."""
@@ -148,19 +136,19 @@ class Story(Graph):
             mine = [w for w in self.record.waits if w.op.rank == r and w.start < moment <= w.until]
             if mine:
                 self.waiting[r] = self._of([mine[0].op], {w.for_ for w in mine})
-                self.others.pop(r, None)
+                self.instead.pop(r, None)
             elif r not in self._absent:
-                self.others[r] = self._doing(r, moment)
+                self.instead[r] = self._doing(r, moment)
 
-    def _doing(self, rank: int, moment: float) -> str:
+    def _doing(self, rank: int, moment: float) -> Instead:
         """What a rank did then that did not wait."""
         ops, ended = self.record.ops[rank], self.record.logs[rank].ended
         inside = [op for op in ops if op.entered < moment <= (op.ended or op.left or op.entered)]
         if inside:
-            return f"was in {self._of(inside[-1:], ()).label}"
+            return Instead(Did.INSIDE, call=self._of(inside[-1:], ()))
         if ended is not None and ended < moment:
-            return "finished the cell"
-        return "had not arrived yet" if any(op.entered >= moment for op in ops) else "computed"
+            return Instead(Did.FINISHED)
+        return Instead(Did.NOT_YET if any(op.entered >= moment for op in ops) else Did.COMPUTED)
 
     # -- how long, and what was left ----------------------------------------------------------------------------------
 
@@ -176,7 +164,7 @@ class Story(Graph):
             mine = [op for op, read in zip(raw.ops, self.record.ops[rank], strict=True) if id(read) in within]
             began = [op.waited[0] if op.waited else op.entered for op in mine]
             now = min([now, *(end for op in mine if not op.witnessed and (end := op.ended) is not None)])
-        elif self.others[rank].startswith(tuple(COMPUTING)):
+        elif self.instead[rank].did is Did.WENT_ON:
             began = [raw.began, *(end for op in raw.ops if (end := op.ended or op.left) is not None and end <= now)]
         else:
             return None
@@ -186,17 +174,18 @@ class Story(Graph):
         """The calls that a rank waits in; where it waits for handles and runs still, all that it may wait for."""
         w = self.waiting.get(rank)
         if w is not None and w.seen and self.outcome is not None:
-            return self._enqueued(rank, self.outcome.waiting[rank]["line"])
+            return self._enqueued(rank, self.outcome.waiting[rank].line)
         ops = _unfinished(self.record, rank)
         if ops or w is None:
             return ops
         return [op for op in self.record.ops[rank] if self._is_open(op)] if w.handle else self._noted(rank)
 
     @cached_property
-    def handles(self) -> list[Handle]:
-        """Calls that nobody waited for: all where the cell ended well, else those that have to do with the hang.
+    def handles(self) -> list[tuple[int, Waiting]]:
+        """Calls whose handle a rank did not wait for, and who never came to them: all where the cell ended well.
 
-        These could not be done, or are collectives that a rank has called before the one that it waits in.
+        Else those that have to do with the hang: they could not be done, or are collectives that a rank has called
+        before the one that it waits in.
         """
         found = []
         for r, ops in enumerate(self.record.ops):
@@ -207,8 +196,9 @@ class Story(Graph):
                     continue
                 never = self._is_open(op)
                 if never or not self.cut or (op.kind == "collective" and op.within in met):
-                    found.append(Handle(r, op.op, op.place, tuple(sorted(self._whom(op))) if never else ()))
-        return [h for h in found if h.rank not in self.waiting or self.waiting[h.rank].call != "backward"]
+                    missing = tuple(sorted(self._whom(op))) if never else ()
+                    found.append((r, Waiting(op.op, op.line, op.function, missing)))
+        return [(r, call) for r, call in found if r not in self.waiting or self.waiting[r].call != "backward"]
 
     # -- what the record says of one call -----------------------------------------------------------------------------
 
@@ -247,10 +237,3 @@ def _unfinished(record: Record, rank: int) -> list[Op]:
 def _late(op: Op) -> bool:
     """Whether a rank waits for the call's handle, not in the call, where NCCL sets up a way to the other rank."""
     return bool(op.waited or (op.asynchronous and op.left is not None and not op.error))
-
-
-def _place(op: Op) -> str:
-    """Where a rank waits for a call: at its `.wait()`, or in the call itself."""
-    if not _late(op):
-        return op.place
-    return f"line {op.waited[2]}" if op.waited and op.waited[2] else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.outcome.outcome import Outcome
+from labkit.outcome.phrases import cell
 from labkit.words import ANSI, alike, ranks
 
 # What torch's detail mode compares: the operation, the shape and the dtype help a learner, the rest does not.
@@ -126,6 +127,18 @@ def trim(traceback: str) -> str:
     Frames of Python, torch and labkit go; so do the header and the closing message, which the error repeats.
     Engines number cells on their own, so frames say "This cell" or "An earlier cell".
     """
+    newest, kept = _kept(traceback)
+    return "\n\n".join(CELL.sub(lambda m: cell(int(m[1]) == newest), block) for block in kept)
+
+
+def lines(traceback: str) -> list[tuple[bool, int]]:
+    """The lines of cells that an error came through, the outermost first: whether of the last cell, and the number."""
+    newest, kept = _kept(traceback)
+    return [(int(m[1]) == newest, int(m[2])) for block in kept if (m := IN_CELL.match(block))]
+
+
+def _kept(traceback: str) -> tuple[int, list[str]]:
+    """The number of the last cell in an IPython traceback, and the frames that `trim` shows."""
     text = ANSI.sub("", traceback).strip("\n")
     newest = max((int(n) for n in re.findall(r"^ *Cell In\[(\d+)\]", text, re.MULTILINE)), default=0)
     kept: list[str] = []
@@ -143,13 +156,10 @@ def trim(traceback: str) -> str:
         kept.pop()
     if kept:  # a SyntaxError has its message in the block
         kept[-1] = re.sub(r"\n\w[\w.]*Error\b.*\Z", "", kept[-1], flags=re.DOTALL)
-    return "\n\n".join(CELL.sub(lambda m: _cell(int(m[1]) == newest), block) for block in kept)
+    return newest, kept
 
 
 CELL = re.compile(r"\A *Cell In\[(\d+)\]")
+IN_CELL = re.compile(rf"{CELL.pattern}, line (\d+)")
 FRAME = re.compile(r"\A *(Cell In\[|File |… the same frame)")
 FOREIGN = re.compile(r"\AFile (\S*/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/|<)")
-
-
-def _cell(this: bool) -> str:
-    return "This cell" if this else "An earlier cell"

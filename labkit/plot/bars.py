@@ -89,7 +89,7 @@ def _block(ax: Axes, block: Held, top: float, x: Callable[[float], float], names
         before = 0.0
         for kind, size in bar.items():
             if size > 0:
-                _part(ax, x(before), x(before + size), y, names.index(kind), size)
+                part(ax, x(before), x(before + size), y, names.index(kind), nbytes(size))
                 before += size
         write(ax, max(x(before), _mark(block, r, x, before)) + 0.16, y, nbytes(before), 8.5, align="left", bold=True)
     if block.formula is not None:
@@ -105,22 +105,30 @@ def _mark(block: Held, r: int, x: Callable[[float], float], end: float) -> float
     return mark if x(end) <= mark <= x(end) + reach else 0.0
 
 
-def _part(ax: Axes, left: float, right: float, y: float, i: int, size: float) -> None:
+def part(
+    ax: Axes, left: float, right: float, y: float, i: int, said: str, size: float = 7.5, high: float = BAR,
+    room: float = 0.14, spare: float = 0.3, inset: float = 0.0,
+) -> None:  # fmt: skip
+    """The i-th kind's piece of a bar, `high`, with its figure where it has `room` around it and `spare` beyond."""
     ground, hatch, ink = look(i)
-    corner = (left, y - BAR / 2)
-    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor=ground, edgecolor="none", zorder=3))
-    if hatch:
-        ax.add_artist(
-            Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
-        )
-    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
-    said = nbytes(size)
-    if right - left > extent(said, 7.5) + 0.3:
+    swatch(ax, left, y, right - left, high, i)
+    words = extent(said, size)
+    if right - left > words + spare:
         if hatch:  # ends beside the figure
-            room = extent(said, 7.5) + 0.14
-            corner = ((left + right - room) / 2, y - BAR / 2)
-            ax.add_artist(Rectangle(corner, room, BAR, facecolor=ground, edgecolor="none", zorder=3.5))
-        write(ax, (left + right) / 2, y, said, 7.5, ink)
+            corner = ((left + right - words - room) / 2, y - high / 2 + inset)
+            clear = Rectangle(corner, words + room, high - 2 * inset, facecolor=ground, edgecolor="none", zorder=3.5)
+            ax.add_artist(clear)
+        write(ax, (left + right) / 2, y, said, size, ink)
+
+
+def swatch(ax: Axes, left: float, y: float, wide: float, high: float, i: int) -> None:
+    """A box in the look of the i-th kind."""
+    ground, hatch, _ = look(i)
+    for face, edge, line, zorder in ((ground, "none", None, 3), ("none", FAINT, 0, 3), ("none", INK, 0.7, 4)):
+        if edge != FAINT or hatch:
+            box = Rectangle((left, y - high / 2), wide, high, facecolor=face, edgecolor=edge, zorder=zorder)
+            ax.add_artist(box)
+            box.set(linewidth=line, hatch=hatch if edge == FAINT else None)
 
 
 def _formula(ax: Axes, block: Held, top: float, x: Callable[[float], float], title: float) -> None:
@@ -196,14 +204,7 @@ def _swatch(ax: Axes, x: float, y: float, i: int) -> None:
     if i < 0:
         ax.plot([x + 0.07] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.5, linestyle=MARK)
         return
-    ground, hatch, _ = look(i)
-    corner = (x, y - 0.17)
-    ax.add_artist(Rectangle(corner, SWATCH, 0.34, facecolor=ground, edgecolor="none", zorder=3))
-    if hatch:
-        ax.add_artist(
-            Rectangle(corner, SWATCH, 0.34, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
-        )
-    ax.add_artist(Rectangle(corner, SWATCH, 0.34, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
+    swatch(ax, x, y, SWATCH, 0.34, i)
 
 
 def _top(blocks: Sequence[Held]) -> float:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from labkit.plot.sheet import chip, extent, on, sheet, stroke, wrapped
 from labkit.plot.svg import FAINT, INK, WRONG
-from labkit.plot.tiles import HEAD, PITCH, TILE, Pen, Tile, needed
+from labkit.plot.tiles import HEAD, PITCH, TILE, Pen, Tile, flat, needed
 
 GAP = 0.22  # between groups of tiles
 TOP, LEFT, MARGIN = 1.2, 1.75, 0.4
@@ -141,7 +141,7 @@ def draw(ax: Axes, drawing: Drawing) -> Axes:
         chip(ax, 0.55, y + TILE / 2, r)
         pen.text(0.82, y + TILE / 2, f"rank {r}", 9, INK, "left")
         for column, x in zip(drawing.fitted, starts, strict=False):
-            for (left, _), tile in zip(_places(column[r], x), _flat(column[r]), strict=True):
+            for (left, _), tile in zip(_places(column[r], x), flat(column[r]), strict=True):
                 pen.tile(left, y, tile)
     _arrows(pen, drawing)
     y = drawing.bottom + 0.1
@@ -169,7 +169,7 @@ def small(drawing: Drawing) -> Axes:
     for title, column, x in zip(bare.titles, bare.fitted, starts, strict=False):
         pen.text(x, SMALL_TOP / 2, title, 9, FAINT, "left")
         for r, groups in enumerate(column):
-            for (left, _), tile in zip(_places(groups, x), _flat(groups), strict=True):
+            for (left, _), tile in zip(_places(groups, x), flat(groups), strict=True):
                 pen.tile(left, SMALL_TOP + PITCH * r, tile)
     for r in range(bare.ranks):
         y = SMALL_TOP + PITCH * r + TILE / 2
@@ -184,10 +184,6 @@ def _width(column: Iterable[Groups]) -> float:
         return sum(t.width * PITCH for g in groups for t in g) + GAP * max(0, len(groups) - 1)
 
     return max((length(groups) for groups in column), default=0.0) or PITCH
-
-
-def _flat(groups: Groups) -> list[Tile]:
-    return [tile for group in groups for tile in group]
 
 
 def _places(groups: Groups, x: float) -> list[tuple[float, float]]:

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
-from labkit.plot.bars import look
+from labkit.plot.bars import part, swatch
 from labkit.plot.sheet import extent, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, WRONG
 
@@ -79,7 +78,7 @@ def _stack(ax: Axes, stack: Stack, top: float) -> None:
     before = 0.0
     for i, size in enumerate(stack.parts.values()):
         if size > 0:
-            _part(ax, x(before), x(before + size), y, i, figure(size))
+            part(ax, x(before), x(before + size), y, i, figure(size), 8, BAR, 0.2, 0.4, 0.03)
             before += size
     said = f"{figure(whole)} {stack.unit}"
     free = x(before)
@@ -96,35 +95,9 @@ def _stack(ax: Axes, stack: Stack, top: float) -> None:
     left = LEFT
     for i, (name, size) in enumerate(stack.parts.items()):
         words = f"{name} {figure(size)}"
-        _swatch(ax, left, y + 0.85, i)
+        swatch(ax, left, y + 0.85, 0.45, 0.34, i)
         write(ax, left + 0.6, y + 0.85, words, 8.5, INK if size else FAINT, "left")
         left += 0.6 + extent(words, 8.5) + 0.6
-
-
-def _part(ax: Axes, left: float, right: float, y: float, i: int, said: str) -> None:
-    ground, hatch, ink = look(i)
-    corner = (left, y - BAR / 2)
-    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor=ground, edgecolor="none", zorder=3))
-    if hatch:
-        ax.add_artist(
-            Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
-        )
-    ax.add_artist(Rectangle(corner, right - left, BAR, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
-    room = extent(said, 8) + 0.2
-    if right - left > room + 0.2:
-        if hatch:
-            box = Rectangle(((left + right - room) / 2, y - BAR / 2 + 0.03), room, BAR - 0.06)
-            box.set(facecolor=ground, edgecolor="none", zorder=3.5)
-            ax.add_artist(box)
-        write(ax, (left + right) / 2, y, said, 8, ink)
-
-
-def _swatch(ax: Axes, left: float, y: float, i: int) -> None:
-    ground, hatch, _ = look(i)
-    for face, edge, pattern in ((ground, "none", ""), ("none", FAINT, hatch), ("none", INK, "")):
-        box = Rectangle((left, y - 0.17), 0.45, 0.34, facecolor=face, edgecolor=edge, hatch=pattern or None)
-        box.set(linewidth=0.7 if edge == INK else 0, zorder=3)
-        ax.add_artist(box)
 
 
 def figure(size: float) -> str:

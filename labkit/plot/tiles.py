@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ class Tile:
     badge: str = ""
     wrong: bool = False
     width: float = 1.0
+
+
+def flat(groups: Iterable[Sequence[Tile]]) -> list[Tile]:
+    """All tiles of a row."""
+    return [tile for group in groups for tile in group]
 
 
 def needed(tile: Tile) -> float:

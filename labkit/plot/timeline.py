@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, Polygon, Rectangle
 
 from labkit.plot.sheet import chip, clock, extent, sheet, write
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
-from labkit.theory.record import Meeting, Message, Op, Record
+from labkit.theory.record import Meeting, Message, Op, Record, place
 from labkit.words import seconds
 
 # Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
@@ -176,16 +176,12 @@ def _message(ax: Axes, tail: Place, tip: Place) -> None:
 
 def _said(op: Op) -> tuple[str, str]:
     """What a bar is, in more and in fewer words."""
-    return (f"{op.op} · {_where(op.line, op.function)}" if op.line else op.op), op.op
+    return (f"{op.op} · {place(op.line, op.function, short=True)}" if op.line else op.op), op.op
 
 
 def _said_wait(op: Op) -> tuple[str, str]:
     """The same of the `.wait()` for it."""
-    return f"wait · {_where(op.waited[2] if op.waited else None, op.wait_in)}", "wait"
-
-
-def _where(line: int | None, function: str | None) -> str:
-    return f"line {line}" if function is None else function.replace(", its line ", " line ")
+    return f"wait · {place(op.waited[2] if op.waited else None, op.wait_in, short=True)}", "wait"
 
 
 class Room:

@@ -282,7 +282,7 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     if cells:
         outer = cells[-1]
         did |= {"line": lines.line(outer), "source": frames.source(inner)}
-        did["function"] = None if inner is outer else f"{inner.f_code.co_name}, its line {lines.line(inner)}"
+        did["function"] = None if inner is outer else (inner.f_code.co_name, lines.line(inner))
     between = list(itertools.takewhile(lambda frame: frame is not inner, stack))
     op = frames.operation(between)
     main = thread == str(os.getpid())
@@ -332,7 +332,7 @@ def _enqueued() -> dict[str, Any] | None:
     return {
         "op": frames.named((f["filename"], f["name"]) for f in call.frames) or call.op.rpartition(".")[2],
         "line": made[-1]["line"] if made else None,
-        "function": f"{made[0]['name']}, its line {made[0]['line']}" if len(made) > 1 else None,
+        "function": (made[0]["name"], made[0]["line"]) if len(made) > 1 else None,
     }
 
 
@@ -362,14 +362,12 @@ def steps() -> list[int]:
     return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, distributed_c10d._world.group_count]
 
 
-_at_cell_start: dict[str, int] = {}
+_at_cell_start: tuple[dict[str, int], dict[str, int]] = {}, {}
 
 
-def _counts() -> dict[str, int]:
+def _counts() -> tuple[dict[str, int], dict[str, int]]:
     """How many operations this rank has started in each of its groups: as torch counts them, and as the guard does."""
-    return {pg.group_name: guard.started(pg) for pg in list(distributed_c10d._world.pg_map)} | {
-        f"{name} compared": made for name, made in guard.counts().items()
-    }
+    return {pg.group_name: guard.started(pg) for pg in list(distributed_c10d._world.pg_map)}, guard.counts()
 
 
 def _note_counts(_: Any = None) -> None:
@@ -386,12 +384,15 @@ def groups() -> dict[str, Any]:
     see `group.joined`.
     """
     beside = _runs_beside()  # asked first: what ends now has made its calls
-    counts, members = _counts(), guard.members()
-    steps = {name: n - _at_cell_start.get(name, 0) for name, n in counts.items()}
-    names = {name: f"{name} compared" for name in members}
+    (started, compared), members = _counts(), guard.members()
+    started_before, compared_before = _at_cell_start
     return {
-        "steps": steps,
-        "compared": {name: (members[name], steps[key], counts[key]) for name, key in names.items() if key in counts},
+        "steps": {name: n - started_before.get(name, 0) for name, n in started.items()},
+        "compared": {
+            name: (members[name], n - compared_before.get(name, 0), n)
+            for name, n in compared.items()
+            if name in members
+        },
         "beside": beside,
         "groups": len(distributed_c10d._world.pg_map),
         "joined": group.joined(),

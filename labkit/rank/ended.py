@@ -26,7 +26,7 @@ SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {
-    "request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None, "forgotten": "",
+    "request": "", "error": "", "at": 0.0, "raised": "", "op": None, "line": None, "forgotten": "", "differs": "",
 }  # fmt: skip
 
 _last = NOTHING
@@ -94,7 +94,8 @@ def of(error: BaseException) -> dict[str, Any]:
     - "operation" where an operation between ranks failed under way: a connection went down, nobody came in time;
     - "lab" where the lab had broken the group off before, or interrupted the cell;
     - "learner" for everything else, torch's complaint about a wrong argument as well.
-    `forgotten` is what was used whose process group is gone, see `labkit.rank.gone`.
+    `forgotten` is what was used whose process group is gone, see `labkit.rank.gone`; `differs` in what the ranks'
+    calls do not fit, where a `MismatchError` tells.
     """
     at = moment.now()
     below = _frames(error.__traceback__)
@@ -111,6 +112,7 @@ def of(error: BaseException) -> dict[str, Any]:
         "op": op,
         "line": below[cells[0]][1] if cells else None,
         "forgotten": gone.used(error, called),
+        "differs": getattr(error, "differs", ""),
     }
 
 

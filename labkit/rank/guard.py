@@ -13,6 +13,7 @@ ever exchange a byte. The lab then ends the cell on the other ranks too.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import secrets
@@ -32,7 +33,7 @@ from labkit.rank import membership, models, witness
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.rank.strides import spoiled
-from labkit.theory.fingerprint import Call, disagreement, fit, pack, unpack
+from labkit.theory.fingerprint import Call, differs, disagreement, fit, pack, unpack
 from labkit.words import count
 
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
@@ -54,7 +55,7 @@ _beside: str | None = None  # a file beside which boards go; "": into the group'
 _library: torch.library.Library | None = None
 _wanted = False
 _shown = False  # what Gloo spoils is shown by a check, and not refused
-_refused: tuple[type[Exception], str] | None = None  # the first call that this rank was refused in its cell
+_refused: Exception | None = None  # the first call that this rank was refused in its cell
 _forbidden = ""  # why nothing may be called
 
 
@@ -159,10 +160,7 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
     if not _ours() or n < 2:
         return make()
     key = f"labkit-board/{name}"
-    board = None
-    if me == 0:
-        board, place = _new_board(store, n)
-        store.set(key, place)
+    board = _shared_board(store, key, 0, n) if me == 0 else None
     try:
         made = make()
     except BaseException:
@@ -172,7 +170,7 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
     group = made[0] if isinstance(made, tuple) else made
     if isinstance(group, dist.ProcessGroup) and me is not None:
         try:
-            board = board or _open_board(store.get(key).decode(), store, me, n)
+            board = board or _shared_board(store, key, me, n)
         except FileNotFoundError:  # its first rank never got the group, or has let it go: no call will be complete
             return made
         _groups[name] = Guarded(board, Place(me, members))
@@ -201,7 +199,12 @@ def _compare_models(group: Any, states: models.States) -> None:
 
 def board_for(group: Any, key: str) -> FileBoard | StoreBoard:
     """One more board of a group's, where its ranks find it under this key of their store; each of them calls this."""
-    store, me, n = distributed_c10d._world.pg_map[group][1], dist.get_rank(group), dist.get_world_size(group)
+    store = distributed_c10d._world.pg_map[group][1]
+    return _shared_board(store, key, dist.get_rank(group), dist.get_world_size(group))
+
+
+def _shared_board(store: dist.Store, key: str, me: int, n: int) -> FileBoard | StoreBoard:
+    """Make a board as the first rank and tell the others its place under this key, or open it as one of them."""
     if me:
         return _open_board(store.get(key).decode(), store, me, n)
     board, place = _new_board(store, n)
@@ -240,7 +243,7 @@ def refuse(error: Exception) -> NoReturn:
     The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
     """
     global _refused
-    _refused = _refused or (type(error), str(error))
+    _refused = _refused or copy.copy(error)  # without the frames that it comes through
     raise error from None
 
 
@@ -340,8 +343,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         if guarded is None:
             return operation.redispatch(keys.remove(KEY), *args)
         if _refused is not None:
-            error, said = _refused
-            raise error(said)
+            raise copy.copy(_refused)
         made, begun = guarded.made, witness.counted(group)
         try:
             given = dict(zip(names, args, strict=False))
@@ -377,8 +379,9 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     if all(fit(mine, me, call, i) for i, call in ((me, mine), *up.items())):  # its output fits its own input, too
         return
     up = gathered(lambda: _up(guarded, nth), len(members), time_limits.CALL_WITHDRAWN)
-    if said := disagreement({members[i]: call for i, call in up.items()}, members):
-        refuse(MismatchError(said))
+    calls = {members[i]: call for i, call in up.items()}
+    if said := disagreement(calls, members):
+        refuse(MismatchError(said, differs(calls, members)))
 
 
 def _up(guarded: Guarded, nth: int) -> dict[int, Call]:

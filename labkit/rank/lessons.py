@@ -35,12 +35,14 @@ class _OnRank(SourceFileLoader):
 
 def find(module: str, name: str, space: Mapping[str, Any]) -> Exercise:
     """The exercise of this name, as a rank has it; its functions see this `space`'s rank, world_size and device."""
+    from labkit.rank import seen
+
     package = importlib.import_module(module.rpartition(".")[0])
     for folder in package.__path__:
         if module not in sys.modules:
             sys.path_importer_cache[folder] = FileFinder(folder, (_OnRank, SOURCE_SUFFIXES))
     found = vars(importlib.import_module(module))[name]
-    for each in _loaded:
+    for each in (seen, *_loaded):  # `seen`: for those that a function imports later
         vars(each).update({name: space[name] for name in ("rank", "world_size", "device")})
     assert isinstance(found, Exercise)
     return found

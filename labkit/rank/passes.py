@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from labkit.rank.frames import callers
 
-Where = tuple[int | None, str | None]  # a line of the cell, and the learner's function that the call is in
+Where = tuple[int | None, tuple[str, int] | None]  # a line of the cell, and the function, with its line, of the call
 End = Callable[[float, float], None]  # is told when the graph was computed, and when what waited behind it was done
 
 _ends: dict[int, list[End]] = {}  # of each pass that runs

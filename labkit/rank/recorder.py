@@ -18,8 +18,7 @@ Once spans are used (`labkit.rank.spans`), an asynchronous collective on a CPU a
 work's future tells it, on the backend's own thread, and its call takes 10 to 30 µs longer. What a hook sends of DDP's
 buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.rank.passes`).
 
-A record costs a rank alone 4 to 20 µs, of which 3 to 8 go to a copy of a small tensor, and up to 40 where
-there is a list of them (`labkit.rank.held`); two ranks on two cores were seen to take 30 to 80 µs longer for a small
+A record costs a rank alone a few µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small
 broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
 `perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host. Of what a GPU does,
 `labkit.rank.stream` knows the times.
@@ -53,7 +52,6 @@ from labkit import moment
 from labkit.rank import comms, guard, objects, p2p, passes, spans, stream, wire
 from labkit.rank.agree import whole
 from labkit.rank.frames import leading_here
-from labkit.rank.held import TENSORS, Call, Copies, Tensors
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
@@ -97,7 +95,6 @@ class Cell:
 
 _cell = Cell()
 _snapshots = Snapshots()
-_copies = Copies()
 _space: dict[str, Any] = {}  # the learner's variables
 _inside = threading.local()
 _wrapped: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # where, its name, torch's, ours
@@ -158,7 +155,6 @@ def begin(info: Any = None) -> None:
     guard.pardon()
     guard.resume()
     _snapshots.begin(getattr(info, "raw_cell", None) or "", _space)
-    _copies.begin()
     rank = dist.get_rank() if dist.is_initialized() else 0
     spans.begin(rank, getattr(info, "raw_cell", None) or "")
     stream.forget()
@@ -209,7 +205,6 @@ def records() -> dict[str, Any]:
     """The last cell's operations and buffers as plain data, and what is needed to compare times with other ranks'."""
     stream.told()
     kept = list(_cell.ops)
-    _copies.tell()
     until = time.perf_counter() if _cell.ended is None else _cell.ended
     missing, unnamed = _cell.tally.missing(_cell.began, until)
     computed = spans.kept()
@@ -258,7 +253,7 @@ def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
     behind = _pass_behind(one)
     at, function = behind.where if behind else (mine[-1]["line"] if mine else None, None)
     if len(mine) > 1 or (mine and behind):
-        function = f"{mine[0]['name']}, its line {mine[0]['line']}"
+        function = mine[0]["name"], mine[0]["line"]
     return Op(
         rank=_cell.rank,
         issued=max((place for moment, place in moments if moment <= one.entered), default=-1.0) + 0.5,
@@ -305,7 +300,6 @@ def _recording(
     at = places or {name: i for i, name in enumerate(inspect.signature(function).parameters)}
     asynchronous = op in ("isend", "irecv") or places is not None
     results = next((name for name in RESULTS if name in at), "")
-    tensors, ours = [name for name in at if name in TENSORS], op.startswith("comms.")
 
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -331,7 +325,6 @@ def _recording(
         record.asynchronous = asynchronous or _is_true(given("async_op"))
         if record.asynchronous and passes.running() >= 0 and passes.carries_a_bucket():
             passes.at_end(_brought_back(record))
-        held = _copies.before(record, _caller(), tensors, given, at) if tensors or ours else None
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
@@ -350,7 +343,7 @@ def _recording(
             tally.done(group, name, span)
         record.left = time.perf_counter()
         stream.left(record)
-        _done(record, result, held)
+        _done(record, result)
         return result
 
     return recorded
@@ -432,7 +425,6 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         for op in mine:
             op.waited = (entered, time.perf_counter(), at)
             stream.left(op)
-            _copies.waited(op)
             if op.kind == "recv":
                 if op.peer is None:
                     op.peer = op.ranks[cast(Any, self)._source_rank()]
@@ -566,19 +558,15 @@ def _caller() -> FrameType:
     return recorded.f_back or recorded
 
 
-def _done(record: Op, result: Any, held: tuple[Call, Tensors] | None) -> None:
+def _done(record: Op, result: Any) -> None:
     """What is known once a call has returned."""
     if record.kind == "recv" and not record.asynchronous:
         if record.peer is None and isinstance(result, int) and result >= 0:
             record.peer = result
         _snapshots.after(record.view)
     if not record.asynchronous:
-        if held:
-            _copies.after(*held, result if record.op.startswith("comms.") else None)
         record.done = next(_cell.order)
         return
-    if held:
-        _copies.let_go(*held)
     if isinstance(result, dist.Work):
         _cell.works[id(result)] = (weakref.ref(result), [record])
         if record.kind == "collective" and not record.enqueued and spans.wanted():
@@ -593,7 +581,6 @@ def _brought_back(record: Op) -> passes.End:
         if not record.waited:
             record.waited = (computed, done, at)
             record.done = next(order)
-            _copies.waited(record)
 
     return waited
 
@@ -645,4 +632,4 @@ def _where() -> passes.Where:
     if not cells:
         return None, None
     (code, line), (_, called) = cells[0], cells[-1]
-    return called, None if len(cells) == 1 else f"{code.co_name}, its line {line}"
+    return called, None if len(cells) == 1 else (code.co_name, line)

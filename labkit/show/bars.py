@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError
-from labkit.outcome.text import merge
 from labkit.plot import bars, svg
+from labkit.show.each_rank import EachRank
 from labkit.words import listed, nbytes
 
 
-class Bars:
+class Bars(EachRank):
     """Each rank's bytes as a stacked bar; its text has the same figures.
 
     `bytes[name][r]` is rank r's dict, `totals[name][r]` its sum, `formula[name][r]` what a formula says for it.
     """
+
+    what = "Bytes that each rank holds, a stacked bar for each rank."
 
     def __init__(self, held: Mapping[str, Sequence[Any]], formula: Mapping[str, Any] | None = None) -> None:
         self.bytes = {name: [_sizes(name, r, mine) for r, mine in enumerate(ranks)] for name, ranks in held.items()}
@@ -51,21 +53,6 @@ class Bars:
         sizes = [nbytes(size) for size in self.formula[name]]
         one = len(set(sizes)) == 1
         return f"{name} · the formula says {sizes[0] if one else listed(sizes)} a rank"
-
-    def __repr__(self) -> str:
-        return "\n".join(f"{self._heading(name)}\n{merge(said)}".rstrip("\n") for name, said in self.says.items())
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
-    @property
-    def alt(self) -> str:
-        """The picture in words."""
-        each = " ".join(
-            f"{self._heading(name)}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
-            for name, said in self.says.items()
-        )
-        return f"Bytes that each rank holds, a stacked bar for each rank. {each}"
 
     @property
     def svg(self) -> bytes:

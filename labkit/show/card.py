@@ -11,9 +11,9 @@ from labkit.grading.inputs import Case
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
+from labkit.plot.tiles import flat
 from labkit.show import markdown, meaning
 from labkit.show.arrows import arrows
-from labkit.show.tiles import flat
 from labkit.show.verdict import options, written
 
 STATES = {"not attempted": "○ not attempted yet", "tried": "◐ tried", "solved": "● solved"}

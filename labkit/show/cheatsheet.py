@@ -11,7 +11,7 @@ from labkit.plot.flow import Drawing
 from labkit.show import markdown
 from labkit.theory.cheats import Cheat
 
-OURS = "<!-- written by labkit -->"
+NAME = "Collectives: the cheat sheet"
 SCALE = 0.78  # of the pictures: their letters of 9 pt are 7 pt then, and four tiles beside four fit a column
 # Two pages of A4 or of Letter, whichever the printer has: no card is torn in two.
 STYLE = """
@@ -44,16 +44,8 @@ body { margin: 0 auto; max-width: 190mm; }
 def html(entries: Sequence[tuple[Cheat, Drawing, str]], about: str) -> str:
     """The sheet: each entry with its picture and the same in words, under a line about all of them."""
     cards = "".join(map(_card, *zip(*entries, strict=True)))
-    head = f"<h1>Collectives: the cheat sheet</h1><div class='about'>{escape(about)}</div>"
+    head = f"<h1>{NAME}</h1><div class='about'>{escape(about)}</div>"
     return f"<style>{STYLE}</style><div class='labkit-sheet'>{head}{cards}</div>"
-
-
-def page(sheet: str) -> str:
-    """The sheet's HTML as a page of its own, white where it is printed."""
-    head = "<meta charset='utf-8'><title>Collectives: the cheat sheet</title>"
-    return (
-        f"{OURS}<!doctype html><html lang='en'><head>{head}<style>{PRINT}</style></head><body>{sheet}</body></html>\n"
-    )
 
 
 def _card(cheat: Cheat, drawing: Drawing, alt: str) -> str:

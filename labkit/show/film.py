@@ -12,7 +12,7 @@ from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
 from labkit.theory.record import Message, Op, Record
 from labkit.theory.replay import Element, Replay
-from labkit.words import ranks
+from labkit.words import alike, ranks, spans
 
 MOST = 12  # chunks of a buffer that are drawn; more are drawn as one
 FEW = 8  # numbers of a message that are told
@@ -51,6 +51,10 @@ class Film:
         return f"step {step + 1}: " + " · ".join(map(self._message, self.replay.steps[step]))
 
     def _message(self, m: Message) -> str:
+        src, dst = ("?" if r is None else str(r) for r in (m.src, m.dst))
+        return f"{src}→{dst} {self._carries(m)}"
+
+    def _carries(self, m: Message) -> str:
         carried = self.replay.carried(m)
         op = m.send or m.recv
         assert op is not None, "a message has one end at least"
@@ -58,10 +62,9 @@ class Film:
             what = f"[{', '.join(short(e.value) for e in carried)}]"
         else:
             what = _size(op)
-        src, dst = ("?" if r is None else str(r) for r in (m.src, m.dst))
         lacking = " (never received)" if m.recv is None else " (never sent)" if m.send is None else ""
         mark = f" ({self.marks[id(m)]})" if id(m) in self.marks else ""
-        return f"{src}→{dst} {what}{lacking}{mark}"
+        return f"{what}{lacking}{mark}"
 
     def _left(self) -> list[str]:
         said: dict[int, str] = {}
@@ -71,10 +74,7 @@ class Film:
             shown = [(name, es) for name, es in named or held if name != "outbox" and len(es) <= 2 * FEW]
             told = [f"{name} = [{', '.join(map(_value, es))}]" for name, es in shown]
             said[r] = ", ".join(told) or "nothing recorded"
-        groups: dict[str, list[int]] = {}
-        for r, words in said.items():
-            groups.setdefault(words, []).append(r)
-        return [f"{ranks(who)}: {words}" for words, who in groups.items()]
+        return [f"{ranks(who)}: {words}" for words, who in alike(said).items()]
 
     @property
     def notes(self) -> list[str]:
@@ -126,7 +126,7 @@ class Film:
                 continue
             outside = (len(slots), 0, 1)
             src, dst = self._place(m.send), self._place(m.recv)
-            size = "" if src is not None or m.send is None else self._message(m).split(" ", 1)[1]
+            size = "" if src is not None or m.send is None else self._carries(m)
             odd = "no recv" if m.recv is None else "no send" if m.send is None else self.marks.get(id(m), "")
             arrows.append(
                 plot.Arrow((m.src, *(src or outside)), (m.dst, *(dst or outside)), odd or size, odd=bool(odd))
@@ -196,7 +196,7 @@ def _tile(elements: Sequence[Element]) -> Tile:
             times = max(k for (s, _), k in origin.counts.items() if s == r)
             shares[r] = max(shares.get(r, 0), times)
     several = max(shares.values(), default=0) > 1
-    who = ranks(shares).split(" ", 1)[1]
+    who = spans(shares, ", ")
     label = f"of {who}" if len(shares) < 2 else f"Σ {who}"
     badge = f"{max(shares.values())}×" if several else ""
     return Tile(said, label, tuple(sorted(shares.items())), badge=badge, width=plot.WIDTH)

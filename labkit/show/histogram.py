@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.outcome.text import merge
 from labkit.plot import histogram, svg
+from labkit.show.each_rank import EachRank
 from labkit.words import count
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together
 
 
-class Histogram:
+class Histogram(EachRank):
     """Each rank's whole numbers, counted: `counts[name][r][v]` is how many times rank r has the value v.
 
     `means[name][r]` and `largest[name][r]` are those of rank r, and lack a rank without values.
     """
+
+    what = "How many times each value occurs, a bar for each rank."
 
     def __init__(self, held: Mapping[str, Mapping[int, Any]]) -> None:
         kept = {name: {r: _whole(name, r, v) for r, v in ranks.items()} for name, ranks in held.items()}
@@ -52,21 +54,6 @@ class Histogram:
     def says(self) -> dict[str, dict[int, str]]:
         """Each rank's numbers in words, by expression."""
         return {name: {r: self._said(name, r) for r in ranks} for name, ranks in self.counts.items()}
-
-    def __repr__(self) -> str:
-        return "\n".join(f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items())
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
-    @property
-    def alt(self) -> str:
-        """The picture in words."""
-        each = " ".join(
-            f"{name}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
-            for name, said in self.says.items()
-        )
-        return f"How many times each value occurs, a bar for each rank. {each}"
 
     @property
     def _panels(self) -> list[histogram.Counts]:

@@ -8,7 +8,6 @@ from typing import Any
 from labkit.outcome.outcome import Outcome
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
-from labkit.show.travel import Travel
 from labkit.show.waits import Waits
 
 
@@ -38,16 +37,6 @@ class Last:
         nothing from rank to rank.
         """
         return Steps(self.records)
-
-    def travel(self) -> Travel:
-        """Travel through the cell with a slider: at each moment, what every rank does and what its tensors hold.
-
-        >>> lab.last.travel()
-
-        It works after a hang too: the last moment shows who stood where. Raises `LabError` where the cell called no
-        operation. See `labkit.show.travel.Travel`.
-        """
-        return Travel(self.records, self.outcome)
 
     def waits(self) -> Waits:
         """Draw who waits for whom, as a graph: when the cell was cut short, or else in its longest wait.

@@ -16,7 +16,7 @@ from labkit.plot.tiles import Tile
 from labkit.show.lost import Lost, found_in
 from labkit.show.move import SIGN, Move, numbers
 from labkit.show.tiles import short
-from labkit.words import count, ranks
+from labkit.words import count, ranks, spans
 
 MOST = 24  # moves that are drawn and told one by one
 Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
@@ -200,8 +200,7 @@ def _apply(held: dict[tuple[int, int], Cell], move: Move) -> None:
 
 
 def _tile(value: float, shares: dict[int, int]) -> Tile:
-    who = ranks(shares).split(" ", 1)[1]
-    label = f"from rank {who}" if sum(shares.values()) == 1 else f"Σ {who}"
+    label = f"from {ranks(shares)}" if sum(shares.values()) == 1 else f"Σ {spans(shares, ', ')}"
     most = max(shares.values())
     badge = f"{most}×" if most > 1 else ""
     return Tile(short(value), label, tuple((r, 1) for r in sorted(shares)), badge=badge, width=plot.WIDTH)

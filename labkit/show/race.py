@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 from labkit.errors import LabError
 from labkit.plot import race as picture
@@ -19,8 +18,7 @@ NONE = "–"
 class Race:
     """A scoreboard by size: medians of the slowest rank's time, how they stand to `dist.all_reduce`, who is fastest.
 
-    `at(2**20)` is one row as a dict of ratios; `to_dicts()` has everything as plain data. What was wrong, raised an
-    error or did not finish has no time.
+    `at(2**20)` is one row as a dict of ratios. What was wrong, raised an error or did not finish has no time.
     """
 
     def __init__(self, raced: Raced) -> None:
@@ -41,23 +39,6 @@ class Race:
         ratios = {name: self.raced.ratio(name, size) for name in self.names}
         return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A dict for each contestant and size, for pandas or a file: bytes, seconds, ratios."""
-        return [
-            {
-                "contestant": name,
-                "ranks": self.raced.n,
-                "dtype": self.raced.dtype,
-                "nbytes": size,
-                "median": lap.median if lap.samples else None,
-                "min": lap.min if lap.samples else None,
-                "times_as_fast": self.raced.ratio(name, size),
-                "copies": 1 / ratio if (ratio := self.raced.ratio(name, size, COPY)) else None,
-                "why_not": self.out.get(name, lap.why),
-            }
-            for (name, size), lap in sorted(self.raced.laps.items(), key=lambda item: (item[0][1], item[0][0]))
-        ]
-
     # -- how it shows itself --------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -67,11 +48,11 @@ class Race:
         return "\n".join([self._title, *told, *self._notes])
 
     def _repr_html_(self) -> str:
-        def shown(text: str) -> str:
-            told = escape(_unbroken(text))
-            return cell(f"<b>{told}</b>" if text.startswith(FIRST) else told, "time")
+        def shown(name: str, size: int) -> str:
+            told = escape(_unbroken(self._cell(name, size)))
+            return cell(f"<b>{told}</b>" if name == self.raced.fastest(size) else told, "time")
 
-        rows = [row(_unbroken(nbytes(s)), [shown(c) for c in self._cells(s)]) for s in self.sizes]
+        rows = [row(_unbroken(nbytes(s)), [shown(name, s) for name in [*self.names, COPY]]) for s in self.sizes]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
         columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in self._columns]
         drawn = svg.img(self.svg, self.alt) if self._ratios and len(self.sizes) > 1 else ""

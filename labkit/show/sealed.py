@@ -13,14 +13,13 @@ from labkit.errors import LabError
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.sheet import color, on
-from labkit.plot.tiles import Tile
+from labkit.plot.tiles import Tile, flat
 from labkit.show.box import Box
 from labkit.show.flow import Flow, in_words
 from labkit.show.guess import HOW, Held, Nothing, Place, hold
 from labkit.show.keys import ENTER_GOES_ON
 from labkit.show.spoken import by_rank
 from labkit.show.table import cell, row, table
-from labkit.show.tiles import flat
 from labkit.words import count
 
 MOST = 48  # tiles that one fills in

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from labkit.plot.tiles import Tile
-from labkit.show.tiles import flat, short
+from labkit.plot.tiles import Tile, flat
+from labkit.show.tiles import short
 from labkit.theory.provenance import Part
 from labkit.words import ranks
 

@@ -17,7 +17,7 @@ from labkit.theory.record import read
 KEYS = """<style onload="
     const box = this.closest('.labkit-steps');
     box.role = 'group';
-    box.ariaLabel = 'WHAT';
+    box.ariaLabel = 'Step through the messages';
     for (const button of box.querySelectorAll('button')) button.ariaLabel = button.title;
     box.onkeydown = event => {
         event.stopPropagation();
@@ -27,36 +27,28 @@ KEYS = """<style onload="
 
 
 class Player(Box):
-    """Plays `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them.
+    """Plays `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them."""
 
-    What stands `above` the buttons keeps them in their place, however high what is drawn below them is.
-    """
-
-    what = "Step through the messages"  # as a screen reader says it
-    unit = "step"
-
-    def __init__(self, count: int, above: ipywidgets.Widget | None = None) -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
         self._picture = ipywidgets.HTML()
         self._slider = ipywidgets.IntSlider(
-            value=0, min=0, max=count, description=self.unit, readout=False, layout={"width": "16em"}
+            value=0, min=0, max=count, description="step", readout=False, layout={"width": "16em"}
         )
         self._said = ipywidgets.Label()
         play = ipywidgets.Play(min=0, max=count, interval=1200, tooltip="play")
         ipywidgets.jslink((play, "value"), (self._slider, "value"))
         back, on = (
             ipywidgets.Button(description=d, tooltip=t, layout={"width": "3em"})
-            for d, t in (("◀", f"one {self.unit} back"), ("▶", f"one {self.unit} on"))
+            for d, t in (("◀", "one step back"), ("▶", "one step on"))
         )
         back.add_class("labkit-back")
         on.add_class("labkit-on")
         back.on_click(lambda _: self.go(self.step - 1))
         on.on_click(lambda _: self.go(self.step + 1))
         self._slider.observe(lambda _: self._show(), "value")
-        row = ipywidgets.HBox(
-            [play, back, on, self._slider, self._said, ipywidgets.HTML(KEYS.replace("WHAT", self.what))]
-        )
-        super().__init__([self._picture, row] if above is None else [above, row, self._picture])
+        row = ipywidgets.HBox([play, back, on, self._slider, self._said, ipywidgets.HTML(KEYS)])
+        super().__init__([self._picture, row])
         self.add_class("labkit-steps")
         self._show()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 from html import escape
-from typing import Any
 
 from labkit.errors import LabError
 from labkit.plot import svg
@@ -54,25 +53,6 @@ class Sweep:
             sizes = ", ".join(str(r.nbytes) for r in self.rows)
             raise LabError(f"{nbytes} bytes were not measured. Choose one of {sizes}, or ask sweep.fit.at({nbytes}).")
         return nearest
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as plain data, for pandas or a file: SI units, so times in seconds and bandwidths in GB/s."""
-        return [
-            {
-                "op": self.op,
-                "ranks": self.n,
-                "dtype": self.dtype,
-                "nbytes": r.nbytes,
-                "median": r.median,
-                "min": r.min,
-                "p90": r.p90,
-                "algbw": r.algbw,
-                "busbw": r.busbw,
-                "copy": r.copy,
-                "right": r.right,
-            }
-            for r in self.rows
-        ]
 
     # -- how it shows itself --------------------------------------------------------------------------------------
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from labkit.plot.tiles import Tile
+from labkit.plot.tiles import Tile, flat
 from labkit.show.compare import number
 from labkit.theory.mistakes import Span
 from labkit.theory.provenance import Part
-from labkit.words import ranks
+from labkit.words import spans
 
 WIDE = 16  # tiles in a row; more are drawn as blocks of like origin
 BLOCK = 1.7  # width of a block, in tiles
@@ -33,14 +33,14 @@ def label(part: Part) -> str:
     >>> label(Part("sum", Origin(0, 1) + Origin(1, 1)))
     'Σ 0,1·1'
     """
-    sources = sorted(part.origin.counts)
-    if not sources:
-        return ""
-    if part.kind == "copy":
-        return "{}·{}".format(*sources[0])
-    places = {i for _, i in sources}
-    who = ranks(part.origin.ranks).split(" ", 1)[1].replace(", ", ",")
-    return f"{SIGNS.get(part.kind, part.kind)} {who}" + (f"·{places.pop()}" if len(places) == 1 else "")
+    places = {i for _, i in part.origin.counts}
+    return _whose(part) + (f"·{places.pop()}" if len(places) == 1 else "")
+
+
+def _whose(part: Part) -> str:
+    """From which ranks a value came: "2", "Σ 0–3"."""
+    who = spans(part.origin.ranks)
+    return who if part.kind == "copy" or not who else f"{SIGNS.get(part.kind, part.kind)} {who}"
 
 
 def short(value: Any) -> str:
@@ -61,11 +61,6 @@ def grouped(tiles: list[Tile], sizes: Sequence[int]) -> list[list[Tile]]:
         groups.append(tiles[at : at + size])
         at += size
     return [g for g in groups if g] or [tiles]
-
-
-def flat(groups: Iterable[Sequence[Tile]]) -> list[Tile]:
-    """All tiles of a row."""
-    return [tile for group in groups for tile in group]
 
 
 def coarse(groups: list[list[Tile]], parts: Sequence[tuple[int, int, Part]]) -> list[list[Tile]]:
@@ -95,7 +90,7 @@ def _block(run: list[Pair]) -> Tile:
     places = sorted({i for _, (_, _, p) in run for _, i in p.origin.counts})
     span = "·" + (f"{places[0]}–{places[-1]}" if len(places) > 1 else str(places[0])) if places else ""
     text = first.text if first.text == last.text else values
-    return replace(first, text=text, label=label(run[0][1][2]).split("·")[0] + span, width=BLOCK)
+    return replace(first, text=text, label=_whose(run[0][1][2]) + span, width=BLOCK)
 
 
 def wanted_tiles(wanted: Sequence[Span] | None, after: list[list[Tile]]) -> list[list[Tile]]:

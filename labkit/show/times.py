@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from labkit.errors import LabError
-from labkit.outcome.text import merge
 from labkit.plot import svg, times
+from labkit.show.each_rank import EachRank
 from labkit.words import count, seconds
 
 
-class Times:
+class Times(EachRank):
     """Each rank's times as dots, a row a rank; its text has each rank's median and how far its times reach.
 
     `seconds[name][r]` are rank r's, the first `warmup` of them hollow and not in `medians[name][r]`, which is None
     without others. `shared` says that ranks share a GPU, where they do.
     """
+
+    what = "Times, a dot for each repetition and a row for each rank."
 
     def __init__(self, kept: Mapping[str, Sequence[Sequence[float]]], warmup: int = 0, shared: str = "") -> None:
         if not isinstance(warmup, int) or warmup < 0:
@@ -45,23 +47,6 @@ class Times:
             return f"no repetitions{before}"
         reach = f"{seconds(min(counted))} to {seconds(max(counted))}"
         return f"median {seconds(middle)}, from {reach}, {count(len(counted), 'repetition')}{before}"
-
-    def __repr__(self) -> str:
-        told = [f"{name}\n{merge(said)}".rstrip("\n") for name, said in self.says.items()]
-        return "\n".join([*told, *[f"{self.shared}."] * bool(self.shared)])
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
-    @property
-    def alt(self) -> str:
-        """The picture in words."""
-        each = " ".join(
-            f"{name}: " + " ".join(f"Rank {r}: {words}." for r, words in said.items())
-            for name, said in self.says.items()
-        )
-        where = f" {self.shared}." if self.shared else ""
-        return f"Times, a dot for each repetition and a row for each rank. {each}{where}"
 
     @property
     def svg(self) -> bytes:

@@ -15,6 +15,7 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
 from labkit.grading.inputs import Case
 from labkit.grading.limits import STATES
+from labkit.outcome.phrases import healed
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
@@ -26,6 +27,7 @@ from labkit.show.waits import Waits
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
+from labkit.words import sentence
 
 SHOWN = meaning.MOST  # elements of a row
 WIDE = 200  # characters of a text: a line of a log fits
@@ -94,8 +96,7 @@ class Verdict:
         if self.right and self.state in ("wrong", "raises", "deadlock", "slow"):
             lines.append(f"It was right on {self.right} input{'s' * (self.right > 1)} before.")
         if self._finding.healed:
-            healed = "; ".join(self._finding.healed)
-            lines.append(f"{healed[0].upper()}{healed[1:]}.")
+            lines.append(sentence([*map(healed, self._finding.healed)]))
         return lines
 
     def __repr__(self) -> str:

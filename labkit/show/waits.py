@@ -7,21 +7,18 @@ from html import escape
 from IPython.display import publish_display_data
 
 from labkit.outcome import text
+from labkit.outcome.outcome import Did
+from labkit.outcome.phrases import did, label
+from labkit.outcome.sentences import ANYBODY, circles, graph, title, well, why
 from labkit.outcome.story import Story
-from labkit.outcome.why import handles, plural, why
 from labkit.plot import svg
 from labkit.plot import waits as picture
 from labkit.words import alike, ranks, seconds, sentence
 
-ANYBODY = "any rank"
-KINDS = (
-    ("finished", "done"),
-    ("left", "done"),
-    ("died", "failed"),
-    ("raised", "failed"),
-    ("never", "failed"),
-    ("", "busy"),
-)
+KINDS = {
+    **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
+    **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
+}  # the others are busy
 PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none">{}</pre>'
 
 
@@ -33,67 +30,35 @@ class Waits(Story):
     """
 
     @property
+    def others(self) -> dict[int, str]:
+        """What the ranks did that do not wait, or do, in words."""
+        return {r: did(instead, live=self.live) for r, instead in self.instead.items()}
+
+    @property
     def why(self) -> str:
         """Why the cell is stuck, in one sentence that begins with the cause; that nothing was, where it ended well."""
-        if self.cut:
-            return sentence([why(self)])
-        longest = f"{self._longest_said}." if self.long else "No rank waited for another."
-        return " ".join(["Nothing was stuck.", longest, *(sentence([h]) for h in handles(self))])
+        return sentence([why(self)]) if self.cut else well(self)
 
     @property
     def says(self) -> list[str]:
         """Who waits for whom, what the others do, and which ranks wait in a cycle: a sentence each."""
-        if not self.waiting:
-            return ["No rank waited for another."]
-        said = alike({r: self._for(r) for r in self.waiting})
-        lines = [f"{ranks(rs)} {self._wait(len(rs))} {what}" for what, rs in said.items()]
-        lines += [f"{ranks(rs)} {plural(what, len(rs))}" for what, rs in alike(self.others).items()]
-        return [sentence([line]) for line in lines] + self._circles()
+        return graph(self)
 
     @property
     def stacks(self) -> dict[int, list[str]]:
         """The learner's lines in which each absent rank was, the innermost last."""
         if self.outcome is None:
             return {}
-        found = {r: [_line(*row) for row in self.outcome.stacks.get(r, [])] for r in self.others}
+        found = {r: [_line(*row) for row in self.outcome.stacks.get(r, [])] for r in self.instead}
         for r, error in self.outcome.errors.items():
-            if r in self.others and not found[r]:
+            if r in self.instead and not found[r]:
                 found[r] = text.trim(error.traceback).splitlines()
         return {r: lines for r, lines in found.items() if lines}
-
-    def _wait(self, many: int) -> str:
-        return "waited" if self.long else "waits" if many == 1 else "wait"
-
-    def _for(self, rank: int) -> str:
-        w = self.waiting[rank]
-        where = f"in {w.what}{f' ({w.place})' * bool(w.place)}{f', seen in {w.seen}' * bool(w.seen)}"
-        whom = f"for {ranks(w.whom)} " if w.whom else f"for {ANYBODY} " if w.anybody else ""
-        return whom + where
-
-    def _circles(self) -> list[str]:
-        lines = []
-        for cycle in self.cycles:
-            inside = set(cycle)
-            behind = [r for r in self.waiting if r not in inside and inside & self.reached([r])]
-            rest = "nobody can go on" if len(inside) == self.record.n else "none of these ranks can go on"
-            if behind:
-                rest += f", nor can {ranks(behind)}, which wait{'s' * (len(behind) == 1)} for them"
-            lines.append(f"{' → '.join(map(str, [*cycle, cycle[0]]))} is a cycle: {rest}.")
-        return lines
 
     @property
     def title(self) -> str:
         """Which moment is shown."""
-        if not self.waiting:
-            return f"No rank wait{'s' if self.live else 'ed'} for another"
-        if self.live:
-            return "Who waits for whom now"
-        return self._longest_said if self.long else "Who waits for whom when the cell is cut short"
-
-    @property
-    def _longest_said(self) -> str:
-        shared = f" ({self.record.shared})" if self.record.shared else ""
-        return f"The longest wait: {seconds(self.long or 0)}{shared}"
+        return title(self)
 
     @property
     def alt(self) -> str:
@@ -107,10 +72,10 @@ class Waits(Story):
     def _told(self) -> list[tuple[str, list[str]]]:
         """What absent ranks do, and in which lines; those that do the same there once."""
         stacks = self.stacks
-        said = alike({r: "\n".join([self.others[r], *lines]) for r, lines in stacks.items()})
+        same = alike({r: (self.instead[r], *lines) for r, lines in stacks.items()})
         return [
-            (sentence([f"{ranks(rs)} {plural(self.others[rs[0]], len(rs))}"]).rstrip("."), stacks[rs[0]])
-            for rs in said.values()
+            (sentence([f"{ranks(rs)} {did(self.instead[rs[0]], len(rs), self.live)}"]).rstrip("."), stacks[rs[0]])
+            for rs in same.values()
         ]
 
     # -- the picture --------------------------------------------------------------------------------------------------
@@ -120,16 +85,15 @@ class Waits(Story):
         """The picture; equal waits give equal bytes."""
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
-        notes = [(line, True) for line in self._circles()]
-        graph = picture.Graph(self.title, nodes, self.arrows, cycles, notes)
-        return svg.svg(picture.draw(picture.axes(graph), graph))
+        notes = [(line, True) for line in circles(self)]
+        drawn = picture.Graph(self.title, nodes, self.arrows, cycles, notes)
+        return svg.svg(picture.draw(picture.axes(drawn), drawn))
 
     def _node(self, rank: int) -> picture.Node:
         long = f", {seconds(self.seconds[rank])}" if rank in self.seconds else ""
         if (w := self.waiting.get(rank)) is not None:
-            return picture.Node(f"in {w.label}" + (f", for {ANYBODY}" if w.anybody else "") + long)
-        words = self.others.get(rank, "")
-        return picture.Node(words + long, next(kind for begin, kind in KINDS if words.startswith(begin)))
+            return picture.Node(f"in {label(w)}" + (f", for {ANYBODY}" if w.anybody else "") + long)
+        return picture.Node(did(self.instead[rank], live=self.live) + long, KINDS.get(self.instead[rank].did, "busy"))
 
     def _repr_html_(self) -> str:
         return f"<div><b>{escape(self.why)}</b></div>{self._below}"

@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
@@ -143,23 +143,27 @@ ROOM = {  # of a call with one input and one output, on so many ranks
 EQUAL = "Their length has to be a multiple of {n}."
 
 
-def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
-    """What is wrong with these calls of one group, as a sentence with a remedy; "" where they fit.
+def differs(calls: Mapping[int, Call], members: Sequence[int]) -> str:
+    """Find in what these calls of one group do not fit, one of `REASONS`; "" where they fit.
 
     `calls` are by rank of the world, of those that have come so far; `members[i]` is the group's rank i.
     """
-    come = [(i, r) for i, r in enumerate(members) if r in calls]
-    pairs = [(a, b, _differ(calls[a[1]], a[0], calls[b[1]], b[0])) for a, b in _pairs(come)]
-    what = next((each for each in REASONS if any(d == each for *_, d in pairs)), "")
-    if not what:
-        return ""
+    pairs = _compared(calls, members)
     if any(swapped(calls[a], calls[b]) for (_, a), (_, b), d in pairs if d and a != b):
-        what = ORDER
+        return ORDER
+    return next((each for each in REASONS if any(d == each for *_, d in pairs)), "")
+
+
+def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
+    """Say what is wrong with these calls of one group, and what to do about it; "" where they fit."""
+    if not (what := differs(calls, members)):
+        return ""
+    come = [(i, r) for i, r in enumerate(members) if r in calls]
     told = alike({r: _told(calls[r], what) for _, r in come})
     said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in _fewest_first(told)]
     if absent := [r for r in members if r not in calls]:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
-    uneven = next((_uneven(calls, a, b) for a, b, d in pairs if d == what == ELEMENTS), "")
+    uneven = next((_uneven(calls, a, b) for a, b, d in _compared(calls, members) if d == what == ELEMENTS), "")
     remedy = REMEDY.get(what, SAME)
     if own := [calls[r] for i, r in come if what == ELEMENTS and calls[r].sizes and _differ(calls[r], i, calls[r], i)]:
         cut = all(call.sizes and call.sizes[0] == call.sizes[1] for call in own)
@@ -168,9 +172,11 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
     return f"{fault}: {'; '.join(said)}. {uneven}{remedy}"
 
 
-def _pairs(come: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
-    """Each rank with each other one, and at last each with itself: what it takes of itself is what it gives."""
-    return itertools.chain(itertools.combinations(come, 2), zip(come, come, strict=True))
+def _compared(calls: Mapping[int, Call], members: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int], str]]:
+    """Compare each rank with each other one, and at last each with itself: what it takes of itself is what it gives."""
+    come = [(i, r) for i, r in enumerate(members) if r in calls]
+    pairs = itertools.chain(itertools.combinations(come, 2), zip(come, come, strict=True))
+    return [(a, b, _differ(calls[a[1]], a[0], calls[b[1]], b[0])) for a, b in pairs]
 
 
 def fit(a: Call, i: int, b: Call, j: int) -> bool:

@@ -147,14 +147,17 @@ def _from_json(text: str) -> str:
     return "\n".join(lines)
 
 
-def runs(lines: list[str]) -> Iterator[list[str]]:
-    """The lines of each run: a header after rows begins the next one. What stands before a header belongs to it."""
-    run: list[str] = []
+def runs(lines: list[str]) -> Iterator[list[tuple[str, Row | None]]]:
+    """Split lines into those of each run, each beside its row: a header after rows begins the next run.
+
+    What stands before a header belongs to it.
+    """
+    run: list[tuple[str, Row | None]] = []
     seen = False
     for line in lines:
         if seen and (START.search(line) or (PROGRAM.search(line) and not ASIDE.search(line))):
             yield run
             run, seen = [], False
-        run.append(line)
-        seen = seen or as_row(line) is not None
+        run.append((line, as_row(line)))
+        seen = seen or run[-1][1] is not None
     yield run

@@ -6,13 +6,14 @@ Knows no published table: `labkit.theory.likeness` holds a log against them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
 
 from labkit.errors import LabError
 from labkit.theory import timing
-from labkit.theory.nccl_rows import COLUMNS, HEADER, PASTE, PROGRAM, ROW, Row, as_row, plain, runs
+from labkit.theory.nccl_rows import COLUMNS, HEADER, PASTE, PROGRAM, ROW, Row, plain, runs
 from labkit.words import count, listed, nbytes
 
 PROGRAMS = {
@@ -126,17 +127,11 @@ def read(text: str, op: str = "", n: int = 0) -> Log:
     without rows, and `Unsaid`, a `LabError` too, where operation or number of GPUs is missing.
     """
     parts = list(runs(plain(text)))
-    rows = [part for part in parts if any(map(as_row, part))]
+    rows = [part for part in parts if any(row for _, row in part)]
     if not rows:
-        raise LabError(_nothing(text, parts))
+        raise LabError(_nothing([line for part in parts for line, _ in part if line.strip()]))
     note = f"This text holds {len(rows)} runs; the first is read." if len(rows) > 1 else ""
     return _log(rows[0], op, n, note)
-
-
-def read_all(text: str, op: str = "", n: int = 0) -> list[Log]:
-    """Every run that a text holds, such as the output of a script that runs several of nccl-tests' programs."""
-    parts = [part for part in runs(plain(text)) if any(map(as_row, part))]
-    return [_log(part, op, n) for part in parts] or [read(text)]
 
 
 def noted(log: Log, note: str) -> Log:
@@ -144,9 +139,8 @@ def noted(log: Log, note: str) -> Log:
     return replace(log, notes=(*log.notes, note))
 
 
-def _nothing(text: str, parts: list[list[str]]) -> str:
+def _nothing(lines: Sequence[str]) -> str:
     """Why there is nothing to read, and what to paste."""
-    lines = [line for part in parts for line in part if line.strip()]
     if not lines:
         return f"Nothing was pasted. {PASTE}"
     failed = next(filter(FAILED.search, lines), "")
@@ -163,8 +157,8 @@ def _nothing(text: str, parts: list[list[str]]) -> str:
     )
 
 
-def _log(lines: list[str], op: str, n: int, note: str = "") -> Log:
-    parsed = list(map(as_row, lines))
+def _log(run: Sequence[tuple[str, Row | None]], op: str, n: int, note: str = "") -> Log:
+    lines, parsed = zip(*run, strict=True)
     every, notes = [row for row in parsed if row], [note] * bool(note)
     kinds = list(dict.fromkeys(map(_kind, every)))
     rows = [row for row in every if _kind(row) == kinds[0]]
@@ -243,7 +237,7 @@ def _wrong(row: Row, rounding: bool, n: int) -> float:
     return max(h[3] if h[3] is not None and h[3] > most else 0.0 for h in row.halves)
 
 
-def _command(lines: list[str]) -> tuple[int, int, int]:
+def _command(lines: Sequence[str]) -> tuple[int, int, int]:
     """Processes, hosts, and GPUs of a process, by the command line above the table; 0 where it does not say."""
     batch = " ".join(line for line in lines if "#SBATCH" in line)
     for line in reversed(lines):

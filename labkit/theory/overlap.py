@@ -37,11 +37,6 @@ class Overlap:
     late: int = 0
 
     @property
-    def exposed(self) -> float:
-        """Seconds of communication behind which nothing was computed."""
-        return self.communicating - self.hidden
-
-    @property
     def share(self) -> float:
         """Which part of the communication was hidden: 0 to 1; 0 where there was none."""
         return self.hidden / self.communicating if self.communicating else 0.0

@@ -96,8 +96,8 @@ def meshes(ranks: int, layers: int, per_node: int = 0) -> Iterator[Mesh]:
     >>> list(meshes(4, layers=4, per_node=2))
     [data 4, data 2 x pipe 2, pipe 4, data 2 x tensor 2, tensor 2 x pipe 2]
     """
-    for tensor in _divisors(ranks):
-        for pipe in _divisors(ranks // tensor):
+    for tensor in divisors(ranks):
+        for pipe in divisors(ranks // tensor):
             if layers % pipe == 0 and tensor <= (per_node or ranks):
                 yield Mesh(ranks // tensor // pipe, tensor, pipe)
 
@@ -169,7 +169,8 @@ def all_reduced(size: float, ranks: int) -> float:
     return 2 * size * (ranks - 1) / ranks
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return what divides a number, from 1 up."""
     return [k for k in range(1, number + 1) if number % k == 0]
 
 

@@ -37,20 +37,6 @@ class View:
 
 
 @dataclass(slots=True)
-class Held:
-    """What one small tensor of an operation held when it was called, and when its data was there.
-
-    `name` is what the learner's code writes for it, `shape` its shape; the values are flat. `before` is None for a
-    tensor that the call returned, `after` where nobody saw the end, or where the tensor was let go.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    before: list[Any] | None
-    after: list[Any] | None = None
-
-
-@dataclass(slots=True)
 class Op:
     """One call of one rank. A rank makes it when the call begins and fills it in; a `Record` changes none.
 
@@ -65,7 +51,6 @@ class Op:
     `enqueued`: it is on a GPU, and the call returns before the data has moved. `ran`: from when to when the GPU was at
     it, or stood in the `.wait()` for it, by CUDA events; in a `Record`, these are its times.
     `asked`: the learner has asked for its end otherwise than by `.wait()`, by its future or by `is_completed()`.
-    `held`: its small tensors, of the last calls.
     `group`: torch's name for its group, the same on all its ranks; two groups may have the same ranks.
     """
 
@@ -82,7 +67,7 @@ class Op:
     shape: tuple[int, ...] | None = None
     bytes: int | None = None
     line: int | None = None
-    function: str | None = None
+    function: tuple[str, int] | None = None
     asynchronous: bool = False
     batch: bool = False
     enqueued: bool = False
@@ -96,9 +81,8 @@ class Op:
     there: float | None = None
     group: str = ""
     ran: tuple[float, float] | None = None
-    wait_in: str | None = None
+    wait_in: tuple[str, int] | None = None
     asked: bool = False
-    held: list[Held] = field(default_factory=list)
     view: View | None = None
 
     @property
@@ -129,13 +113,13 @@ class Op:
     @property
     def place(self) -> str:
         """Where in the cell: "line 2", "line 4 of ring, called in line 9"; "" where that is not known."""
-        return _place(self.line, self.function)
+        return place(self.line, self.function)
 
     @property
     def wait_place(self) -> str:
         """Where its `.wait()` stands: "line 9", "line 14 of ring"; who called that is told where it is another line."""
-        place = _place(self.waited and self.waited[2], self.wait_in)
-        return place.removesuffix(f", called in line {self.line}") if self.function else place
+        line = self.waited and self.waited[2]
+        return place(line, self.wait_in, called=not (self.function and line == self.line))
 
     @property
     def primitive(self) -> Primitive | None:
@@ -143,10 +127,11 @@ class Op:
         return find(self.op)
 
 
-def _place(line: int | None, function: str | None) -> str:
+def place(line: int | None, function: tuple[str, int] | None, called: bool = True, short: bool = False) -> str:
+    """Say where in the cell: "line 4 of ring, called in line 9"; without the caller, or in `short` "ring line 4"."""
     if function:
-        name, _, inner = function.partition(", its line ")
-        return f"line {inner} of {name}, called in line {line}"
+        name, inner = function
+        return f"{name} line {inner}" if short else f"line {inner} of {name}{f', called in line {line}' * called}"
     return f"line {line}" if line else ""
 
 
@@ -214,7 +199,7 @@ class Log:
 
     def plain(self) -> dict[str, Any]:
         """As JSON carries it; `Log.of` reads it back."""
-        rows = [[*_row(op)[:-2], [_row(h) for h in op.held], op.view and _row(op.view)] for op in self.ops]
+        rows = [[*_row(op)[:-1], op.view and _row(op.view)] for op in self.ops]
         rest = {"buffers": [_row(b) for b in self.buffers], "spans": [_row(s) for s in self.spans]}
         return {**vars(self), "ops": rows, **rest}
 
@@ -225,19 +210,18 @@ class Log:
         for op in ops:
             op.ranks = tuple(op.ranks)
             op.shape = None if op.shape is None else tuple(op.shape)
+            op.function, op.wait_in = op.function and (*op.function,), op.wait_in and (*op.wait_in,)
             op.waited = None if op.waited is None else (op.waited[0], op.waited[1], op.waited[2])
-            held: Any = op.held  # rows until here
-            op.held = [Held(name, tuple(shape), before, after) for name, shape, before, after in held]
             op.view = None if op.view is None else View(*op.view)  # type: ignore[misc]  # a row until here
         spans, stood = [Span(*row) for row in plain["spans"]], [(a, b) for a, b in plain["stood"]]
         buffers, made = [Buffer(*row) for row in plain["buffers"]], [tuple(ranks) for ranks in plain["made"]]
         return cls(**{**plain, "ops": ops, "buffers": buffers, "spans": spans, "stood": stood, "made": made})
 
 
-_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer, Span, Held)}
+_NAMES = {cls: [f.name for f in fields(cls)] for cls in (Op, View, Buffer, Span)}
 
 
-def _row(value: Op | View | Buffer | Span | Held) -> list[Any]:
+def _row(value: Op | View | Buffer | Span) -> list[Any]:
     return [getattr(value, name) for name in _NAMES[type(value)]]
 
 

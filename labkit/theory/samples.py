@@ -41,11 +41,6 @@ class Timing:
         return min(self.slowest)
 
     @property
-    def p25(self) -> float:
-        """A quarter of the repetitions were faster."""
-        return self.quantile(0.25)
-
-    @property
     def p90(self) -> float:
         """A tenth of the repetitions were slower."""
         return self.quantile(0.9)
@@ -59,11 +54,6 @@ class Timing:
     def late(self) -> list[float]:
         """By how many seconds each rank began after the first one, in its median repetition."""
         return [float(np.median(rank)) for rank in zip(*self.arrivals, strict=True)]
-
-    @property
-    def skew(self) -> float:
-        """From the first rank's start to the last one's, in the median repetition, in seconds."""
-        return float(np.median([max(ranks) for ranks in self.arrivals])) if self.arrivals else float("nan")
 
     @property
     def transfer(self) -> float:

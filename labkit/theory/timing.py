@@ -10,7 +10,6 @@ Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, and the `…GetBw` functions of s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.theory.primitives import PART, PRIMITIVES
@@ -83,39 +82,3 @@ def busbw(op: str, n: int, nbytes: float, seconds: float) -> float:
     1.5
     """
     return algbw(nbytes, seconds) * busbw_factor(op, n)
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """A time, the bytes that belong to it, and the convention by which they become bandwidths.
-
-    >>> Bandwidth("all_reduce", 4, 1e6, 1e-3)
-    all_reduce, 4 ranks, 1.00e+06 B in 1e-03 s: algbw 1 GB/s, busbw 1.5 GB/s = algbw × 2(n-1)/n
-    """
-
-    op: str
-    n: int
-    nbytes: float  # S, in nccl-tests' sense
-    seconds: float
-
-    @property
-    def algbw(self) -> float:
-        """S / t in GB/s."""
-        return algbw(self.nbytes, self.seconds)
-
-    @property
-    def busbw(self) -> float:
-        """algbw times the factor of this operation and number of ranks, in GB/s."""
-        return busbw(self.op, self.n, self.nbytes, self.seconds)
-
-    @property
-    def convention(self) -> str:
-        """What S and busbw mean here, in words."""
-        what, factor = convention(self.op)
-        return f"{what}; algbw = S / t; busbw = algbw × {factor} (nccl-tests); GB/s = 10⁹ bytes a second"
-
-    def __repr__(self) -> str:
-        return (
-            f"{self.op}, {self.n} ranks, {self.nbytes:.2e} B in {self.seconds:.0e} s: algbw {self.algbw:.3g} GB/s, "
-            f"busbw {self.busbw:.3g} GB/s = algbw × {convention(self.op)[1]}"
-        )

@@ -185,7 +185,7 @@ def run_make_groups(make_groups, shape):
                 "group, in the same order, also those that it is not in: else the next new_group meets the wrong ranks."
             )
     groups = make_groups(dict(shape))
-    mine = {name: None for name in shape}
+    mine = dict.fromkeys(shape)
     for name, group in groups.items():
         if group is not None and group is not dist.GroupMember.NON_GROUP_MEMBER:
             mine[name] = dist.get_process_group_ranks(group)

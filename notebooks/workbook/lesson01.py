@@ -1,4 +1,4 @@
-"""Exercises for lesson 01: teams of ranks, whom a number names in them, and who is there."""
+"""Lesson 01: teams of ranks, whom a number names in them, who has to make one, and who is left."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import numpy as np
 
 from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case, counting, vectors
+from labkit.grading.prediction import SEEN, ask
+from workbook.lesson00 import gradients_of, with_gradients
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.seen import device, dist, everyones, rank, torch, world_size
 
 
 def _teams(n: int, split: int | None) -> list[range]:
-    """The team of each rank; halves where nothing is said."""
+    """Return the team of each rank; halves where nothing is said."""
     split = n // 2 if split is None else split
     return [range(split) if r < split else range(split, n) for r in range(n)]
-
-
-# -- gradients of a team ------------------------------------------------------------------------------------------
 
 
 def _team_means(xs: Sequence[Any], split: int | None = None) -> list[Any]:
@@ -40,16 +39,9 @@ def _team_gradients(n: int) -> list[Case]:
     ]
 
 
-def run_average_in_team(average_in_team, *grads, split):
+def _team(split):
     lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
-    team = lower if rank < split else upper
-
-    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
-    for p, g in zip(model, grads):
-        p.grad = g.clone()
-    average_in_team(model, team)
-    assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
-    return [p.grad for p in model] if len(model) > 1 else model[0].grad
+    return lower if rank < split else upper
 
 
 @exercise(
@@ -59,11 +51,10 @@ def run_average_in_team(average_in_team, *grads, split):
     ranks=(4, 3, 2),
     inputs=_team_gradients,
     picture=lambda: [(x,) for x in counting(4, 3)],
-    least=Least(  # one team is a single rank, which needs nobody; the given loop makes a call for each parameter
-        sent=lambda n, S: 2 * (n - 2) / (n - 1) * S,
-        memory=lambda n, S: 0,
-    ),
-    harness=run_average_in_team,
+    # One team is a single rank, which needs nobody; the given loop makes a call for each parameter.
+    least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
+    setup=lambda *grads, split: (*with_gradients(*grads), _team(split)),
+    collect=gradients_of,
 )
 def average_in_team(model, team):
     """Replace each gradient of the model by its mean over the ranks of the team.
@@ -85,13 +76,6 @@ def average_in_team(model, team):
         # end
 
 
-# -- whom a number names ------------------------------------------------------------------------------------------
-
-
-def _of_member(xs: Sequence[Any], split: int | None = None) -> list[Any]:
-    return [xs[team[xs[r][1]]][0] for r, team in enumerate(_teams(len(xs), split))]
-
-
 def _members(n: int) -> list[Case]:
     def case(split: int, member: int, about: str, size: int = 3) -> Case:
         numbers = [min(member, len(team) - 1) for team in _teams(n, split)]
@@ -105,13 +89,6 @@ def _members(n: int) -> list[Case]:
     ]
 
 
-def run_from_member(from_member, x, member, split):
-    lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
-    team = lower if rank < split else upper
-
-    return from_member(x, team, member)
-
-
 def broken_from_member(x, team, member):
     """Return the x of the team's member of this number, on every rank of the team."""
     got = x.clone()
@@ -121,18 +98,16 @@ def broken_from_member(x, team, member):
 
 @exercise(
     "A team mate's numbers",
-    _of_member,
+    lambda xs, split=None: [xs[team[xs[r][1]]][0] for r, team in enumerate(_teams(len(xs), split))],
     minutes=5,
     ranks=(4, 3, 2),
     inputs=_members,
     keeps_input=True,
     picture=lambda: [(x, 1) for x in counting(4, 3)],
-    least=Least(  # one team is a single rank, which needs nobody; the card asks for a repair, not for fewer bytes
-        rounds=lambda n: min(1, n - 2),
-        memory=lambda n, S: min(1, n - 2) * S,
-    ),
+    # One team is a single rank, which needs nobody; the card asks for a repair, not for fewer bytes.
+    least=Least(rounds=lambda n: min(1, n - 2), memory=lambda n, S: min(1, n - 2) * S),
     specimen=broken_from_member,
-    harness=run_from_member,
+    setup=lambda x, member, split: (x, _team(split), member),
 )
 def from_member(x, team, member):
     """Return the x of the team's member of this number, on every rank of the team.
@@ -152,20 +127,8 @@ def from_member(x, team, member):
     return got
 
 
-# -- everybody makes every group ----------------------------------------------------------------------------------
-
-
-def _two_sums(xs: Sequence[Any]) -> list[Any]:
-    return [(x if r % 2 else sum(xs[::2]), sum(xs)) for r, x in enumerate(xs)]
-
-
-def run_two_sums(two_sums, x):
-    from labkit.rank import recorder
-
-    sums = two_sums(x)
-    made = [None] * world_size
-    with recorder.paused():
-        dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
+def _as_many_groups(sums, x):
+    made = everyones(dist.distributed_c10d._world.group_count)
     assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
     return sums
 
@@ -184,7 +147,7 @@ def broken_two_sums(x):
 
 @exercise(
     "A group for the leaders, and one for all",
-    _two_sums,
+    lambda xs: [(x if r % 2 else sum(xs[::2]), sum(xs)) for r, x in enumerate(xs)],
     minutes=8,
     difficulty=2,
     ranks=(4, 3),
@@ -193,7 +156,7 @@ def broken_two_sums(x):
     keeps_input=True,
     least=Least(memory=lambda n, S: 2 * S),
     specimen=broken_two_sums,
-    harness=run_two_sums,
+    collect=_as_many_groups,
 )
 def two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all.
@@ -217,9 +180,6 @@ def two_sums(x):
     everyone = dist.new_group(range(world_size))
     dist.all_reduce(of_all, group=everyone)
     return of_leaders, of_all
-
-
-# -- who is left --------------------------------------------------------------------------------------------------
 
 
 @exercise(
@@ -251,9 +211,6 @@ def who_is_left(alive):
     flags[rank] = alive
     dist.all_reduce(flags)
     return [r for r in range(world_size) if flags[r].item() == 1]
-
-
-# -- rows and columns ---------------------------------------------------------------------------------------------
 
 
 def _grid(xs: Sequence[Any], columns: int = 2) -> list[Any]:
@@ -302,3 +259,71 @@ def grid_sums(x, columns):
         dist.all_reduce(total, group=mine)
         sums.append(total)
     return sums[0], sums[1]
+
+
+share_in_a_team = ask("""
+Each team reads all 240 rows of a batch, numbered 0 to 239, and its members share them equally. There are four ranks,
+and ranks 2 and 3 are the upper team. Which rows are rank 3's?
+( ) 180 to 239, the last quarter
+    > Those are rank 3's rows where all four ranks share one batch, as in lesson 00. The upper team would then read
+    rows 120 to 239 only, and never see the first half of any batch.
+(x) 120 to 239, the second half
+( ) all 240
+    > Then both members of a team would compute the same gradient, and one of them would be superfluous.
+Why: Rows 120 to 239, the second half. Within its team rank 3 is number 1 of 2, and that is what its share of the batch
+goes by: `dist.get_rank(team)` and `dist.get_world_size(team)`, not `rank` and `world_size`.
+""")
+
+src_in_a_group = ask("""
+Each team now broadcasts the `y` of one member to the whole team. The next cell says `src=0` on every rank. What does it
+do in the upper team, ranks 2 and 3?
+( ) both get rank 2's y: it is number 0 of their team
+    > That would be true if `src` counted within the group. It does not.
+( ) both get rank 0's y
+    > Rank 0 is not in their group, and a collective moves data among the members of its group only.
+(x) it raises an error on both
+Why: It raises an error on both: *Global rank 0 is not part of group*. `src` is a rank of the **world**, even where a
+`group` is given. In the lower team `src=0` works, because there rank 0 happens to be number 0. Such code passes every
+test in which there is one group only.
+""")
+
+new_group_by_members = ask(f"""
+In the next cell only the even ranks call `new_group`, to make a group of the even ranks. What happens?
+( ) it raises an error at once
+    > That would need somebody who knows that the odd ranks do not call it. No rank knows what the others do.
+(x) nothing that you can see
+( ) the even ranks wait for the odd ones
+    > They would if `new_group` ended in a barrier of all ranks. To connect, the members only need each other.
+Why: Nothing that you can see: no error, no wait, and the group even works. The **next** `new_group` fails, though its
+line is correct and every rank calls it. torch numbers the groups as they are made, and ranks look for each other under
+that number. The even ranks are one ahead now, so they look in a different place than the odd ranks. The lab compares
+what the ranks make under a number, and has named both groups with their lines. torch does not: a program of your own
+hangs.
+Elsewhere: **With NCCL**, on GPUs, the even ranks wait at once, in the `new_group` that only they call: torch makes the
+group out of the world's, and needs all ranks of the world for that. {SEEN}
+On NCCL: the even ranks wait for the odd ones
+( ) nothing that you can see
+    > This is what happens with Gloo, where the members only need each other to connect. NCCL's group is split off the
+    world's, and all ranks of the world take part in that.
+Why: The even ranks wait for the odd ones. With a `device_id`, which the lab passes, torch makes a group by splitting
+the world's communicator, and **every** rank of the world takes part in a split, member or not. The odd ranks never come
+to it. {SEEN} The lab has freed the even ranks and joined
+all of them anew, so the next `new_group`, which every rank calls, worked. A program of your own hangs at the first.
+Elsewhere: **With Gloo**, on CPUs, you would have seen nothing: no error, no wait, and the group even works. The *next*
+`new_group` fails, though every rank calls it, because torch numbers the groups, and the even ranks are one ahead. So
+the mistake shows up in a different line.
+""")
+
+left_after_death = ask("""
+Every rank holds a trained `model`, and the members of a team hold the same one. Rank 1 now kills itself, with the
+signal that no process can refuse. Which ranks have a `model` afterwards?
+( ) none: the job is dead
+    > That is what `torchrun` does: it ends the other workers, and they all start again from a checkpoint. The lab
+    keeps the survivors, because you are in the middle of a lesson.
+(x) all but rank 1
+( ) all: rank 0 holds the same model, so rank 1 gets it from there
+    > It could, if somebody sent it. Nothing crosses from one process to another unless both take part.
+Why: All but rank 1. The survivors are the same processes as before, with the same variables. Rank 1 is a **new**
+process: it has a place in the group, and the imports and functions of your cells, but the old one's variables are gone.
+The process group is new as well, so the groups that you made belong to a world that is gone.
+""")

@@ -1,54 +1,41 @@
-"""Exercises for lesson 02b: an update that must not be lost, tickets, a version, a ring and an all-reduce of puts."""
+"""Lesson 02b: an update that must not be lost, tickets and a version, in windows that others read and write."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.errors import LabError
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.inputs import counting, draws
+from labkit.grading.prediction import ask, series
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, rank, recorder, torch, world_size
-
+    from labkit.rank.seen import everyones, rank, recorder, torch, world_size
 
 MESSAGES = ("send", "collectives")
-
-ALL_BUT_FENCES = ("send", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter",
-                  "all_to_all")  # fmt: skip
-
-
-def _pushed(xs: Sequence[np.ndarray], weights: Sequence[float], lr: float, times: int) -> list[Any]:
-    return [np.array(weights) - times * lr * sum(xs) if r == 0 else None for r in range(len(xs))]
-
-
-def _gradients(n: int) -> list[Case]:
-    def case(size: int, about: str, lr: float = 0.5, times: int = 1) -> Case:
-        gradients = [np.arange(1.0, size + 1) + 10 * r for r in range(n)]
-        return Case(gradients, about, {"weights": [1.0] * size, "lr": lr, "times": times})
-
-    return [case(1, "one weight"), case(3, "five updates by each rank", 0.25, 5), case(40, "forty weights", 0.125, 3)]
+on_windows = partial(exercise, counts_memory=False)
 
 
 def opened(size, dtype):
+    """Open a window in which a rank also tells how far it is, and how its function ended."""
     from labkit.rank.shared import open_room
     from labkit.rank.window import open_window
 
     with recorder.paused():
         window, room = open_window(size, dtype), open_room(64)
     window.patience = 1.5
-    window.came = [slot.view(torch.int64) for slot in room.slots]  # how far a rank is, and how its function ended
+    window.came = [slot.view(torch.int64) for slot in room.slots]
     return window
 
 
 def through(window, call):
-    # What the function returns, in a list; an empty one where another rank's has failed, which says why.
+    """Return what the call does, in a list; an empty one where another rank's has failed, which says why."""
     try:
         out = [call()]
     except BaseException:
@@ -62,40 +49,30 @@ def through(window, call):
 
 
 def meddled(window, meddle):
+    """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks."""
     from labkit.rank.window import Window
 
-    get, flush, unlock = window.get, window.flush, window.unlock
     other = Window(window._memory, window._holders, window._locks)
 
-    def now():
-        if 0 not in window._held:
-            meddle(other)
+    def then_meddle(real, concerned):
+        def call(*args, **kwargs):
+            meddles = concerned(*args, **kwargs)
+            out = real(*args, **kwargs)
+            if meddles and 0 not in window._held:
+                meddle(other)
+            return out
 
-    def meddled_get(of, *args, **kwargs):
-        got = get(of, *args, **kwargs)
-        if of == 0:
-            now()
-        return got
+        return call
 
-    def meddled_flush():
-        handed = window.told()["handed"]
-        flush()
-        if handed:
-            now()
-
-    def meddled_unlock(of):
-        unlock(of)
-        if of == 0:
-            now()
-
-    window.get, window.flush, window.unlock = meddled_get, meddled_flush, meddled_unlock
+    window.get = then_meddle(window.get, lambda of, *_, **__: of == 0)
+    window.flush = then_meddle(window.flush, lambda: window.told()["handed"])
+    window.unlock = then_meddle(window.unlock, lambda of: of == 0)
 
 
 def blame(window, right, *reasons):
-    # The first reason that any rank has, on all ranks: what is not flushed counts also where the result is right.
-    told = window.told()
+    """Raise the first reason that any rank has, on all ranks: one counts also where the result is right."""
     handed = f"rank {rank} returns before what it has handed over is there: nothing has flushed it"
-    mine = [handed if told["handed"] else "", *("" if right else reason for reason in reasons)]
+    mine = [handed if window.told()["handed"] else "", *("" if right else reason for reason in reasons)]
     found = [reason for ranks in zip(*everyones(mine)) for reason in ranks if reason]
     assert not found, found[0]
 
@@ -104,10 +81,22 @@ def writes(window):
     return [of for what, of, *_ in window.told()["moves"] if what != "get"]
 
 
+def into_own(window):
+    return f"rank {rank} writes into its own window" * any(of == rank != 0 for of in writes(window))
+
+
+def _gradients(n: int) -> list[Case]:
+    def case(size: int, about: str, lr: float = 0.5, times: int = 1) -> Case:
+        gradients = [np.arange(1.0, size + 1) + 10 * r for r in range(n)]
+        return Case(gradients, about, {"weights": [1.0] * size, "lr": lr, "times": times})
+
+    return [case(1, "one weight"), case(3, "five updates by each rank", 0.25, 5), case(40, "forty weights", 0.125, 3)]
+
+
 def run_push_gradient(push_gradient, gradient, weights, lr, times):
-    window = opened(len(gradient), gradient.dtype)
+    window, weights = opened(len(gradient), gradient.dtype), torch.tensor(weights)
     if rank == 0:
-        window.mine.copy_(torch.tensor(weights))
+        window.mine.copy_(weights)
     theirs, step = torch.zeros_like(gradient), 1000.0 * torch.ones_like(gradient)
 
     def meddle(other):
@@ -121,11 +110,10 @@ def run_push_gradient(push_gradient, gradient, weights, lr, times):
         return None
     told = everyones((gradient, theirs))
     have = window._memory[0] - sum(other for _, other in told)
-    off = torch.tensor(weights) - times * lr * sum(mine for mine, _ in told) - have
-    own = f"rank {rank} writes into its own window" if any(of == rank != 0 for of in writes(window)) else ""
-    over = theirs.any() and (off.abs() > 500).any()
-    lost = "an update that came between its get and its put was written over" if over else ""
-    blame(window, torch.allclose(off, torch.zeros_like(off), atol=1e-6), own, lost)
+    off = weights - times * lr * sum(mine for mine, _ in told) - have
+    over = bool(theirs.any() and (off.abs() > 500).any())
+    lost = "an update that came between its get and its put was written over" * over
+    blame(window, torch.allclose(off, torch.zeros_like(off), atol=1e-6), into_own(window), lost)
     return have if rank == 0 else None
 
 
@@ -136,14 +124,15 @@ def broken_push_gradient(window, gradient, lr):
     window.flush()
 
 
-@exercise(
+@on_windows(
     "Move weights that others move as well",
-    _pushed,
+    lambda xs, weights, lr, times: [
+        np.array(weights) - times * lr * sum(xs) if r == 0 else None for r in range(len(xs))
+    ],
     minutes=4,
     inputs=_gradients,
     forbids=MESSAGES,
     needs_messages=False,
-    counts_memory=False,
     specimen=broken_push_gradient,
     harness=run_push_gradient,
 )
@@ -168,12 +157,8 @@ def push_gradient(window, gradient, lr):
     window.flush()
 
 
-# -- tickets -----------------------------------------------------------------------------------------------------------
-
-
 def run_take_ticket(take_ticket, times):
-    window = opened(1, torch.int64)
-    theirs = []
+    window, theirs = opened(1, torch.int64), []
 
     def meddle(other):
         with other.lock(0):
@@ -187,13 +172,12 @@ def run_take_ticket(take_ticket, times):
         twice = [f"number {a} was handed out twice" for a, b in zip(given, given[1:]) if a == b]
         left_out = [f"number {k} was never handed out" for k in sorted(set(range(len(given))) - set(given))]
         left = int(window._memory[0])
-        short = f"{len(given)} numbers were handed out, and the counter says {left}" if left != len(given) else ""
-        own = f"rank {rank} writes into its own window" if any(of == rank != 0 for of in writes(window)) else ""
-        blame(window, not (twice or left_out or short), own, *twice[:1], *left_out[:1], short)
+        short = f"{len(given)} numbers were handed out, and the counter says {left}" * (left != len(given))
+        blame(window, not (twice or left_out or short), into_own(window), *twice[:1], *left_out[:1], short)
     return "each once"
 
 
-@exercise(
+@on_windows(
     "Hand out each number once",
     lambda xs: ["each once" for _ in xs],
     minutes=6,
@@ -204,7 +188,6 @@ def run_take_ticket(take_ticket, times):
         Case([np.float32(20) for _ in range(n)], "twenty for each rank"),
     ],
     forbids=MESSAGES,
-    counts_memory=False,
     harness=run_take_ticket,
 )
 def take_ticket(window):
@@ -227,15 +210,9 @@ def take_ticket(window):
     return ticket.item()
 
 
-# -- a version ---------------------------------------------------------------------------------------------------------
-
-
-def _newest(xs: Sequence[np.ndarray], updates: int) -> list[Any]:
-    return [xs[(r + 1) % len(xs)] + 100 * updates for r in range(len(xs))]
-
-
 def owner(memory, versions):
-    for numbers in versions[1:]:  # each turn writes one number of the window
+    """Write the versions into a window, one number each time that the owner's turn comes."""
+    for numbers in versions[1:]:
         memory[0] += 1
         yield
         for place, number in enumerate(numbers, 1):
@@ -253,8 +230,10 @@ def run_read_whole(read_whole, numbers, updates):
     memory, get, lock = window._memory[theirs], window.get, window.lock
 
     def meanwhile(late, every, many):
-        # A get in which the owner takes `many` turns before every first or third number that is read. It begins `late`
-        # numbers after the reader; where `late` is negative, it has taken so many turns before.
+        """Return a get in which the owner takes `many` turns before every first or third number that is read.
+
+        It begins `late` numbers after the reader; where `late` is negative, it has taken so many turns before.
+        """
         memory[0], memory[1:] = 0, first
         writing, read, asked = owner(memory, versions), itertools.count(-late), itertools.count()
         for _ in range(-late):
@@ -298,14 +277,14 @@ def run_read_whole(read_whole, numbers, updates):
     everyones(None)
     window.lock = noted_lock
     for out in through(window, call):
-        wrote = f"rank {rank} writes into a window" if writes(window) else ""
+        wrote = f"rank {rank} writes into a window" * bool(writes(window))
         blame(window, not (noticed or wrote), wrote, *noticed[:1] or [""])
         return out
 
 
-@exercise(
+@on_windows(
     "Read without a lock",
-    _newest,
+    lambda xs, updates: [xs[(r + 1) % len(xs)] + 100 * updates for r in range(len(xs))],
     minutes=5,
     difficulty=2,
     inputs=lambda n: [
@@ -315,7 +294,6 @@ def run_read_whole(read_whole, numbers, updates):
         Case(draws(n, 12), "twice, and twelve numbers", {"updates": 2}),
     ],
     forbids=MESSAGES,
-    counts_memory=False,
     counts_messages=False,
     harness=run_read_whole,
 )
@@ -349,192 +327,70 @@ def read_whole(window, of):
             return numbers
 
 
-# -- fences ------------------------------------------------------------------------------------------------------------
+ask_a_busy_rank = ask("""
+Rank 1 trains for 30 training steps and then sends its weights to rank 0. Rank 0 calls `dist.recv` at once. When does
+rank 0 have weights of rank 1?
+( ) at once: rank 0 reads them out of rank 1's memory
+    > That would be true if a receive reached into the other process. It only takes what that process sends.
+( ) after the training step that rank 1 is in: then it answers
+    > That would be true if rank 1 looked for questions between two training steps. Nothing in its loop does.
+(x) after all 30 training steps
+( ) never: rank 1 does not know that rank 0 is waiting
+    > Rank 1 need not know it. It calls `send` after its training, and there the two meet.
+Why: After all 30. A message takes two: rank 0 waits until rank 1 comes to its `send`. For an answer in between, rank 1
+would have to stop again and again and ask whether somebody wants something.
+""")
 
-
-def _shifted(xs: Sequence[np.ndarray], steps: int) -> list[Any]:
-    return [xs[(r - steps) % len(xs)] for r in range(len(xs))]
-
-
-def _turns(n: int) -> list[Case]:
-    return [
-        Case(counting(n, 2), "one step", {"steps": 1}),
-        Case(counting(n, 2), "two steps", {"steps": 2}),
-        Case(draws(n, 5), "once round and one more", {"steps": n + 1}),
-        Case(draws(n, 33, "int64", seed=1), "six steps", {"steps": 6}),
-    ]
-
-
-def slowed(window, noticed):
-    came, left = window.came, (rank - 1) % world_size
-    flush, fence, get = window.flush, window.fence, window.get
-    stood, rest = [None], [1.0]  # seconds that it may wait in all
-
-    def let_the_left_go_first():
-        began, passed = time.monotonic(), window._fences
-        # A neighbour that waits for a message from here never gets that far.
-        while passed % world_size == rank and came[left][0] <= passed and time.monotonic() - began < rest[0]:
-            os.sched_yield()
-        rest[0] -= time.monotonic() - began
-
-    def slow_fence():
-        flush()
-        came[rank][0] = window._fences + 1  # so many fences at which it has flushed
-        fence()
-        stood[0] = window.mine.clone()
-        with recorder.paused():
-            dist.barrier()  # nobody writes before all have seen what stands there
-        let_the_left_go_first()
-
-    def watched_get(of, at=0, size=None):
-        got, told = get(of, at, size), window.told()
-        wrote = any(what != "get" and fences == window._fences for what, *_, fences in told["moves"])
-        if told["handed"] or wrote:
-            noticed.append("it reads before the fence: what was handed over need not be there yet")
-        elif of == rank and stood[0] is not None and not torch.equal(got, stood[0][at : at + len(got)]):
-            noticed.append(f"rank {left} wrote into rank {rank}'s window before rank {rank} had read what was there")
-        return got
-
-    let_the_left_go_first()
-    window.fence, window.get = slow_fence, watched_get
-
-
-def own_only(window):
-    moved = writes(window)
-    return f"rank {rank} writes into its own window only" if moved and all(of == rank for of in moved) else ""
-
-
-def run_ring_by_puts(ring_by_puts, x, steps):
-    window, noticed, gave = opened(len(x), x.dtype), [], x.clone()
-    slowed(window, noticed)
-    for out in through(window, lambda: ring_by_puts(window, x, steps)):
-        if isinstance(out, torch.Tensor):
-            want = everyones(gave)[(rank - steps) % world_size]
-            right = everyones(out.shape == want.shape and torch.equal(out, want))
-            blame(window, all(right), own_only(window), *noticed[:1] or [""])
-        return out
-
-
-def broken_ring_by_puts(window, x, steps):
-    """Pass x on to the right so many times; return what has arrived."""
-    for _ in range(steps):
-        window.put(x, to=(rank + 1) % world_size)
-        window.fence()
-        x = window.get(rank)
-    return x
-
-
-@exercise(
-    "Repair a ring of puts",
-    _shifted,
-    minutes=6,
-    difficulty=2,
-    inputs=_turns,
-    forbids=ALL_BUT_FENCES,
-    counts_memory=False,
-    counts_messages=False,
-    specimen=broken_ring_by_puts,
-    harness=run_ring_by_puts,
-)
-def ring_by_puts(window, x, steps):
-    """Pass x on to the right so many times; return what has arrived.
-
-    Pass `x` on to the right `steps` times, each time into the window of the next rank, and return what has arrived: the
-    `x` of the rank that is `steps` places to the left. The windows are as long as `x`. No messages; ranks meet in
-    `window.fence()` only.
-
-    The specimen is right for one step. With more, it is right most of the time. Run its check first: the check makes a
-    different rank slow after each fence.
-    Hint: A fence says that all puts before it are there. It does not say that everybody has read them.
-    Hint: What may a fast rank do right after its `get`, while its neighbour has not yet come to its own?
-    Hint: Put, fence, get, fence.
-    Afterwards: A message brings both: the data is there when `recv` returns, and the next message waits until somebody
-    receives it. With puts, you need one fence for each. If two windows take turns, one fence a step is enough: the next
-    put goes where nobody reads.
+three_places = series(
     """
-    for _ in range(steps):
-        window.put(x, to=(rank + 1) % world_size)
-        window.fence()
-        x = window.get(rank)
-        window.fence()
-    return x
-
-
-def _summed(xs: Sequence[Any]) -> list[Any]:
-    if isinstance(xs[0], np.ndarray):  # one call
-        return [sum(xs) for _ in xs]
-    return [[sum(mine[k] for mine in xs) for k in range(len(xs[0]))] for _ in xs]
-
-
-def _several(n: int) -> list[Case]:
-    def of(*calls: Sequence[Any]) -> list[Any]:
-        return [tuple(call[r] for call in calls) for r in range(n)]
-
-    return [
-        Case(counting(n, n), "one number for each rank"),
-        Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)]), "two calls, one after the other"),
-        Case(of(*(draws(n, 1, "int64", seed=k) for k in range(3))), "three calls with a single number"),
-        Case(of(*(draws(n, 301, "float64", seed=k) for k in range(3))), "three calls with 301 numbers"),
-    ]
-
-
-def run_all_reduce_by_puts(all_reduce_by_puts, *xs):
-    window, noticed, gave = opened(len(xs[0]), xs[0].dtype), [], [x.clone() for x in xs]
-    slowed(window, noticed)
-    for outs in through(window, lambda: [all_reduce_by_puts(window, x) for x in xs]):
-        if all(isinstance(out, torch.Tensor) for out in outs):
-            wants = [sum(xs) for xs in zip(*everyones(gave))]
-            right = [out.shape == want.shape and torch.allclose(out, want) for out, want in zip(outs, wants)]
-            size, moves = sum(map(len, xs)), window.told()["moves"]
-            moved = sum(length for what, of, at, length, *_ in moves if of != rank)
-            least = 2 * (world_size - 1) / world_size
-            much = moved > least * size + 2 * world_size * len(xs) and (
-                f"rank {rank} moves {moved / size:.2f} S between windows, and {least:.2f} S is possible"
-            )
-            well = all(map(all, everyones(right)))
-            blame(window, well and not any(everyones(much)), own_only(window), *noticed[:1] or [""], much or "")
-        return outs if len(xs) > 1 else outs[0]
-
-
-@exercise(
-    "An all-reduce of puts",
-    _summed,
-    minutes=15,
-    difficulty=3,
-    inputs=_several,
-    forbids=ALL_BUT_FENCES,
-    counts_memory=False,
-    counts_messages=False,
-    tolerance=1e-5,
-    harness=run_all_reduce_by_puts,
+Four ranks, windows of three places, all 0. What will you find? (With fewer ranks, there are fewer numbers.)
+""",
+    get_after_put="""
+Place 0: the last rank puts a 7 into rank 0's window and gets that place in its next line. It finds:
+(x) the 0 that stood there
+( ) the 7
+    > That would be true if `put` returned when the number is there. It returns when it is handed over.
+( ) nothing: `get` raises an error
+    > That would help, but nobody checks it. A `get` returns whatever stands there.
+Why: The 0 that stood there. A put may be under way until you wait for it, as in `fence`. In this window it always is,
+so that you see it; with MPI or on a GPU the 7 may be there already, and then the mistake shows up once in a while.
+""",
+    puts_to_one_place="""
+Place 1: every rank but rank 0 puts its own number there, 1, 2 and 3. After the fence it holds:
+( ) 6, the sum
+    > That would be true of `accumulate`. A put writes over what it finds.
+( ) 3: the highest rank comes last
+    > That would be true if ranks took turns. Nothing decides which of them comes last.
+( ) an error: the place is taken
+    > That would be true if somebody checked. The owner takes no part, and the other ranks do not know.
+(x) 1, 2 or 3: any of them, from run to run
+Why: One of the three, whichever was written last. MPI is stricter: it calls the result of two puts to the same place,
+without anything in between, undefined.
+""",
+    adds_to_one_place="""
+Place 2: every rank but rank 0 accumulates its own number there, 1, 2 and 3. After the fence it holds:
+( ) 1, 2 or 3: any of them, from run to run
+    > That would be true of `put`. Here each number is added to what is there.
+(x) 6, the sum
+( ) 6 most of the time, and less when two ranks come at the same time
+    > That would be true if each rank read, added and wrote in three steps. An accumulate is a single step: nobody
+    comes in between.
+Why: The sum, every time, in whatever order they came. Accumulate is **atomic**, number by number: others see the place
+before the addition or after it.
+""",
 )
-def all_reduce_by_puts(window, x):
-    """Return the sum of all ranks' x: rank r adds up chunk r, and puts it into all windows.
 
-    Return the sum of all ranks' `x`, on every rank. The windows are as long as `x`; the function is called several
-    times in a row with the same window, in which anything may stand. No messages; ranks meet in `window.fence()` only.
-    A rank may put, accumulate and get 2 (N − 1)/N S bytes in all in other ranks' windows: so **rank r adds up chunk r**
-    of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r begins where the chunks before it end.
-    Hint: It has two halves: everyone adds its chunk r to what stands at rank r; then rank r puts the sum into all other
-    windows, where the same chunk belongs. What stands in the window before?
-    Hint: `starts = [sum(map(len, chunks[:r])) for r in range(world_size)]`. Between two things that must not meet
-    stands a fence: clear, fence, accumulate, fence, put, fence.
-    Hint: `window.accumulate(chunks[r], to=r, at=starts[r])` for every r; then `mine = window.get(rank, at=starts[rank],
-    size=len(chunks[rank]))` and `window.put(mine, to=r, at=starts[rank])` for every other r.
-    Afterwards: These are the two shots of `two_shot_all_reduce_`, which symmetric memory offers on GPUs. In the
-    one-shot version everybody reads everybody's x. It moves (N − 1) S bytes and needs one fence less: it wins where x
-    is small.
-    """
-    chunks = x.tensor_split(world_size)
-    starts = [sum(map(len, chunks[:r])) for r in range(world_size)]
-    window.mine.zero_()
-    window.fence()  # nobody adds before all are zero
-    for r in range(world_size):
-        window.accumulate(chunks[r], to=r, at=starts[r])
-    window.fence()  # the sums are complete
-    mine = window.get(rank, at=starts[rank], size=len(chunks[rank]))
-    for r in range(world_size):
-        if r != rank:
-            window.put(mine, to=r, at=starts[rank])
-    window.fence()  # all sums are everywhere
-    return window.get(rank)
+count_together = ask("""
+Rank 0's window holds a 0. Four ranks all start at once, and each does this 400 times: get the number, put that number
+plus one, flush. They make no other call. What does the window hold in the end?
+( ) 1,600
+    > That would be true if nobody else wrote between a rank's get and its put. Nothing keeps the others out.
+( ) 400: all ranks count the same numbers
+    > That would be true if all ranks went in step, each get at the same moment. They do not wait for one another.
+(x) less than 1,600, and a different number from run to run
+( ) more than 1,600 at times: some ranks count twice
+    > Each put writes one more than was read. No update can count twice; it can only be written over.
+Why: Less than 1,600, and a different number from run to run. Two ranks read the same number, and both write one more:
+two updates have become one. A rank that is held up between its get and its put does worse: it writes an old number over
+all that has been counted since. This is a **race**.
+""")

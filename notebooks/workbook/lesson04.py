@@ -1,4 +1,4 @@
-"""Exercises for lesson 04: means, buffers and columns gone wrong, a sharded step, and which call is for what."""
+"""Lesson 04: means, buffers and columns gone wrong, a sharded step, and which call is for what."""
 
 from __future__ import annotations
 
@@ -17,16 +17,9 @@ if TYPE_CHECKING:
     from labkit.rank.seen import comms, device, dist, rank, torch, world_size
 
 
-def _everywhere(value: Any, n: int) -> list[Any]:
-    return [value] * n
-
-
-# -- one step, of which each rank computes a part -----------------------------------------------------------------
-
-
 def _stepped(xs: Sequence[Any], lr: float) -> list[Any]:
     weights, gradients = xs[0][0], [gradient for _, gradient in xs]
-    return _everywhere(weights - lr * sum(gradients[1:], gradients[0]) / len(xs), len(xs))
+    return [weights - lr * sum(gradients[1:], gradients[0]) / len(xs)] * len(xs)
 
 
 def _weights_and_gradients(n: int) -> list[Case]:
@@ -52,11 +45,8 @@ def _weights_and_gradients(n: int) -> list[Case]:
     forbids=("all_reduce", "reduce", "gather", *MESSAGES, *OBJECTS),
     promises=(Once(("reduce_scatter", "all_gather")),),
     keeps_input=True,
-    least=Least(  # S: the weights and as large a gradient
-        sent=lambda n, S: (n - 1) / n * S,
-        rounds=lambda n: 2,
-        memory=lambda n, S: S / 2,
-    ),
+    # S: the weights and as large a gradient.
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 2, memory=lambda n, S: S / 2),
 )
 def sharded_step(weights, gradient, lr):
     """Return the weights after a step, of which this rank computes its part.
@@ -87,23 +77,16 @@ def sharded_step(weights, gradient, lr):
     return new
 
 
-# -- parts of unequal length --------------------------------------------------------------------------------------
-
-
-def _uneven_integers_too(n: int) -> list[Case]:
-    return [
-        *uneven(n),
-        Case([np.arange(r + 1) + 10 * r for r in range(n)], "integers"),
-        Case([np.arange(r + 2) + 2**24 for r in range(n)], "integers too large for float32"),
-    ]
-
-
 @exercise(
     "An all-gather of unequal lengths",
     collectives.all_gather,
     minutes=12,
     difficulty=2,
-    inputs=_uneven_integers_too,
+    inputs=lambda n: [
+        *uneven(n),
+        Case([np.arange(r + 1) + 10 * r for r in range(n)], "integers"),
+        Case([np.arange(r + 2) + 2**24 for r in range(n)], "integers too large for float32"),
+    ],
     forbids=(*OBJECTS, *MESSAGES),
     least=Least(sent=lambda n, S: (n - 1) * (S + 8), rounds=lambda n: 2),
 )
@@ -131,9 +114,6 @@ def all_gather_uneven(x):
     return [room[:size] for room, size in zip(rooms, lengths)]
 
 
-# -- two means ----------------------------------------------------------------------------------------------------
-
-
 def broken_repair_mean(x):
     """Return the mean of all ranks' numbers."""
     means = comms.all_gather(x.mean())
@@ -142,7 +122,7 @@ def broken_repair_mean(x):
 
 @exercise(
     "Repair the mean of means",
-    lambda xs: _everywhere(float(np.concatenate(xs).mean()), len(xs)),
+    lambda xs: [float(np.concatenate(xs).mean())] * len(xs),
     minutes=5,
     inputs=uneven,
     promises=(Calls(1),),
@@ -169,19 +149,6 @@ def repair_mean(x):
     return stats[0] / stats[1]
 
 
-def _integers(n: int) -> list[Case]:
-    wide = "integers too large for float32"
-    return [
-        Case(counting(n, 3, "int64")),
-        Case([np.array([r + 1]) for r in range(n)], "one integer"),
-        Case(draws(n, 5, "int64", 1), "negative integers"),
-        Case(draws(n, 4, "int32", 2), "int32"),
-        Case(counting(n, 0, "int64"), "no element"),
-        # 2**24 + 1 is no float32: whoever converts before adding finds the last digits gone.
-        Case([np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])], wide),
-    ]
-
-
 def broken_average_ints(x):
     """Return the mean of all ranks' integers, as floats."""
     total = x.clone()
@@ -194,7 +161,18 @@ def broken_average_ints(x):
     "Repair the mean of integers",
     lambda xs: [m.astype("float32") for m in collectives.all_reduce(xs, op="AVG")],
     minutes=3,
-    inputs=_integers,
+    inputs=lambda n: [
+        Case(counting(n, 3, "int64")),
+        Case([np.array([r + 1]) for r in range(n)], "one integer"),
+        Case(draws(n, 5, "int64", 1), "negative integers"),
+        Case(draws(n, 4, "int32", 2), "int32"),
+        Case(counting(n, 0, "int64"), "no element"),
+        # 2**24 + 1 is no float32: whoever converts before adding finds the last digits gone.
+        Case(
+            [np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])],
+            "integers too large for float32",
+        ),
+    ],
     tolerance=1e-6,
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),
@@ -217,18 +195,6 @@ def average_ints(x):
     return total / world_size
 
 
-# -- room for what comes ------------------------------------------------------------------------------------------
-
-
-def _one_number(n: int) -> list[Case]:
-    return [
-        Case([np.array([r]) for r in range(n)]),
-        Case([np.array([r + 0.5], dtype="float32") for r in range(n)], "float32"),
-        Case([np.array([2**24 + r]) for r in range(n)], "large integers"),
-        Case([np.array([0.1 * r]) for r in range(n)], "float64"),
-    ]
-
-
 def broken_repair_all_gather(x):
     """Return the list of all ranks' x."""
     gathered = [torch.zeros(1, device=device) for _ in range(world_size)]
@@ -240,7 +206,12 @@ def broken_repair_all_gather(x):
     "Repair a textbook's all-gather",
     collectives.all_gather,
     minutes=4,
-    inputs=_one_number,
+    inputs=lambda n: [
+        Case([np.array([r]) for r in range(n)]),
+        Case([np.array([r + 0.5], dtype="float32") for r in range(n)], "float32"),
+        Case([np.array([2**24 + r]) for r in range(n)], "large integers"),
+        Case([np.array([0.1 * r]) for r in range(n)], "float64"),
+    ],
     promises=(Once(("all_gather",)),),
     tolerance=0,
     least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 1, memory=lambda n, S: (n - 1) * S),
@@ -264,16 +235,12 @@ def repair_all_gather(x):
 
 
 def _tables(n: int) -> list[Case]:
-    def tables(rows: int, columns: int, seed: int, dtype: str = "float32") -> list[Any]:
-        return [x.reshape(rows, columns) for x in draws(n, rows * columns, dtype, seed)]
+    def case(rows: int, columns: int, about: str, seed: int, dtype: str = "float32") -> Case:
+        return Case([x.reshape(rows, columns) for x in draws(n, rows * columns, dtype, seed)], about)
 
-    return [
-        Case([x.reshape(2, 3) for x in counting(n, 6)], "2 rows, 3 columns"),
-        Case(tables(1, 4, 40), "one row"),
-        Case(tables(3, 1, 41), "one column"),
-        Case(tables(4, 5, 42, "float64"), "float64"),
-        Case(tables(0, 2, 43), "no row"),
-    ]
+    readable = Case([x.reshape(2, 3) for x in counting(n, 6)], "2 rows, 3 columns")
+    odd = [case(1, 4, "one row", 40), case(3, 1, "one column", 41)]
+    return [readable, *odd, case(4, 5, "float64", 42, "float64"), case(0, 2, "no row", 43)]
 
 
 def _first_column_added(xs: Sequence[Any]) -> list[Any]:
@@ -315,17 +282,11 @@ def repair_column(table):
     table[:, 0] = column
 
 
-# -- six needs, six calls -----------------------------------------------------------------------------------------
-
-
 def _six_results(xs: Sequence[Any]) -> list[Any]:
     gradients, chunks, parts, tokens, losses, lrs = zip(*xs, strict=True)
     n = len(xs)
-    size = len(chunks[0]) // n
-    own = [sum(c[r * size : (r + 1) * size] for c in chunks) for r in range(n)]
-    every = np.concatenate(parts)
-    size = len(tokens[0]) // n
-    mine = [np.concatenate([t[r * size : (r + 1) * size] for t in tokens]) for r in range(n)]
+    own, every = np.split(sum(chunks), n), np.concatenate(parts)
+    mine = [np.concatenate(got) for got in zip(*(np.split(sent, n) for sent in tokens), strict=True)]
     return [[sum(gradients), own[r], every, mine[r], sum(losses) if r == 0 else ANY, lrs[0]] for r in range(n)]
 
 
@@ -396,28 +357,17 @@ def right_calls(gradient, shares, weight, tokens, loss, lr):
     return [gradient, my_share, layer, my_tokens, loss, lr]
 
 
-# -- a reduce-scatter at half of Gloo's price ---------------------------------------------------------------------
-
-
-def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    return collectives.reduce_scatter(xs, splits=[len(xs[0]) // n] * n)
-
-
 @exercise(
     "A reduce-scatter for half of the bytes",
-    _own_chunk_of_the_sum,
+    lambda xs: collectives.reduce_scatter(xs, splits=[len(xs[0]) // len(xs)] * len(xs)),
     difficulty=2,
     inputs=lambda n: [*divisible(n), Case(draws(n, 2 * n, "int32", 9), "int32")],
     forbids=("reduce_scatter", *MESSAGES, *OBJECTS),
     promises=(Calls(1),),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S),
     keeps_input=True,
-    least=Least(  # everyone else's chunks, for which there has to be room
-        sent=lambda n, S: (n - 1) / n * S,
-        rounds=lambda n: 1,
-        memory=lambda n, S: (n - 1) / n * S,
-    ),
+    # Everyone else's chunks, for which there has to be room.
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: (n - 1) / n * S),
 )
 def lean_reduce_scatter(x):
     """Return the sum of everyone's chunk r, on rank r.
@@ -440,24 +390,11 @@ def lean_reduce_scatter(x):
     return swapped.view(world_size, len(x) // world_size).sum(dim=0, dtype=x.dtype)
 
 
-# -- an embedding in parts ----------------------------------------------------------------------------------------
-
-
-def _looked_up(xs: Sequence[Any]) -> list[Any]:
-    table = np.concatenate([part for part, _, _ in xs])
-    return _everywhere(table[xs[0][2]], len(xs))
-
-
 def _vocabularies(n: int) -> list[Case]:
     def case(sizes: Sequence[int], shape: tuple[int, ...], about: str, seed: int, columns: int = 2) -> Case:
-        rng = np.random.default_rng([seed, n])
-        parts = [
-            x.reshape(size, columns)
-            for x, size in zip(draws(n, [s * columns for s in sizes], seed=seed), sizes, strict=True)
-        ]
-        text = rng.integers(0, sum(sizes), shape)
-        firsts = [sum(sizes[:r]) for r in range(n)]
-        return Case([(part, first, text) for part, first in zip(parts, firsts, strict=True)], about)
+        parts = [x.reshape(-1, columns) for x in draws(n, [size * columns for size in sizes], seed=seed)]
+        text = np.random.default_rng([seed, n]).integers(0, sum(sizes), shape)
+        return Case([(part, sum(sizes[:r]), text) for r, part in enumerate(parts)], about)
 
     return [
         case([2] * n, (3,), "3 characters", 80),
@@ -471,7 +408,7 @@ def _vocabularies(n: int) -> list[Case]:
 
 @exercise(
     "An embedding in parts",
-    _looked_up,
+    lambda xs: [np.concatenate([part for part, _, _ in xs])[xs[0][2]]] * len(xs),
     minutes=12,
     difficulty=3,
     inputs=_vocabularies,
@@ -503,18 +440,6 @@ def split_embedding(part, first, text):
     return rows
 
 
-# -- a gradient that goes missing ---------------------------------------------------------------------------------
-
-
-def _activations(n: int) -> list[Case]:
-    return [
-        Case([np.array([r + 1.0], dtype="float32") for r in range(n)], "one number"),
-        Case(draws(n, 3, "float64", 90), "float64"),
-        Case([x.reshape(2, 2) for x in draws(n, 4, "float64", 91)], "2 rows, 2 columns"),
-        Case(draws(n, 0, "float64", 92), "no element"),
-    ]
-
-
 def broken_centred(x):
     """Return x minus the mean over the ranks."""
     total = x.detach().clone()
@@ -527,7 +452,12 @@ def broken_centred(x):
     lambda xs: [x - sum(xs[1:], xs[0]) / len(xs) for x in xs],
     minutes=15,
     difficulty=3,
-    inputs=_activations,
+    inputs=lambda n: [
+        Case([np.array([r + 1.0], dtype="float32") for r in range(n)], "one number"),
+        Case(draws(n, 3, "float64", 90), "float64"),
+        Case([x.reshape(2, 2) for x in draws(n, 4, "float64", 91)], "2 rows, 2 columns"),
+        Case(draws(n, 0, "float64", 92), "no element"),
+    ],
     gradients=True,
     tolerance=1e-5,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),

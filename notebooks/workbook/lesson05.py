@@ -1,10 +1,13 @@
-"""Exercises for lesson 05: where a barrier belongs and what it is made of, an honest time, and late told from slow."""
+"""Lesson 05: where a barrier belongs and what it is made of, an honest time, and late told from slow."""
 
 from __future__ import annotations
 
 import os
-from math import ceil, log2
+import shutil
+import tempfile
+import time
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import numpy as np
 
@@ -13,126 +16,54 @@ from labkit.grading.inputs import Case, counting, draws
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
-
-
-def _late(n: int) -> list[Case]:
-    """How many seconds each rank comes late."""
-    return [
-        *(Case([(0.05 * (r == late),) for r in range(n)], f"rank {late} comes late") for late in reversed(range(n))),
-        Case([(0.0,)] * n, "all come at once"),
-    ]
-
-
-def _stop_watches(n: int) -> list[Case]:
-    """Seconds that each call of the work takes on each rank: three slow ones, then the repeats, with outliers."""
-
-    def times(repeat: int, seed: int) -> list[np.ndarray]:
-        rng = np.random.default_rng([seed, n])
-        found = [rng.integers(8, 33, size=3 + repeat) / 4 for _ in range(n)]  # sums of these are exact
-        for r in range(n):
-            found[r][:3] += 100
-            found[r][-1] += 50 * (r == 0)
-        return found
-
-    return [
-        Case(times(5, 1), "five repeats"),
-        Case(times(1, 3), "one repeat"),
-        Case(times(6, 2), "six repeats: the median lies between two"),
-        Case(
-            [np.array([1.0] * 3 + [0.5 + 0.25 * (r == i % n) for i in range(7)]) for r in range(n)],
-            "a different rank is late each time",
-        ),
-    ]
-
-
-def _honest(xs: list[np.ndarray]) -> list[float]:
-    return [float(np.median(np.max(xs, axis=0)[3:])) for _ in xs]
+    from labkit.rank.seen import device, dist, everyones, rank, recorder, torch, world_size
 
 
 def _tensors(n: int) -> list[Case]:
     return [Case(counting(n, 3)), Case(draws(n, 5), "negative numbers"), Case(draws(n, 5, "float64"), "float64")]
 
 
-def _shifts(n: int) -> list[Case]:
-    """Seconds late and seconds of work: one rank comes much later, or all come at once and one has much more to do."""
-    return [
-        *(Case([(0.4 * (r == late), 0.0) for r in range(n)], f"rank {late} comes late") for late in (n - 1, 0, 1)),
-        Case([(0.0, 0.8 * (r == n - 1)) for r in range(n)], f"rank {n - 1} has a lot of work"),
-    ]
+def _is_model(file):
+    return os.path.basename(str(getattr(file, "name", file))) == "model.pt"  # and not what pickles a message
 
 
-def _log(n: int, repeat: int, usual: int, seed: int) -> Case:
-    """When each rank began and ended each repetition: rank `usual` comes last in most of them."""
-    rng = np.random.default_rng([seed, n])
-    began = rng.integers(0, 8, (n, repeat)) / 8 + 100.0 * np.arange(repeat)
-    for i in range(repeat):
-        last = usual if i != 1 else (usual + 1) % n  # once it is somebody else
-        began[last, i] += 20 + i
-    ended = began.max(0) + rng.integers(8, 40, (n, repeat)) / 8
-    about = f"rank {usual} is late" + (f" in {repeat - 1} of {repeat}" if repeat > 1 else ", one repetition")
-    return Case([(began[r], ended[r]) for r in range(n)], about)
-
-
-def _logs(n: int) -> list[Case]:
-    return [_log(n, 5, n - 1, 1), _log(n, 4, 0, 2), _log(n, 1, n - 1, 3)]
-
-
-def _late_or_slow(xs: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]:
-    began, ended = (np.array(rows) for rows in zip(*xs, strict=True))
-    last = np.bincount(began.argmax(0), minlength=len(xs))
-    return [[int(last.argmax()), float(np.median(ended.max(0) - began.max(0)))] for _ in xs]
-
-
-def run_save_then_load(fn, x):
-    import os
-    import shutil
-    import tempfile
-    import time
-
-    from labkit.rank import recorder
-
-    with recorder.paused():
-        box = [tempfile.mkdtemp() if rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-    path, saved = os.path.join(box[0], "model.pt"), os.path.join(box[0], "saved")
-    save, load, remove, unlink, loads, removed = torch.save, torch.load, os.remove, os.unlink, [], []
+def run_save_then_load(save_then_load, x):
+    folder = everyones(tempfile.mkdtemp() if rank == 0 else "")[0]
+    saved = os.path.join(folder, "saved")
+    save, load, loads, removed = torch.save, torch.load, [], []
 
     def calls():
         return len(recorder.records()["ops"])
 
-    def is_it(file):  # and not what pickles a tensor for a message, or unpickles it
-        return str(file if isinstance(file, os.PathLike) else getattr(file, "name", file)) == path
-
     def slow_save(obj, file, *args, **kwargs):
         time.sleep(0.3)
         save(obj, file, *args, **kwargs)
-        if is_it(file):
+        if _is_model(file):
             os.makedirs(saved, exist_ok=True)
 
     def slow_load(file, *args, **kwargs):
-        if is_it(file):
-            loads.append(calls())
+        loads.extend([calls()] * _is_model(file))
         time.sleep(0.15 * (rank == world_size - 1))
         try:
             return load(file, *args, **kwargs)
         except FileNotFoundError as error:
-            if not is_it(file):
+            if not _is_model(file):
                 raise
-            was = os.path.exists(saved) or not os.path.exists(box[0])
+            was = os.path.exists(saved) or not os.path.exists(folder)
             when = "any more: rank 0 removes it before this rank has read it" if was else "yet: rank 0 has not saved it"
             raise FileNotFoundError(f"model.pt is not there {when}") from error
 
     def watched(real):
         def removing(file, *args, **kwargs):
-            removed.extend([file] * is_it(file))
+            removed.extend([file] * _is_model(file))
             return real(file, *args, **kwargs)
 
         return removing
 
-    torch.save, torch.load, os.remove, os.unlink = slow_save, slow_load, watched(remove), watched(unlink)
+    watching = patch.multiple(os, remove=watched(os.remove), unlink=watched(os.unlink))
     try:
-        result = fn(x, path)
+        with patch.multiple(torch, save=slow_save, load=slow_load), watching:
+            result = save_then_load(x, os.path.join(folder, "model.pt"))
         assert loads, "it never calls torch.load"
         assert rank == 0 or loads[0] > 0, (
             "it loads, and has not heard from rank 0: a sleep may be too short, and a file is there before it is whole"
@@ -143,9 +74,8 @@ def run_save_then_load(fn, x):
         assert rank != 0 or removed, "it does not remove the file, and rank 0 should"
         return result
     finally:
-        torch.save, torch.load, os.remove, os.unlink = save, load, remove, unlink
         if rank == 0:
-            shutil.rmtree(box[0], ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def broken_save_then_load(x, path):
@@ -192,7 +122,27 @@ def save_then_load(x, path):
     return loaded
 
 
-def run_bench_by_hand(fn, seconds):
+def _stop_watches(n: int) -> list[Case]:
+    """Make the seconds that each call of the work takes on each rank: three slow ones, then repeats with outliers."""
+
+    def times(repeat: int, seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng([seed, n])
+        found = [rng.integers(8, 33, size=3 + repeat) / 4 for _ in range(n)]  # sums of these are exact
+        for mine in found:
+            mine[:3] += 100
+        found[0][-1] += 50
+        return found
+
+    in_turn = [np.array([1.0] * 3 + [0.5 + 0.25 * (r == i % n) for i in range(7)]) for r in range(n)]
+    return [
+        Case(times(5, 1), "five repeats"),
+        Case(times(1, 3), "one repeat"),
+        Case(times(6, 2), "six repeats: the median lies between two"),
+        Case(in_turn, "a different rank is late each time"),
+    ]
+
+
+def run_bench_by_hand(bench_by_hand, seconds):
     seconds, now, calls, together = seconds.tolist(), [0.0], [], [False]
     real = dist.barrier
 
@@ -207,16 +157,13 @@ def run_bench_by_hand(fn, seconds):
         now[0] += 16.0
         return real(*args, **kwargs)
 
-    dist.barrier = barrier
-    try:
-        return float(fn(work, lambda: now[0], len(seconds) - 3))
-    finally:
-        dist.barrier = real
+    with patch.object(dist, "barrier", barrier):
+        return float(bench_by_hand(work, lambda: now[0], len(seconds) - 3))
 
 
 @exercise(
     "An honest time",
-    _honest,
+    lambda xs: [float(np.median(np.max(xs, axis=0)[3:]))] * len(xs),
     minutes=12,
     difficulty=2,
     inputs=_stop_watches,
@@ -253,40 +200,30 @@ def bench_by_hand(work, clock, repeat):
     return slowest.quantile(0.5).item()
 
 
-def run_tell_when_saved(fn, x):
-    import os
-    import shutil
-    import tempfile
-    import time
-
-    from labkit.rank import recorder
-
+def run_tell_when_saved(tell_when_saved, x):
     folder = tempfile.mkdtemp() if rank == 0 else None
     save, load, loads, early = torch.save, torch.load, [], []
 
     def slow_save(obj, file, *args, **kwargs):
-        if str(getattr(file, "name", file)).endswith("model.pt"):  # and not the one that pickles a message
+        if _is_model(file):
             early.extend(recorder.records()["ops"])
             time.sleep(0.2)
         return save(obj, file, *args, **kwargs)
 
     def counted_load(file, *args, **kwargs):
-        if str(getattr(file, "name", file)).endswith("model.pt"):  # and not the one that unpickles a message
-            loads.append(None)
+        loads.extend([file] * _is_model(file))
         return load(file, *args, **kwargs)
 
-    torch.save, torch.load = slow_save, counted_load
     try:
-        result = fn(x, os.path.join(folder, "model.pt") if rank == 0 else None)
+        with patch.multiple(torch, save=slow_save, load=counted_load):
+            result = tell_when_saved(x, os.path.join(folder, "model.pt") if rank == 0 else None)
         assert loads, "it never calls torch.load"
         assert rank != 0 or not early or len(recorder.records()["ops"]) > 1, (
             "it tells the path before it has saved: a rank that sleeps or looks for the file may still read half of it"
         )
         return result
     finally:
-        torch.save, torch.load = save, load
-        with recorder.paused():
-            dist.barrier()
+        everyones(None)
         if rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -320,11 +257,7 @@ def tell_when_saved(x, path):
     return torch.load(box[0])
 
 
-def run_work_meanwhile(fn, late, busy):
-    import time
-
-    from labkit.rank import recorder
-
+def run_work_meanwhile(work_meanwhile, late, busy):
     began = []
 
     def work():
@@ -334,18 +267,15 @@ def run_work_meanwhile(fn, late, busy):
 
     time.sleep(late)
     came = time.perf_counter()
-    result = fn(work)
+    result = work_meanwhile(work)
     left = time.perf_counter()
-    mine = torch.tensor([came, began[0] if began else float("nan"), busy], dtype=torch.float64)
-    stamps = [torch.zeros_like(mine) for _ in range(world_size)]
-    with recorder.paused():
-        dist.all_gather(stamps, mine)
-    last = max(range(world_size), key=lambda r: stamps[r][0].item())
+    times = everyones((came, began[0] if began else float("nan"), busy))
+    last, all_came = max(enumerate(there for there, *_ in times), key=lambda pair: pair[1])
     assert len(began) == 1, f"it called work() {len(began)} times"
-    assert left >= stamps[last][0].item(), f"it left before rank {last} had come"
-    if late == 0 and stamps[last][0].item() - came > 0.2:
-        assert began[0] < stamps[last][0].item(), f"it began its work only after rank {last} had come"
-    for other, (_, began_there, busy_there) in enumerate(s.tolist() for s in stamps):
+    assert left >= all_came, f"it left before rank {last} had come"
+    if late == 0 and all_came - came > 0.2:
+        assert began[0] < all_came, f"it began its work only after rank {last} had come"
+    for other, (_, began_there, busy_there) in enumerate(times):
         if busy_there > 0 and other != rank:
             assert left < began_there + busy_there, f"all had come, and it still waited for the work of rank {other}"
     return result
@@ -356,7 +286,10 @@ def run_work_meanwhile(fn, late, busy):
     lambda xs: [10 * r for r in range(len(xs))],
     minutes=8,
     difficulty=2,
-    inputs=_shifts,
+    inputs=lambda n: [  # seconds late and seconds of work
+        *(Case([(0.4 * (r == late), 0.0) for r in range(n)], f"rank {late} comes late") for late in (n - 1, 0, 1)),
+        Case([(0.0, 0.8 * (r == n - 1)) for r in range(n)], f"rank {n - 1} has a lot of work"),
+    ],
     promises=(Calls(1),),
     picture=lambda: ["early", "early", "late"],
     least=Least(rounds=lambda n: 1),
@@ -381,20 +314,13 @@ def work_meanwhile(work):
     return result
 
 
-def run_barrier_by_hand(fn, late):
-    import time
-
-    from labkit.rank import recorder
-
+def run_barrier_by_hand(barrier_by_hand, late):
     time.sleep(late)
     came = time.perf_counter()
-    fn()
+    barrier_by_hand()
     left = time.perf_counter()
-    stamps = [torch.zeros(1, dtype=torch.float64) for _ in range(world_size)]
-    with recorder.paused():
-        dist.all_gather(stamps, torch.tensor([came], dtype=torch.float64))
-    last = max(range(world_size), key=lambda r: stamps[r].item())
-    assert left >= stamps[last].item(), f"it left before rank {last} had come"
+    times = everyones(came)
+    assert left >= max(times), f"it left before rank {times.index(max(times))} had come"
     return "all came"
 
 
@@ -403,11 +329,14 @@ def run_barrier_by_hand(fn, late):
     lambda xs: ["all came" for _ in xs],
     minutes=15,
     difficulty=3,
-    inputs=_late,
+    inputs=lambda n: [  # seconds late
+        *(Case([(0.05 * (r == late),) for r in range(n)], f"rank {late} comes late") for late in reversed(range(n))),
+        Case([(0.0,)] * n, "all come at once"),
+    ],
     forbids=("collectives",),
-    budget=Budget(steps=lambda n: ceil(log2(n))),
+    budget=Budget(steps=lambda n: (n - 1).bit_length()),
     picture=lambda: ["early", "early", "late"],
-    least=Least(rounds=lambda n: ceil(log2(n))),
+    least=Least(rounds=lambda n: (n - 1).bit_length()),
     harness=run_barrier_by_hand,
 )
 def barrier_by_hand():
@@ -435,12 +364,29 @@ def barrier_by_hand():
         distance *= 2
 
 
+def _log(n: int, repeat: int, usual: int, seed: int) -> Case:
+    """Make the times at which each rank began and ended: rank `usual` comes last in most of the repetitions."""
+    rng = np.random.default_rng([seed, n])
+    began = rng.integers(0, 8, (n, repeat)) / 8 + 100.0 * np.arange(repeat)
+    for i in range(repeat):
+        began[usual if i != 1 else (usual + 1) % n, i] += 20 + i  # once it is somebody else
+    ended = began.max(0) + rng.integers(8, 40, (n, repeat)) / 8
+    about = f"rank {usual} is late" + (f" in {repeat - 1} of {repeat}" if repeat > 1 else ", one repetition")
+    return Case([(began[r], ended[r]) for r in range(n)], about)
+
+
+def _late_or_slow(xs: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]:
+    began, ended = (np.array(rows) for rows in zip(*xs, strict=True))
+    last = np.bincount(began.argmax(0), minlength=len(xs))
+    return [[int(last.argmax()), float(np.median(ended.max(0) - began.max(0)))] for _ in xs]
+
+
 @exercise(
     "Late, or slow?",
     _late_or_slow,
     minutes=15,
     difficulty=3,
-    inputs=_logs,
+    inputs=lambda n: [_log(n, 5, n - 1, 1), _log(n, 4, 0, 2), _log(n, 1, n - 1, 3)],
     picture=lambda: _log(3, 3, 2, 1).xs,
     tolerance=1e-9,
     least=Least(rounds=lambda n: 1),

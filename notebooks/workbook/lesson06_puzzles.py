@@ -1,10 +1,10 @@
-"""The puzzles of lesson 06: all-reduce where the direction, the order, N or the network asks for something else."""
+"""Puzzles of lesson 06: all-reduce where the direction, the order, N or the network asks for something else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from math import log2
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.grading.exercise import NOTHING, Budget, Least, exercise
 from labkit.grading.inputs import Case, counting, vectors
@@ -14,47 +14,17 @@ from labkit.theory import collectives
 if TYPE_CHECKING:
     from labkit.rank.seen import dist, rank, torch, world_size
 
-
 PIECES = 4
+by_messages = partial(exercise, forbids=("collectives",), keeps_input=True)
 
 
-def _own_chunk_of_the_sum(xs: Sequence[Any]) -> list[Any]:
-    return collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs])
-
-
-def _sum_on_the_last(xs: Sequence[Any]) -> list[Any]:
-    return [NOTHING] * (len(xs) - 1) + [collectives.all_reduce(xs)[-1]]
-
-
-def _sum(xs: Sequence[Any], **_: Any) -> list[Any]:
-    return collectives.all_reduce(xs)
-
-
-def _on_two_hosts(n: int) -> list[Case]:
-    """Four ranks, two on each of two hosts, which are not always neighbours by number."""
-    ways = ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[3, 0], [2, 1]])
-    cases = [Case(counting(n, n)), *vectors(n)[1:]]
-    return [
-        Case(case.xs, f"hosts {hosts[0]} and {hosts[1]}" + (f", {case.about}" if case.about else ""), {"hosts": hosts})
-        for i, case in enumerate(cases)
-        for hosts in [ways[i % len(ways)]]
-    ]
-
-
-def _power(n: int) -> int:
-    return 1 << n.bit_length() - 1
-
-
-@exercise(
+@by_messages(
     "The ring turns the other way",
-    _own_chunk_of_the_sum,
+    lambda xs: collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs]),
     minutes=6,
-    inputs=vectors,
-    forbids=("collectives",),
     promises=(OnlyTo(-1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
     picture=lambda: counting(3, 3),
-    keeps_input=True,
     least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: n - 1, memory=lambda n, S: min(2, n - 1) * S / n),
 )
 def leftward_ring(x):
@@ -79,17 +49,14 @@ def leftward_ring(x):
     return chunks[rank]
 
 
-@exercise(
+@by_messages(
     "The ring in one function",
     collectives.all_reduce,
     minutes=12,
     difficulty=2,
-    inputs=vectors,
-    forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(lambda n: 2 * (n - 1))),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * (n - 1)),
     picture=lambda: counting(3, 3),
-    keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: S),
 )
 def ring_all_reduce(x):
@@ -127,17 +94,14 @@ def ring_all_reduce(x):
     return total
 
 
-@exercise(
+@by_messages(
     "Pieces in flight",
-    _sum_on_the_last,
+    lambda xs: [*[NOTHING] * (len(xs) - 1), collectives.all_reduce(xs)[-1]],
     minutes=15,
     difficulty=2,
-    inputs=vectors,
-    forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(PIECES, least=PIECES)),
     budget=Budget(sent=lambda n, S: S, steps=lambda n: n - 2 + PIECES),
     picture=lambda: counting(3, 4),
-    keeps_input=True,
     least=Least(sent=lambda n, S: S, rounds=lambda n: n - 2 + PIECES),
 )
 def chain_reduce(x):
@@ -166,24 +130,20 @@ def chain_reduce(x):
     return total if rank == world_size - 1 else None
 
 
-@exercise(
+def _folded(n: int) -> tuple[float, float]:
+    """Return what halving and doubling on any number of ranks takes: bytes, in units of S, and steps."""
+    power = 1 << n.bit_length() - 1
+    return 2 * (power - 1) / power + (n > power), 2 * log2(power) + 2 * (n > power)
+
+
+@by_messages(
     "Three ranks have no halves",
     collectives.all_reduce,
     minutes=15,
     difficulty=2,
-    inputs=vectors,
-    forbids=("collectives",),
-    budget=Budget(
-        sent=lambda n, S: (2 * (_power(n) - 1) / _power(n) + (n > _power(n))) * S,
-        steps=lambda n: 2 * log2(_power(n)) + 2 * (n > _power(n)),
-    ),
+    budget=Budget(sent=lambda n, S: _folded(n)[0] * S, steps=lambda n: _folded(n)[1]),
     picture=lambda: counting(3, 2),
-    keeps_input=True,
-    least=Least(
-        sent=lambda n, S: (2 * (_power(n) - 1) / _power(n) + (n > _power(n))) * S,
-        rounds=lambda n: 2 * log2(_power(n)) + 2 * (n > _power(n)),
-        memory=lambda n, S: S,
-    ),
+    least=Least(sent=lambda n, S: _folded(n)[0] * S, rounds=lambda n: _folded(n)[1], memory=lambda n, S: S),
 )
 def fold_in(x):
     """Return the sum of all ranks' x on every rank by halving and doubling, for any number of ranks.
@@ -228,16 +188,25 @@ def fold_in(x):
     return total
 
 
-@exercise(
+def _on_two_hosts(n: int) -> list[Case]:
+    """Put four ranks on two hosts, two on each, which are not always neighbours by number."""
+    ways = ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[3, 0], [2, 1]])
+    cases = [Case(counting(n, n)), *vectors(n)[1:]]
+    return [
+        Case(case.xs, f"hosts {hosts[0]} and {hosts[1]}" + (f", {case.about}" if case.about else ""), {"hosts": hosts})
+        for i, case in enumerate(cases)
+        for hosts in [ways[i % len(ways)]]
+    ]
+
+
+@by_messages(
     "A slow link between two hosts",
-    _sum,
+    lambda xs, hosts: collectives.all_reduce(xs),
     minutes=18,
     difficulty=3,
     inputs=_on_two_hosts,
     ranks=(4,),
-    forbids=("collectives",),
     budget=Budget(sent=lambda n, S: 1.5 * S, steps=lambda n: 4, link=lambda n, S: S),
-    keeps_input=True,
     least=Least(sent=lambda n, S: 1.5 * S, rounds=lambda n: 3),
 )
 def two_hosts(x, hosts):
@@ -274,18 +243,15 @@ def two_hosts(x, hosts):
     return total
 
 
-@exercise(
+@by_messages(
     "Both directions of every link",
     collectives.all_reduce,
     minutes=18,
     difficulty=3,
-    inputs=vectors,
     ranks=(3, 4),
-    forbids=("collectives",),
     promises=(OnlyTo(+1, -1), InSteps(lambda n: 2 * (n - 1))),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, link=lambda n, S: (n - 1) / n * S),
     picture=lambda: counting(3, 6),
-    keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: S),
 )
 def two_way_ring(x):

@@ -1,90 +1,58 @@
-"""Exercises for lesson 06b: an all-reduce through memory that ranks share, by flags, slots, chunks and pieces."""
+"""Lesson 06b: an all-reduce through memory that ranks share, by flags, slots, chunks and pieces."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.inputs import counting, draws
+from labkit.grading.prediction import ask
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, recorder, torch, world_size
+    from labkit.rank.seen import everyones, rank, recorder, torch, world_size
+
+by_memory = partial(exercise, forbids=("collectives", "send"))  # the ranks talk through memory alone
 
 
-MESSAGES = ("collectives", "send")  # the ranks talk through memory alone
-
-
-def _sums(xs: Sequence[Sequence[np.ndarray]]) -> list[Any]:
-    """What each call leaves."""
-    sums = [collectives.all_reduce([mine[k] for mine in xs]) for k in range(len(xs[0]))]
-    return [[total[r] for total in sums] for r in range(len(xs))]
-
-
-def _calls(n: int) -> list[Case]:
-    """Two or three calls in a row, of different lengths: what a rank brings to each."""
-
-    def of(*calls: Sequence[np.ndarray]) -> list[Any]:
-        return [tuple(call[r] for call in calls) for r in range(n)]
-
-    rng = np.random.default_rng([7, n])
-    wild = [(10.0 ** rng.integers(-6, 7, 24) * rng.normal(size=24)).astype("float32") for _ in range(n)]
-    return [
-        Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)])),
-        Case(of(draws(n, 40), draws(n, 3, seed=1), draws(n, 33, seed=2)), "40, 3, then 33 elements"),
-        Case(of(counting(n, 1), counting(n, 0)), "one element, then none"),
-        Case(of(draws(n, 2 * n + 1, "int64"), draws(n, 5, "float64")), "integers, then float64"),
-        Case(of(wild, wild), "large and tiny numbers: all ranks want the same bits"),
-    ]
-
-
-def _lengths(n: int) -> list[Case]:
-    """As `_calls`, and one that takes several pieces, the last of them short."""
-    return [*_calls(n), Case([(mine, mine[:70]) for mine in draws(n, 300, seed=3)], "300 elements, 1200 bytes")]
-
-
-def _meetings(n: int) -> list[Case]:
-    each = [tuple(np.float32(k % n) for k in range(2 * n))] * n
-    same = [tuple(np.float32(0) for _ in range(3))] * n
-    return [
-        Case(each, "each rank is late in turn"),
-        Case(same, "rank 0 is late each time"),
-        Case([(np.float32(-1),) * 50] * n, "fifty meetings, nobody is late"),
-    ]
-
-
-def run_meet(fn, *late):
-    import time
-
-    from labkit.rank import recorder
+def opened(size):
     from labkit.rank.shared import open_room
 
     with recorder.paused():
-        room = open_room(64)
+        return open_room(size)
+
+
+def run_meet(meet, *late):
+    room = opened(64)
     came = [slot.view(torch.int64) for slot in room.slots]
-    for k, who in enumerate(int(x) for x in late):
+    for k, who in enumerate(map(int, late), 1):
         time.sleep(0.03 * (rank == who))
-        came[rank][0] = k + 1
-        fn(room)
-        early = [r for r in range(world_size) if came[r][0] < k + 1]
+        came[rank][0] = k
+        meet(room)
+        early = [r for r in range(world_size) if came[r][0] < k]
         if early:
             room.flags[rank] = 1 << 40  # nobody need wait for this rank any more
-        assert not early, f"it left meeting {k + 1} before rank {early[0]} had come"
+        assert not early, f"it left meeting {k} before rank {early[0]} had come"
     return "all met"
 
 
-@exercise(
+@by_memory(
     "A barrier of flags",
     lambda xs: ["all met" for _ in xs],
     minutes=6,
     difficulty=2,
-    inputs=_meetings,
-    forbids=MESSAGES,
+    inputs=lambda n: [
+        Case([tuple(np.float32(k % n) for k in range(2 * n))] * n, "each rank is late in turn"),
+        Case([(np.float32(0),) * 3] * n, "rank 0 is late each time"),
+        Case([(np.float32(-1),) * 50] * n, "fifty meetings, nobody is late"),
+    ],
     given="import os",
     harness=run_meet,
 )
@@ -107,18 +75,32 @@ def meet(room):
         os.sched_yield()
 
 
-def through_slots(fn, xs, room_for, frugal):
-    import time
+def _sums(xs: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+    """Return what each call leaves."""
+    sums = [collectives.all_reduce([mine[k] for mine in xs]) for k in range(len(xs[0]))]
+    return [[total[r] for total in sums] for r in range(len(xs))]
 
+
+def _calls(n: int) -> list[Case]:
+    """Make what a rank brings to two or three calls in a row, of different lengths."""
+
+    def of(*calls: Sequence[np.ndarray]) -> list[Any]:
+        return [tuple(call[r] for call in calls) for r in range(n)]
+
+    rng = np.random.default_rng([7, n])
+    wild = [(10.0 ** rng.integers(-6, 7, 24) * rng.normal(size=24)).astype("float32") for _ in range(n)]
+    return [
+        Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)])),
+        Case(of(draws(n, 40), draws(n, 3, seed=1), draws(n, 33, seed=2)), "40, 3, then 33 elements"),
+        Case(of(counting(n, 1), counting(n, 0)), "one element, then none"),
+        Case(of(draws(n, 2 * n + 1, "int64"), draws(n, 5, "float64")), "integers, then float64"),
+        Case(of(wild, wild), "large and tiny numbers: all ranks want the same bits"),
+    ]
+
+
+def through_slots(add_up, *xs, size, frugal):
+    """Call the function on each x and a room with slots of this size; other ranks are late each time."""
     from torch.overrides import TorchFunctionMode
-
-    from labkit.rank.shared import open_room
-
-    def everyones(mine):
-        told = [None] * world_size
-        with recorder.paused():
-            dist.all_gather_object(told, [x.clone() for x in mine])
-        return list(zip(*told))
 
     class Counting(TorchFunctionMode):
         touched = 0
@@ -129,49 +111,37 @@ def through_slots(fn, xs, room_for, frugal):
                 self.touched += args[0].numel() if isinstance(args[0], torch.Tensor) else out.numel()
             return out
 
-    with recorder.paused():
-        room = open_room(room_for)
-    meet, call, counting = room.meet, [0], Counting()
+    room, counting, brought = opened(size), Counting(), everyones(xs)
+    meet, call = room.meet, 0
 
     def slow_meet():
         meet()
-        time.sleep(0.01 * (rank == (call[0] + 1) % world_size))
+        time.sleep(0.01 * (rank == (call + 1) % world_size))
 
     room.meet = slow_meet
-    brought = everyones(xs)
-    for k, x in enumerate(xs):
-        call[0] = k
-        time.sleep(0.01 * (rank == (k + 2) % world_size))
+    for call, x in enumerate(xs):
+        time.sleep(0.01 * (rank == (call + 2) % world_size))
         with counting:
-            fn(x, room)
-    ended = everyones(xs)
-    if all(torch.allclose(x, sum(gave), 1e-3, 1e-2) for gave, have in zip(brought, ended) for x in have):
+            add_up(x, room)
+    ended = list(zip(*everyones(xs)))
+    if all(torch.allclose(x, sum(gave), 1e-3, 1e-2) for gave, have in zip(zip(*brought), ended) for x in have):
         same = all(torch.equal(x, y) for theirs in ended for x, y in zip(theirs, theirs[1:]))
         assert same, "the ranks' sums differ in their last bits: they were added up in different orders"
-        size = sum(map(len, xs))
-        shares, least = counting.touched / max(1, size), 3 - 2 / world_size
-        assert not frugal or counting.touched <= least * size + 12 * len(xs), (
+        length, least = sum(map(len, xs)), 3 - 2 / world_size
+        shares = counting.touched / max(1, length)
+        assert not frugal or counting.touched <= least * length + 12 * len(xs), (
             f"its copies and sums go through {shares:.2f} S in all, and {least:.2f} S is possible"
         )
     return list(xs)
 
 
-def run_sum_slots(fn, *xs):
-    return through_slots(fn, xs, 4096, frugal=False)
-
-
-def run_shared_all_reduce(fn, *xs):
-    return through_slots(fn, xs, 512, frugal=True)
-
-
-@exercise(
+@by_memory(
     "Everyone reads every slot",
     _sums,
     difficulty=2,
     inputs=_calls,
-    forbids=MESSAGES,
     needs_messages=False,
-    harness=run_sum_slots,
+    harness=partial(through_slots, size=4096, frugal=False),
 )
 def sum_slots(x, room):
     """Add up all ranks' x in place: everyone reads every slot.
@@ -196,15 +166,15 @@ def sum_slots(x, room):
     room.meet()
 
 
-@exercise(
+@by_memory(
     "Everyone adds up a chunk",
     _sums,
     minutes=12,
     difficulty=3,
-    inputs=_lengths,
-    forbids=MESSAGES,
+    # The last case takes several pieces, the last of them short.
+    inputs=lambda n: [*_calls(n), Case([(x, x[:70]) for x in draws(n, 300, seed=3)], "300 elements, 1200 bytes")],
     needs_messages=False,
-    harness=run_shared_all_reduce,
+    harness=partial(through_slots, size=512, frugal=True),
 )
 def shared_all_reduce(x, room):
     """Add up all ranks' x in place: rank r adds up chunk r of every piece.
@@ -236,23 +206,15 @@ def shared_all_reduce(x, room):
             mine[c].copy_(slots[c][c])
 
 
-def run_meet_in_time(fn, x):
-    import re
-    import time
-
-    from labkit.rank import recorder
-    from labkit.rank.shared import open_room
-
-    with recorder.paused():
-        room = open_room(64)
-    missing, said = int(x), "nobody"
+def run_meet_in_time(meet_in_time, x):
+    room, missing, said = opened(64), int(x), "nobody"
     try:
         time.sleep(0.05 * (rank == 0))
-        fn(room, 30.0)
+        meet_in_time(room, 30.0)
         if rank == missing:
             said = f"rank {rank}"
         else:
-            fn(room, 0.2 if missing >= 0 else 30.0)
+            meet_in_time(room, 0.2 if missing >= 0 else 30.0)
     except TimeoutError as error:
         if room.count == 1:
             room.flags[rank] = 1 << 40  # nobody need wait for this rank any more
@@ -260,12 +222,11 @@ def run_meet_in_time(fn, x):
         named = sorted(set(map(int, re.findall("[0-9]+", str(error)))) & set(range(world_size)))
         said = "rank " + ", ".join(map(str, named)) if named else str(error)
     finally:
-        with recorder.paused():
-            dist.barrier()
+        everyones(None)
     return "all met", said
 
 
-@exercise(
+@by_memory(
     "A barrier that names who is missing",
     lambda xs: [("all met", "nobody" if xs[0] < 0 else f"rank {int(xs[0])}") for _ in xs],
     minutes=8,
@@ -275,7 +236,6 @@ def run_meet_in_time(fn, x):
         Case([np.float32(-1)] * n, "all come"),
         Case([np.float32(0)] * n, "rank 0 does not come to the second meeting"),
     ],
-    forbids=MESSAGES,
     given="import os\nimport time",
     harness=run_meet_in_time,
 )
@@ -298,3 +258,90 @@ def meet_in_time(room, seconds):
             missing = [r for r, flag in enumerate(room.flags) if flag < room.count]
             raise TimeoutError(f"rank {', '.join(map(str, missing))} has not come")
         os.sched_yield()
+
+
+python_against_gloo = ask("""
+`dist.all_reduce` on Gloo is C++. Your ring is Python. How does the ring do at 16 MiB, on two ranks?
+( ) it takes ten times as long, or more
+    > This would be true if Python touched each number. It runs a few lines in each step. The sending and the adding
+    are C++ in both.
+(x) it takes about as long, give or take a factor of two
+( ) it takes half as long, or less
+    > This would be true if it sent half the bytes. On two ranks a ring sends S bytes a rank, and nobody can do with
+    less.
+Why: **About as long.** Both send the same bytes through the same sockets, and at 16 MiB that is where the time goes.
+The language that a collective is written in hardly matters. What matters is the way that the bytes take, and Gloo's
+leads through the operating system's network, even from one process to the next on the same host.
+""")
+
+flag_before_data = ask("""
+Rank 0 writes a thousand numbers into its slot and then raises its flag. Rank 1 sees the flag up and reads the slot. Can
+it still find an old number there?
+( ) no: what was written first is seen first
+    > This is what you would expect, and it is true for the core that writes. Another core need not see the writes in
+    this order.
+(x) it depends on the processor
+( ) yes, on any processor: writes reach other cores in any order
+    > This would be true if no processor promised an order. Some do.
+Why: **It depends on the processor.** x86 promises that other cores see a core's writes in the order in which they were
+made (*total store order*), so there a flag after the data is enough. ARM does not promise it. Programs there put a
+*fence* between the data and the flag: C and C++ have atomic variables with *release* and *acquire* for it. Python has
+none. So what you write in this lesson is right on x86 only, and on ARM it would be wrong once in a while. (ARM was not
+run here.)
+""")
+
+chunks_on_four = ask("""
+Now each rank adds up **its own chunk** only, a quarter of `x` on four ranks, and fetches the other three sums. Each
+rank copies to its slot the chunks that others add up, adds three chunks to its own, puts the sum into its slot, and
+copies the others' sums back. How many bytes does it copy and add in all, in units of S?
+= 2.5 S +- 2 %
+Why: **2.5 S**: ¾ to the slot, ¾ added, ¼ sum to the slot, ¾ fetched. With N ranks it is (3 − 2/N) S, which is less than
+3 S however many there are. When everyone reads every slot, it is (N + 1) S. On two ranks the chunks take 2 S. There you
+can do without them: copy all of `x` to your slot and add all of the other slot, which is 2 S as well.
+""")
+
+one_piece_or_many = ask("""
+64 MiB. A slot could be as large as `x`: then the ranks meet twice. Or it is 2 MiB, and they go through `x` in 32 pieces
+and meet 64 times. Which is faster, if nothing else runs on the cores?
+( ) one piece: two meetings instead of 64
+    > This is true if meetings take long, as they do on a busy machine. Where each rank has its core, a meeting takes
+    microseconds, and 64 of them are a small part of this.
+( ) no difference: the same bytes are copied
+    > The bytes are the same. How fast they can be copied depends on where they are.
+(x) many pieces
+Why: **Many pieces.** A slot of 2 MiB stays in the cache: the other rank reads it there, and it is written over before
+it has gone to memory. A slot of 64 MiB goes to memory and comes back. NCCL has small buffers as well: 4 MiB, cut into 8
+steps (from its source and documentation; not run here). And many containers have only 64 MiB of `/dev/shm`.
+
+If other programs want the cores, your table may say the opposite. A rank that is not running comes late to a meeting,
+and that can happen 64 times.
+""")
+
+waiting_costs = ask("""
+Rank 1 comes 0.3 s late. While rank 0 waits for it, how much time does rank 0's core **work** in `shared_all_reduce`,
+and how much in Gloo's `all_reduce`?
+( ) hardly any in either: a rank that waits does nothing
+    > This would be true if both slept. Which of the two could be woken up when the other rank comes?
+(x) as much as it can get in yours, hardly any in Gloo's
+( ) as much as it can get in both
+    > This would be true if Gloo asked again and again, too. It waits in a system call, and the operating system wakes
+    it up when data comes.
+Why: **As much as it can get in yours**: nearly 0.3 s if nobody else wants the core, and its share of them if somebody
+does. A rank that looks at a flag again and again keeps its core busy, even if it offers it to others each time. That is
+why it is so fast when the flag comes at once. MPI's ranks do the same, and so does NCCL, which keeps a part of the GPU
+busy while it waits. Gloo sleeps, and waking up takes time.
+""")
+
+never_yield = ask("""
+Four ranks share two cores. One version calls `os.sched_yield()` while it waits, the other one does nothing but look
+again. How do they compare at 4 bytes?
+( ) the one that never yields is faster: it saves a system call
+    > This is true where each rank has a core of its own. Here the rank that you wait for may need yours.
+( ) about the same: the operating system shares the cores out anyway
+    > It does, but in slices of milliseconds. How many meetings fit into one?
+(x) the one that never yields is slower
+Why: **It is slower.** A rank that waits without yielding keeps its core until the operating system takes it away, after
+some milliseconds. The rank that it waits for may be the one that cannot run. If other programs want the cores, too,
+even a rank that yields waits long for its next turn, and the two come closer. And the version that yields may lose to
+Gloo here: a rank that yields stays in the queue for a core, while one that sleeps leaves it.
+""")

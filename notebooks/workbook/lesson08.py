@@ -1,4 +1,4 @@
-"""Exercises of lesson 08, in their places: an evaluation, a split vocabulary, a batch norm over all ranks."""
+"""Exercises of lesson 08: an evaluation, a softmax and a loss over a split vocabulary, a batch norm over all ranks."""
 
 from __future__ import annotations
 
@@ -18,27 +18,14 @@ if TYPE_CHECKING:
 A_FEW = Budget(sent=lambda n, S: 64.0 * n)
 
 
-def everywhere(value: Any, n: int) -> list[Any]:
-    """The same value on each of n ranks."""
-    return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(n)]
-
-
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, others for every n and every case."""
-    return np.random.default_rng([8, seed, n])
-
-
-# -- the mean of rows, dealt out unevenly -------------------------------------------------------------------------
-
-
 def _mean(xs: Sequence[Any]) -> list[Any]:
     rows = np.concatenate(xs).astype("float64")
     with np.errstate(invalid="ignore"):
-        return everywhere(rows.sum(0) / len(rows), len(xs))
+        return [rows.sum(0) / len(rows)] * len(xs)
 
 
 def _tables(n: int) -> list[Case]:
-    rng = normal(n, 1)
+    rng = np.random.default_rng([8, 1, n])
 
     def tables(sizes: Sequence[int], dtype: str = "float32", columns: int = 2) -> list[Any]:
         return [rng.integers(-50, 51, (size, columns)).astype(dtype) for size in sizes]
@@ -82,15 +69,6 @@ def distributed_mean(x):
     return stats[:-1] / stats[-1]
 
 
-# -- predictions in the order of the samples, each once ------------------------------------------------------------
-
-
-def _in_sample_order(xs: Sequence[Any]) -> list[Any]:
-    rows = xs[0][1]
-    order = np.stack([mine for mine, _ in xs], axis=1).ravel()
-    return everywhere(order[:rows], len(xs))
-
-
 def _dealt(predictions: np.ndarray, n: int) -> list[Any]:
     rows = len(predictions)
     padded = predictions[np.arange(-(-rows // n) * n) % rows]  # the sampler begins again with row 0
@@ -98,17 +76,13 @@ def _dealt(predictions: np.ndarray, n: int) -> list[Any]:
 
 
 def _sampled(n: int) -> list[Case]:
-    rng = normal(n, 9)
-
-    def draws(rows: int, dtype: str) -> np.ndarray:
-        return rng.integers(-50, 51, rows).astype(dtype)
-
+    rng = np.random.default_rng([8, 9, n])
     return [
         Case(_dealt(np.arange(2 * n), n), f"{2 * n} rows, equal shares"),
         Case(_dealt(np.arange(2 * n + 1, dtype="float32"), n), f"{2 * n + 1} rows"),
-        Case(_dealt(draws(4 * n - 1, "int64"), n), f"{4 * n - 1} rows"),
-        Case(_dealt(draws(1, "int64"), n), "one row for all ranks"),
-        Case(_dealt(draws(60 * n + 1, "float64"), n), f"{60 * n + 1} rows, float64"),
+        Case(_dealt(rng.integers(-50, 51, 4 * n - 1), n), f"{4 * n - 1} rows"),
+        Case(_dealt(rng.integers(-50, 51, 1), n), "one row for all ranks"),
+        Case(_dealt(rng.integers(-50, 51, 60 * n + 1) * 1.0, n), f"{60 * n + 1} rows, float64"),
     ]
 
 
@@ -121,7 +95,7 @@ def broken_in_sample_order(mine, rows):
 
 @exercise(
     "Each row once, and in its place",
-    _in_sample_order,
+    lambda xs: [np.stack([mine for mine, _ in xs], axis=1).ravel()[: xs[0][1]]] * len(xs),
     inputs=_sampled,
     minutes=4,
     promises=(Once(("all_gather",)),),
@@ -150,23 +124,18 @@ def in_sample_order(mine, rows):
     return torch.stack(parts, dim=1).flatten()[:rows]
 
 
-# -- softmax over all ranks ---------------------------------------------------------------------------------------
-
-
 def softmax_parts(xs: Sequence[Any]) -> list[Any]:
-    """Each rank's part of the softmax over all ranks' logits, in their dtype."""
+    """Compute each rank's part of the softmax over all ranks' logits, in their dtype."""
     whole = np.concatenate(xs).astype("float64")
     with np.errstate(invalid="ignore"):
         powers = np.exp(whole - whole.max())
-        shares = powers / powers.sum()
-    return [
-        part.astype(x.dtype) for part, x in zip(np.split(shares, np.cumsum([len(x) for x in xs])[:-1]), xs, strict=True)
-    ]
+        parts = np.split(powers / powers.sum(), np.cumsum([len(x) for x in xs])[:-1])
+    return [part.astype(x.dtype) for part, x in zip(parts, xs)]
 
 
 def softmax_cases(n: int) -> list[Case]:
-    """Logits of one softmax, dealt out to n ranks: uneven, large, masked, and none."""
-    rng = normal(n, 4)
+    """Deal the logits of one softmax out to n ranks: uneven, large, masked, and none."""
+    rng = np.random.default_rng([8, 4, n])
 
     def draws(sizes: Sequence[int], level: float, dtype: str = "float32") -> list[Any]:
         return [(rng.normal(size=size) * 2 + level).astype(dtype) for size in sizes]
@@ -228,25 +197,23 @@ def distributed_softmax(x):
     return powers / total
 
 
-# -- the loss of tokens whose vocabulary is split -------------------------------------------------------------------
-
-
-def _split_loss(xs: Sequence[Any]) -> list[Any]:
-    whole = np.concatenate([logits for logits, _, _ in xs], axis=1).astype("float64")
-    target = xs[0][1]
+def cross_entropy(xs: Sequence[Any]) -> list[Any]:
+    """Compute the mean loss of the tokens that have a target, from each rank's (logits, targets, …)."""
+    whole, target = np.concatenate([logits for logits, *_ in xs], axis=1).astype("float64"), xs[0][1]
     top = whole.max(1)
     logs = np.log(np.exp(whole - top[:, None]).sum(1)) + top
-    return everywhere(float((logs - whole[np.arange(len(target)), target]).mean()), len(xs))
+    losses = logs - whole[np.arange(len(target)), np.maximum(target, 0)]
+    return [float(losses[target >= 0].mean())] * len(xs)
 
 
 def _splits(n: int) -> list[Case]:
-    rng = normal(n, 10)
+    rng = np.random.default_rng([8, 10, n])
 
     def split(widths: Sequence[int], tokens: int, level: float = 0, target: Any = None) -> list[Any]:
         target = rng.integers(0, sum(widths), tokens) if target is None else target
         firsts = np.cumsum([0, *widths])[:-1].tolist()
         logits = [(level + rng.integers(-4, 5, (tokens, width))).astype("float32") for width in widths]
-        return [(part, target.copy(), first) for part, first in zip(logits, firsts, strict=True)]
+        return [(part, target.copy(), first) for part, first in zip(logits, firsts)]
 
     return [
         Case(split([2] * n, 2), "two words a rank"),
@@ -260,7 +227,7 @@ def _splits(n: int) -> list[Case]:
 
 @exercise(
     "The loss of a split vocabulary",
-    _split_loss,
+    cross_entropy,
     inputs=_splits,
     minutes=8,
     difficulty=2,
@@ -301,9 +268,6 @@ def split_loss(logits, target, first):
     return (sums[0].log() - sums[1]).mean()
 
 
-# -- batch norm over all ranks, and its gradient -------------------------------------------------------------------
-
-
 def _batch_norm(xs: Sequence[Any]) -> list[Any]:
     rows = np.concatenate([x for x, _, _ in xs])
     mean, scale = rows.mean(0), 1 / np.sqrt(rows.var(0) + 1e-5)
@@ -311,11 +275,11 @@ def _batch_norm(xs: Sequence[Any]) -> list[Any]:
 
 
 def _batches(n: int) -> list[Case]:
-    rng = normal(n, 5)
+    rng = np.random.default_rng([8, 5, n])
     weight, bias = np.array([1.5, -0.5]), np.array([0.25, 2.0])
 
     def batches(sizes: Sequence[int], level: float = 0, dtype: str = "float64") -> list[Any]:
-        return [tuple(a.astype(dtype) for a in ((level + rng.integers(-4, 5, (s, 2))), weight, bias)) for s in sizes]
+        return [tuple(a.astype(dtype) for a in (level + rng.integers(-4, 5, (s, 2)), weight, bias)) for s in sizes]
 
     return [
         Case(batches([2] * n), "two rows a rank"),

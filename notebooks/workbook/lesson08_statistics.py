@@ -9,21 +9,14 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson08 import A_FEW, everywhere, normal, softmax_cases, softmax_parts
+from workbook.lesson08 import A_FEW, softmax_cases, softmax_parts
 
 if TYPE_CHECKING:
     from labkit.rank.seen import dist, rank, torch, world_size
 
 
-# -- the variance, where squares fail -----------------------------------------------------------------------------
-
-
-def _variance(xs: Sequence[Any]) -> list[Any]:
-    return everywhere(np.concatenate(xs).astype("float64").var(), len(xs))
-
-
 def _spreads(n: int) -> list[Case]:
-    rng = normal(n, 2)
+    rng = np.random.default_rng([8, 2, n])
     sizes = [r + 1 for r in range(n)]
 
     def draws(sizes: Sequence[int], level: float, dtype: str = "float64") -> list[Any]:
@@ -42,7 +35,7 @@ def _spreads(n: int) -> list[Case]:
 
 @exercise(
     "A variance that survives a large mean",
-    _variance,
+    lambda xs: [np.concatenate(xs).astype("float64").var()] * len(xs),
     inputs=_spreads,
     minutes=12,
     difficulty=2,
@@ -74,26 +67,17 @@ def distributed_variance(x):
     return (spreads + counts * (means - mean) ** 2).sum() / counts.sum()
 
 
-# -- the largest, and where ---------------------------------------------------------------------------------------
-
-
 def _argmax(xs: Sequence[Any]) -> list[Any]:
-    found: tuple[Any, int, int] | None = None
-    for r, x in enumerate(xs):
-        for place, value in enumerate(x.tolist()):
-            if found is None or value > found[0]:
-                found = (value, r, place)
-    return everywhere(found, len(xs))
+    each = [(value, r, place) for r, x in enumerate(xs) for place, value in enumerate(x.tolist())]
+    return [max(each, key=lambda found: found[0])] * len(xs)  # the first of equals
 
 
 def _scores(n: int) -> list[Case]:
-    rng = normal(n, 3)
-    big = 2**53
+    rng, last, big = np.random.default_rng([8, 3, n]), n - 1, 2**53
 
     def draws(sizes: Sequence[int], low: int, high: int, dtype: str = "float32") -> list[Any]:
         return [rng.integers(low, high, size).astype(dtype) for size in sizes]
 
-    last = n - 1
     return [
         Case([np.array([3.0, 1.0 + 4 * r, 2.0], dtype="float32") for r in range(n)], "one largest"),
         Case([np.array([1.0, 5.0 * (r > 0), 5.0, 0.0], dtype="float32") for r in range(n)], "ties"),
@@ -140,9 +124,6 @@ def distributed_argmax(x):
     first = torch.cat([offers, (rank << 40) + places]).min()
     dist.all_reduce(first, op=dist.ReduceOp.MIN)
     return best.item(), first.item() >> 40, first.item() & (2**40 - 1)
-
-
-# -- softmax in one trip ------------------------------------------------------------------------------------------
 
 
 @exercise(

@@ -10,27 +10,14 @@ import numpy as np
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting
 from labkit.grading.promises import Calls
-from workbook.lesson08 import A_FEW, everywhere, normal
+from workbook.lesson08 import A_FEW, cross_entropy
 
 if TYPE_CHECKING:
     from labkit.rank.seen import comms, device, dist, rank, torch, world_size
 
 
-# -- cross-entropy over a split vocabulary ------------------------------------------------------------------------
-
-
-def _cross_entropy(xs: Sequence[Any]) -> list[Any]:
-    whole = np.concatenate([logits for logits, _ in xs], axis=1).astype("float64")
-    target = xs[0][1]
-    top = whole.max(1)
-    logs = np.log(np.exp(whole - top[:, None]).sum(1)) + top
-    kept = target >= 0
-    losses = (logs - whole[np.arange(len(target)), np.maximum(target, 0)])[kept]
-    return everywhere(float(losses.mean()), len(xs))
-
-
 def _vocabularies(n: int) -> list[Case]:
-    rng = normal(n, 6)
+    rng = np.random.default_rng([8, 6, n])
 
     def split(widths: Sequence[int], tokens: int, level: float = 0, ignored: int = 0) -> list[Any]:
         target = rng.integers(0, sum(widths), tokens)
@@ -49,7 +36,7 @@ def _vocabularies(n: int) -> list[Case]:
 
 @exercise(
     "Cross-entropy over a split vocabulary, with its gradient",
-    _cross_entropy,
+    cross_entropy,
     inputs=_vocabularies,
     minutes=25,
     difficulty=3,
@@ -102,22 +89,16 @@ def vocab_cross_entropy(logits, target):
     return CrossEntropy.apply(logits, target)
 
 
-# -- the backward pass of a batch norm --------------------------------------------------------------------------------
-
-
 def _backward(xs: Sequence[Any]) -> list[Any]:
     rows, ys = np.concatenate([dy for dy, *_ in xs]), np.concatenate([y for _, y, *_ in xs])
     return [(dy - rows.mean(0) - y * (rows * ys).mean(0)) * scale for dy, y, scale, _ in xs]
 
 
 def _slopes(n: int) -> list[Case]:
-    rng = normal(n, 11)
+    rng = np.random.default_rng([8, 11, n])
 
     def draws(sizes: Sequence[int]) -> list[Any]:
-        def table(size: int) -> np.ndarray:
-            return rng.integers(-4, 5, (size, 2)) / 2
-
-        return [(table(size), table(size), np.array([0.5, 2.0]), sum(sizes)) for size in sizes]
+        return [(*rng.integers(-4, 5, (2, size, 2)) / 2, np.array([0.5, 2.0]), sum(sizes)) for size in sizes]
 
     return [
         Case(draws([2] * n), "two rows a rank"),
@@ -157,17 +138,13 @@ def batch_norm_backward(dy, y, scale, count):
     return (dy - means[0] - y * means[1]) * scale
 
 
-# -- the norm of all gradients ------------------------------------------------------------------------------------
-
-
 def _norm(xs: Sequence[Any], p: float = 2.0) -> list[Any]:
     parts = [g for sharded, _ in xs for g in sharded] + list(xs[0][1])
-    flat = np.concatenate([g.ravel().astype("float64") for g in parts])
-    return everywhere(float(np.sqrt((flat**2).sum()) if p == 2 else np.abs(flat).max()), len(xs))
+    return [float(np.linalg.norm(np.concatenate([g.ravel().astype("float64") for g in parts]), p))] * len(xs)
 
 
 def _gradients(n: int) -> list[Case]:
-    rng = normal(n, 7)
+    rng = np.random.default_rng([8, 7, n])
     infinite = {"p": float("inf")}
 
     def sharded(shapes: Callable[[int], list[Any]], level: float = 1, dtype: str = "float32") -> list[Any]:
@@ -180,9 +157,10 @@ def _gradients(n: int) -> list[Case]:
         xs[r][0][0][1] = np.nan
         return xs
 
-    first: list[Any] = [([np.array([3.0 if r == 0 else 4.0], dtype="float32")], []) for r in range(n)]
     return [
-        Case(first, "one gradient a rank, none replicated"),
+        Case(
+            [([np.array([4.0 if r else 3.0], "float32")], []) for r in range(n)], "one gradient a rank, none replicated"
+        ),
         Case(sharded(lambda r: [2 + r, (2, 2)]), "a replicated one"),
         Case(sharded(lambda r: [3] * r), "rank 0 has no shard"),
         Case(sharded(lambda r: [5], 300, "float16"), "float16 near 300"),
@@ -226,18 +204,8 @@ def grad_norm(sharded, replicated, p=2.0):
     return torch.where(squares.isnan(), squares, top)
 
 
-# -- a sum whose bits are known beforehand ------------------------------------------------------------------------
-
-
-def _in_rank_order(xs: Sequence[Any]) -> list[Any]:
-    total = xs[0]
-    for x in xs[1:]:
-        total = total + x
-    return everywhere(total, len(xs))
-
-
 def _roundings(n: int) -> list[Case]:
-    rng = normal(n, 8)
+    rng = np.random.default_rng([8, 8, n])
     pattern = np.array([1e8, 1.0, -1e8, 1.0], dtype="float32")
 
     def draws(size: int, dtype: str = "float32") -> list[Any]:
@@ -257,7 +225,7 @@ def _roundings(n: int) -> list[Case]:
 
 @exercise(
     "A sum whose bits you can foretell",
-    _in_rank_order,
+    lambda xs: [sum(xs[1:], xs[0])] * len(xs),
     inputs=_roundings,
     minutes=25,
     difficulty=3,

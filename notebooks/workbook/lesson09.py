@@ -1,7 +1,12 @@
-"""Exercises of lesson 09, in their places: gradients averaged as they become ready, in buckets, once a step."""
+"""Exercises of lesson 09: gradients averaged as they become ready, in buckets, once a step."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,36 +14,31 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting
+from labkit.theory.record import Log
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
-def numbers(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, others for every n and every case."""
-    return np.random.default_rng([9, seed, n])
-
-
-# -- equal copies, and a hook that keeps them equal -----------------------------------------------------------------
-
-
-def averages(each: Sequence[Sequence[Any]]) -> list[Any]:
-    """The mean over the ranks of each of their arrays, `each[r]`, in the dtype of these."""
-    means = [sum(same[1:], same[0]) / len(each) for same in zip(*each, strict=True)]
-    return [m.astype(x.dtype) if x.dtype.kind == "f" else m for m, x in zip(means, each[0], strict=True)]
+def _averages(xs: Sequence[Any], steps: int = 1) -> list[Any]:
+    """Average each of the gradients that ranks bring last, in their dtype; in step k they are k times as large."""
+    every = [(sum(same[1:], same[0]) / len(xs), same[0].dtype) for same in zip(*[x[-1] for x in xs])]
+    means = [mean.astype(dtype) if dtype.kind == "f" else mean for mean, dtype in every]
+    return [*means, *(k * mean for k in range(2, steps + 1) for mean in means)]
 
 
 def _kept_equal(xs: Sequence[Any], steps: int = 1, frozen: bool = False) -> list[Any]:
-    """Rank 0's parameters and buffers, then each step's averaged gradients, of which the k-th are k times as large."""
     params, buffers, _ = xs[0]
-    means = averages([grads for *_, grads in xs])
-    each = [*means, *(k * m for k in range(2, steps + 1) for m in means)]
-    return [{"parameters": [*params], "buffers": [*buffers], "gradients": each} for _ in xs]
+    return [{"parameters": params, "buffers": buffers, "gradients": _averages(xs, steps)} for _ in xs]
+
+
+def _counting(n: int) -> list[Any]:
+    return [([x[:2]], [x[2:3]], [x[3:]]) for x in counting(n, 5)]
 
 
 def _copies(n: int) -> list[Case]:
     def case(about: str, seed: int, sizes: Sequence[int], dtype: str = "float32", **options: Any) -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         trained = sizes[: len(sizes) - options.get("frozen", False)]
 
         def drawn(lengths: Sequence[int]) -> list[np.ndarray]:
@@ -48,7 +48,7 @@ def _copies(n: int) -> list[Case]:
 
     counted = [([np.array([0.5 + r, -r])], [np.array([7 + r])], [np.array([1.0, 2.0 * r])]) for r in range(n)]
     return [
-        Case([([x[:2]], [x[2:3]], [x[3:]]) for x in counting(n, 5)], "one parameter, one buffer"),
+        Case(_counting(n), "one parameter, one buffer"),
         case("two parameters", 1, (2, 3)),
         case("two steps", 2, (2, 1), steps=2),
         case("the second parameter is frozen", 3, (2, 2), frozen=True),
@@ -58,6 +58,7 @@ def _copies(n: int) -> list[Case]:
 
 
 def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
+    """Return what a model of these parameters and buffers holds, and its gradients after each backward pass."""
     everyone = everyones((params, buffers, grads))
     sums = [[sum(same) for same in zip(*theirs)] for theirs in zip(*everyone)]
     model = torch.nn.Module()
@@ -82,15 +83,15 @@ def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
         }
         name_it(out[name], everyone[0][i], slips, name)
 
-    def each(gradients):
-        return [k * g for k in range(1, steps + 1) for g in gradients]
+    def each(gradients, divisor=1):
+        return [k * g / divisor for k in range(1, steps + 1) for g in gradients]
 
     slips = {
         "leaves this rank's own gradient in `p.grad`": each(everyone[rank][2]),
         "adds up and does not divide by the number of ranks": each(sums[2]),
-        "divides, and does not add up": each([g / world_size for g in everyone[rank][2]]),
+        "divides, and does not add up": each(everyone[rank][2], world_size),
     }
-    name_it(out["gradients"], each([total / world_size for total in sums[2]]), slips, "gradients")
+    name_it(out["gradients"], each(sums[2], world_size), slips, "gradients")
     return out
 
 
@@ -99,7 +100,7 @@ def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
     _kept_equal,
     inputs=_copies,
     minutes=6,
-    picture=lambda: [([x[:2]], [x[2:3]], [x[3:]]) for x in counting(3, 5)],
+    picture=lambda: _counting(3),
     harness=run_data_parallel,
 )
 def data_parallel(model):
@@ -136,34 +137,23 @@ def data_parallel(model):
             p.register_post_accumulate_grad_hook(average)
 
 
-# -- buckets --------------------------------------------------------------------------------------------------------
-
-
-def _filled(sizes: Sequence[int], cap: int) -> list[list[int]]:
-    """Which gradients go into one bucket: in their order, until it holds cap bytes or more."""
-    buckets: list[list[int]] = [[]]
-    for i in range(len(sizes)):
-        if sum(sizes[k] for k in buckets[-1]) >= cap:
-            buckets.append([])
-        buckets[-1].append(i)
+def _filled(sizes: Sequence[int], cap: int) -> list[int]:
+    """Fill buckets with gradients of these bytes, each until it holds `cap` bytes or more; return its bytes."""
+    buckets = [0]
+    for size in sizes:
+        if buckets[-1] >= cap:
+            buckets.append(0)
+        buckets[-1] += size
     return buckets
 
 
-def _bucketed(xs: Sequence[Any], cap: int) -> list[Any]:
-    each = [grads for (grads,) in xs]
-    sizes = [g.size * (8 if g.dtype == "float64" else 4) for g in each[0]]
-    bytes_ = [sum(sizes[k] for k in bucket) for bucket in _filled(sizes, cap)]
-    return [{"gradients": averages(each), "sizes": bytes_} for _ in xs]
-
-
 SHAPES = ((36,), (36, 32), (32,), (32, 128), (128, 32), (128,), (32,), (32, 32), (32,), (96, 32), (96,), (32, 8))
-
 LARGE_CAP = 16384
 
 
 def _ready(n: int) -> list[Case]:
     def case(shapes: Sequence[tuple[int, ...]], cap: int, about: str, seed: int, dtype: str = "float32") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         grads = [([rng.integers(-50, 51, s).astype(dtype) for s in shapes],) for _ in range(n)]
         return Case(grads, about, {"cap": cap})
 
@@ -179,10 +169,7 @@ def _ready(n: int) -> list[Case]:
     ]
 
 
-def run_average_in_buckets(fn, grads, cap):
-    from labkit.rank import recorder
-
-    sizes = fn(grads, cap)
+def _gradients_and_sizes(sizes, grads, cap):
     calls = len(recorder.records()["ops"])
     assert isinstance(sizes, list), "it returns no list: return the bytes of each bucket"
     assert calls == len(sizes), f"it communicates {calls} times for {len(sizes)} bucket{'s' * (len(sizes) != 1)}"
@@ -191,7 +178,7 @@ def run_average_in_buckets(fn, grads, cap):
 
 @exercise(
     "One all-reduce a bucket",
-    _bucketed,
+    lambda xs, cap: [{"gradients": _averages(xs), "sizes": _filled([g.nbytes for g in xs[0][0]], cap)}] * len(xs),
     inputs=_ready,
     minutes=7,
     difficulty=2,
@@ -199,7 +186,8 @@ def run_average_in_buckets(fn, grads, cap):
         sent=lambda n, S: 2 * (n - 1) / n * S,
         rounds=lambda n: len(_filled([4 * int(np.prod(s)) for s in SHAPES], LARGE_CAP)),
     ),
-    harness=run_average_in_buckets,
+    setup=lambda grads, cap: (grads, cap),
+    collect=_gradients_and_sizes,
 )
 def average_in_buckets(grads, cap):
     """Replace each gradient by its mean over the ranks, a bucket at a time; return the buckets' bytes.
@@ -233,17 +221,9 @@ def average_in_buckets(grads, cap):
     return [sum(grad.nbytes for grad in bucket) for bucket in buckets]
 
 
-# -- overlap --------------------------------------------------------------------------------------------------------
-
-
-def _overlapped(xs: Sequence[Any], passes: int = 1, **_: Any) -> list[Any]:
-    means = averages([grads for (grads,) in xs])
-    return [[*means, *(k * m for k in range(2, passes + 1) for m in means)] for _ in xs]
-
-
 def _backward_passes(n: int) -> list[Case]:
     def case(sizes: Sequence[int], layout: Sequence[Sequence[int]], about: str, seed: int, **options: Any) -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         drawn = [([rng.integers(-50, 51, s).astype("float32") for s in sizes],) for _ in range(n)]
         return Case(drawn, about, {"layout": [list(bucket) for bucket in layout], "passes": 2, **options})
 
@@ -256,21 +236,22 @@ def _backward_passes(n: int) -> list[Case]:
     ]
 
 
-def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
-    import contextlib
-    import os
-    import shutil
-    import tempfile
-    import time
-
-    from labkit.rank import recorder
-
+def shared_folder():
+    """Make a folder, and return its path on all ranks."""
     with recorder.paused():
         box = [tempfile.mkdtemp() if rank == 0 else None]
         dist.broadcast_object_list(box, src=0)
+    return box[0]
 
-    def out_of_backward(r):
-        return os.path.join(box[0], str(r))
+
+def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
+    """Let gradients that are known beforehand come in their order, or on odd ranks the second half first.
+
+    The late rank begins when it sees the files that the others leave behind as they come out of their backward pass.
+    """
+    folder = shared_folder()
+
+    left_backward = [os.path.join(folder, str(r)) for r in range(world_size)]
 
     def many():
         return len(recorder.records()["ops"])
@@ -287,21 +268,21 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
         total = sum(terms.values())
         if rank == late and k == 1:
             until = time.monotonic() + 2
-            while missing := [r for r in range(world_size) if r != rank and not os.path.exists(out_of_backward(r))]:
+            while missing := [r for r, path in enumerate(left_backward) if r != rank and not os.path.exists(path)]:
                 if time.monotonic() > until:
                     stuck = missing
                     break
                 time.sleep(0.01)
         total.backward()
         with contextlib.suppress(OSError):  # the folder may be gone
-            open(out_of_backward(rank), "w").close()
+            open(left_backward[rank], "w").close()
         finish()
         before[0] = many()
         out += [p.grad for p in ps]
         for p in ps:
             p.grad = None
     if rank == 0:
-        shutil.rmtree(box[0], ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
     full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
@@ -312,7 +293,7 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
 
 @exercise(
     "A bucket leaves while you compute",
-    _overlapped,
+    lambda xs, passes=1, **_: [_averages(xs, passes) for _ in xs],
     inputs=_backward_passes,
     minutes=15,
     difficulty=3,
@@ -372,9 +353,6 @@ def overlapped(buckets):
     return finish
 
 
-# -- several micro-batches, one exchange ----------------------------------------------------------------------------
-
-
 def _accumulated(xs: Sequence[Any]) -> list[Any]:
     rows = [row for batches in xs for batch in batches for row in batch]
     mean = sum(rows[1:], rows[0]) / len(rows)
@@ -383,7 +361,7 @@ def _accumulated(xs: Sequence[Any]) -> list[Any]:
 
 def _micro_batches(n: int) -> list[Case]:
     def case(many: int, about: str, seed: int, rows: int = 2, dtype: str = "float32") -> Case:
-        drawn = numbers(n, seed).integers(-20, 21, (n, many, rows, 2)).astype(dtype)
+        drawn = np.random.default_rng([9, seed, n]).integers(-20, 21, (n, many, rows, 2)).astype(dtype)
         return Case([tuple(drawn[r]) for r in range(n)], about)
 
     return [
@@ -395,8 +373,7 @@ def _micro_batches(n: int) -> list[Case]:
 
 
 def run_accumulate(fn, *batches):
-    from labkit.rank import recorder
-    from labkit.theory.record import Log
+    """Train a model of two parameters, so that a call for each is seen; a micro-batch's row is its gradient."""
 
     class Line(torch.nn.Module):
         def __init__(self):

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import shutil
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.grading.evidence import place
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
-from workbook.lesson09 import numbers
+from labkit.theory.record import Log
+from workbook.lesson09 import shared_folder
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
-
-
-# -- a checkpoint that is whole at every moment ---------------------------------------------------------------------
-
-
-def _weights(n: int) -> list[Case]:
-    return [
-        Case(counting(n, 3)),
-        Case(draws(n, 1000, seed=1), "1,000 weights"),
-        Case(draws(n, 5, "float64", 2), "float64"),
-    ]
+    from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def run_save_whole(fn, x):
-    import contextlib
-    import os
-    import shutil
-    import tempfile
-    import time
+    """Look at what a crash would leave behind, which is what lies in the folder at that moment.
 
-    from labkit.rank import recorder
-
-    with recorder.paused():
-        box = [tempfile.mkdtemp() if rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-    folder = os.path.join(box[0], "checkpoints")
-    path, twin = os.path.join(folder, "model.pt"), os.path.join(box[0], "twin.pt")
+    The old checkpoint is there under a second name, so that writing over its bytes is seen; and rank 0 is slow, so that
+    not waiting for it is seen.
+    """
+    around = shared_folder()
+    folder = os.path.join(around, "checkpoints")
+    path, twin = os.path.join(folder, "model.pt"), os.path.join(around, "twin.pt")
     if rank == 0:
         os.mkdir(folder)
         torch.save({"step": 1, "weights": -torch.ones(3)}, path)
@@ -66,20 +55,13 @@ def run_save_whole(fn, x):
             faults.append("while it saves, the old checkpoint is not whole: a crash would leave none")
 
     def seen(file):  # which file it is, and how many of its bytes the operating system has
-        stat = os.stat(file)
+        stat = os.stat(file.fileno() if hasattr(file, "fileno") else file)
         return stat.st_ino, stat.st_size
 
-    def of_one(sync):
-        def watched(file):
-            synced.append(seen(file if isinstance(file, int) else file.fileno()))
-            return sync(file)
-
-        return watched
-
-    def of_all(sync):
-        def watched():
-            synced.extend(map(seen, os.scandir(folder)))
-            return sync()
+    def of_a_sync(sync):
+        def watched(*file):  # none: all files
+            synced.extend(map(seen, file or os.scandir(folder)))
+            return sync(*file)
 
         return watched
 
@@ -102,8 +84,7 @@ def run_save_whole(fn, x):
 
     torch.save = slow_save
     for name, call in real.items():
-        how = {"fsync": of_one, "fdatasync": of_one, "sync": of_all}.get(name, of_a_move)
-        setattr(os, name, how(call))
+        setattr(os, name, of_a_sync(call) if "sync" in name else of_a_move(call))
     try:
         fn({"step": 2, "weights": x}, path)
     finally:
@@ -112,17 +93,17 @@ def run_save_whole(fn, x):
             setattr(os, name, call)
     got = torch.load(path)
     said = "".join(faults[:1])
-    os.symlink(said or "loaded", os.path.join(box[0], str(rank)))  # a note for rank 0, made in one stroke
+    os.symlink(said or "loaded", os.path.join(around, str(rank)))  # a note for rank 0, made in one stroke
     if rank == 0:
         until = time.monotonic() + 2
-        while len(os.listdir(box[0])) < world_size + 2 and time.monotonic() < until:
+        while len(os.listdir(around)) < world_size + 2 and time.monotonic() < until:
             time.sleep(0.01)
         left, whole = sorted(set(os.listdir(folder)) - {"model.pt"}), is_old(twin)
         for r in range(1, world_size):  # who should not save at all is told first
             with contextlib.suppress(OSError):
-                note = os.readlink(os.path.join(box[0], str(r)))
+                note = os.readlink(os.path.join(around, str(r)))
                 said = said if note == "loaded" else note
-        shutil.rmtree(box[0], ignore_errors=True)
+        shutil.rmtree(around, ignore_errors=True)
         assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
         assert not left, f"it leaves {', '.join(left)} beside the checkpoint"
     assert not said, said
@@ -140,7 +121,11 @@ def broken_save_whole(state, path):
 @exercise(
     "A checkpoint that survives its own crash",
     lambda xs: [xs[0] for _ in xs],
-    inputs=_weights,
+    inputs=lambda n: [
+        Case(counting(n, 3)),
+        Case(draws(n, 1000, seed=1), "1,000 weights"),
+        Case(draws(n, 5, "float64", 2), "float64"),
+    ],
     minutes=8,
     difficulty=2,
     needs_messages=False,
@@ -175,26 +160,21 @@ def save_whole(state, path):
     dist.barrier()
 
 
-# -- batches of different lengths -----------------------------------------------------------------------------------
-
-
 def _by_rows(xs: Sequence[Any]) -> list[Any]:
     total = sum(rows for _, rows in xs)
     sums = [sum(g[i] * rows for g, rows in xs if rows) / total for i in range(len(xs[0][0]))]
-    return [[s.astype(x.dtype) for s, x in zip(sums, xs[0][0], strict=True)] for _ in xs]
+    return [[s.astype(x.dtype) for s, x in zip(sums, xs[0][0])] for _ in xs]
 
 
 def _shares(n: int) -> list[Case]:
     def case(sizes: Sequence[int], about: str, seed: int, dtype: str = "float32") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([9, seed, n])
         grads = [[rng.integers(-20, 21, s).astype(dtype) for s in ((2,), (2, 2))] for _ in sizes]
-        return Case([(g, rows) for g, rows in zip(grads, sizes, strict=True)], about)
+        return Case(list(zip(grads, sizes)), about)
 
+    readable = [([np.array([4.0 * r, 12.0 - 4 * r], dtype="float32")], r + 1) for r in range(n)]
     return [
-        Case(
-            [([np.array([4.0 * r, 12.0 - 4 * r], dtype="float32")], r + 1) for r in range(n)],
-            "rank r has r + 1 rows",
-        ),
+        Case(readable, "rank r has r + 1 rows"),
         case([3] * n, "equal shares", 1),
         case([2] * (n - 1) + [7], "the last rank has most rows", 2),
         case([0, *[r + 1 for r in range(1, n)]], "rank 0 has no row", 3),
@@ -203,8 +183,6 @@ def _shares(n: int) -> list[Case]:
 
 
 def run_average_by_rows(fn, grads, rows):
-    from labkit.rank import recorder
-
     everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
     total = sum(many for _, many in everyone)
 
@@ -212,17 +190,18 @@ def run_average_by_rows(fn, grads, rows):
         return [sum(g[i] * (many if weighed else 1) for g, many in everyone) / divisor for i in range(len(grads))]
 
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
-    if rows:
+    if rows:  # a rank without rows has run no backward pass: its gradients are None
         for p, grad in zip(model, grads):
             p.grad = grad.clone()
     fn(model, rows)
     out = [p.grad for p in model]
-    assert rows or recorder.records()["ops"], (
-        "it has no rows, and stays away from the call: the others wait for it there. Bring zeros"
-    )
-    assert rows or not any(grad is None for grad in out), (
-        "it has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
-    )
+    if not rows:
+        assert recorder.records()["ops"], (
+            "it has no rows, and stays away from the call: the others wait for it there. Bring zeros"
+        )
+        assert all(grad is not None for grad in out), (
+            "it has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
+        )
     slips = {
         "gives the gradient of every rank the same weight, however many rows it has": added(False, world_size),
         "divides by the number of ranks, and not by the number of all rows": added(True, world_size),
@@ -267,9 +246,6 @@ def average_by_rows(model, rows):
         p.grad = part.view_as(p)
 
 
-# -- a loss over all ranks ------------------------------------------------------------------------------------------
-
-
 def _contrast(xs: Sequence[Any]) -> list[Any]:
     everyone = np.concatenate([b for _, b in xs]).astype("float64")
     losses, first = [], 0
@@ -284,9 +260,8 @@ def _contrast(xs: Sequence[Any]) -> list[Any]:
 
 def _pairs(n: int) -> list[Case]:
     def case(rows: int, about: str, seed: int, scale: float = 1.0) -> Case:
-        rng = numbers(n, seed)
-        drawn = rng.integers(-2, 3, (n, 2, rows, 2)) * scale
-        return Case([(a.astype("float64"), b.astype("float64")) for a, b in drawn], about)
+        pairs = np.random.default_rng([9, seed, n]).integers(-2, 3, (n, 2, rows, 2)) * scale
+        return Case([(a, b) for a, b in pairs], about)
 
     return [case(1, "one pair a rank", 1), case(2, "two pairs a rank", 2), case(3, "long vectors", 3, 4.0)]
 
@@ -345,11 +320,8 @@ def contrast(a, b):
     return torch.nn.functional.cross_entropy(a @ AllGather.apply(b).T, target)
 
 
-# -- half the bytes -------------------------------------------------------------------------------------------------
-
-
 def bfloat16(x: np.ndarray) -> np.ndarray:
-    """The nearest numbers that bfloat16 has, ties to even, as float32.
+    """Round to the nearest numbers that bfloat16 has, ties to even, as float32.
 
     >>> bfloat16(np.array([257.0, 259.0])).tolist()
     [256.0, 260.0]
@@ -360,47 +332,31 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def _compressed(xs: Sequence[Any]) -> list[Any]:
-    wanted = [grad + error for grad, error in xs]
-    sent = [bfloat16(x) for x in wanted]
+    sent = [bfloat16(grad + error) for grad, error in xs]
     mean = bfloat16(sum(sent[1:], sent[0]) / np.float32(len(xs)))
-    return [[mean, x - s] for x, s in zip(wanted, sent, strict=True)]
+    return [[mean, grad + error - s] for (grad, error), s in zip(xs, sent)]
 
 
 def _with_errors(n: int) -> list[Case]:
-    def case(size: int, about: str, seed: int) -> Case:
-        rng = numbers(n, seed)
-        drawn = [(rng.normal(size=size).astype("float32"), np.zeros(size, "float32")) for _ in range(n)]
-        return Case(drawn, about)
+    def case(about: str, grads: Sequence[Any], error: Callable[[int], float] = lambda r: 0.0) -> Case:
+        both = [(np.asarray(grad, "float32"), np.full(len(grad), error(r), "float32")) for r, grad in enumerate(grads)]
+        return Case(both, about)
 
+    first, second = (np.random.default_rng([9, seed, n]) for seed in (1, 2))
     rounded = ", whose sum bfloat16 has to round" if n == 3 else ""
-    large = [np.array([256.0 if r == 0 else 1.0] * n, dtype="float32") for r in range(n)]
+    whole = [[256 + 4 * r - r % 2, *[2 * r] * (n - 1)] for r in range(n)]  # no loss in bfloat16 once they are rounded
+    large = "256 from one rank and 1 from the others, where a sum in bfloat16 stays at 256"
     return [
-        Case(
-            [
-                (np.array([256 + 4 * r - r % 2, *[2 * r] * (n - 1)], "float32"), np.full(n, 0.5, "float32"))
-                for r in range(n)
-            ],  # rounded, they add up without a loss in bfloat16 too
-            "whole numbers, and errors of 0.5",
-        ),
-        Case(
-            [(x, np.zeros(n, "float32")) for x in large],
-            "256 from one rank and 1 from the others, where a sum in bfloat16 stays at 256",
-        ),
-        Case(
-            [(np.full(n, 256.0, "float32"), np.full(n, 0.75 + r / 4, "float32")) for r in range(n)],
-            "errors that were left from the last step",
-        ),
-        Case([(np.full(n, 1e30, "float32"), np.zeros(n, "float32")) for _ in range(n)], f"numbers near 10³⁰{rounded}"),
-        case(2 * n + 1, f"{2 * n + 1} numbers, which {n} does not divide", 1),
-        case(512 * n, f"{512 * n} numbers", 2),
+        case("whole numbers, and errors of 0.5", whole, lambda r: 0.5),
+        case(large, [[1.0 if r else 256.0] * n for r in range(n)]),
+        case("errors that were left from the last step", [[256.0] * n] * n, lambda r: 0.75 + r / 4),
+        case(f"numbers near 10³⁰{rounded}", [[1e30] * n] * n),
+        case(f"{2 * n + 1} numbers, which {n} does not divide", first.normal(size=(n, 2 * n + 1))),
+        case(f"{512 * n} numbers", second.normal(size=(n, 512 * n))),
     ]
 
 
 def run_compressed_average(fn, grad, error):
-    from labkit.grading.evidence import place
-    from labkit.rank import recorder
-    from labkit.theory.record import Log
-
     before = error.clone()
     sent = (grad + error).bfloat16().float()
     lost, beside = grad + error - sent, grad - sent

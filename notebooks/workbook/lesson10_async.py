@@ -1,8 +1,10 @@
-"""Exercises for lesson 10, on the way: a parameter server, its replay in one process, and local SGD."""
+"""Exercises of lesson 10 that let ranks go on: a parameter server, its replay in one process, and local SGD."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,20 +13,16 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
-
-
-# -- a parameter server ------------------------------------------------------------------------------------------------
+    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def scripted(n: int, turns: Sequence[int], about: str, **options: Any) -> Case:
-    """All start from weights of zero, and worker r has a goal that it pulls them to; they send in these turns."""
+    """Start from weights of zero, with a goal that worker r pulls them to; workers send in these turns."""
     goals = [np.zeros(2), *(np.array([8.0 * r, 4.0 - r]) for r in range(1, n))]
     return Case(goals, about, {"turns": [int(turn) for turn in turns], **options})
 
 
 def _asynchronous(xs: Sequence[Any], turns: Sequence[int], updates: int, lr: float) -> list[Any]:
-    """What rank 0 is left with, and whom it noted; what each worker computed its gradients with."""
     weights = np.zeros_like(xs[0])
     pulled = [[weights] for _ in xs]
     for worker in turns[:updates]:
@@ -54,15 +52,17 @@ MORE = (
 
 
 class Found(AssertionError):
-    pass
+    """Carry what is found inside the learner's function: it is told as any wrong result is."""
 
 
-def run_asynchronous_sgd(fn, x, turns, more=MORE, **options):
-    from datetime import timedelta
+def run_server(fn, x, turns, more=MORE, **options):
+    """Run a server and its workers, who send in these turns; return what rank 0 holds and noted, and workers pulled.
 
+    A worker's gradient is not ready before its turn, and its turn begins when the one before it was received: so a run
+    is the same every time. Whenever the recorder pauses, it puts torch's own functions back, hence `quietly`. A batch
+    wants the `isend` of torch's module; `dist.send` calls that one as well, and has been replaced itself.
+    """
     from torch.distributed import distributed_c10d
-
-    from labkit.rank import recorder
 
     mine = [turn for turn, worker in enumerate(turns) if worker == rank]
     token, tokens, pulled, came = torch.zeros(1), [], [], []
@@ -72,9 +72,9 @@ def run_asynchronous_sgd(fn, x, turns, more=MORE, **options):
         if len(pulled) == len(mine):
             raise Found(more)
         pulled.append(weights.clone())
-        before = turns[mine[len(pulled) - 1] - 1] if mine[len(pulled) - 1] else rank
-        if before != rank:
-            quietly(lambda: dist.recv(token, src=before, tag=9))
+        turn = mine[len(pulled) - 1]
+        if turn and turns[turn - 1] != rank:
+            quietly(lambda: dist.recv(token, src=turns[turn - 1], tag=9))
         return weights - x
 
     def received():
@@ -120,10 +120,8 @@ def run_asynchronous_sgd(fn, x, turns, more=MORE, **options):
         put(*real)
     with recorder.paused():
         for passing in tokens:
-            try:
+            with contextlib.suppress(RuntimeError):  # nobody came for it: what comes back says why
                 passing.wait(timedelta(seconds=2))
-            except RuntimeError:  # nobody came for it: what comes back says why
-                pass
     assert rank or not torch.equal(x, before), (
         "its `weights` are what they were. Move them in place: `weights -= …` changes this tensor, and "
         "`weights = weights - …` makes a new one"
@@ -138,7 +136,7 @@ def run_asynchronous_sgd(fn, x, turns, more=MORE, **options):
     inputs=_orders,
     tolerance=1e-9,
     forbids=("collectives",),
-    harness=run_asynchronous_sgd,
+    harness=run_server,
 )
 def asynchronous_sgd(weights, gradient, updates, lr, note):
     """Train on all ranks: rank 0 holds the weights, the others send it gradients.
@@ -181,29 +179,23 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
             # end
 
 
-# -- the same run in one process ---------------------------------------------------------------------------------------
-
-
 def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
     start, slope = xs[0]
-    weights, stale = start, []
-    pulled: dict[int, Any] = {}
-    steps: dict[int, int] = {}
-    version: dict[int, int] = {}
+    weights, stale, visits = start, [], {}
     for update, worker in enumerate(order):
-        step = steps.get(worker, 0)
-        weights = weights - lr * (slope * pulled.get(worker, start) - worker - 10 * step)
-        stale.append(update - version.get(worker, 0))
-        pulled[worker], steps[worker], version[worker] = weights, step + 1, update + 1
+        pulled, step, version = visits.get(worker, (start, 0, 0))
+        weights = weights - lr * (slope * pulled - worker - 10 * step)
+        stale.append(update - version)
+        visits[worker] = weights, step + 1, update + 1
     return [[weights, stale]] * len(xs)
 
 
 def _recorded(n: int) -> list[Case]:
     rng = np.random.default_rng([n, 4])
-    same = [(np.array([1.0, 2.0]), np.array([1.0, 0.5]))] * n
 
     def case(order: Sequence[int], about: str) -> Case:
-        return Case([tuple(a.copy() for a in x) for x in same], about, {"order": list(order), "lr": 0.25})
+        xs = [(np.array([1.0, 2.0]), np.array([1.0, 0.5])) for _ in range(n)]
+        return Case(xs, about, {"order": order, "lr": 0.25})
 
     return [
         case([1, 2, 1], "two workers"),
@@ -214,12 +206,16 @@ def _recorded(n: int) -> list[Case]:
     ]
 
 
-def run_replay_arrivals(fn, start, slope, order, lr):
+def _with_gradient(start, slope, order, lr):
     def gradient(pulled, worker, step):
         assert isinstance(step, int), f"`step` is a whole number, and {step!r} comes"
         return slope * pulled - worker - 10 * step
 
-    weights, staleness = fn(list(order), start, gradient, lr)
+    return list(order), start, gradient, lr
+
+
+def _weights_and_staleness(out, *_):
+    weights, staleness = out
     return [weights, [int(s) for s in staleness]]
 
 
@@ -233,7 +229,8 @@ def run_replay_arrivals(fn, start, slope, order, lr):
     keeps_input=True,
     tolerance=1e-9,
     needs_messages=False,
-    harness=run_replay_arrivals,
+    setup=_with_gradient,
+    collect=_weights_and_staleness,
 )
 def replay_arrivals(order, weights, gradient, lr):
     """Return the weights after the last update, and the staleness of each.
@@ -261,17 +258,12 @@ def replay_arrivals(order, weights, gradient, lr):
     return weights, staleness
 
 
-# -- local SGD ---------------------------------------------------------------------------------------------------------
-
-
 def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:
     weights = [goal * 0 for goal in xs]
     for step in range(steps):
-        slopes = [(r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs, strict=True))]
-        weights = [w - lr * slope for w, slope in zip(weights, slopes, strict=True)]
+        weights = [w - lr * (r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs))]
         if (step + 1) % every == 0 or step == steps - 1:
-            mean = sum(weights) / len(xs)
-            weights = [mean.copy() for _ in xs]
+            weights = [sum(weights) / len(xs)] * len(xs)
     return weights
 
 
@@ -298,19 +290,16 @@ def run_local_sgd(fn, goal, steps, every, lr):
     def slope(weights, step, r=rank):
         return (r + 1) * (weights - goals[r] * (step + 1))
 
-    def mean_of(xs):
-        return sum(xs) / world_size
-
-    def trained(mean=mean_of, due=lambda step: (step + 1) % every == 0, last=True, of="weights"):
+    def trained(divisor=world_size, due=lambda step: (step + 1) % every == 0, last=True, of="weights"):
         each = [torch.zeros_like(goal) for _ in goals]
         for step in range(steps):
             meets = due(step) or (last and step == steps - 1)
             slopes = [slope(weights, step, r) for r, weights in enumerate(each)]
             if meets and of == "gradients":
-                slopes = [mean(slopes)] * world_size
+                slopes = [sum(slopes) / divisor] * world_size
             each = [weights - lr * by for weights, by in zip(each, slopes)]
             if meets and of == "weights":
-                each = [mean(each)] * world_size
+                each = [sum(each) / divisor] * world_size
         return each[rank]
 
     def gradient(weights, step):
@@ -320,7 +309,7 @@ def run_local_sgd(fn, goal, steps, every, lr):
     result = fn(start, gradient, steps, every, lr)
     assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
     slips = {
-        "adds up the weights, and does not divide": trained(mean=sum),
+        "adds up the weights, and does not divide": trained(divisor=1),
         "averages the gradients, and not the weights": trained(of="gradients"),
         "takes the mean after steps 0, `every`, …: counted from 0, the first one comes after step `every - 1`": trained(
             due=lambda step: step % every == 0

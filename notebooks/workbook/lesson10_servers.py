@@ -8,21 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.lesson10_async import Found, run_asynchronous_sgd, scripted
+from workbook.lesson10_async import Found, run_server, scripted
 
 if TYPE_CHECKING:
     from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
 
 
-# -- bounded staleness -------------------------------------------------------------------------------------------------
-
-
 def _bounded(xs: Sequence[Any], turns: Sequence[int], updates: int, bound: int, lr: float) -> list[Any]:
-    """What rank 0 is left with, and whom it noted; what each worker computed its gradients with."""
     weights = np.zeros_like(xs[0])
-    pulled = [[weights] for _ in xs]
-    steps = [0] * len(xs)
-    held: set[int] = set()
+    pulled, steps, held = [[weights] for _ in xs], [0] * len(xs), set()
     for worker in turns[:updates]:
         assert worker not in held, "it waits"
         weights = weights - lr * (pulled[worker][-1] - xs[worker])
@@ -35,11 +29,9 @@ def _bounded(xs: Sequence[Any], turns: Sequence[int], updates: int, bound: int, 
 
 
 def _within(n: int, bound: int, updates: int, eager: bool = False) -> list[int]:
-    """Whose turn it is, drawn among those who may send, the first of them where they are `eager`; at the end, those
-    who are not held send once more."""
+    """Draw whose turn it is among those who may send, or take the first of them; those not held send once more."""
     rng = np.random.default_rng([n, bound, updates])
-    steps, turns = dict.fromkeys(range(1, n), 0), []
-    held: set[int] = set()
+    steps, turns, held = dict.fromkeys(range(1, n), 0), [], set()
     for _ in range(updates):
         may = [w for w in steps if w not in held]
         worker = may[0] if eager else int(rng.choice(may))
@@ -62,87 +54,8 @@ def _bounds(n: int) -> list[Case]:
     ]
 
 
-MORE = (
-    "it computes another gradient, where all updates are done. Either rank 0 has not sent it `nan`, or it has not "
-    "looked for that"
-)
-
-
-def in_turns(fn, x, turns, **options):
-    from datetime import timedelta
-
-    from torch.distributed import distributed_c10d
-
-    from labkit.rank import recorder
-
-    mine = [turn for turn, worker in enumerate(turns) if worker == rank]
-    token, tokens, pulled, came = torch.zeros(1), [], [], []
-    real, before = (dist.send, dist.isend), x.clone()
-
-    def gradient(weights):
-        if len(pulled) == len(mine):
-            raise Found(MORE)
-        pulled.append(weights.clone())
-        before = turns[mine[len(pulled) - 1] - 1] if mine[len(pulled) - 1] else rank
-        if before != rank:
-            quietly(lambda: dist.recv(token, src=before, tag=9))
-        return weights - x
-
-    def received():
-        turn = mine[len(pulled) - 1] + 1 if pulled else len(turns)
-        if turn < len(turns) and turns[turn] != rank:
-            quietly(lambda: tokens.append(dist.isend(token, dst=turns[turn], tag=9)))
-
-    def send(*args, **kwargs):
-        distributed_c10d.isend, ours = real[1], distributed_c10d.isend
-        try:
-            real[0](*args, **kwargs)
-        finally:
-            distributed_c10d.isend = ours
-        received()
-
-    class isend:
-        def __init__(self, *args, **kwargs):
-            self.work = real[1](*args, **kwargs)
-
-        def wait(self, *args):
-            done = self.work.wait(*args)
-            received()
-            return done
-
-        def __getattr__(self, name):
-            return getattr(self.work, name)
-
-    def quietly(call):
-        with recorder.paused():
-            call()
-        put(send, isend)
-
-    def put(send, isend):
-        dist.send, dist.isend, distributed_c10d.isend = send, isend, isend
-
-    if rank:  # nobody waits for what rank 0 sends
-        put(send, isend)
-    try:
-        fn(x if rank == 0 else torch.zeros_like(x), gradient, note=came.append, **options)
-    except Found as found:
-        raise AssertionError(str(found)) from None
-    finally:
-        put(*real)
-    with recorder.paused():
-        for passing in tokens:
-            try:
-                passing.wait(timedelta(seconds=2))
-            except RuntimeError:  # nobody came for it: what comes back says why
-                pass
-    assert rank or not torch.equal(x, before), (
-        "its `weights` are what they were. Move them in place: `weights -= …` changes this tensor, and "
-        "`weights = weights - …` makes a new one"
-    )
-    return [x, came] if rank == 0 else pulled
-
-
 def run_bounded_sgd(fn, x, turns, updates, bound, **options):
+    """Watch rank 0's own calls, too: whom it lets go how far ahead, and whom it keeps waiting for nothing."""
     from torch.distributed import distributed_c10d
 
     steps, held, real = dict.fromkeys(range(1, world_size), 0), set(), dist.recv
@@ -186,7 +99,7 @@ def run_bounded_sgd(fn, x, turns, updates, bound, **options):
         finally:
             dist.recv = real
 
-    return in_turns(fn if rank else watched, x, turns, updates=updates, bound=bound, **options)
+    return run_server(fn if rank else watched, x, turns, updates=updates, bound=bound, **options)
 
 
 @exercise(
@@ -240,14 +153,8 @@ def bounded_sgd(weights, gradient, updates, lr, bound, note):
             dist.recv(pulled, src=0)
 
 
-# -- backup workers ----------------------------------------------------------------------------------------------------
-
-
 def backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: float, slip: str = "") -> list[Any]:
-    """What rank 0 is left with, and whose gradients counted; what each worker computed its gradients with.
-
-    A `slip` is one of the mistakes that BACKUP's harness knows.
-    """
+    """Train with backup workers in one process; `slip` is one of the mistakes in SLIPS."""
     weights, step, pushes, counted = np.zeros_like(xs[0]), 0, [], []
     divisor = {"adds up": 1, "all workers": len(xs) - 1, "waits for all": len(xs) - 1}.get(slip, need)
     need = len(xs) - 1 if slip in ("waits for all", "adds up all") else need
@@ -279,7 +186,7 @@ def backup(xs: Sequence[Any], turns: Sequence[int], steps: int, need: int, lr: f
 
 
 def _with_backups(n: int, steps: int, need: int, last: int = 0) -> list[int]:
-    """Whose turn it is, drawn among those who may send, worker `last` only where nobody else may."""
+    """Draw whose turn it is among those who may send, worker `last` seldom where anybody else may."""
     rng = np.random.default_rng([n, steps, need])
     at, step, came, held, turns = dict.fromkeys(range(1, n), 0), 0, 0, set(), []
     while step < steps:
@@ -303,10 +210,9 @@ def _backups(n: int) -> list[Case]:
     def case(steps: int, need: int, about: str, last: int = 0) -> Case:
         return scripted(n, _with_backups(n, steps, need, last), about, steps=steps, need=need, lr=0.5)
 
-    one_less = max(1, n - 2)
     return [
-        case(1, one_less, "one step"),
-        case(4, one_less, "four steps, the last worker comes late", n - 1),
+        case(1, max(1, n - 2), "one step"),
+        case(4, max(1, n - 2), "four steps, the last worker comes late", n - 1),
         case(3, n - 1, "three steps, all are needed"),
         case(6, 1, "six steps, the first one is enough"),
     ]
@@ -316,8 +222,6 @@ TOO_MANY = (
     "it computes another gradient, where all steps are over. Either rank 0 has answered it with an earlier step than "
     "`steps`, or it has not looked at that"
 )
-
-
 SLIPS = {
     "counts late ones": "counts gradients of a step that is over",
     "notes late ones": "notes workers whose gradients it throws away",
@@ -334,7 +238,7 @@ SLIPS = {
 
 def run_backup_sgd(fn, x, turns, **options):
     goals = [goal.cpu().numpy() for goal in everyones(x)]
-    out = run_asynchronous_sgd(fn, x, turns, more=TOO_MANY, **options)
+    out = run_server(fn, x, turns, more=TOO_MANY, **options)
     if rank == 0:
         gives = {why: backup(goals, turns, slip=slip, **options)[0] for slip, why in SLIPS.items()}
         name_it(out, backup(goals, turns, **options)[0], gives)

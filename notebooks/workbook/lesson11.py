@@ -1,76 +1,78 @@
-"""Exercises of lesson 11, in their places: a shard, and the three stages of ZeRO by hand."""
+"""Lesson 11: a shard, stages 1 and 2 of ZeRO by hand, and the questions of the lesson."""
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
 
 
-Layers = Sequence[Sequence[tuple[int, ...]]]  # the shapes of each layer's parameters
-
-
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
-    return np.random.default_rng([11, seed, n])
-
-
-def shard(flat: np.ndarray, n: int, place: int) -> np.ndarray:
-    """The part of a flat buffer at this place of n, the buffer filled up with zeros to n equal parts."""
+def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
+    """Cut a flat buffer, filled up with zeros, into n equal parts; return the one at this place."""
     return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
 
 
-# -- stage 1 ----------------------------------------------------------------------------------------------------------
+def padded(flat):
+    """Copy a flat tensor, filled up with zeros to equal parts for all ranks."""
+    return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))
+
+
+TURNS = 500
+
+
+def kept(refs):
+    """Wait until nothing refers to these tensors; return which of them something refers to after all turns.
+
+    Gloo's threads let go of a tensor a little after the collective has returned: once they get a core and Python's
+    lock. So does the thread that looks at where a rank is: as long as it has a function's frame, all of its variables
+    live. They are given turns for it, not seconds: a machine that stands still for a while costs one turn.
+    """
+    for _ in range(TURNS):
+        if all(ref() is None for ref in refs):
+            return []
+        time.sleep(0.002)
+    return [i for i, ref in enumerate(refs) if ref() is not None]
+
+
+def _begun_and_wanted(xs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the flat weights that a model begins with, and what all ranks together draw them to."""
+    wanted = np.mean([np.concatenate([t.ravel() for t in x]) for x in xs], axis=0)
+    return np.linspace(-1, 1, len(wanted)).astype(xs[0][0].dtype), wanted
+
+
+def first_weights(targets):
+    """Make the flat weights that a model for these targets begins with."""
+    return torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
+
 
 BETAS, EPS, LR, TRAINED = (0.9, 0.999), 1e-8, 0.1, 3
 
 
-def first_weights(shapes: Sequence[tuple[int, ...]], dtype: Any) -> np.ndarray:
-    """The flat weights that an exercise's model begins with, as its harness makes them."""
-    return np.linspace(-1, 1, sum(int(np.prod(shape)) for shape in shapes)).astype(dtype)
-
-
-def flat(tensors: Sequence[np.ndarray]) -> np.ndarray:
-    """All tensors in one row."""
-    return np.concatenate([t.ravel() for t in tensors])
-
-
-def adam(weights: np.ndarray, target: np.ndarray, steps: int = TRAINED) -> tuple[np.ndarray, np.ndarray]:
-    """Weights after some training steps towards a target in one process, and the last gradient."""
-    w, goal = weights.astype("float64"), target.astype("float64")
-    mean, square, gradient = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
-    for step in range(1, steps + 1):
+def _trained(xs: Sequence[Any]) -> list[Any]:
+    n, (w, goal) = len(xs), (a.astype("float64") for a in _begun_and_wanted(xs))
+    mean, square = np.zeros_like(w), np.zeros_like(w)
+    for step in range(1, TRAINED + 1):
         gradient = w - goal
         mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
         square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
         w = w - LR * mean / (1 - BETAS[0] ** step) / (np.sqrt(square / (1 - BETAS[1] ** step)) + EPS)
-    return w, gradient
-
-
-def _trained(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    first, shapes = xs[0][0], [t.shape for t in xs[0]]
-    target = np.mean([flat(x) for x in xs], axis=0)
-    weights, gradient = (a.astype(first.dtype) for a in adam(first_weights(shapes, first.dtype), target))
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    params = [part.reshape(shape) for part, shape in zip(np.split(weights, ends[:-1]), shapes, strict=True)]
-    return [
-        {"gradient of the shard": shard(gradient, n, r), "shard": shard(weights, n, r), "params": params}
-        for r in range(n)
-    ]
+    w, gradient = (a.astype(xs[0][0].dtype) for a in (w, gradient))
+    ends = np.cumsum([t.size for t in xs[0]])[:-1]
+    params = [part.reshape(t.shape) for part, t in zip(np.split(w, ends), xs[0])]
+    return [{"gradient of the shard": cut(gradient, n, r), "shard": cut(w, n, r), "params": params} for r in range(n)]
 
 
 def _targets(n: int) -> list[Case]:
-    rng = normal(n, 2)
+    rng = np.random.default_rng([11, 2, n])
 
     def drawn(shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[Any]:
         return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
@@ -88,19 +90,17 @@ def run_zero1_step(zero1_step, *targets):
     from workbook.on_ranks import Adam
 
     goal = sum(torch.cat([t.flatten() for t in theirs]) for theirs in everyones(targets)) / world_size
-    first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
-    weights = torch.nn.functional.pad(first, (0, -len(first) % world_size))
+    weights = padded(first_weights(targets))
     params = [torch.nn.Parameter(torch.empty_like(t)) for t in targets]
     torch.nn.utils.vector_to_parameters(weights, params)
     shard = torch.nn.Parameter(weights.chunk(world_size)[rank])
-    optimizer = Adam([shard], lr=0.1)
-    for step in range(3):
+    optimizer = Adam([shard], lr=LR)
+    for step in range(TRAINED):
         loss = sum(((p - t) ** 2).sum() for p, t in zip(params, targets)) / 2
         loss.backward()
         before = weights.clone()
-        mean = torch.nn.functional.pad(before[: len(goal)] - goal, (0, len(before) - len(goal))).chunk(world_size)
-        own = torch.nn.functional.pad(torch.cat([p.grad.flatten() for p in params]), (0, len(before) - len(goal)))
-        own = own.chunk(world_size)[rank].clone()
+        mean = padded(before[: len(goal)] - goal).chunk(world_size)
+        own = padded(torch.cat([p.grad.flatten() for p in params])).chunk(world_size)[rank]
         zero1_step(params, weights, shard, optimizer)
         seen = optimizer.gradients
         assert len(seen) == step + 1, f"`optimizer.step()` has run {len(seen)} times by the end of step {step + 1}."
@@ -172,29 +172,22 @@ def zero1_step(params, weights, shard, optimizer):
     # end
 
 
-# -- stage 2 ----------------------------------------------------------------------------------------------------------
-
 PASSES = (1, 2)  # what each of the two backward passes weighs its loss with
 
 
 def _shed(xs: Sequence[Any]) -> list[Any]:
-    n, found = len(xs), []
-    for layers in zip(*[x[0] for x in xs], strict=True):
-        target = np.mean([flat(layer) for layer in layers], axis=0)
-        first = layers[0][0]
-        weights = first_weights([t.shape for t in layers[0]], first.dtype)
-        found.append(sum(PASSES) * (weights - target))
-    return [[shard(gradient.astype(xs[0][0][0][0].dtype), n, r) for gradient in found] for r in range(n)]
+    layers = [_begun_and_wanted(layer) for layer in zip(*[x[0] for x in xs])]
+    gradients = [(sum(PASSES) * (begun - wanted)).astype(begun.dtype) for begun, wanted in layers]
+    return [[cut(gradient, len(xs), r) for gradient in gradients] for r in range(len(xs))]
 
 
 def _three_layers(n: int) -> list[Case]:
-    rng = normal(n, 3)
+    rng = np.random.default_rng([11, 3, n])
 
-    def drawn(layers: Layers, dtype: str = "float32") -> list[Any]:
+    def drawn(layers: Sequence[Sequence[tuple[int, ...]]], dtype: str = "float32") -> list[Any]:
         return [([[rng.normal(size=s).astype(dtype) for s in shapes] for shapes in layers],) for _ in range(n)]
 
-    same: Layers = [[(n,), (n,)]] * 3
-    readable = [([[np.full(s, 10.0 * r, dtype="float32") for s in shapes] for shapes in same],) for r in range(n)]
+    readable = [([[np.full(n, 10.0 * r, dtype="float32") for _ in range(2)] for _ in range(3)],) for r in range(n)]
     return [
         Case(readable, "three layers of two parameters, two micro-batches"),
         Case(drawn([[(3, 2), (3,)], [(2, 3)], [(2,), (1,), (4, 2)]]), "three different layers, two micro-batches"),
@@ -208,9 +201,9 @@ def run_shed_gradients(shed_gradients, layers):
     goals = [sum(same) / world_size for same in zip(*theirs)]
     models, shards = [], []
     for targets in layers:
-        first = torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
-        parts = first.split([t.numel() for t in targets])
-        models.append([torch.nn.Parameter(part.clone().view_as(t)) for part, t in zip(parts, targets)])
+        first = first_weights(targets)
+        split = first.split([t.numel() for t in targets])
+        models.append([torch.nn.Parameter(part.clone().view_as(t)) for part, t in zip(split, targets)])
         shards.append(torch.nn.Parameter(first.new_zeros(-(-len(first) // world_size))))
     every, most = [p for params in models for p in params], [0]
     for params, shard in zip(models, shards):
@@ -220,9 +213,9 @@ def run_shed_gradients(shed_gradients, layers):
             lambda _: most.append(sum(q.grad.numel() for q in every if q.grad is not None))
         )
     enough = max(sum(p.numel() for p in params) for params in models)
-    for weight in (1, 2):
-        parts = [((p - t) ** 2).sum() for params, ts in zip(models, layers) for p, t in zip(params, ts)]
-        (weight * sum(parts) / 2).backward()
+    for weight in PASSES:
+        losses = [((p - t) ** 2).sum() for params, ts in zip(models, layers) for p, t in zip(params, ts)]
+        (weight * sum(losses) / 2).backward()
         left = sum(p.grad is not None for p in every)
         assert not left, f"{left} of {len(every)} parameters still have a whole gradient after the backward pass."
         assert max(most) <= enough, (
@@ -230,19 +223,15 @@ def run_shed_gradients(shed_gradients, layers):
         )
     assert all(s.grad is not None for s in shards), "a `shard.grad` is None after the backward pass."
 
-    def parts(goals, passes):
-        found = []
-        for params, goal, shard in zip(models, goals, shards):
-            whole = passes * (torch.cat([p.detach().flatten() for p in params]) - goal)
-            whole = torch.nn.functional.pad(whole, (0, len(shard) * world_size - len(whole)))
-            found.append(whole.chunk(world_size)[rank])
-        return found
+    def parts(goals, weight):
+        wholes = [torch.cat([p.detach().flatten() for p in params]) - goal for params, goal in zip(models, goals)]
+        return [padded(weight * whole).chunk(world_size)[rank] for whole in wholes]
 
     slips = {
         "takes this rank's own gradient for the mean": parts(theirs[rank], 3),
-        "divides this rank's own gradient by the number of ranks": [g / world_size for g in parts(theirs[rank], 3)],
+        "divides this rank's own gradient by the number of ranks": parts(theirs[rank], 3 / world_size),
         "keeps the last micro-batch's gradient, and does not add to what is there": parts(goals, 2),
-        "adds up and does not divide by the number of ranks": [world_size * part for part in parts(goals, 3)],
+        "adds up and does not divide by the number of ranks": parts(goals, 3 * world_size),
     }
     out = [s.grad for s in shards]
     name_it(out, parts(goals, 3), slips)
@@ -302,16 +291,13 @@ def shed_gradients(params, shard):
         p.register_post_accumulate_grad_hook(arrived)
 
 
-# -- which part is mine -----------------------------------------------------------------------------------------------
-
-
 def _parts(xs: Sequence[Any], members: Sequence[int] | None = None) -> list[Any]:
     ranks = list(range(len(xs)) if members is None else members)
-    return [shard(x, len(ranks), ranks.index(r)) if r in ranks else None for r, x in enumerate(xs)]
+    return [cut(x, len(ranks), ranks.index(r)) if r in ranks else None for r, x in enumerate(xs)]
 
 
 def _buffers(n: int) -> list[Case]:
-    rng = normal(n, 1)
+    rng = np.random.default_rng([11, 1, n])
 
     def same(size: int, about: str, dtype: str = "float32", members: list[int] | None = None) -> Case:
         flat = rng.integers(1, 90, size).astype(dtype)
@@ -330,17 +316,17 @@ def _buffers(n: int) -> list[Case]:
 
 
 def run_my_shard(my_shard, flat, members=None):
-    group = None if members is None else dist.new_group(members)
-    if members is not None and rank not in members:
+    group = () if members is None else (dist.new_group(members),)
+    members = list(range(world_size)) if members is None else members
+    if rank not in members:
         return None
-    mine = my_shard(flat) if group is None else my_shard(flat, group)
+    mine = my_shard(flat, *group)
     if isinstance(mine, torch.Tensor):
         whole = mine.untyped_storage().nbytes()
         assert whole == mine.nbytes, (
             f"the part has {mine.nbytes} bytes, and keeps a buffer of {whole} bytes alive: it is a view of it. "
             "Return a clone."
         )
-    members = list(range(world_size)) if members is None else members
 
     def part(size, place):
         length = -(-len(flat) // size)
@@ -387,153 +373,121 @@ def my_shard(flat, group=None):
     return torch.nn.functional.pad(mine, (0, length - len(mine)))  # a copy, also where nothing is missing
 
 
-# -- stage 3 ----------------------------------------------------------------------------------------------------------
+bytes_of_a_replica = ask("""
+The model has 205,220 parameters in float32. Each rank trains a copy of it with Adam, which keeps two numbers for every
+parameter. How many MB (millions of bytes) of weights, gradients and optimizer states does **one** rank hold, once it
+has taken a training step?
+= 3.28352 MB +- 10 %
+( ) 0.82088
+    > These are the weights alone. Gradients and the optimizer's states come on top.
+( ) 1.64176
+    > These are weights and gradients. Adam keeps two numbers for each parameter, too.
+( ) 2.46264
+    > One of the four is missing: weight, gradient, and two numbers of Adam.
+( ) 13.13408
+    > This is what four ranks hold together. The question is about one.
+Why: About 3.3 MB. A parameter takes 4 bytes as a weight, 4 as a gradient and 8 in Adam's two moments: 16 bytes, times
+205,220. Half of it is the optimizer's.
+""")
 
+optimizer_states_of_replicas = ask("""
+The four ranks average their gradients, and each one lets its own Adam take the step. In the ranks' memory, how do
+Adam's moments compare after a few training steps?
+( ) each rank's are those of its own data, so they have to be averaged now and then
+    > That would be true if each Adam saw the gradient of its rank's own data. It sees the mean, which is the same
+    everywhere.
+( ) they drift apart slowly, by rounding
+    > That would be true if the ranks computed with different numbers. An all-reduce leaves the same bits on every
+    rank, and the same operations on the same bits give the same bits.
+(x) they are the same on every rank, to the last bit
+( ) rank 0's are the true ones, and the others wait for a broadcast
+    > That would be true of a parameter server. Here no rank is special, and nobody broadcasts anything.
+Why: They are the same, to the last bit: all ranks feed the same mean gradients to the same Adam. So nothing ever
+averages optimizer states, though some tables list that as a use of all-reduce. Four equal copies mean that three of
+them are wasted.
+""")
 
-def _through(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
-    for weights, x, slope in xs:
-        if x.dtype.kind == "i":
-            y = np.tanh(weights[x])
-            part = np.zeros_like(weights)
-            np.add.at(part, x, slope * (1 - y**2))
-            found.append((y, part, None))
-        else:
-            wide = x.shape[1]
-            matrix, bias = weights[:-wide].reshape(wide, wide), weights[-wide:]
-            y = np.tanh(x @ matrix.T + bias)
-            dz = slope * (1 - y**2)
-            found.append((y, np.concatenate([(dz.T @ x).ravel(), dz.sum(0)]), dz @ matrix))
-    mean = np.mean([part for _, part, _ in found], axis=0).astype(xs[0][0].dtype)
-    return [[y, shard(mean, n, r), dx] for r, (y, _, dx) in enumerate(found)]
+zero_grad_of_a_shard = ask("""
+The optimizer knows this rank's shard alone. Every training step begins with `optimizer.zero_grad()`, as it always did,
+and nothing else clears a gradient. What does the second training step use as its gradient?
+( ) the gradient of the second batch, as it should
+    > That would be true if `zero_grad` went through the model. It goes through the tensors that the optimizer was
+    given, and that is the shard.
+(x) the sum of the gradients of both batches
+( ) zero, because the shard's gradient has been cleared
+    > The shard's gradient is cleared, and the reduce-scatter fills it anew from the model's gradients.
+( ) nothing: `backward()` raises an error
+    > That would be true if autograd refused to add to an old gradient. It adds, which is what you want for
+    micro-batches.
+Why: The sum of both. `backward()` **adds** to `p.grad`, and `optimizer.zero_grad()` clears the gradients of the tensors
+that it was given: the shard. The model's own are still there, and nothing complains.
+""")
 
+bytes_of_stage_1 = ask("""
+Stage 1 replaces the all-reduce of the gradients by a reduce-scatter of the gradients and an all-gather of the weights.
+With collectives that send the least, a rank then sends …
+( ) half as much as with the all-reduce
+    > That would be true of the reduce-scatter alone. The new weights have to get to the other ranks as well.
+( ) half as much again: the weights come on top
+    > That would be true if the reduce-scatter took as much as an all-reduce. It leaves the second half of the work
+    out.
+( ) twice as much, because there are two collectives
+    > That would be true if each took as much as an all-reduce. Each is one of its halves.
+(x) as much as with the all-reduce
+Why: As much as with the all-reduce, which **is** a reduce-scatter and an all-gather (lesson 04). In stage 1 the
+optimizer's step stands between the two, and what is gathered is weights instead of gradients.
+""")
 
-def _one_layer(n: int) -> list[Case]:
-    rng = normal(n, 4)
+gathers_of_stage_3 = ask("""
+In stage 3 a layer's weights are whole only while it computes. The model has six layers (the embeddings, four
+transformer layers, and the output). How many all-gathers does your stage 3 make in a training step, forward and
+backward together?
+= 12.0 +- 0 %
+( ) 6
+    > These are those of the forward pass. Backward needs the weights, too, and they are gone by then.
+( ) 1
+    > That would be true if all weights were gathered at once, and then they would all be in memory.
+( ) 2
+    > That would be true if all weights were gathered at once, and then they would all be in memory.
+( ) 18
+    > All-gathers and reduce-scatters together: six of these 18 are reduce-scatters.
+( ) 11
+    > That would be true if the last layer kept its weights until its backward pass. Yours lets them go.
+Why: Twelve: six in the forward pass and six in the backward pass, because the weights were let go in between. Six
+reduce-scatters of gradients come on top, and nothing after the optimizer's step. (Gloo runs these as all-reduces, and
+its flight recorder calls them so.)
+""")
 
-    def layer(wide: int, rows: int, dtype: str = "float32") -> list[Any]:
-        weights = rng.normal(size=wide * wide + wide).astype(dtype)
-        return [(weights.copy(), *(rng.normal(size=(rows, wide)).astype(dtype) for _ in range(2))) for _ in range(n)]
+bytes_of_stage_3 = ask("""
+An all-reduce of the gradients (DDP) sends 100 %. How many per cent does a rank send in stage 3, with collectives that
+send the least?
+= 150.0 % +- 5 %
+( ) 100
+    > That is stages 1 and 2. In stage 3 the weights travel twice, forward and backward.
+( ) 300
+    > Three collectives, but each of them sends half of what an all-reduce sends.
+( ) 200
+    > That would be true of two all-reduces. It is three halves of one.
+( ) 25
+    > A rank keeps a quarter, and yet all gradients and all weights have to travel.
+Why: 150 %. A reduce-scatter and an all-gather each send half of what an all-reduce sends. Stage 3 makes one
+reduce-scatter of all gradients and **two** all-gathers of all weights: half as much again, for an N-th of the memory.
+""")
 
-    table = rng.normal(size=2 * n + 1).astype("float32")
-    looked = [(table.copy(), rng.integers(0, len(table), 5), rng.normal(size=5).astype("float32")) for _ in range(n)]
-    return [
-        Case(layer(2, 1), "a layer of 6 weights"),
-        Case(layer(4, 3), "a layer of 20 weights, three rows"),
-        Case(layer(3, 2, "float64"), "a layer of 12 weights, float64"),
-        Case(looked, "x are integers"),
-        Case(layer(24, 8), "a layer of 600 weights"),
-    ]
-
-
-TURNS = 500
-
-
-def kept(refs):
-    for _ in range(TURNS):
-        if all(ref() is None for ref in refs):
-            return []
-        time.sleep(0.002)
-    return [i for i, ref in enumerate(refs) if ref() is not None]
-
-
-def run_zero3_layer(zero3_layer, whole, x, slope):
-    held = []
-
-    def compute(weights, x):
-        held.append(weakref.ref(weights.untyped_storage()))
-        if not x.is_floating_point():
-            return torch.tanh(weights[x])
-        wide = x.shape[1]
-        matrix, bias = weights[: wide * wide].view(wide, wide), weights[wide * wide : wide * wide + wide]
-        return torch.tanh(x @ matrix.T + bias)
-
-    length = -(-len(whole) // world_size)
-    padded = torch.nn.functional.pad(whole, (0, length * world_size - len(whole)))
-    shard = torch.nn.Parameter(padded.chunk(world_size)[rank].clone())
-    del padded
-    own = torch.nn.functional.pad(whole, (0, length * world_size - len(whole))).clone().requires_grad_()
-    alone = x.detach().clone().requires_grad_(x.is_floating_point())
-    compute(own, alone).backward(slope)
-    mine, total, held[:] = own.grad.chunk(world_size)[rank], sum(everyones(own.grad)).chunk(world_size)[rank], []
-    x = x.requires_grad_() if x.is_floating_point() else x
-    y = zero3_layer(compute, shard, x)
-    assert not kept(held), (
-        "the whole weights are still in memory after the forward pass: something keeps them for the backward pass."
-    )
-    y.backward(slope)
-    assert not kept(held), "the whole weights are still in memory after the backward pass."
-    slips = {
-        "takes this rank's own gradient for the mean over the ranks": mine,
-        "divides this rank's own gradient by the number of ranks": mine / world_size,
-        "adds up and does not divide by the number of ranks": total,
-    }
-    name_it(shard.grad, total / world_size, slips, "shard.grad")
-    if alone.grad is not None:
-        slip = "divides the gradient of `x` by the number of ranks: each rank has its own `x`"
-        name_it(x.grad, alone.grad, {slip: alone.grad / world_size}, "x.grad")
-    return [y.detach(), shard.grad, x.grad]
-
-
-@exercise(
-    "Stage 3: a layer whose weights come and go",
-    _through,
-    minutes=15,
-    difficulty=3,
-    inputs=_one_layer,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
-    promises=(Calls(3),),
-    least=Least(rounds=lambda n: 3),
-    counts_memory=False,
-    harness=run_zero3_layer,
-)
-def zero3_layer(compute, shard, x):
-    """Return compute(weights, x) for the weights that lie in shards on the ranks; gradients flow back.
-
-    The flat weights of a layer lie in shards on the ranks, and `shard` is this rank's. `compute(weights, x)` is what
-    the layer makes of `x` with **all** its weights (zeros at the end do no harm). Each rank has its own `x`. Return
-    `compute` of the gathered weights, with a backward pass of your own: a `torch.autograd.Function`.
-
-    In the forward pass gather the weights, compute, and keep **neither the weights nor anything computed from them**:
-    save `shard` and `x` only. In the backward pass, which gets the gradient `dy` of the result, gather again, compute
-    again, and return the gradient of `shard`, which is its part of the **mean** over the ranks, and the gradient of `x`
-    (`None` where `x` holds integers). Three collectives in all, and no all-reduce.
-
-    In the picture, all weights, `x` and `dy` are on the left; the result and the two gradients are on the right.
-    Hint: A class inside the function, with two static methods, `forward(ctx, shard, x)` and `backward(ctx, dy)`; its
-    `apply(shard, x)` calls them. Inside a `Function` autograd records nothing: what `compute` leaves behind in
-    `forward` is gone when it returns. `ctx.save_for_backward(shard, x)` is all that stays.
-    Hint: In `backward`, make leaves of the gathered weights and of a detached `x`, compute under `torch.enable_grad()`,
-    and call `y.backward(dy)`: then `weights.grad` and `x.grad` are there.
-    Hint: `weights.grad` is the gradient of this rank's loss by all weights. A reduce-scatter and a division make this
-    rank's part of the mean of it. `x` is this rank's own, so its gradient needs no collective.
-    Afterwards: Two all-gathers and a reduce-scatter: that is the price of stage 3. To compute the layer a second time,
-    instead of keeping what the first pass computed, is called activation checkpointing. FSDP keeps the activations,
-    unless you ask for checkpointing too, and brings back the weights alone.
-    """
-
-    class Sharded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, shard, x):
-            ctx.save_for_backward(shard, x)
-            weights = shard.new_empty(world_size * len(shard))
-            dist.all_gather_single(weights, shard)
-            return compute(weights, x)
-
-        @staticmethod
-        def backward(ctx, dy):
-            shard, x = (t.detach() for t in ctx.saved_tensors)
-            weights = shard.new_empty(world_size * len(shard))
-            dist.all_gather_single(weights, shard)
-            for t in (weights, x):
-                t.requires_grad_(t.is_floating_point())
-            with torch.enable_grad():
-                y = compute(weights, x)
-            y.backward(dy)
-            mine = torch.empty_like(shard)
-            dist.reduce_scatter_single(mine, weights.grad)
-            return mine / world_size, x.grad
-
-    return Sharded.apply(shard, x)
+gathers_of_fully_shard = ask("""
+`fully_shard` was called for each of the four transformer layers, and then for the whole model, which takes the rest:
+embeddings, norm and output. With its default settings, how many all-gathers are there in the **backward** pass?
+= 4.0 +- 0 %
+( ) 5
+    > These are those of the forward pass. One of the five units does not let go of its weights.
+( ) 0
+    > That would be true with `reshard_after_forward=False`: all weights stay after the forward pass.
+( ) 3
+    > Close. The last transformer layer lets its weights go, although it is needed again soon.
+( ) 6
+    > FSDP makes a unit of each call of `fully_shard`: five here, the ends of the model in one.
+( ) 9
+    > These are those of the forward and the backward pass together.
+Why: Four: one for each transformer layer. By default, the outermost module keeps its weights after the forward pass:
+the backward pass begins with it, so they would be gathered again at once.
+""")

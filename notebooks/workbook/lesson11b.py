@@ -1,37 +1,27 @@
-"""Exercises of lesson 11b: gather ahead, shard within a host and copy across, clip what is sharded."""
+"""Lesson 11b: gather ahead, shard within a host and copy across, clip what is sharded; and its questions."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from labkit.theory.record import Record
-from workbook.lesson11 import kept, normal, shard
+from workbook.lesson11 import cut, kept
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
-
-
-# -- gather the next layer while this one computes --------------------------------------------------------------------
-
-
-def _ahead(xs: Sequence[Any]) -> list[Any]:
-    def passed(whole: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
-        for weights in whole:
-            x = np.tanh(x * weights[: len(x)] + weights[len(x) :])
-        return x
-
-    return [passed(whole, x) for whole, x in xs]
+    from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def _chains(n: int) -> list[Case]:
-    rng = normal(n, 7)
+    rng = np.random.default_rng([11, 7, n])
 
     def chain(layers: int, wide: int, dtype: str = "float32") -> list[Any]:
         whole = [rng.normal(size=2 * wide).astype(dtype) for _ in range(layers)]
@@ -45,10 +35,13 @@ def _chains(n: int) -> list[Case]:
     ]
 
 
-TURNS = 500
-
-
 class Arriving:
+    """A gather whose numbers are in the weights once somebody has waited, and not before.
+
+    Gloo writes into buffers of its own, which `wait` copies. These are kept, and when the learner's weights go, nobody
+    but the learner's function decides.
+    """
+
     def __init__(self, work, arrived, room):
         self.work, self.arrived, self.room, self.waited = work, arrived, weakref.ref(room), False
 
@@ -61,8 +54,6 @@ class Arriving:
 
 
 def run_forward_ahead(forward_ahead, whole, x):
-    # Gloo writes into buffers of its own, which `wait` copies: `works` keep theirs, and when the learner's weights go
-    # nobody but the learner's function may decide.
     works, rooms, wrong, arriving = [], [], [], [torch.empty_like(w) for w in whole]
 
     def hold(true, says):
@@ -93,7 +84,7 @@ def run_forward_ahead(forward_ahead, whole, x):
 
 @exercise(
     "Gather the next layer while this one computes",
-    _ahead,
+    lambda xs: [reduce(lambda x, w: np.tanh(x * w[: len(x)] + w[len(x) :]), whole, x) for whole, x in xs],
     difficulty=2,
     inputs=_chains,
     tolerance=1e-4,
@@ -128,15 +119,12 @@ def forward_ahead(layers, gather, x):
     return x
 
 
-# -- shards within a group, copies across -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ShardsAcross:
     """What goes across the groups of a mesh is a shard: no all-reduce brings as much as the whole gradient."""
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 brings 64 bytes to dist.all_reduce (line 4), and its shard has 32." """
+        """Say which rank brings its whole gradient to which call."""
         for mine in record.ops:
             called = [(op, op.primitive.name if op.primitive else "") for op in mine]
             whole = max((op.bytes or 0 for op in mine), default=0)
@@ -151,28 +139,28 @@ class ShardsAcross:
 
 
 def grid(n: int, inner: int, columns: bool) -> tuple[list[list[int]], list[list[int]]]:
-    """The groups that shard and those that replicate: n ranks in rows of `inner`, or in columns."""
-    table = np.arange(n).reshape(n // inner, inner) if not columns else np.arange(n).reshape(inner, n // inner).T
+    """Return the groups that shard and those that replicate: n ranks in rows of `inner`, or in columns."""
+    table = np.arange(n).reshape(inner, -1).T if columns else np.arange(n).reshape(-1, inner)
     return table.tolist(), table.T.tolist()
 
 
 def _hybrid(xs: Sequence[Any], per_group: int = 2, columns: bool = False) -> list[Any]:
-    n = len(xs)
     mean = np.mean(xs, axis=0).astype(xs[0].dtype)
-    place = {r: row.index(r) for row in grid(n, per_group, columns)[0] for r in row}
-    return [shard(mean, per_group, place[r]) for r in range(n)]
+    place = {r: row.index(r) for row in grid(len(xs), per_group, columns)[0] for r in row}
+    return [cut(mean, per_group, place[r]) for r in range(len(xs))]
+
+
+def _readable(n: int, length: int) -> list[Any]:
+    return [np.arange(length, dtype="float32") + 10 * r for r in range(n)]
 
 
 def _meshes(n: int) -> list[Case]:
-    rng = normal(n, 6)
-    sizes = [k for k in (2, n) if n % k == 0]
-    cases = []
-    layouts = [(k, columns) for k in dict.fromkeys(sizes) for columns in (False, True)]
+    rng, cases = np.random.default_rng([11, 6, n]), []
+    layouts = [(k, columns) for k in sorted({2, n}) if n % k == 0 for columns in (False, True)]
     for i, (inner, columns) in enumerate([*layouts, layouts[0]]):
         length, dtype = (2, 3, 40, 5, 30)[i] * n, ("float32", "float64")[i % 2]
-        xs = [rng.integers(-9, 10, length).astype(dtype) for _ in range(n)]
-        if i == 0:
-            xs = [np.arange(length, dtype="float32") + 10 * r for r in range(n)]
+        drawn = [rng.integers(-9, 10, length).astype(dtype) for _ in range(n)]
+        xs = drawn if i else _readable(n, length)
         rows = " and ".join(map(str, grid(n, inner, columns)[0]))
         cases.append(Case(xs, f"shards within {rows}", {"per_group": inner, "columns": columns}))
     return cases
@@ -180,10 +168,8 @@ def _meshes(n: int) -> list[Case]:
 
 def run_hsdp_gradient(hsdp_gradient, gradient, per_group, columns):
     everyone = everyones(gradient)
-    table = torch.arange(world_size)
-    table = table.view(per_group, -1).T if columns else table.view(-1, per_group)
     groups = []
-    for rows in (table.tolist(), table.T.tolist()):
+    for rows in grid(world_size, per_group, columns):
         made = [dist.new_group(row) for row in rows]  # every rank makes all of them
         groups.append(next(group for group, row in zip(made, rows) if rank in row))
     mine = hsdp_gradient(gradient, *groups)
@@ -217,7 +203,7 @@ def run_hsdp_gradient(hsdp_gradient, gradient, per_group, columns):
     tolerance=1e-5,
     promises=(Calls(2), ShardsAcross()),
     least=Least(rounds=lambda n: 2),
-    picture=lambda: [np.arange(4, dtype="float32") + 10 * r for r in range(4)],
+    picture=lambda: _readable(4, 4),
     harness=run_hsdp_gradient,
 )
 def hsdp_gradient(gradient, inner, outer):
@@ -247,9 +233,6 @@ def hsdp_gradient(gradient, inner, outer):
     return mine / world_size
 
 
-# -- clip the gradients of shards -------------------------------------------------------------------------------------
-
-
 def _clipped(xs: Sequence[Any], most: float) -> list[Any]:
     squares = sum(float((g.astype("float64") ** 2).sum()) for (gradients,) in xs for g in gradients)
     norm = float(np.sqrt(squares))
@@ -258,13 +241,13 @@ def _clipped(xs: Sequence[Any], most: float) -> list[Any]:
 
 
 def _shards(n: int) -> list[Case]:
-    rng = normal(n, 5)
+    rng = np.random.default_rng([11, 5, n])
 
     def drawn(sizes: Sequence[int], level: float, dtype: str = "float32") -> list[Any]:
         return [([(level * rng.normal(size=size)).astype(dtype) for size in sizes],) for _ in range(n)]
 
-    first: list[Any] = [([np.array([3.0 if r == 0 else 4.0], dtype="float32")],) for r in range(n)]
-    absent: list[Any] = [([np.full(2, 3.0, dtype="float32")] * min(r, 1),) for r in range(n)]
+    first = [([np.array([4.0 if r else 3.0], dtype="float32")],) for r in range(n)]
+    absent = [([np.full(2, 3.0, dtype="float32")] * min(r, 1),) for r in range(n)]
     return [
         Case(first, "one number a rank", {"most": 1.0}),
         Case(drawn([4, 3], 5), "two shards a rank", {"most": 1.0}),
@@ -276,8 +259,6 @@ def _shards(n: int) -> list[Case]:
 
 
 def run_clip_shards(clip_shards, gradients, most):
-    from labkit.rank import recorder
-
     squares = everyones(float(sum((g.double() ** 2).sum() for g in gradients)))
     norms, whole = [s**0.5 for s in squares], sum(squares) ** 0.5
     shards = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
@@ -349,3 +330,109 @@ def clip_shards(shards, most):
     for shard in shards:
         shard.grad *= (most / norm).clamp(max=1)
     return norm
+
+
+what_prefetching_hides = ask("""
+A model of equal layers: gathering a layer takes 3 ms, and computing it takes 2 ms. Every layer is gathered while the
+one before it computes. How long does a forward pass of 10 layers take, in ms?
+= 32.0 ms +- 5 %
+( ) 50
+    > This is the time without any overlap: ten times 3 + 2.
+( ) 20
+    > This is the computing alone. A layer cannot compute faster than its weights come.
+( ) 23
+    > That would be true if computing were the slower one. Here gathering takes longer.
+( ) 30
+    > These are the ten gathers. The last layer still has to compute.
+Why: 32 ms. Nothing can hide the first gather: 3 ms. From then on the network is what limits: nine gathers of 3 ms, each
+hiding 2 ms of computing behind it. After the last one the tenth layer computes: 3 + 27 + 2.
+""")
+
+where_fsdp_sums = ask("""
+Rank 0's gradient is 256, and every other rank's is 1. `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` says nothing
+about sums. The weights and their gradients are float32 afterwards. With four ranks the true mean is 64.75. What does
+FSDP find?
+( ) 64.75 everywhere: the gradients are float32
+    > That would be true if the gradients were float32 when they are added. They are turned into float32 after the
+    sum.
+(x) 64 at some places, 65 at others
+( ) 65 everywhere: 64.75, rounded to bfloat16
+    > That would be true if the sum were exact and rounded once at the end: near 64 bfloat16 holds halves, and 64.75
+    becomes 65. But every addition is rounded, and from 256 on bfloat16 holds even numbers only.
+( ) inf: 256 is too large for 16 bits
+    > That would be a matter of range, as in fp16 from 65,504 on. bfloat16 has float32's range, and what it lacks is
+    digits.
+Why: 64 at some places and 65 at others. Without a `reduce_dtype`, FSDP adds in `param_dtype`: in bfloat16 256 + 1 is
+256 again, so three single ones vanish and leave 256 / 4 = 64. Where ones are added to each other first, 2 + 256 is 258,
+the last 1 makes it 260, and 260 / 4 = 65. Which order a place has depends on the ring.
+""")
+
+rank_of_the_world = ask("""
+Four ranks in a 2 × 2 mesh: ranks 0 and 1 share one copy of the model, ranks 2 and 3 the other. The code takes the shard
+`weights.chunk(2)[rank % 2]`, with the rank of the **world**. It works. Then the mesh is laid out the other way: ranks 0
+and 2 share a copy, and ranks 1 and 3. What happens?
+( ) nothing changes: `rank % 2` is the place in a group of two
+    > That would be true if neighbours were in one group. Ranks 0 and 2 are now, and both have remainder 0.
+( ) an error: rank 2 asks for a part that does not exist
+    > That would be true of `chunk(2)[rank]`. The remainder is always 0 or 1, so no error comes.
+(x) each copy has one half of the weights twice, and the other half not at all
+( ) the two copies swap their halves, and all is well again
+    > That would be true if ranks 0 and 2 took different halves. Both take the first one.
+Why: Each copy has one half twice: ranks 0 and 2 both take the first half, ranks 1 and 3 both the second one. Nothing
+raises, because all shapes fit. The place within the group is what you need: `mesh.get_local_rank("shard")`, or
+`dist.get_rank(group)`.
+""")
+
+bytes_across_hosts = ask("""
+On paper: a model of 7 billion parameters is trained on 8 hosts of 8 GPUs, sharded within each host, with a copy on
+every host. Gradients travel in bfloat16. How many GB does **one GPU** send to other hosts in a training step, with an
+all-reduce that sends the least?
+= 3.0625 GB +- 10 %
+( ) 24.5
+    > This is an all-reduce of the whole gradient among 8. Only a GPU's own eighth has to go across.
+( ) 27.5625
+    > This is DDP on 64 GPUs: all of the gradient, among all of them.
+( ) 1.75
+    > This is the shard. An all-reduce among 8 sends 2 · 7/8 times as much as it is given.
+( ) 1.53125
+    > This is half of an all-reduce: a reduce-scatter of the shard alone.
+( ) 12.25
+    > This is the reduce-scatter of the whole gradient, which stays within the host.
+( ) 6.125
+    > Gradients in float32 would send this much. bfloat16 takes 2 bytes.
+Why: About 3.1 GB. The whole gradient has 14 GB. After the reduce-scatter within the host a GPU has an eighth of it,
+1.75 GB, and an all-reduce of that among 8 hosts sends 2 · 7/8 · 1.75 GB from each. The gathers and the reduce-scatters
+stay within the host.
+""")
+
+norm_of_clipped_parts = ask("""
+The gradient of a sharded model lies in parts on four ranks, and each part happens to have norm 1. Every rank clips its
+own part, so that the norm of the part is at most 1. What is the norm of the whole gradient afterwards?
+= 2.0 +- 1 %
+( ) 1
+    > That would be true if each rank knew the norm of the whole gradient. It sees its own part alone.
+( ) 4
+    > Norms do not add up. Their squares do.
+( ) 0.5
+    > To scale each part to 1/2 would be right: then the whole has norm 1. But no rank knows that it has to.
+( ) 0.25
+    > Nothing is divided here: each rank finds that its part is short enough.
+Why: 2. Each rank sees a norm of 1 and leaves its part alone. The squares add up to 4, so the whole gradient has norm 2:
+twice the limit, and on 64 ranks it would be 8 times. Where the parts have different norms, each is scaled by a
+different factor, and the direction of the gradient changes, too.
+""")
+
+what_rank_0_saves = ask("""
+The weights of a model take 821 kB, and `fully_shard` has cut them for four ranks. **Rank 0 alone** runs
+`torch.save(model.state_dict(), path)`, as programs with DDP do. What happens?
+( ) the file has the whole model: `state_dict()` gathers it
+    > That would be true of `get_model_state_dict` with `full_state_dict=True`. It is a collective, and all ranks have
+    to call it.
+( ) rank 0 waits for ever: the other ranks do not join its all-gather
+    > That would be true if `state_dict()` communicated. It only lists the DTensors that this rank has.
+(x) the file has rank 0's part, about a quarter of the weights
+( ) an error: DTensors cannot be saved
+    > That would at least be noticed. A DTensor can be saved: this rank's part, and how it was cut.
+Why: The file has rank 0's part, and nothing complains until somebody needs the rest. `state_dict()` communicates
+nothing: it lists DTensors, and of each one this rank has its own part.
+""")

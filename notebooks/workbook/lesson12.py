@@ -1,8 +1,7 @@
-"""Exercises of lesson 12, in their places: a linear layer cut in two ways, f and g, and an MLP in parts."""
+"""Exercises of lesson 12 on a linear layer that is cut in two ways: its parts, its backward pass, f and g."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,60 +16,71 @@ if TYPE_CHECKING:
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
+    """Make reproducible draws, different ones for every n and every case."""
     return np.random.default_rng([12, seed, n])
 
 
-def teams_of(n: int, halves: bool) -> list[list[int]]:
-    """The groups that an exercise runs in: one of all ranks, or those with an even rank and those with an odd one."""
-    return [list(range(0, n, 2)), list(range(1, n, 2))] if halves else [list(range(n))]
+ONE_ALL_REDUCE: dict[str, Any] = {
+    "promises": (Once(("all_reduce",)),),
+    "least": Least(rounds=lambda n: 1),
+    "counts_memory": False,
+}
 
 
-# -- which part is mine -----------------------------------------------------------------------------------------------
+def both_passes(calls: int, rounds: int = 0) -> dict[str, Any]:
+    """Return what an exercise says of so many calls, where the backward pass does half of the work."""
+    return {"promises": (Calls(calls),), "least": Least(rounds=lambda n: rounds or calls), "counts_memory": False}
+
+
+def teams(n: int, halves: bool = False) -> list[tuple[int, list[int]]]:
+    """Return each rank's place and its team: all ranks, or those with an even and those with an odd rank."""
+    step = 2 if halves else 1
+    return [(r // step, list(range(r % step, n, step))) for r in range(n)]
+
+
+def in_team(halves, *given):
+    """Return the arguments, and this rank's group where there are two teams."""
+    if not halves:
+        return given
+    return *given, [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)][rank % 2]
 
 
 def _cut(xs: Sequence[Any], kind: str, halves: bool = False) -> list[Any]:
-    found: list[Any] = [None] * len(xs)
-    for team in teams_of(len(xs), halves):
-        for place, r in enumerate(team):
-            weight, bias = xs[r]
-            parts = np.array_split(weight, len(team), 0 if kind == "column" else 1)
-            biases = np.array_split(bias, len(team)) if kind == "column" else [bias] * len(team)
-            found[r] = [parts[place], biases[place]]
+    found = []
+    for (weight, bias), (place, team) in zip(xs, teams(len(xs), halves)):
+        rows = kind == "row"
+        part = bias if rows else np.array_split(bias, len(team))[place]
+        found.append([np.array_split(weight, len(team), int(rows))[place], part])
     return found
 
 
 def _layers(n: int) -> list[Case]:
     rng = normal(n, 1)
 
-    def case(kind: str, out: int, into: int, about: str, halves: bool = False) -> Case:
+    def case(kind: str, out: int, into: int, about: str, **halves: bool) -> Case:
         weight = (10 * np.arange(1, out + 1)[:, None] + np.arange(1, into + 1)).astype("float32")  # row 2, column 1: 21
         bias = rng.integers(1, 9, out).astype("float32")
-        options = {"kind": kind, **({"halves": True} if halves else {})}
-        return Case([(weight.copy(), bias.copy()) for _ in range(n)], about, options)
+        return Case([(weight, bias)] * n, about, {"kind": kind, **halves})
 
     return [
         case("column", 2 * n, 2, f"column-parallel, {2 * n} outputs"),
         case("row", 2, 2 * n, f"row-parallel, {2 * n} inputs"),
         case("column", n + 1, 3, f"column-parallel, {n + 1} outputs, which {n} does not divide"),
         case("row", 3, n + 1, f"row-parallel, {n + 1} inputs, which {n} does not divide"),
-        case("column", 5, 2, "column-parallel, two groups of ranks", True),
-        case("row", 2, 5, "row-parallel, two groups of ranks", True),
+        case("column", 5, 2, "column-parallel, two groups of ranks", halves=True),
+        case("row", 2, 5, "row-parallel, two groups of ranks", halves=True),
     ]
 
 
-def team_of(halves):
-    if not halves:
-        return None
-    teams = [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)]
-    return teams[rank % 2]
-
-
-def run_cut_linear(cut_linear, weight, bias, kind, halves=False):
-    group = team_of(halves)
+def to_cut(weight, bias, kind, halves=False):
+    """Make the layer, and return the arguments."""
     linear = torch.nn.Linear(1, 1, device=device)
     linear.weight, linear.bias = torch.nn.Parameter(weight), torch.nn.Parameter(bias)
-    found = cut_linear(linear, kind) if group is None else cut_linear(linear, kind, group)
+    return in_team(halves, linear, kind)
+
+
+def owned_parts(found, linear, kind, group=None):
+    """Return the parts, which have memory of their own and are those of this place in the group."""
     assert isinstance(found, (tuple, list)) and len(found) == 2, "Return two tensors: `(weight, bias)`."
     for name, mine in zip(("weight", "bias"), found):
         if isinstance(mine, torch.Tensor) and mine.numel():
@@ -79,8 +89,9 @@ def run_cut_linear(cut_linear, weight, bias, kind, halves=False):
                 f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
                 "of the whole one. Return a clone."
             )
-            still = {linear.weight.data_ptr(), linear.bias.data_ptr()} & {mine.data_ptr()}
+            still = mine.data_ptr() in (linear.weight.data_ptr(), linear.bias.data_ptr())
             assert not still, f"The {name} that comes back is the layer's own. Return a clone."
+    weight, bias = linear.weight.detach(), linear.bias.detach()
 
     def cut(size, place):
         if kind == "row":
@@ -93,7 +104,14 @@ def run_cut_linear(cut_linear, weight, bias, kind, halves=False):
 
 
 @exercise(
-    "Cut a linear layer", _cut, minutes=5, inputs=_layers, tolerance=0.0, promises=(Calls(0),), harness=run_cut_linear
+    "Cut a linear layer",
+    _cut,
+    minutes=5,
+    inputs=_layers,
+    tolerance=0.0,
+    promises=(Calls(0),),
+    setup=to_cut,
+    collect=owned_parts,
 )
 def cut_linear(linear, kind, group=None):
     """Return this rank's (weight, bias) of a layer that is cut by its outputs ("column") or its inputs ("row").
@@ -125,22 +143,12 @@ def cut_linear(linear, kind, group=None):
     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
 
 
-# -- a layer's backward pass, as tables of uses have it ---------------------------------------------------------------
+OF_A_LAYER = ("gradient of x", "gradient of the weight", "gradient of the bias")
 
 
 def _through_columns(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
     x, weight, _, slope = xs[0]
-    found = []
-    for dy in np.array_split(slope, n, 1):
-        found.append(
-            {
-                "gradient of x": slope @ weight,
-                "gradient of the weight": dy.T @ x,
-                "gradient of the bias": dy.sum(0),
-            }
-        )
-    return found
+    return [dict(zip(OF_A_LAYER, (slope @ weight, dy.T @ x, dy.sum(0)))) for dy in np.array_split(slope, len(xs), 1)]
 
 
 def _wholes(n: int) -> list[Case]:
@@ -149,7 +157,7 @@ def _wholes(n: int) -> list[Case]:
     def case(rows: int, into: int, out: int, about: str, dtype: str = "float64") -> Case:
         shapes = ((rows, into), (out, into), (out,), (rows, out))
         drawn = [rng.integers(-3, 4, shape) if rows == 1 else rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.astype(dtype) for t in drawn) for _ in range(n)], about)
+        return Case([tuple(t.astype(dtype) for t in drawn)] * n, about)
 
     return [
         case(1, n, n, f"a layer of {n} outputs"),
@@ -159,36 +167,36 @@ def _wholes(n: int) -> list[Case]:
 
 
 def called(since=0):
+    """Return the names of the collectives that were called, those of backward passes among them."""
     return [does(op.op) for op in Log.of(recorder.records()).ops][since:]
 
 
-def does(op):  # torch calls the backward pass of a functional collective after the collective
+def does(op):
+    """Return what an operation does: torch calls the backward pass of a functional collective after the collective."""
     if op.endswith("_backward"):
         return "reduce_scatter" if "gather" in op else "all_gather" if "reduce_scatter" in op else op
     return op
 
 
-def no_gather_of_gradients(since=0):
-    found = [op for op in called(since) if "gather" in op]
+def no_gather_of_gradients():
+    """Raise an AssertionError where gradients were gathered."""
+    found = [op for op in called() if "gather" in op]
     assert not found, (
         f"The backward pass calls {found[0]}. The ranks' gradients of `x` are no pieces to put side by side: each "
         "has the shape of `x`, and is one part of a sum. They have to be added up."
     )
 
 
-def some_call(since=0):
-    assert called(since), (
+def some_call():
+    """Raise an AssertionError where nothing was communicated."""
+    assert called(), (
         "The backward pass communicates nothing. This rank has the share of its own columns in the gradient of `x`; "
         "the other ranks' shares are missing."
     )
 
 
-def of_shape(y, like):
-    assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
-    assert y.shape == like.shape, f"The result has the shape {list(y.shape)}, and should have {list(like.shape)}."
-
-
-def no_sum_of_sums(since=0):
+def no_sum_of_sums(since):
+    """Raise an AssertionError where gradients were added up that are equal on all ranks."""
     found = [op for op in called(since) if "reduce" in op]
     name = found[0] if found else ""
     calls = "adds up what the ranks have" if name.startswith("ProcessGroup.") else f"calls {name}"
@@ -198,8 +206,14 @@ def no_sum_of_sums(since=0):
     )
 
 
+def my_parts(*cuts):
+    """Return this rank's parts of (tensor, dimension) pairs, with memory of their own."""
+    return (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cuts)
+
+
 def run_column_backward(fn, x, weight, bias, slope):
-    w, b, dy = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in ((weight, 0), (bias, 0), (slope, 1)))
+    """Go back through this rank's columns, with the function as the backward pass."""
+    w, b, dy = my_parts((weight, 0), (bias, 0), (slope, 1))
 
     class Column(torch.autograd.Function):
         @staticmethod
@@ -221,8 +235,7 @@ def run_column_backward(fn, x, weight, bias, slope):
     if x.grad is None or not torch.allclose(x.grad, slope @ weight, 1e-3, 1e-4):
         no_gather_of_gradients()
     some_call()
-    names = ("gradient of x", "gradient of the weight", "gradient of the bias")
-    return {name: t.grad for name, t in zip(names, leaves)}
+    return {name: t.grad for name, t in zip(OF_A_LAYER, leaves)}
 
 
 def broken_column_backward(dy, x, weight):
@@ -240,9 +253,7 @@ def broken_column_backward(dy, x, weight):
     minutes=6,
     difficulty=2,
     inputs=_wholes,
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **ONE_ALL_REDUCE,
     specimen=broken_column_backward,
     harness=run_column_backward,
 )
@@ -271,44 +282,34 @@ def column_backward(dy, x, weight):
     return dx, dy.T @ x, dy.sum(0)
 
 
-# -- f and g ----------------------------------------------------------------------------------------------------------
-
-
 def _copied(xs: Sequence[Any], halves: bool = False) -> list[Any]:
-    found: list[Any] = [None] * len(xs)
-    for team in teams_of(len(xs), halves):
-        total = sum(xs[r][1] for r in team)
-        for r in team:
-            x, slope = xs[r]
-            found[r] = {"y": x, "gradient of x": total, "gradient of what was added": slope}
-    return found
+    return [
+        {"y": x, "gradient of x": sum(xs[r][1] for r in team), "gradient of what was added": slope}
+        for (x, slope), (_, team) in zip(xs, teams(len(xs), halves))
+    ]
 
 
 def _summed(xs: Sequence[Any], halves: bool = False) -> list[Any]:
-    found: list[Any] = [None] * len(xs)
-    for team in teams_of(len(xs), halves):
-        total = sum(np.tanh(xs[r][0]) for r in team)
-        for r in team:
-            x, slope = xs[r]
-            found[r] = {"y": total, "gradient of x": slope * (1 - np.tanh(x) ** 2)}
-    return found
+    return [
+        {"y": sum(np.tanh(xs[r][0]) for r in team), "gradient of x": slope * (1 - np.tanh(x) ** 2)}
+        for (x, slope), (_, team) in zip(xs, teams(len(xs), halves))
+    ]
 
 
 def _equal(part: int) -> Any:
-    """Cases with two tensors a rank, of which the one at `part` is equal on all ranks that work together."""
+    """Make cases with two tensors a rank, of which the one at `part` is equal on all ranks that work together."""
 
     def inputs(n: int) -> list[Case]:
         rng = normal(n, 3 + part)
 
-        def case(shape: tuple[int, ...], about: str = "", dtype: str = "float32", halves: bool = False) -> Case:
+        def case(shape: tuple[int, ...], about: str, dtype: str = "float32", **halves: bool) -> Case:
             def drawn() -> np.ndarray:
                 return (rng.integers(-9, 10, shape) / 10 if len(shape) == 1 else rng.normal(size=shape)).astype(dtype)
 
-            each = [[drawn() for _ in range(2)] for _ in range(n)]
-            for team in teams_of(n, halves):
-                for r in team:
-                    each[r][part] = each[team[0]][part].copy()
-            return Case([tuple(pair) for pair in each], about, {"halves": True} if halves else {})
+            each = [[drawn(), drawn()] for _ in range(n)]
+            for pair, (_, team) in zip(each, teams(n, **halves)):
+                pair[part] = each[team[0]][part]
+            return Case([tuple(pair) for pair in each], about, halves)
 
         return [
             case((3,), "three numbers"),
@@ -320,11 +321,11 @@ def _equal(part: int) -> Any:
 
 
 def run_copy_in(copy_in, x, slope, halves=False):
-    group = team_of(halves)
+    """Add a tensor to the result, and go back."""
+    given = in_team(halves, x.requires_grad_())
     beside = torch.zeros_like(x).requires_grad_()
     other = 1 * beside  # what comes later in the forward pass is earlier in the backward pass
-    x.requires_grad_()
-    y = copy_in(x) if group is None else copy_in(x, group)
+    y = copy_in(*given)
     assert not called(), f"The forward pass calls {called()[0]}. Every rank has `x` already."
     try:
         (y + other).backward(slope)  # autograd hands one and the same tensor back to both
@@ -336,16 +337,7 @@ def run_copy_in(copy_in, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
 
 
-@exercise(
-    "f: before the columns",
-    _copied,
-    minutes=5,
-    inputs=_equal(0),
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
-    harness=run_copy_in,
-)
+@exercise("f: before the columns", _copied, minutes=5, inputs=_equal(0), **ONE_ALL_REDUCE, harness=run_copy_in)
 def copy_in(x, group=None):
     """Return x; in the backward pass, add up the gradients of all ranks.
 
@@ -382,10 +374,10 @@ def copy_in(x, group=None):
 
 
 def run_sum_out(sum_out, x, slope, halves=False):
-    group = team_of(halves)
-    partial = torch.tanh(x.requires_grad_())  # which autograd keeps for its backward pass
+    """Sum what autograd keeps for its backward pass, and go back."""
+    partial = torch.tanh(x.requires_grad_())
     before = partial.detach().clone()
-    y = sum_out(partial) if group is None else sum_out(partial, group)
+    y = sum_out(*in_team(halves, partial))
     made = len(called())
     assert torch.equal(partial, before), (
         "Your sum is written over the numbers that were given to it, and autograd has kept these for the backward "
@@ -397,16 +389,7 @@ def run_sum_out(sum_out, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad}
 
 
-@exercise(
-    "g: after the rows",
-    _summed,
-    minutes=4,
-    inputs=_equal(1),
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
-    harness=run_sum_out,
-)
+@exercise("g: after the rows", _summed, minutes=4, inputs=_equal(1), **ONE_ALL_REDUCE, harness=run_sum_out)
 def sum_out(partial, group=None):
     """Return the sum of all ranks' partial; gradients flow back.
 
@@ -436,107 +419,3 @@ def sum_out(partial, group=None):
             return dy
 
     return G.apply(partial)
-
-
-# -- an MLP in parts --------------------------------------------------------------------------------------------------
-
-_erf = np.vectorize(math.erf, otypes=[float])
-
-
-def gelu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """GELU and its derivative, as torch has them by default."""
-    below = 0.5 * (1 + _erf(z / math.sqrt(2)))
-    return z * below, below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-
-
-def _mlp(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    x, w1, b1, w2, b2, slope = xs[0]
-    z = x @ w1.T + b1
-    hidden, steep = gelu(z)
-    dz = (slope @ w2) * steep
-    cut = [np.array_split(t, n, axis) for t, axis in ((dz.T @ x, 0), (dz.sum(0), 0), (slope.T @ hidden, 1))]
-    return [
-        {
-            "y": hidden @ w2.T + b2,
-            "gradient of x": dz @ w1,
-            "gradient of widen's weight": cut[0][r],
-            "gradient of widen's bias": cut[1][r],
-            "gradient of narrow's weight": cut[2][r],
-            "gradient of narrow's bias": slope.sum(0),
-        }
-        for r in range(n)
-    ]
-
-
-def _mlps(n: int) -> list[Case]:
-    rng = normal(n, 5)
-
-    def case(rows: int, wide: int, hidden: int, about: str) -> Case:
-        shapes = ((rows, wide), (hidden, wide), (hidden,), (wide, hidden), (wide,), (rows, wide))
-        whole = [rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
-
-    return [
-        case(1, 2, n, f"{n} hidden numbers"),
-        case(3, 4, 4 * n, f"{4 * n} hidden numbers"),
-        case(2, 3, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
-    ]
-
-
-def one_bias(y, once, bias):
-    often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
-    assert not often, (
-        f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "
-        "sum, once."
-    )
-
-
-def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
-    from workbook.on_ranks import Copies, Sums
-
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1))
-    once = torch.nn.functional.linear(hidden, w2, b2)
-    w1, b1, w2 = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in ((w1, 0), (b1, 0), (w2, 1)))
-    leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
-    y = parallel_mlp(x, (w1, b1), (w2, b2), Copies.apply, Sums.apply)
-    one_bias(y, once, b2)
-    y.backward(slope)
-    names = ["x", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias"]
-    return {"y": y.detach(), **{f"gradient of {name}": t.grad for name, t in zip(names, leaves)}}
-
-
-@exercise(
-    "The MLP, in parts",
-    _mlp,
-    minutes=5,
-    difficulty=2,
-    inputs=_mlps,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 2),
-    counts_memory=False,
-    harness=run_parallel_mlp,
-)
-def parallel_mlp(x, widen, narrow, f, g):
-    """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
-
-    The MLP is `narrow(gelu(widen(x)))`, with two linear layers, and `x` is the same on every rank. `widen` is this
-    rank's `(weight, bias)` of the first one, cut column-parallel; `narrow` is its `(weight, bias)` of the second one,
-    cut row-parallel, so its bias is whole. `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)`
-    returns the sum of all ranks' `t` and passes gradients back as they are. Return the whole MLP's result on every
-    rank, so that all gradients are right as well. Two collectives are enough, one in each direction.
-    `torch.nn.functional` has `linear` and `gelu`.
-
-    In the picture, `x`, the whole weights and biases and the gradient of the result are on the left, as far as they
-    fit; on the right is the result, followed by the gradients of `x`, of `widen` and of `narrow`.
-    Hint: Where do all ranks have the same, and begin to compute different things? That is where f goes. Where do they
-    have parts of a sum that all of them need? That is where g goes.
-    Hint: `linear(f(x), *widen)`, then gelu: each rank has whole numbers of its own columns, so gelu needs no other
-    rank.
-    Hint: `g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.
-    Afterwards: One all-reduce forward, one backward, for two layers. The hidden numbers, four times as many as `x` has
-    in this lesson's model, are never in one place.
-    """
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(f(x), *widen))
-    weight, bias = narrow
-    return g(torch.nn.functional.linear(hidden, weight)) + bias

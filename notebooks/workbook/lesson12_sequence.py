@@ -1,4 +1,4 @@
-"""Exercises of lesson 12 from the whole output on: heads, a sequence in parts, and two hard ones at the end."""
+"""Exercises of lesson 12 on a sequence in parts: to all positions and back, and two hard ones."""
 
 from __future__ import annotations
 
@@ -7,246 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.promises import Calls
-from workbook.lesson12 import (
-    called,
-    gelu,
-    no_sum_of_sums,
-    normal,
-    of_shape,
-    one_bias,
-    team_of,
-    teams_of,
-)
+from labkit.grading.exercise import Case, exercise
+from workbook.lesson12 import OF_A_LAYER, both_passes, called, copy_in, my_parts, normal
+from workbook.lesson12_layers import OF_AN_MLP, back_from_the_whole, gelu, gradients_of, one_bias
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
-
-
-# -- the whole output -------------------------------------------------------------------------------------------------
-
-
-def _whole(xs: Sequence[Any], dim: int) -> list[Any]:
-    n = len(xs)
-    y = np.concatenate([part for part, _ in xs], dim)
-    return [{"y": y, "gradient of part": np.split(xs[0][1], n, dim)[r]} for r in range(n)]
-
-
-def _parts(n: int) -> list[Case]:
-    rng = normal(n, 6)
-
-    def case(shape: tuple[int, ...], dim: int, about: str, dtype: str = "float32") -> Case:
-        whole = [n * size if axis == dim % len(shape) else size for axis, size in enumerate(shape)]
-        slope = rng.integers(-9, 10, whole).astype(dtype)
-        parts = [(rng.integers(-9, 10, shape).astype(dtype), slope.copy()) for _ in range(n)]
-        return Case(parts, about, {"dim": dim})
-
-    return [
-        case((1, 2), 1, "two columns a rank"),
-        case((3, 2, 4), -1, "the last dimension, float64", "float64"),
-        case((3, 2, 4), 1, "the dimension in the middle"),
-    ]
-
-
-def run_whole_output(whole_output, part, slope, dim):
-    part = (1 * part.requires_grad_()).transpose(0, 1).contiguous().transpose(0, 1)  # no row behind the other
-    part.retain_grad()
-    y = whole_output(part, dim)
-    made = len(called())
-    of_shape(y, slope)
-    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
-    y.backward(slope)
-    no_sum_of_sums(made)
-    return {"y": y.detach(), "gradient of part": part.grad}
-
-
-@exercise(
-    "Put the whole output together",
-    _whole,
-    minutes=6,
-    difficulty=2,
-    inputs=_parts,
-    tolerance=1e-6,
-    promises=(Calls(1),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
-    harness=run_whole_output,
-)
-def whole_output(part, dim):
-    """Return all ranks' parts, one after the other along this dimension; gradients flow back.
-
-    Each rank has a `part`, and all parts have the same shape. Return the whole: the ranks' parts, one after the other
-    along dimension `dim`, which may be negative. From there on **every rank does the same** with the whole, down to the
-    same loss. So what is the gradient of this rank's `part`, where `dy` is that of the whole?
-
-    `dist.all_gather(parts, part)` fills the tensors of a list; with NCCL, these and `part` must be contiguous. One
-    collective is enough. In the picture, `part` and `dy` are on the left; the whole and the gradient of `part` are on
-    the right.
-    Hint: Forward it is an all-gather and a `torch.cat` along `dim`. `part.contiguous()` first.
-    Hint: The loss is one and the same on all ranks, and `dy` is whole and equal everywhere. Which of its numbers belong
-    to this rank's part?
-    Hint: `dy.chunk(world_size, dim)[rank]`, and nothing to communicate.
-    Afterwards: An all-gather's backward pass is a slice here, because all ranks do the same with what was gathered.
-    Where they go on to do different things, it is a reduce-scatter: you will meet that, too.
-    """
-
-    class Whole(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, part):
-            part = part.contiguous()
-            parts = [torch.empty_like(part) for _ in range(world_size)]
-            dist.all_gather(parts, part)
-            return torch.cat(parts, dim)
-
-        @staticmethod
-        def backward(ctx, dy):
-            return dy.chunk(world_size, dim)[rank]
-
-    return Whole.apply(part)
-
-
-# -- attention by heads -----------------------------------------------------------------------------------------------
-
-
-def attention(
-    x: np.ndarray, qkv: np.ndarray, bias: np.ndarray, project: np.ndarray, heads: int, mine: Sequence[int]
-) -> np.ndarray:
-    """Causal attention, and what the projection makes of some heads: [positions, width] to the same shape."""
-    positions, width = x.shape
-    q, k, v = (t.reshape(positions, heads, -1).transpose(1, 0, 2) for t in np.split(x @ qkv.T + bias, 3, axis=1))
-    scores = q @ k.transpose(0, 2, 1) / np.sqrt(width // heads)
-    scores = np.where(np.tril(np.ones((positions, positions))) > 0, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    seen = (weights / weights.sum(-1, keepdims=True)) @ v
-    columns = project.reshape(width, heads, -1)
-    return sum(seen[h] @ columns[:, h].T for h in mine)
-
-
-def _attended(xs: Sequence[Any], heads: int, halves: bool = False) -> list[Any]:
-    found: list[Any] = [None] * len(xs)
-    for team in teams_of(len(xs), halves):
-        mine = np.array_split(np.arange(heads), len(team))
-        for place, r in enumerate(team):
-            x, weight, bias, project = xs[r]
-            own = attention(x, weight, bias, project, heads, list(mine[place]))
-            found[r] = {"heads": len(mine[place]), "attention": own}
-    return found
-
-
-def _heads(n: int) -> list[Case]:
-    rng = normal(n, 7)
-
-    def case(heads: int, each: int, about: str, halves: bool = False) -> Case:
-        width = heads * each
-        shapes = ((4, width), (3 * width, width), (3 * width,), (width, width))
-        whole = [rng.normal(size=shape) for shape in shapes]
-        options = {"heads": heads, **({"halves": True} if halves else {})}
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about, options)
-
-    return [
-        case(n, 1, f"{n} heads of one number"),
-        case(2 * n, 3, f"{2 * n} heads of three numbers"),
-        case(n + 1, 2, f"{n + 1} heads, which {n} does not divide"),
-        case(3, 2, "two groups of ranks", True),
-    ]
-
-
-def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
-    group, width = team_of(halves), len(out)
-    qkv, project = torch.nn.Linear(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
-    qkv.weight, qkv.bias, project.weight = (torch.nn.Parameter(t) for t in (weight, bias, out))
-    qkv.in_features, qkv.out_features, project.in_features, project.out_features = width, 3 * width, width, width
-    given = (qkv, project, heads)
-    found = my_heads(*given) if group is None else my_heads(*given, group)
-    assert isinstance(found, (tuple, list)) and len(found) == 3, "Return three tensors: `(weight, bias, weight)`."
-    w, b, out = (t.detach() for t in found)
-    each = width // heads
-    mine = len(b) // (3 * each)
-    assert w.shape == (3 * mine * each, width) and b.shape == (3 * mine * each,), (
-        f"The weight of `qkv` is {list(w.shape)}, and its bias {list(b.shape)}. A head has {each} queries, {each} keys "
-        f"and {each} values: as many rows as {3 * each} times the number of heads."
-    )
-    assert out.shape == (width, mine * each), (
-        f"The weight of `project` has the shape {list(out.shape)}. The rank's heads have {mine * each} of the {width} "
-        f"inputs, and each output needs all of these: it should be [{width}, {mine * each}]."
-    )
-
-    def places(pieces, whole):  # where in the whole they stand, as far as they stand there
-        among = [(whole == piece).reshape(len(whole), -1).all(1).nonzero() for piece in pieces]
-        return [int(found[0]) for found in among if len(found)]
-
-    def heads_at(numbers):
-        return sorted({number % width // each for number in numbers})
-
-    rows, numbers, columns = places(w, weight), places(b, bias), places(out.T, project.weight.T)
-    which = [row // width for row in rows]
-    many = [which.count(kind) for kind in range(3)]
-    if len(rows) == len(w):
-        assert len(set(many)) == 1, (
-            "Its rows of `qkv` are {} of queries, {} of keys and {} of values. A rank needs as many of each, those of "
-            "its heads: take them out of each third of `qkv`.".format(*many)
-        )
-        assert which == sorted(which), (
-            "Its rows of `qkv` are queries, keys and values in turns: first all queries of its heads, then all keys, "
-            "then all values."
-        )
-        size, place = dist.get_world_size(group), dist.get_rank(group)
-        own = torch.arange(heads).tensor_split(size)[place].tolist()
-        for kind, name in enumerate(("queries", "keys", "values")):
-            taken = heads_at(rows[kind * mine * each : (kind + 1) * mine * each])
-            assert taken == own, f"Its {name} are those of heads {taken}, and this rank's are heads {own} of {heads}."
-        assert numbers == rows, "Its bias of `qkv` is not that of its rows of the weight: cut both in the same way."
-        assert columns == rows[: mine * each], (
-            f"Its columns of `project` are those of heads {heads_at(columns)}, and its queries those of heads {own}."
-            if heads_at(columns) != own
-            else "Its columns of `project` are in another order than its queries."
-        )
-    made = torch.nn.functional.linear(x, w, b)
-    q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in made.chunk(3, -1))
-    seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[0]
-    return {"heads": mine, "attention": seen.transpose(0, 1).flatten(1) @ out.T}
-
-
-@exercise("Which heads are mine?", _attended, difficulty=2, inputs=_heads, promises=(Calls(0),), harness=run_my_heads)
-def my_heads(qkv, project, heads, group=None):
-    """Return this rank's (weight, bias) of qkv and weight of project: those of its heads.
-
-    `qkv` and `project` are the linear layers of an attention with `heads` heads, equal on all ranks of the group. `qkv`
-    makes queries, keys and values out of `width` inputs: its `3 * width` outputs are all queries, then all keys, then
-    all values, and within each of them one head after the other. `project` takes the heads' results, one head after the
-    other.
-
-    Each rank gets some heads, the first ones for the first rank of the group; where the heads cannot be dealt out
-    evenly, the first ranks get one more. Return this rank's `(weight, bias)` of `qkv`, with the queries, then the keys,
-    then the values of its heads, and its `weight` of `project`: `(weight, bias, weight)`. Communicate nothing. The
-    check lets each rank compute the attention of its heads and project it, and compares with what one process makes of
-    them: the ranks' results add up to the whole attention.
-
-    In the picture, `x`, the weight and the bias of `qkv` and the weight of `project` are on the left, as far as they
-    fit. On the right is the number of the rank's heads, followed by what their attention gives.
-    Hint: First the numbers of this rank's heads among the `width` queries: `torch.arange(width).view(heads, -1)` has a
-    row for each head, and `tensor_split(size)[place]` deals rows out.
-    Hint: The keys of the same heads lie `width` rows further down in `qkv`, the values `2 * width` rows.
-    Hint: `project` has one column for each number of the heads: `project.weight[:, mine]`.
-    Afterwards: Attention falls into heads by itself: no head sees another one before the projection. So `qkv` is a
-    column-parallel layer, cut in a certain order, and `project` a row-parallel one.
-    """
-    width = qkv.in_features
-    size, place = dist.get_world_size(group), dist.get_rank(group)
-    mine = torch.arange(width).view(heads, -1).tensor_split(size)[place].flatten()  # the numbers of its heads
-    rows = torch.cat([mine, mine + width, mine + 2 * width])
-    return qkv.weight.detach()[rows], qkv.bias.detach()[rows], project.weight.detach()[:, mine]
-
-
-# -- a sequence in parts ----------------------------------------------------------------------------------------------
+    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
 
 
 def _gathered(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
     y = np.concatenate([x for x, _ in xs], 1)
-    total = sum(slope for _, slope in xs)
-    return [{"y": y, "gradient of x": np.split(total, n, 1)[r]} for r in range(n)]
+    return [{"y": y, "gradient of x": part} for part in np.split(sum(slope for _, slope in xs), len(xs), 1)]
 
 
 def _sequences(n: int) -> list[Case]:
@@ -265,14 +36,11 @@ def _sequences(n: int) -> list[Case]:
 
 
 def run_gather_sequence(gather_sequence, x, slope):
+    """Gather and go back; name the mistakes that give the same numbers."""
     xs, slopes = zip(*everyones((x, slope)))
     total = sum(slopes)
     y = gather_sequence(x.requires_grad_())
-    made = len(called())
-    of_shape(y, slope)
-    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
-    y.backward(slope)
-    back = called(made)
+    back = called(back_from_the_whole(y, slope))
     assert back, (
         "The backward pass communicates nothing. This rank's `dy` is what its own columns say of all positions; the "
         "other ranks' columns have something to say of these positions, too."
@@ -285,25 +53,20 @@ def run_gather_sequence(gather_sequence, x, slope):
         "The backward pass calls all_gather: every rank gets all gradients of all ranks, and adds up itself. A "
         "reduce-scatter leaves each rank with the sum for its own positions."
     )
-
-    def shaped(like, slips):
-        return {why: gives.reshape(like.shape) for why, gives in slips.items()}
-
     slips = {
         "puts the parts behind one another in memory, which is by rows: `torch.cat(parts, dim=1)`": torch.cat(xs),
         "takes the ranks' positions in turns": torch.stack(xs, 2),
         "rounds the numbers to bfloat16 on their way": torch.cat(xs, 1).bfloat16().to(x.dtype),
     }
-    name_it(y.detach(), torch.cat(xs, 1), shaped(y, slips), "the whole")
+    slips = {why: gives.reshape(y.shape) for why, gives in slips.items()}
+    name_it(y.detach(), torch.cat(xs, 1), slips, "the whole")
+    parts, flat = total.chunk(world_size, 1), total.flatten().chunk(world_size)
     slips = {
-        "cuts the gradient in memory's order, which is by rows: cut it along dimension 1": total.flatten().chunk(
-            world_size
-        )[rank],
-        "returns the first positions' gradient on every rank": total.chunk(world_size, 1)[0],
-        "divides by the number of ranks: what all columns say is a sum": total.chunk(world_size, 1)[rank] / world_size,
+        "cuts the gradient in memory's order, which is by rows: cut it along dimension 1": flat[rank].view(x.shape),
+        "returns the first positions' gradient on every rank": parts[0],
+        "divides by the number of ranks: what all columns say is a sum": parts[rank] / world_size,
     }
-    right = total.chunk(world_size, 1)[rank]
-    name_it(x.grad, right, shaped(x, slips), "the gradient of x")
+    name_it(x.grad, parts[rank], slips, "the gradient of x")
     return {"y": y.detach(), "gradient of x": x.grad}
 
 
@@ -313,9 +76,7 @@ def run_gather_sequence(gather_sequence, x, slope):
     minutes=8,
     difficulty=2,
     inputs=_sequences,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 2),
-    counts_memory=False,
+    **both_passes(2),
     harness=run_gather_sequence,
 )
 def gather_sequence(x):
@@ -356,28 +117,17 @@ def gather_sequence(x):
     return Gather.apply(x)
 
 
-# -- and save only one's own positions --------------------------------------------------------------------------------
+def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the sum of the outer products over rows and positions."""
+    return left.reshape(-1, left.shape[-1]).T @ right.reshape(-1, right.shape[-1])
 
 
 def _lean(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    whole, weight, bias, slope = xs[0]
-    width = whole.shape[-1]
-    dx = np.split(slope @ weight, n, 1)
-    found = []
-    for r, (w, b, dy) in enumerate(
-        zip(np.array_split(weight, n), np.array_split(bias, n), np.array_split(slope, n, 2), strict=True)
-    ):
-        flat = dy.reshape(-1, dy.shape[-1])
-        found.append(
-            {
-                "y": whole @ w.T + b,
-                "gradient of x": dx[r],
-                "gradient of the weight": flat.T @ whole.reshape(-1, width),
-                "gradient of the bias": flat.sum(0),
-            }
-        )
-    return found
+    n, (whole, weight, bias, slope) = len(xs), xs[0]
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((slope @ weight, 1), (weight, 0), (bias, 0), (slope, 2))))
+    return [
+        {"y": whole @ w.T + b, **dict(zip(OF_A_LAYER, (dx, outer(dy, whole), dy.sum((0, 1)))))} for dx, w, b, dy in cut
+    ]
 
 
 def _lean_layers(n: int) -> list[Case]:
@@ -385,8 +135,7 @@ def _lean_layers(n: int) -> list[Case]:
 
     def case(rows: int, positions: int, width: int, out: int, about: str) -> Case:
         shapes = ((rows, n * positions, width), (out, width), (out,), (rows, n * positions, out))
-        whole = [rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
 
     return [
         case(1, 1, 2, n, "one position a rank"),
@@ -396,8 +145,8 @@ def _lean_layers(n: int) -> list[Case]:
 
 
 def run_lean_column(lean_column, whole, weight, bias, slope):
-    cut = ((whole, 1), (weight, 0), (bias, 0), (slope, 2))
-    x, w, b, dy = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cut)
+    """Weigh what is kept from the forward to the backward pass."""
+    x, w, b, dy = my_parts((whole, 1), (weight, 0), (bias, 0), (slope, 2))
     leaves = [t.requires_grad_() for t in (x, w, b)]
     kept = {}
 
@@ -407,18 +156,18 @@ def run_lean_column(lean_column, whole, weight, bias, slope):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         y = lean_column(*leaves)
-    for value in list(getattr(y.grad_fn, "__dict__", {}).values()):
+    for value in getattr(y.grad_fn, "__dict__", {}).values():
         for t in value if isinstance(value, (list, tuple)) else [value]:
-            keep(t) if isinstance(t, torch.Tensor) else None
-    kept.pop(w.untyped_storage().data_ptr(), None)
-    kept.pop(b.untyped_storage().data_ptr(), None)
+            if isinstance(t, torch.Tensor):
+                keep(t)
+    for t in (w, b):
+        kept.pop(t.untyped_storage().data_ptr(), None)
     assert sum(kept.values()) <= x.nbytes, (
         f"From the forward to the backward pass, {sum(kept.values())} bytes of activations are kept. This rank's part "
         f"of `x` has {x.nbytes}."
     )
     y.backward(dy.contiguous())
-    names = ("gradient of x", "gradient of the weight", "gradient of the bias")
-    return {"y": y.detach(), **{name: t.grad for name, t in zip(names, leaves)}}
+    return {"y": y.detach(), **{name: t.grad for name, t in zip(OF_A_LAYER, leaves)}}
 
 
 @exercise(
@@ -428,9 +177,7 @@ def run_lean_column(lean_column, whole, weight, bias, slope):
     difficulty=3,
     inputs=_lean_layers,
     forbids=("all_reduce", "all_to_all"),
-    promises=(Calls(3),),
-    least=Least(rounds=lambda n: 3),
-    counts_memory=False,
+    **both_passes(3),
     harness=run_lean_column,
 )
 def lean_column(x, weight, bias):
@@ -481,43 +228,22 @@ def lean_column(x, weight, bias):
     return Column.apply(x, weight, bias)
 
 
-# -- an MLP on a part of the sequence ---------------------------------------------------------------------------------
-
-EPS = 1e-5
+OF_HALF_A_LAYER = ("x", "norm's weight", "norm's bias", *OF_AN_MLP[1:])
 
 
 def _in_sequence(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    x, gain, shift, w1, b1, w2, b2, slope = xs[0]
-    deviation = np.sqrt(x.var(-1, keepdims=True) + EPS)
+    n, (x, gain, shift, w1, b1, w2, b2, slope) = len(xs), xs[0]
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     normed = (x - x.mean(-1, keepdims=True)) / deviation
-    z = (normed * gain + shift) @ w1.T + b1
-    hidden, steep = gelu(z)
+    hidden, steep = gelu((normed * gain + shift) @ w1.T + b1)
     dz = (slope @ w2) * steep
     d_norm = dz @ w1
     inner = d_norm * gain
     dx = inner - inner.mean(-1, keepdims=True) - normed * (inner * normed).mean(-1, keepdims=True)
-
-    def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return left.reshape(-1, left.shape[-1]).T @ right.reshape(-1, right.shape[-1])
-
-    cut = [np.array_split(t, n, axis) for t, axis in (
-        (outer(dz, normed * gain + shift), 0), (dz.sum((0, 1)), 0), (outer(slope, hidden), 1),
-    )]  # fmt: skip
-    y, dx = x + hidden @ w2.T + b2, slope + dx / deviation
-    return [
-        {
-            "y": np.split(y, n, 1)[r],
-            "gradient of x": np.split(dx, n, 1)[r],
-            "gradient of norm's weight": (d_norm * normed).sum((0, 1)),
-            "gradient of norm's bias": d_norm.sum((0, 1)),
-            "gradient of widen's weight": cut[0][r],
-            "gradient of widen's bias": cut[1][r],
-            "gradient of narrow's weight": cut[2][r],
-            "gradient of narrow's bias": slope.sum((0, 1)),
-        }
-        for r in range(n)
-    ]
+    whole, of_norm = x + hidden @ w2.T + b2, ((d_norm * normed).sum((0, 1)), d_norm.sum((0, 1)))
+    slopes = ((outer(dz, normed * gain + shift), 0), (dz.sum((0, 1)), 0), (outer(slope, hidden), 1))
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((whole, 1), (slope + dx / deviation, 1), *slopes)))
+    return [gradients_of(OF_HALF_A_LAYER, y, (dx, *of_norm, *mine, slope.sum((0, 1)))) for y, dx, *mine in cut]
 
 
 def _sequence_layers(n: int) -> list[Case]:
@@ -526,8 +252,7 @@ def _sequence_layers(n: int) -> list[Case]:
     def case(rows: int, positions: int, width: int, hidden: int, about: str) -> Case:
         wide = (rows, n * positions, width)
         shapes = (wide, (width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,), wide)
-        whole = [rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.copy() for t in whole) for _ in range(n)], about)
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
 
     return [
         case(1, 1, 3, n, "one position a rank"),
@@ -536,55 +261,43 @@ def _sequence_layers(n: int) -> list[Case]:
     ]
 
 
-def pieces(t):
-    return [part.contiguous() for part in t.chunk(world_size, 1)]
+def scatter(t):
+    """Add up the ranks' tensors and keep this rank's positions; gather in the backward pass."""
 
+    class Scatter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            pieces = [part.contiguous() for part in t.chunk(world_size, 1)]
+            kept = torch.empty_like(pieces[rank])
+            dist.reduce_scatter(kept, pieces)
+            return kept
 
-def all_of(t):
-    parts = [torch.empty_like(t) for _ in range(world_size)]
-    dist.all_gather(parts, t.contiguous())
-    return torch.cat(parts, 1)
+        @staticmethod
+        def backward(ctx, dy):
+            parts = [torch.empty_like(dy) for _ in range(world_size)]
+            dist.all_gather(parts, dy.contiguous())
+            return torch.cat(parts, 1)
 
-
-def mine_of(t):
-    mine = torch.empty_like(pieces(t)[rank])
-    dist.reduce_scatter(mine, pieces(t))
-    return mine
-
-
-def sum_of(t):
-    t = t.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(t)
-    return t
-
-
-def pair(there, back):
-    class Pair(torch.autograd.Function):
-        forward = staticmethod(lambda ctx, t: there(t))
-        backward = staticmethod(lambda ctx, dy: back(dy))
-
-    return Pair.apply
+    return Scatter.apply(t)
 
 
 def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
-    once = torch.nn.functional.layer_norm(x, x.shape[-1:], gain, shift)
-    once = torch.nn.functional.gelu(torch.nn.functional.linear(once, w1, b1))
+    """Go through this rank's positions and back, and look on how many of them the norm works."""
+    normed, layer_norm = [], torch.nn.functional.layer_norm
+    once = torch.nn.functional.gelu(torch.nn.functional.linear(layer_norm(x, x.shape[-1:], gain, shift), w1, b1))
     once = (x + torch.nn.functional.linear(once, w2, b2)).tensor_split(world_size, 1)[rank]
-    cut = ((x, 1), (w1, 0), (b1, 0), (w2, 1), (slope, 1))
-    x, w1, b1, w2, slope = (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cut)
+    x, w1, b1, w2, slope = my_parts((x, 1), (w1, 0), (b1, 0), (w2, 1), (slope, 1))
     leaves = [t.requires_grad_() for t in (x, gain, shift, w1, b1, w2, b2)]
-    normed, function = [], torch.nn.functional.layer_norm
 
-    def layer_norm(t, *args, **kwargs):
+    def noted(t, *args, **kwargs):
         normed.append(t.shape[1])
-        return function(t, *args, **kwargs)
+        return layer_norm(t, *args, **kwargs)
 
-    torch.nn.functional.layer_norm = layer_norm
+    torch.nn.functional.layer_norm = noted
     try:
-        gather, scatter, f = pair(all_of, mine_of), pair(mine_of, all_of), pair(lambda t: t.view_as(t), sum_of)
-        y = sequence_mlp(x, (gain, shift), (w1, b1), (w2, b2), gather, scatter, f)
+        y = sequence_mlp(x, (gain, shift), (w1, b1), (w2, b2), gather_sequence.function, scatter, copy_in.function)
     finally:
-        torch.nn.functional.layer_norm = function
+        torch.nn.functional.layer_norm = layer_norm
     here = x.shape[1]
     assert all(positions == here for positions in normed), (
         f"The norm works on {max(normed)} positions, and this rank has {here}: the norm comes before the gather."
@@ -592,8 +305,7 @@ def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
     assert y.shape == x.shape, f"Your result is {list(y.shape)}, and this rank's part of the sequence {list(x.shape)}."
     one_bias(y, once, b2)
     y.backward(slope)
-    names = ["x", "norm's weight", "norm's bias", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias"]
-    return {"y": y.detach(), **{f"gradient of {name}": t.grad for name, t in zip(names, leaves)}}
+    return gradients_of(OF_HALF_A_LAYER, y.detach(), [t.grad for t in leaves])
 
 
 @exercise(
@@ -602,9 +314,7 @@ def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
     minutes=15,
     difficulty=3,
     inputs=_sequence_layers,
-    promises=(Calls(7),),
-    least=Least(rounds=lambda n: 5),
-    counts_memory=False,
+    **both_passes(7, rounds=5),
     harness=run_sequence_mlp,
 )
 def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):

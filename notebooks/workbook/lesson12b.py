@@ -1,4 +1,4 @@
-"""Exercises of lesson 12b, in their places: a vocabulary in parts with its gradients, and a matrix that is cut anew."""
+"""Exercises of lesson 12b: a vocabulary in parts with its gradients, and a matrix that is cut anew."""
 
 from __future__ import annotations
 
@@ -24,23 +24,15 @@ if TYPE_CHECKING:
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
+    """Make reproducible draws, different ones for every n and every case."""
     return np.random.default_rng([122, seed, n])
 
 
 def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
-    """A rank's block along an axis, as torch.chunk cuts: the last blocks may be shorter, or empty."""
+    """Return a rank's block along an axis, as torch.chunk cuts: the last blocks may be shorter, or empty."""
     size = whole.shape[axis]
     step = -(-size // n)
     return np.ascontiguousarray(whole.take(range(min(size, rank * step), min(size, (rank + 1) * step)), axis))
-
-
-# -- an embedding whose table is cut ----------------------------------------------------------------------------------
-
-
-def _looked_up(xs: Sequence[Any]) -> list[Any]:
-    table = np.concatenate([part for part, _ in xs])
-    return [table[xs[0][1]] for _ in xs]
 
 
 def _tables(n: int) -> list[Case]:
@@ -60,7 +52,7 @@ def _tables(n: int) -> list[Case]:
 
 @exercise(
     "Look up in a table that is cut, and train it",
-    _looked_up,
+    lambda xs: [np.concatenate([part for part, _ in xs])[ids] for _, ids in xs],
     minutes=8,
     difficulty=2,
     inputs=_tables,
@@ -95,25 +87,18 @@ def vocab_embedding(part, ids):
     return AddUp.apply(rows)
 
 
-# -- the output layer and its loss, in one ----------------------------------------------------------------------------
-
-
 def _head(xs: Sequence[Any], words: int) -> list[Any]:
-    n = len(xs)
     x, target = xs[0][0].astype("float64"), xs[0][2]
     table = np.concatenate([part for _, part, _ in xs]).astype("float64")
-    logits = x @ table[:words].T
+    logits, tokens = x @ table[:words].T, np.arange(len(target))
     top = logits.max(1, keepdims=True)
     powers = np.exp(logits - top)
-    shares = powers / powers.sum(1, keepdims=True)
-    tokens = np.arange(len(target))
     loss = float((np.log(powers.sum(1)) + top[:, 0] - logits[tokens, target]).mean())
+    shares = powers / powers.sum(1, keepdims=True)
     shares[tokens, target] -= 1
     d_logits = np.pad(shares / len(target), ((0, 0), (0, len(table) - words)))
-    d_x, d_table = d_logits @ table, d_logits.T @ x
-    return [
-        {"loss": loss, "gradient of x": d_x, "gradient of my rows": part_of(d_table, n, r)} for r in range(n)
-    ]  # fmt: skip
+    d_rows = [part_of(d_logits.T @ x, len(xs), r) for r in range(len(xs))]
+    return [{"loss": loss, "gradient of x": d_logits @ table, "gradient of my rows": mine} for mine in d_rows]
 
 
 def _heads(n: int) -> list[Case]:
@@ -124,8 +109,7 @@ def _heads(n: int) -> list[Case]:
         table[words:] = rng.integers(1, 5, (n * rows - words, 3)) * 1.0  # whatever was there
         x = level * rng.integers(-4, 5, (tokens, 3))
         goal = rng.integers(0, words, tokens) if target is None else np.array(target)
-        each = [(x.copy(), part_of(table, n, r), goal.copy()) for r in range(n)]
-        return Case(each, about, {"words": words})
+        return Case([(x, part_of(table, n, r), goal) for r in range(n)], about, {"words": words})
 
     return [
         case(2, 2 * n, 2, "two words a rank"),
@@ -137,9 +121,8 @@ def _heads(n: int) -> list[Case]:
     ]
 
 
-def run_vocab_head(vocab_head, x, part, target, words):
-    x, part = x.clone().requires_grad_(), part.clone().requires_grad_()
-    loss = vocab_head(x, part, target, words)
+def graded(loss, x, part, *_):
+    """Return the loss and its gradients."""
     assert loss.requires_grad, "The loss has no gradient: it was computed from what autograd does not see."
     loss.backward()
     assert x.grad is not None, "x has no gradient after `backward()`."
@@ -157,7 +140,8 @@ def run_vocab_head(vocab_head, x, part, target, words):
     forbids=("all_gather", "gather", "reduce_scatter", "all_to_all"),
     promises=(Calls(3),),
     counts_memory=False,
-    harness=run_vocab_head,
+    setup=lambda x, part, target, words: (x.requires_grad_(), part.requires_grad_(), target, words),
+    collect=graded,
 )
 def vocab_head(x, part, target, words):
     """Return the mean loss of all tokens, on every rank.
@@ -217,9 +201,6 @@ def vocab_head(x, part, target, words):
         # end
 
     return Head.apply(x, part)
-
-
-# -- rows to columns --------------------------------------------------------------------------------------------------
 
 
 def _columns(xs: Sequence[Any]) -> list[Any]:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
         return divmod(p, panels // dist.get_world_size(group))
 
 
-# -- a partial sum, and what may not be done to it --------------------------------------------------------------------
-
-
 def _activated(xs: Sequence[Any]) -> list[Any]:
     x = np.concatenate([mine for mine, _, _ in xs], axis=1)
     w = np.concatenate([mine for _, mine, _ in xs])
@@ -36,7 +33,7 @@ def _cut_on_k(n: int) -> list[Case]:
         rng = normal(n, seed)
         x, w = (rng.integers(-4, 5, shape).astype("float32") for shape in ((m, k), (k, wide)))
         b = (bias * rng.integers(4, 9, wide)).astype("float32")
-        return Case([(part_of(x, n, r, 1), part_of(w, n, r), b.copy()) for r in range(n)], about)
+        return Case([(part_of(x, n, r, 1), part_of(w, n, r), b) for r in range(n)], about)
 
     return [
         case(n, n, 2, "one column a rank, no bias", 20, bias=0.0),
@@ -85,54 +82,45 @@ def product_on_k(x, w, bias):
     return torch.relu(mine + bias)
 
 
-# -- a product on a grid ----------------------------------------------------------------------------------------------
+def tiles(whole: np.ndarray, n: int, rows: int) -> list[np.ndarray]:
+    """Return each rank's tile of a matrix on a grid of n ranks with so many rows."""
+    across = n // rows
+    return [part_of(part_of(whole, rows, r // across), across, r % across, 1) for r in range(n)]
 
 
-def grid_of(n: int, rows: int) -> tuple[int, int]:
-    """The grid of n ranks that has so many rows."""
-    return rows, n // rows
-
-
-def _tiles(xs: Sequence[Any], rows: int, panels: int) -> list[Any]:
-    down, across = grid_of(len(xs), rows)
-
-    def whole(which: int) -> np.ndarray:
-        return np.block([[xs[i * across + j][which] for j in range(across)] for i in range(down)])
-
-    y = whole(0) @ whole(1)
-    return [part_of(part_of(y, down, r // across), across, r % across, 1) for r in range(len(xs))]
+def _product(xs: Sequence[Any], rows: int, panels: int) -> list[Any]:
+    lines = [xs[i : i + len(xs) // rows] for i in range(0, len(xs), len(xs) // rows)]
+    x, w = (np.block([[mine[which] for mine in line] for line in lines]) for which in range(2))
+    return tiles(x @ w, len(xs), rows)
 
 
 def _grids(n: int) -> list[Case]:
     def case(rows: int, panels: int, m: int, k: int, wide: int, seed: int, dtype: str = "float32") -> Case:
-        down, across = grid_of(n, rows)
         rng = normal(n, seed)
-        x, w = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((m, k), (k, wide)))
-        each = [tuple(part_of(part_of(t, down, r // across), across, r % across, 1) for t in (x, w)) for r in range(n)]
-        about = f"a grid of {down} × {across}, {panels} panels"
-        return Case(each, about, {"rows": rows, "panels": panels})
+        x, w = (tiles(rng.integers(-4, 5, shape).astype(dtype), n, rows) for shape in ((m, k), (k, wide)))
+        about = f"a grid of {rows} × {n // rows}, {panels} panels"
+        return Case([*zip(x, w)], about, {"rows": rows, "panels": panels})
 
-    square = [case(2, 2, 2, 2, 2, 30), case(2, 2, 4, 6, 8, 31, "float64"), case(2, 4, 4, 8, 4, 32)] if n == 4 else []
-    return [
-        *square,
-        case(1, n, 2, 2 * n, n, 33),
-        case(n, n, n, 2 * n, 2, 34),
-        *([case(2, 4, 16, 32, 24, 35)] if n == 4 else [case(1, 2 * n, 4, 8 * n, 4 * n, 35)]),
-    ]
+    lines = [case(1, n, 2, 2 * n, n, 33), case(n, n, n, 2 * n, 2, 34)]
+    if n != 4:
+        return [*lines, case(1, 2 * n, 4, 8 * n, 4 * n, 35)]
+    square = [case(2, 2, 2, 2, 2, 30), case(2, 2, 4, 6, 8, 31, "float64"), case(2, 4, 4, 8, 4, 32)]
+    return [*square, *lines, case(2, 4, 16, 32, 24, 35)]
 
 
-def run_summa(summa, x, w, rows, panels):
+def on_grid(x, w, rows, panels):
+    """Return the arguments, with the groups of this rank's row and column."""
     table = torch.arange(world_size).view(rows, -1)
     groups = []
     for lines in (table.tolist(), table.T.tolist()):
         made = [dist.new_group(line) for line in lines]  # every rank makes all of them
         groups.append(next(group for group, line in zip(made, lines) if rank in line))
-    return summa(x, w, *groups, panels)
+    return x, w, *groups, panels
 
 
 @exercise(
     "Multiply on a grid of ranks",
-    _tiles,
+    _product,
     minutes=20,
     difficulty=3,
     inputs=_grids,
@@ -140,7 +128,7 @@ def run_summa(summa, x, w, rows, panels):
     keeps_input=True,
     forbids=("all_gather", "gather", "all_reduce", "reduce_scatter", "all_to_all"),
     given="panel",
-    harness=run_summa,
+    setup=on_grid,
 )
 def summa(x, w, row, column, panels):
     """Return this rank's tile of the product of two matrices that lie in tiles on a grid of ranks.
@@ -178,27 +166,22 @@ def summa(x, w, row, column, panels):
     return y
 
 
-# -- a chain of layers ------------------------------------------------------------------------------------------------
-
-
-def chain(widths: Sequence[int], tokens: int, ranks: int, cuts: Sequence[str]) -> float:
-    """Numbers that each rank sends for this choice of cuts."""
+def sent_by(widths: Sequence[int], tokens: int, ranks: int, cuts: Sequence[str]) -> float:
+    """Return how many numbers each rank sends for this choice of cuts."""
     others = (ranks - 1) / ranks
     whole, sent = True, 0.0
-    for before, after, cut in zip(widths, widths[1:], cuts, strict=False):
-        if cut == "columns":
-            sent += 0.0 if whole else others * tokens * before
-            whole = False
-        else:
+    for before, after, cut in zip(widths, widths[1:], cuts):
+        if cut == "rows":
             sent += 2 * others * tokens * after
-            whole = True
+        elif not whole:
+            sent += others * tokens * before
+        whole = cut == "rows"
     return sent + (0.0 if whole else others * tokens * widths[-1])
 
 
 def _cheapest(xs: Sequence[Any], widths: Sequence[int], tokens: int, ranks: int) -> list[Any]:
-    layers = len(widths) - 1
-    least = min(chain(widths, tokens, ranks, cuts) for cuts in choices(("columns", "rows"), repeat=layers))
-    return [least for _ in xs]
+    every = choices(("columns", "rows"), repeat=len(widths) - 1)
+    return [min(sent_by(widths, tokens, ranks, cuts) for cuts in every)] * len(xs)
 
 
 def _chains(n: int) -> list[Case]:
@@ -215,7 +198,7 @@ def _chains(n: int) -> list[Case]:
     return [
         Case([()] * n, f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", {"widths": w, "tokens": t, "ranks": r})
         for w, t, r in jobs
-    ]  # fmt: skip
+    ]
 
 
 @exercise(
@@ -231,14 +214,18 @@ def _chains(n: int) -> list[Case]:
 def cheapest_chain(widths, tokens, ranks):
     """Return how many numbers each rank has to send, for the best choice of cuts.
 
-    A chain of layers multiplies `tokens` rows by one matrix after the other: layer i's has `widths[i]` rows and `widths[i + 1]` columns. **Every** matrix is cut over the `ranks`, either into columns or into rows. After each layer comes an activation function, so a partial sum has to be added up at once, by an all-reduce. `X` is whole on every rank to begin with, and the last result has to be whole on every rank.
+    A chain of layers multiplies `tokens` rows by one matrix after the other: layer i's has `widths[i]` rows and
+    `widths[i + 1]` columns. **Every** matrix is cut over the `ranks`, either into columns or into rows. After each
+    layer comes an activation function, so a partial sum has to be added up at once, by an all-reduce. `X` is whole
+    on every rank to begin with, and the last result has to be whole on every rank.
 
     Return the smallest amount of **numbers** that each rank has to send, over all choices of cuts:
 
     - a matrix cut into **columns** needs its input whole (an all-gather where it is not), and leaves columns;
     - one cut into **rows** takes its input whole or in columns, and leaves a sum: an all-reduce makes it whole.
 
-    Collectives send the least: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an all-reduce. Communicate nothing.
+    Collectives send the least: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an all-reduce.
+    Communicate nothing.
     Hint: With a handful of layers you may try all choices: `itertools.product(('columns', 'rows'), repeat=layers)`.
     Only one thing has to be carried from layer to layer.
     Hint: That one thing is whether the last result is whole or in columns. Keep the least sum for each of the two.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.evidence import place
 from labkit.grading.exercise import ANY, Case, exercise
+from labkit.grading.prediction import SEEN, ask, series
 from labkit.grading.promises import Calls
 from labkit.theory.record import Log
 from labkit.words import count
@@ -18,47 +20,41 @@ if TYPE_CHECKING:
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
+    """Make reproducible draws, different ones for every n and every case."""
     return np.random.default_rng([13, seed, n])
 
 
-# -- which layers a stage holds ---------------------------------------------------------------------------------------
-
-
-def _cut(xs: Sequence[Any], layers: int) -> list[Any]:
-    return [[int(i) for i in part] for part in np.array_split(np.arange(layers), len(xs))]
-
-
-def _depths(n: int) -> list[Case]:
-    return [
-        Case([()] * n, count(layers, "layer"), {"layers": layers})
-        for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
-    ]
-
-
-def run_cut_layers(cut_layers, layers):
-    mine = cut_layers(layers)
+def name_other_cuts(mine, layers):
+    """Compare with the right layers, and name a wrong way of cutting."""
     assert not isinstance(mine, torch.Tensor), "Return a list, and not a tensor: its method `tolist()` makes one of it."
     mine = list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
-    each, more = divmod(layers, world_size)
-    first, most, numbers = rank * each + min(rank, more), -(-layers // world_size), list(range(layers))
-    right = numbers[first : first + each + (rank < more)]
-    end = layers if rank == world_size - 1 else (rank + 1) * each
+    each, most, numbers, right = layers // world_size, -(-layers // world_size), list(range(layers)), cut_layers(layers)
+    early, end = rank * each, layers if rank == world_size - 1 else (rank + 1) * each
     slips = {
-        "loses the layers that are left over": numbers[rank * each : (rank + 1) * each],
-        "gives the last rank all that are left over": numbers[rank * each : end],
+        "loses the layers that are left over": numbers[early : early + each],
+        "gives the last rank all that are left over": numbers[early:end],
         "rounds up on every rank, as torch.chunk does": numbers[rank * most : (rank + 1) * most],
         "deals the layers out like cards": numbers[rank::world_size],
         "counts the layers from 1": [number + 1 for number in right],
     }
     if rank:
-        early = rank * each
         slips = {"forgets that the ranks before it have one more": numbers[early : early + len(right)], **slips}
     name_it(mine, right, slips)
     return mine
 
 
-@exercise("Which layers are mine?", _cut, minutes=4, inputs=_depths, promises=(Calls(0),), harness=run_cut_layers)
+@exercise(
+    "Which layers are mine?",
+    lambda xs, layers: [part.tolist() for part in np.array_split(np.arange(layers), len(xs))],
+    minutes=4,
+    inputs=lambda n: [
+        Case([()] * n, count(layers, "layer"), {"layers": layers})
+        for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
+    ],
+    promises=(Calls(0),),
+    setup=lambda layers: (layers,),
+    collect=name_other_cuts,
+)
 def cut_layers(layers):
     """Return the numbers of my layers, of so many.
 
@@ -79,11 +75,8 @@ def cut_layers(layers):
     return list(range(first, first + each + (rank < more)))
 
 
-# -- a stage's passes -------------------------------------------------------------------------------------------------
-
-
 def trained(weights: Sequence[Any], inputs: Any, targets: Any) -> tuple[list[float], list[Any]]:
-    """The loss of each micro-batch, and the gradient of each stage's weight for their mean, in one process.
+    """Return the loss of each micro-batch, and the gradient of each stage's weight for their mean, in one process.
 
     Stage s computes `tanh(weights[s] * x)`, the loss is the mean square; a micro-batch is a row of `inputs`.
     """
@@ -100,24 +93,17 @@ def trained(weights: Sequence[Any], inputs: Any, targets: Any) -> tuple[list[flo
 
 
 def _passed(xs: Sequence[Any], turned: bool = False) -> list[Any]:
-    _, inputs, targets = xs[0]
-    way = -1 if turned else 1
+    (_, inputs, targets), way = xs[0], -1 if turned else 1
     losses, gradients = trained([x[0] for x in xs[::way]], inputs, targets)
-    parts = [loss / len(inputs) for loss in losses]
-    last = len(xs) - 1
-    stages = [{"parts of the loss": parts if s == last else ANY, "gradient": g} for s, g in enumerate(gradients)]
-    return stages[::way]
-
-
-def _gradients(xs: Sequence[Any], turned: bool = False) -> list[Any]:
-    return [stage["gradient"] for stage in _passed(xs, turned)]
+    parts = [*[ANY] * (len(xs) - 1), [loss / len(inputs) for loss in losses]]
+    return [{"parts of the loss": p, "gradient": g} for p, g in zip(parts, gradients)][::way]
 
 
 def batches(n: int, seed: int, parts: int, rows: int = 1, wide: int = 2, dtype: str = "float32") -> list[Any]:
-    """For each rank its weight, and the same micro-batches and targets for all: [parts, rows, wide]."""
+    """Draw each rank's weight, and the same micro-batches and targets for all: [parts, rows, wide]."""
     rng = normal(n, seed)
     inputs, targets = (rng.normal(size=(parts, rows, wide)).astype(dtype) for _ in range(2))
-    return [(rng.uniform(0.5, 1.5, wide).astype(dtype), inputs.copy(), targets.copy()) for _ in range(n)]
+    return [(rng.uniform(0.5, 1.5, wide).astype(dtype), inputs, targets) for _ in range(n)]
 
 
 def _micro_batches(n: int) -> list[Case]:
@@ -129,97 +115,62 @@ def _micro_batches(n: int) -> list[Case]:
     ]
 
 
-def forward(stage, batch, parts, send, tag=0):
-    x, targets = batch
-    if stage.before is not None:
-        x = stage.room(len(targets))
-        dist.recv(x, src=stage.before, tag=tag)
-        x.requires_grad_()
-    y = stage(x)
-    if stage.after is not None:
-        send(y.detach(), stage.after, tag=tag)
-    else:
-        y = stage.loss(y, targets) / parts
-    return x, y
-
-
-def backward(stage, x, y, send, tag=1):
-    dy = None
-    if stage.after is not None:
-        dy = torch.empty_like(y)
-        dist.recv(dy, src=stage.after, tag=tag)
-    y.backward(dy)
-    if stage.before is not None:
-        send(x.grad, stage.before, tag=tag)
-
-
-def placed(weight, turned):
+def placed(weight, turned=False):
+    """Make this rank's stage, in the order of the ranks or in the opposite one."""
     from workbook.on_ranks import Small
 
-    stage = Small(weight, world_size - 1 - rank if turned else rank)
+    stage = Small(weight)
     if turned:
-        stage.before, stage.after = (None if r is None else world_size - 1 - r for r in (stage.before, stage.after))
+        stage.before, stage.after = stage.after, stage.before
     return stage
 
 
-def right_peer(does, peer, name, meant):
-    who = "any rank" if peer is None else f"rank {peer}"
-    assert peer == meant, (
-        f"rank {rank} {does} {who}, and `stage.{name}` is {meant}. The stages need not lie in the order of the "
-        "ranks: take the neighbours from `stage`"
-    )
+@contextmanager
+def messages(stage, source: str, target: str, must_be_tagged: bool = False) -> Iterator[Any]:
+    """Yield a `send` for a call of the function, and hold what it receives and sends to the stage's neighbours."""
+    real, sent, began = dist.recv, [], len(Log.of(recorder.records()).ops)
 
+    def right_peer(does: str, peer: int | None, name: str) -> None:
+        who, meant = "any rank" if peer is None else f"rank {peer}", getattr(stage, name)
+        assert peer == meant, (
+            f"rank {rank} {does} {who}, and `stage.{name}` is {meant}. The stages need not lie in the order of the "
+            "ranks: take the neighbours from `stage`"
+        )
 
-def calls():
-    return Log.of(recorder.records()).ops
+    def recv(tensor, src=None, *args, **kwargs):
+        right_peer("receives from", kwargs.get("group_src", src), source)
+        return real(tensor, src, *args, **kwargs)
 
-
-class messages:  # around a call of the function: where it receives from, and how it sends
-    def __init__(self, stage, source, target, tag=None):
-        self.stage, self.source, self.target, self.tag = stage, source, target, tag
-
-    def __enter__(self):
-        self.before, self.sent, self.real = len(calls()), [], dist.recv
-
-        def recv(tensor, src=None, *args, **kwargs):
-            self.right_source(kwargs.get("group_src", src))
-            return self.real(tensor, src, *args, **kwargs)
-
-        dist.recv = recv
-        return self
-
-    def right_source(self, peer):
-        right_peer("receives from", peer, self.source, getattr(self.stage, self.source))
-
-    def send(self, tensor, dst=None, group=None, tag=0, group_dst=None):
-        right_peer("sends to", dst if group_dst is None else group_dst, self.target, getattr(self.stage, self.target))
-        assert self.tag in (None, tag), f"A gradient goes back from rank {rank} without tag=1."
-        self.sent.append(len(calls()))
+    def send(tensor, dst=None, group=None, tag=0, group_dst=None):
+        right_peer("sends to", dst if group_dst is None else group_dst, target)
+        assert tag == 1 or not must_be_tagged, f"A gradient goes back from rank {rank} without tag=1."
+        sent.append(len(Log.of(recorder.records()).ops))
         dist.send(tensor, dst, group, tag, group_dst)
 
-    def __exit__(self, error, *_):
-        dist.recv = self.real
-        for number, op in enumerate(calls()[self.before :] if error is None else [], self.before):
-            if op.kind == "recv":
-                self.right_source(op.peer)
-                assert not op.asynchronous or op.waited or op.asked, (
-                    f"The function may use what {op.name}{place(op)} brings before it is there: it has to call the "
-                    f"`wait()` of what {op.name} returns."
-                )
-            assert op.kind != "send" or number in self.sent, (
-                f"The function calls {op.called}{place(op)}. Send with `send`, which it is given: so whoever "
-                "calls it can choose how the messages are sent."
+    dist.recv = recv
+    try:
+        yield send
+    finally:
+        dist.recv = real
+    for number, op in list(enumerate(Log.of(recorder.records()).ops))[began:]:
+        if op.kind == "recv":
+            right_peer("receives from", op.peer, source)
+            assert not op.asynchronous or op.waited or op.asked, (
+                f"The function may use what {op.name}{place(op)} brings before it is there: it has to call the "
+                f"`wait()` of what {op.name} returns."
             )
+        assert op.kind != "send" or number in sent, (
+            f"The function calls {op.called}{place(op)}. Send with `send`, which it is given: so whoever "
+            "calls it can choose how the messages are sent."
+        )
 
 
-def run_stage_forward(stage_forward, weight, inputs, targets, turned=False):
-    from workbook.on_ranks import Small
-
-    stage, kept, asked = placed(weight, turned), [], []
-    stage.loss = lambda *args, **named: asked.append(1) or Small.loss(stage, *args, **named)
+def run_stage_forward(fn, weight, inputs, targets, turned=False):
+    """Take each micro-batch forward by the function, and back by the solution."""
+    stage, kept = placed(weight, turned), []
     for m, batch in enumerate(zip(inputs, targets)):
-        with messages(stage, "before", "after") as mine:
-            x, y = stage_forward(stage, batch, len(inputs), mine.send)
+        with messages(stage, "before", "after") as send:
+            x, y = fn(stage, batch, len(inputs), send)
         assert y.requires_grad, f"What is returned for micro-batch {m} has no graph: nothing can go back through it."
         assert stage.before is None or x.requires_grad, (
             f"What came in with micro-batch {m} requires no gradient, so there will be none to send back."
@@ -228,19 +179,20 @@ def run_stage_forward(stage_forward, weight, inputs, targets, turned=False):
     last = stage.after is None
     assert not last or all(y.dim() == 0 for _, y in kept), "On the last stage, y is no single number."
     for x, y in kept:
-        backward(stage, x, y, dist.send)
-    parts = [y.item() for _, y in kept] if last else None
-    if last:
-        assert len(asked) >= len(kept), (
-            f"The last stage called `stage.loss` {len(asked)} times for {len(kept)} micro-batches. The loss is the "
-            "stage's own, and in the lesson it is a different one: call `stage.loss(y, targets)`."
-        )
-        losses = torch.stack([Small.loss(stage, stage(x.detach()), t).detach() for (x, _), t in zip(kept, targets)])
-        slips = {
-            "does not divide by `parts`": losses.tolist(),
-            "divides by the number of ranks, and not by `parts`": (losses / world_size).tolist(),
-        }
-        name_it(parts, (losses / len(kept)).tolist(), slips, "the parts of the loss")
+        stage_backward(stage, x, y, dist.send)
+    if not last:
+        return {"parts of the loss": None, "gradient": stage.weight.grad}
+    assert stage.asked >= len(kept), (
+        f"The last stage called `stage.loss` {stage.asked} times for {len(kept)} micro-batches. The loss is the "
+        "stage's own, and in the lesson it is a different one: call `stage.loss(y, targets)`."
+    )
+    parts = [y.item() for _, y in kept]
+    losses = torch.stack([stage.loss(stage(x.detach()), t).detach() for (x, _), t in zip(kept, targets)])
+    slips = {
+        "does not divide by `parts`": losses.tolist(),
+        "divides by the number of ranks, and not by `parts`": (losses / world_size).tolist(),
+    }
+    name_it(parts, (losses / len(kept)).tolist(), slips, "the parts of the loss")
     return {"parts of the loss": parts, "gradient": stage.weight.grad}
 
 
@@ -291,36 +243,36 @@ def stage_forward(stage, batch, parts, send):
     return x, y
 
 
-def of_each(weight, weights, number, inputs, targets):  # what each micro-batch adds to the gradient of this weight
+def of_each(weights, number, inputs, targets):
+    """Return what each micro-batch adds to the gradient of the weight with this number."""
+    leaf = weights[number].clone().requires_grad_()
+    weights = [*weights[:number], leaf, *weights[number + 1 :]]
     for x, target in zip(inputs, targets):
-        leaf = weight.clone().requires_grad_()
-        for i, theirs in enumerate(weights):
-            x = torch.tanh((leaf if i == number else theirs) * x)
+        for weight in weights:
+            x = torch.tanh(weight * x)
         yield torch.autograd.grad(((x - target) ** 2).mean() / len(inputs), leaf)[0]
 
 
-def run_stage_backward(stage_backward, weight, inputs, targets, turned=False):
-    stage, weights, number = placed(weight, turned), everyones(weight), rank
-    if turned:
-        weights, number = weights[::-1], world_size - 1 - rank
-    each = list(of_each(weight, weights, number, inputs, targets))
-    kept = [forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
-    if stage.after is not None:
-        back = [torch.autograd.grad(y, stage.weight, y.detach(), retain_graph=True)[0] for _, y in kept]
-    for x, y in kept:
-        with messages(stage, "after", "before", 1) as mine:
-            stage_backward(stage, x, y, mine.send)
-    assert stage.weight.grad is not None, "The weight of this stage has no gradient."
+def run_stage_backward(fn, weight, inputs, targets, turned=False):
+    """Take each micro-batch forward by the solution, and back by the function."""
+    stage, way = placed(weight, turned), -1 if turned else 1
+    each = list(of_each(everyones(weight)[::way], world_size - 1 - rank if turned else rank, inputs, targets))
+    kept = [stage_forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
     slips = {"clears the gradients of the micro-batches before: they add up": each[-1]}
     if stage.after is not None:
+        back = [torch.autograd.grad(y, stage.weight, y.detach(), retain_graph=True)[0] for _, y in kept]
         slips["sends `x` back and not its gradient, which is in `x.grad`"] = sum(back)
+    for x, y in kept:
+        with messages(stage, "after", "before", must_be_tagged=True) as send:
+            fn(stage, x, y, send)
+    assert stage.weight.grad is not None, "The weight of this stage has no gradient."
     name_it(stage.weight.grad, sum(each), slips, "the gradient")
     return stage.weight.grad
 
 
 @exercise(
     "A micro-batch goes back through my stage",
-    _gradients,
+    lambda xs, turned=False: [stage["gradient"] for stage in _passed(xs, turned)],
     minutes=5,
     inputs=_micro_batches,
     tolerance=1e-5,
@@ -354,3 +306,123 @@ def stage_backward(stage, x, y, send):
     if stage.before is not None:
         send(x.grad, stage.before, tag=1)
     # end
+
+
+loss_of_micro_batches = ask("""
+A batch is cut into 8 micro-batches of equal size. For each of them you take the **mean** loss over its rows and call
+`backward()`; nothing is cleared in between. How does what is then in `p.grad` compare with the gradient of the whole
+batch's mean loss?
+( ) it is the same: the mean of a mean is the mean
+    > That would be true if something took the second mean. `backward()` adds.
+( ) an eighth of it, because each micro-batch has an eighth of the rows
+    > That would be true of sums over rows. A mean over fewer rows is divided by fewer rows, too.
+(x) eight times as large
+( ) it is the last micro-batch's gradient alone
+    > That would be true if `backward()` replaced what is in `p.grad`. It adds to it.
+Why: Eight times as large. Each micro-batch's mean gradient is about as large as that of the whole batch, and the eight
+are **added**. So every micro-batch's loss is divided by the number of micro-batches, once.
+""")
+
+idle_with_one_batch = ask("""
+Four ranks hold a stage each, all equally slow. One batch goes forward through them and comes back, in one piece. For
+what percentage of that time does a rank compute **nothing**?
+= 75.0 % +- 5 %
+( ) 25
+    > That is the part of the time in which it computes.
+( ) 50
+    > That would be true of two ranks.
+( ) 0
+    > That would be true if all computed at once. Each needs what the one before it sends.
+Why: 75 %. At any moment one of the four computes: each rank gets a fourth of the time, its forward pass at the
+beginning and its backward pass at the end. Four ranks take as long as one would, if one had room for it all.
+""")
+
+bubble_of_gpipe = ask("""
+Now there are 8 micro-batches on the four ranks. All go forward, one after the other, and then all come back. A backward
+pass takes twice as long as a forward pass, and messages take no time. For what percentage of the training step does a
+rank compute nothing?
+= 27.3 % +- 8 %
+( ) 37.5
+    > 3 of 8: these are the idle turns as a part of the busy ones. The step has 8 + 3 turns.
+( ) 75
+    > That would be true without micro-batches. With them the ranks work side by side.
+( ) 33.3
+    > 4 of 12: the first rank waits for nobody at the beginning. There are 3 idle turns, not 4.
+( ) 9.375
+    > 75 % divided by 8? The idle turns stay 3, however many micro-batches there are.
+( ) 42.9
+    > 3 of 7: that would be true of 4 micro-batches.
+Why: 27 %. Rank 3 waits for 3 forward passes before the first micro-batch comes, then it has work for 8, and at the end
+3 backward passes are left to the others. Of 8 + 3 = 11 turns, each one forward and one backward pass long, a rank has
+work for 8 and stands idle for 3.
+""")
+
+one_stage_reversed = ask("""
+On the last stage, somebody lets the micro-batches go back in the opposite order: 7, 6, … 0. All other stages go back in
+the order 0, 1, … 7. What happens?
+(x) no error, and wrong gradients on all stages but the last one
+( ) it hangs: the messages do not match
+    > That would be true if a receive asked for a certain micro-batch. It asks for the next message of a rank.
+( ) autograd raises an error, because gradients and activations do not fit
+    > That would be true if their shapes differed. All micro-batches have the same shape.
+( ) nothing: the gradients are added up anyway
+    > That would be true if each gradient still met its own activations. Stage 2 multiplies micro-batch 7's gradient
+    with micro-batch 0's activations.
+Why: No error, and wrong gradients. A message carries numbers and no name: the gradient of micro-batch 7 meets the
+activations of micro-batch 0, of the same shape. The last stage is right, because it matched its own. Every stage in the
+opposite order would be right, too; that is what GPipe's paper draws.
+""")
+
+before_1f1b = series(
+    """
+Before you write it: what will you find?
+""",
+    what_1f1b_saves="""
+In GPipe's schedule the first gradient waits until the last micro-batch has come forward. 1F1B takes each micro-batch
+back as soon as it can. Passes take as long as before. What does that save?
+( ) time: the bubble gets smaller, because the backward passes begin earlier
+    > They begin earlier on the last rank, and end when they did before: the last micro-batch sets off no sooner, and
+    it still has to come through all stages and back.
+( ) time and memory
+    > Memory, yes. For the time, look at the last micro-batch: it sets off no sooner than before.
+( ) messages: an activation and a gradient travel together
+    > That would be nice, but they travel in opposite directions. As many messages are sent as before.
+(x) memory
+Why: Memory. The step takes as long as GPipe's, with the same bubble. But a rank lets go of a micro-batch's activations
+when it has come back. In GPipe's schedule, all of them wait until then.
+""",
+    kept_on_the_first_rank="""
+Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activations at once, at most?
+( ) 1
+    > That is the last rank: it takes each micro-batch back at once.
+(x) 4
+( ) 8
+    > One way there and one way back? While the first one is on its way, only 4 have set off.
+( ) 16
+    > 64 divided by 4? The number of micro-batches does not matter.
+( ) 64
+    > That would be true of GPipe's order.
+Why: 4: three set off before the first one comes back, and rank 0's own turn begins with a fourth. Rank 1 keeps 3, rank
+2 keeps 2 and rank 3 keeps 1, whatever the number of micro-batches.
+""",
+)
+
+blocking_1f1b = ask(f"""
+With `dist.send` and `dist.recv`, GPipe's order ran well. Now the same two functions run the order of 1F1B, on the same
+ranks. What happens?
+( ) it runs: every message that is sent is also received
+    > Every message has its receiver. But does that receiver come to its `recv`, while it stands in a `send` of its
+    own?
+(x) it hangs: neighbours wait for each other
+( ) it runs, and slower, because sends wait for receivers
+    > Sends do wait for receivers. Here two of them wait for each other.
+( ) the ranks mix activations and gradients up
+    > That would be possible where both travel from the same rank to the same other one. Here they go in opposite
+    directions, and they have different tags.
+Why: It hangs. Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On Gloo a
+send is a rendezvous: each of the two waits until the other one receives. In GPipe's order all messages go in one
+direction first, so nobody's neighbour sends towards them.
+Elsewhere: **With NCCL**, on GPUs, this cell ran to its end: messages as small as these are sent off into a buffer
+before anybody receives them. {SEEN} With larger ones, both
+neighbours' queues can wait for each other. (From NCCL's source.)
+""")

@@ -1,34 +1,28 @@
-"""Exercises of lesson 13, in their places: the order of a stage's passes, and sends that do not block each other."""
+"""Exercises of lesson 13 on schedules: the order of a stage's passes, sends that do not block, stages equally slow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
-from labkit.grading.exercise import Case, exercise
+import numpy as np
+
+from labkit.errors import LabError
+from labkit.grading.exercise import Case, Least, exercise
 from labkit.theory import pipeline
-from workbook.lesson13 import backward, batches, forward, trained
+from workbook.lesson13 import batches, normal, placed, stage_backward, stage_forward, trained
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.seen import dist, everyones, rank, torch, world_size
 
 
-def gradients(xs: Sequence[Any]) -> list[Any]:
-    """The gradient of each stage's weight, in one process."""
+def ordered(xs: Sequence[Any], schedule: Any) -> list[Any]:
+    """Return what a schedule leaves on each rank: the gradient, the micro-batches kept at once, and the time."""
     _, inputs, targets = xs[0]
-    return trained([x[0] for x in xs], inputs, targets)[1]
-
-
-# -- orders -----------------------------------------------------------------------------------------------------------
-
-
-def _ordered(xs: Sequence[Any], schedule: Any) -> list[Any]:
-    n, parts = len(xs), len(xs[0][1])
-    plan = schedule(n, parts)
+    plan, gradients = schedule(len(xs), len(inputs)), trained([x[0] for x in xs], inputs, targets)[1]
     end = max(box.end for mine in plan.played for box in mine)
-    return [
-        {"gradient": gradient, "kept at once": plan.alive[r], "time": end} for r, gradient in enumerate(gradients(xs))
-    ]
+    return [{"gradient": g, "kept at once": kept, "time": end} for g, kept in zip(gradients, plan.alive)]
 
 
 def _orders(n: int) -> list[Case]:
@@ -40,8 +34,9 @@ def _orders(n: int) -> list[Case]:
     ]
 
 
-def first_half(stage, x, y, send):  # of a backward pass: the gradient that the stage before waits for
-    dy = None
+def first_half(stage, kept, send):
+    """Do the first half of a backward pass: the gradient that the stage before waits for."""
+    (x, y), dy = kept, None
     if stage.after is not None:
         dy = torch.empty_like(y)
         dist.recv(dy, src=stage.after, tag=1)
@@ -51,66 +46,69 @@ def first_half(stage, x, y, send):  # of a backward pass: the gradient that the 
     return y, dy
 
 
-def run_orders(orders, stages, batches, plan):
-    from labkit.errors import LabError
-    from labkit.theory import pipeline
+def run_orders(orders, weight, inputs, targets, plan, chunks=1):
+    """Run the orders of all ranks, as the repaired executor does; return the gradients, what was kept, and the time."""
+    from workbook.on_ranks import Small
 
+    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
     orders = [[pipeline.operation(op) for op in order] for order in orders]
     kinds, units = ("FBW", pipeline.SPLIT) if plan.split else ("FB", pipeline.UNITS)
+    every = {(kind, m, c) for kind in kinds for m in range(len(inputs)) for c in range(chunks)}
     for r, ops in enumerate(orders):  # those of all ranks, so that all of them find the mistake
-        every = {(kind, m, c) for kind in kinds for m in range(len(batches)) for c in range(len(stages))}
         wanted = set(every)
         for kind, m, c in ops:
-            of = f"of chunk {c} " if len(stages) > 1 else ""
-            last = f"its last micro-batch is number {len(batches) - 1}"
+            of = f"of chunk {c} " if chunks > 1 else ""
+            last = f"its last micro-batch is number {len(inputs) - 1}"
             assert (kind, m, c) in every, f"{kind}{m} {of}is no operation of rank {r}: {last}."
             assert (kind, m, c) in wanted, f"{kind}{m} {of}is in the list of rank {r} twice."
             wanted.discard((kind, m, c))
-        missing = ", ".join(f"{kind}{m}{f' of chunk {c}' if len(stages) > 1 else ''}" for kind, m, c in sorted(wanted))
+        missing = ", ".join(f"{kind}{m}{f' of chunk {c}' if chunks > 1 else ''}" for kind, m, c in sorted(wanted))
         assert not wanted, f"The order of rank {r} leaves out {missing}."
     try:
         played = pipeline.play(orders, units)
     except LabError as error:
         raise AssertionError(str(error)) from None
-    ops = orders[rank]
+    stages = [Small(weight * (1 + c), c * world_size + rank, chunks * world_size) for c in range(chunks)]
     works, kept = [], {}
 
-    def send(tensor, dst, tag):
+    def send(tensor, dst, tag=0):
         works.append((dist.isend(tensor, dst, tag=tag), tensor))
 
-    for kind, m, c in ops:
+    for kind, m, c in orders[rank]:
         if kind == "F":
-            kept[m, c] = forward(stages[c], batches[m], len(batches), send)
+            kept[m, c] = stage_forward(stages[c], (inputs[m], targets[m]), len(inputs), send)
         elif kind == "W":
             torch.autograd.backward(*kept.pop((m, c)), inputs=[stages[c].weight])
         elif plan.split:
-            kept[m, c] = first_half(stages[c], *kept[m, c], send)
+            kept[m, c] = first_half(stages[c], kept[m, c], send)
         else:
-            backward(stages[c], *kept.pop((m, c)), send)
+            stage_backward(stages[c], *kept.pop((m, c)), send)
     for work, _ in works:
         work.wait()
     time, enough = (max(box.end for mine in boxes for box in mine) for boxes in (played, plan.played))
-    return max(pipeline.alive(ops), plan.alive[rank]), max(time, enough)  # less is no mistake
+    gradients, most = [stage.weight.grad for stage in stages], max(pipeline.alive(orders[rank]), plan.alive[rank])
+    return gradients, most, max(time, enough)  # less is no mistake
 
 
-def run_gpipe_order(order_of, weight, inputs, targets):
-    from workbook.on_ranks import Small
+def ordering(schedule: Any) -> Any:
+    """Make the harness that runs the orders of a function and holds them against this schedule."""
 
-    orders = [order_of(r, world_size, len(inputs)) for r in range(world_size)]
-    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
-    stage = Small(weight)
-    kept, time = run_orders(orders, [stage], list(zip(inputs, targets)), pipeline.gpipe(world_size, len(inputs)))
-    return {"gradient": stage.weight.grad, "kept at once": kept, "time": time}
+    def run(order_of, weight, inputs, targets):
+        orders = [order_of(r, world_size, len(inputs)) for r in range(world_size)]
+        (gradient,), kept, time = run_orders(orders, weight, inputs, targets, schedule(world_size, len(inputs)))
+        return {"gradient": gradient, "kept at once": kept, "time": time}
+
+    return run
 
 
 @exercise(
     "GPipe: all forward, then all back",
-    lambda xs: _ordered(xs, pipeline.gpipe),
+    lambda xs: ordered(xs, pipeline.gpipe),
     minutes=3,
     inputs=_orders,
     tolerance=1e-5,
     counts_memory=False,
-    harness=run_gpipe_order,
+    harness=ordering(pipeline.gpipe),
 )
 def gpipe_order(stage, stages, parts):
     """Return the operations of this stage, ("F", m) and ("B", m), in GPipe's order.
@@ -130,25 +128,15 @@ def gpipe_order(stage, stages, parts):
     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
 
 
-def run_one_f_one_b(order_of, weight, inputs, targets):
-    from workbook.on_ranks import Small
-
-    orders = [order_of(r, world_size, len(inputs)) for r in range(world_size)]
-    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
-    stage = Small(weight)
-    kept, time = run_orders(orders, [stage], list(zip(inputs, targets)), pipeline.one_f_one_b(world_size, len(inputs)))
-    return {"gradient": stage.weight.grad, "kept at once": kept, "time": time}
-
-
 @exercise(
     "1F1B: one forward, one back",
-    lambda xs: _ordered(xs, pipeline.one_f_one_b),
+    lambda xs: ordered(xs, pipeline.one_f_one_b),
     minutes=12,
     difficulty=3,
     inputs=_orders,
     tolerance=1e-5,
     counts_memory=False,
-    harness=run_one_f_one_b,
+    harness=ordering(pipeline.one_f_one_b),
 )
 def one_f_one_b(stage, stages, parts):
     """Return the operations of this stage, ("F", m) and ("B", m), in the order of 1F1B.
@@ -179,29 +167,19 @@ def one_f_one_b(stage, stages, parts):
     return order
 
 
-# -- neighbours that both send ----------------------------------------------------------------------------------------
-
-
-def _run(xs: Sequence[Any]) -> list[Any]:
-    plan = pipeline.one_f_one_b(len(xs), len(xs[0][1]))
-    return [{"gradient": gradient, "kept at once": plan.alive[r]} for r, gradient in enumerate(gradients(xs))]
-
-
 def run_run_ops(run_ops, weight, inputs, targets):
-    from labkit.theory import pipeline
-    from workbook.on_ranks import Small
-
-    stage, kept, most, handles = Small(weight), {}, [0], []
+    """Let the function run 1F1B's operations, with what an operation does."""
+    stage, kept, most, handles = placed(weight), {}, [0], []
 
     def run(op, start):
-        def send(*args, **named):  # a handle that nobody keeps may take its message with it: a deadlock
-            handles.append(start(*args, **named))
+        def send(tensor, dst, tag=0):  # a handle that nobody keeps may take its message with it: a deadlock
+            handles.append(start(tensor, dst, tag=tag))
 
         kind, m = op
         if kind == "F":
-            kept[m] = forward(stage, (inputs[m], targets[m]), len(inputs), send)
+            kept[m] = stage_forward(stage, (inputs[m], targets[m]), len(inputs), send)
         else:
-            backward(stage, *kept.pop(m), send)
+            stage_backward(stage, *kept.pop(m), send)
         most.append(len(kept))
 
     run_ops([op[:2] for op in pipeline.one_f_one_b(world_size, len(inputs)).orders[rank]], run)
@@ -218,7 +196,7 @@ def broken_run_ops(ops, run):
 
 @exercise(
     "Run 1F1B without a deadlock",
-    _run,
+    lambda xs: [{k: v for k, v in one.items() if k != "time"} for one in ordered(xs, pipeline.one_f_one_b)],
     minutes=8,
     difficulty=2,
     inputs=lambda n: [
@@ -258,3 +236,87 @@ def run_ops(ops, run):
         run(op, send)
     for work in works:
         work.wait()
+
+
+def slowest(costs: Sequence[float], ranks: int) -> float:
+    """Return the least time that the slowest of so many ranks can take, each with neighbouring parts: try all cuts.
+
+    >>> slowest([1, 1, 4], 2)
+    4
+    """
+    every = combinations(range(1, len(costs)), ranks - 1)
+    return min(max(sum(costs[a:b]) for a, b in pairwise((0, *cuts, len(costs)))) for cuts in every)
+
+
+def _timed(n: int) -> list[Case]:
+    def case(about: str, seed: int, costs: Sequence[float], noise: float) -> Case:
+        rng = normal(n, seed)
+        return Case([np.array(costs) * rng.uniform(1 - noise, 1 + noise, len(costs)) for _ in range(n)], about)
+
+    return [
+        Case([np.array([1.0, 2, 2, 2, 2, 6])] * n, "the output takes as long as three layers"),
+        case("twelve parts, timed by clocks that differ a little", 40, [0.5, *[2.0] * 10, 5.0], 0.2),
+        case("twelve parts, timed by clocks that differ much", 41, [3.0, *[2.0] * 10, 3.0], 0.9),
+        Case([np.array([9.0, 1, 1, 1, 1, 1, 1, 1])] * n, "one part takes longer than all others"),
+        case(f"{n} parts, one for each rank", 42, [1.0] * n, 0.5),
+        case("fourteen parts of random cost", 43, [*normal(1, 44).uniform(0.2, 4, 14)], 0.3),
+    ]
+
+
+def time_of_slowest(mine, seconds):
+    """Return how long the slowest rank takes with the parts that the ranks have returned."""
+    assert isinstance(mine, (list, tuple, range)), "It returns no list."
+    everyone, clocks = zip(*everyones(([int(i) for i in mine], seconds.tolist())))
+    for r, parts in enumerate(everyone):
+        assert parts, f"Rank {r} gets no part."
+        assert parts == list(range(parts[0], parts[-1] + 1)), f"The parts of rank {r} are no neighbours: {parts}."
+    each = [part for parts in everyone for part in parts]
+    twice = sorted({part for part in each if each.count(part) > 1})
+    assert not twice, f"More than one rank has part {twice[0]}. All ranks have to cut by the same numbers."
+    assert each == sorted(each), "The ranks' parts are not in the order of the ranks."
+    costs = [sum(column) / world_size for column in zip(*clocks)]
+    missing = [i for i in range(len(costs)) if i not in each]
+    assert not missing, f"Nobody has part {missing[0]}. All ranks have to cut by the same numbers."
+    return {"slowest rank": max(sum(costs[i] for i in parts) for parts in everyone)}
+
+
+@exercise(
+    "Stages that are equally slow",
+    lambda xs: [{"slowest rank": slowest(np.mean(xs, axis=0).tolist(), len(xs))}] * len(xs),
+    minutes=20,
+    difficulty=3,
+    inputs=_timed,
+    tolerance=1e-9,
+    counts_memory=False,
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),
+    collect=time_of_slowest,
+)
+def balanced_parts(seconds):
+    """Return the numbers of the parts that I get.
+
+    The model is a chain of parts that do not take equally long. Every rank has timed all of them, and `seconds[i]` is
+    what **its own** clock says of part i. Return the list of the numbers of the parts that this rank gets. Each rank
+    gets neighbouring parts, at least one, rank 0 the first ones; each part is on exactly one rank; and the slowest rank
+    is as fast as it can be, by the **mean** of what all ranks have timed. There are at least as many parts as ranks.
+
+    In the picture: what each rank has timed, and what the slowest rank takes. (The check asks what the ranks return,
+    and adds up.)
+    Hint: If two ranks cut by different numbers, a part may be on both of them, or on none. What has to come first?
+    Hint: After an all-reduce all ranks have the same numbers, to the last bit, and each can compute the cut alone.
+    Hint: For k ranks and the parts before `end`: try every place for the last cut. The slowest is then the larger one
+    of the best for k − 1 ranks before the cut, and of what lies behind it. Begin with k = 1.
+    Afterwards: Every rank computes the same cut by itself, because all begin with the same bits. DeepSpeed's
+    `partition_method` and Megatron-LM's options for the first and the last stage do this by counts of parameters or
+    layers. Uneven layers are why real bubbles are larger than the formula's.
+    """
+    costs = seconds.clone()
+    dist.all_reduce(costs)  # the same numbers on all ranks
+    costs = costs.tolist()
+    best = {end: (sum(costs[:end]), [0]) for end in range(1, len(costs) + 1)}  # one rank has all parts before `end`
+    for ranks in range(1, world_size):
+        best = {
+            end: min((max(best[cut][0], sum(costs[cut:end])), [*best[cut][1], cut]) for cut in range(ranks, end))
+            for end in range(ranks + 1, len(costs) + 1)
+        }
+    begins = [*best[len(costs)][1], len(costs)]
+    return list(range(begins[rank], begins[rank + 1]))

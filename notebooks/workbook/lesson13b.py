@@ -1,4 +1,4 @@
-"""Exercises of lesson 13b, in their places: a split backward pass, its order, and a matrix at both ends."""
+"""Exercises of lesson 13b: a split backward pass and its order, a matrix at both ends, stages in turns, and a norm."""
 
 from __future__ import annotations
 
@@ -11,44 +11,30 @@ from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
 from labkit.theory import pipeline
 from workbook.lesson13 import batches, normal, trained
-from workbook.lesson13_orders import run_orders
+from workbook.lesson13_orders import ordered, run_orders
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, recorder, torch, world_size
-
-
-# -- the two halves of a backward pass --------------------------------------------------------------------------------
+    from labkit.rank.seen import device, dist, everyones, rank, torch, world_size
 
 
 def _halves(xs: Sequence[Any]) -> list[Any]:
-    found = []
-    for first, second, inputs, slopes in xs:
-        first, second, inputs, slopes = (a.astype("float64") for a in (first, second, inputs, slopes))
-        dtype = xs[0][0].dtype
-        back, of_first, of_second = [], np.zeros_like(first), np.zeros_like(second)
-        for x, dy in zip(inputs, slopes, strict=True):
-            h = np.tanh(x @ first.T + 1)
-            dz = dy @ second * (1 - h**2)
-            back.append((dz @ first).astype(dtype))
-            flat = [a.reshape(-1, a.shape[-1]) for a in (x, dz, h, dy)]
-            of_first += flat[1].T @ flat[0]
-            of_second += flat[3].T @ flat[2]
-        of_bias = slopes.sum(tuple(range(slopes.ndim - 1)))
-        weights = [a.astype(dtype) for a in (of_first, of_second, of_bias)]
-        found.append({"gradients of x": back, "gradients of the weights": weights})
+    def rows(a: np.ndarray) -> np.ndarray:
+        return a.reshape(-1, a.shape[-1])
+
+    found, dtype = [], xs[0][0].dtype
+    for first, second, inputs, slopes in ([a.astype("float64") for a in x] for x in xs):
+        h = np.tanh(inputs @ first.T + 1)
+        dz = slopes @ second * (1 - h**2)
+        weights = [rows(dz).T @ rows(inputs), rows(slopes).T @ rows(h), rows(slopes).sum(0)]
+        weights = [a.astype(dtype) for a in weights]
+        found.append({"gradients of x": list((dz @ first).astype(dtype)), "gradients of the weights": weights})
     return found
 
 
 def _linears(n: int) -> list[Case]:
     def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
-        rng = normal(n, seed)
-
-        def drawn(*shape: int) -> np.ndarray:
-            return rng.normal(size=shape).astype(dtype)
-
-        return Case(
-            [(drawn(3, wide), drawn(2, 3), drawn(parts, *rows, wide), drawn(parts, *rows, 2)) for _ in range(n)], about
-        )
+        rng, shapes = normal(n, seed), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
+        return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
 
     return [
         case("one micro-batch of one row", 20, 1, (1,), 2),
@@ -58,12 +44,13 @@ def _linears(n: int) -> list[Case]:
 
 
 def run_later_linear(later_linear, first, second, inputs, slopes):
+    """Take micro-batches through two layers and back, count the products, and only then do what was left for later."""
     from workbook.on_ranks import Products
 
     weights = [torch.nn.Parameter(w) for w in (first, second)]
     biases = [torch.nn.Parameter(torch.ones_like(w[:, 0])) for w in weights]
     back, tasks = [], []
-    for m, (x, dy) in enumerate(zip(inputs, slopes)):
+    for x, dy in zip(inputs, slopes):
         x, later = x.clone().requires_grad_(), []
         h = torch.tanh(later_linear(x, weights[0], biases[0], later))
         y = later_linear(h, weights[1], biases[1], later)
@@ -145,35 +132,22 @@ def later_linear(x, weight, bias, later):
     return Linear.apply(x, weight, bias)
 
 
-# -- the order of the halves ------------------------------------------------------------------------------------------
-
-
-def _split(xs: Sequence[Any]) -> list[Any]:
-    plan = pipeline.zero_bubble(len(xs), len(xs[0][1]))
-    end = max(box.end for mine in plan.played for box in mine)
-    _, inputs, targets = xs[0]
-    slopes = trained([x[0] for x in xs], inputs, targets)[1]
-    return [{"gradient": slope, "kept at once": plan.alive[r], "time": end} for r, slope in enumerate(slopes)]
-
-
 def run_split_order(split_order, weight, inputs, targets):
-    from workbook.on_ranks import Small
-
+    """Ask for every rank's list, and run them."""
     plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
     orders = [split_order(list(order), r) for r, order in enumerate(plain)]
     for r, (order, given) in enumerate(zip(orders, plain)):
         assert isinstance(order, (list, tuple)), "It returns no list."
         rest = [tuple(op) for op in order if op[0] != "W"]
         assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
-    stage = Small(weight)
     plan = pipeline.zero_bubble(world_size, len(inputs))
-    kept, time = run_orders(orders, [stage], list(zip(inputs, targets)), plan)
-    return {"gradient": stage.weight.grad, "kept at once": kept, "time": time}
+    (gradient,), kept, time = run_orders(orders, weight, inputs, targets, plan)
+    return {"gradient": gradient, "kept at once": kept, "time": time}
 
 
 @exercise(
     "When to do the second halves",
-    _split,
+    lambda xs: ordered(xs, pipeline.zero_bubble),
     difficulty=2,
     inputs=lambda n: [
         Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
@@ -219,14 +193,10 @@ def split_order(order, place):
     return found + waiting
 
 
-# -- one matrix at both ends ------------------------------------------------------------------------------------------
-
-
 def _tied(xs: Sequence[Any]) -> list[Any]:
-    ends = {0, len(xs) - 1}
     first, slope = xs[0][0], xs[0][1] + xs[-1][1]
     after = {"gradient": slope, "weight": (first - 0.5 * slope).astype(first.dtype)}
-    return [after if r in ends else None for r in range(len(xs))]
+    return [after, *[None] * (len(xs) - 2), after]
 
 
 def _two_ends(n: int) -> list[Case]:
@@ -238,12 +208,11 @@ def _two_ends(n: int) -> list[Case]:
 
 
 def run_tie_ends(tie_ends, weight, slope):
+    """Do a training step with what keeps the copies' gradients equal."""
     weight = torch.nn.Parameter(weight) if rank in (0, world_size - 1) else None
     tied = tie_ends(weight)
     assert callable(tied), "It returns no function."
-    made = [None] * world_size
-    with recorder.paused():
-        dist.all_gather_object(made, dist.distributed_c10d._world.group_count)
+    made = everyones(dist.distributed_c10d._world.group_count)
     assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
     if weight is not None:
         (weight * slope).sum().backward()
@@ -295,3 +264,137 @@ def tie_ends(weight):
         # end
 
     return tied
+
+
+def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
+    n, (_, inputs, targets) = len(xs), xs[0]
+    plan = pipeline.interleaved(n, len(inputs), chunks)
+    slopes = trained([xs[stage % n][0] * (1 + stage // n) for stage in range(n * chunks)], inputs, targets)[1]
+    end = float(max(box.end for mine in plan.played for box in mine))
+    return [{"gradients": slopes[r::n], "kept at once, in chunks": plan.alive[r], "time": end} for r in range(n)]
+
+
+def run_interleaved_order(order_of, weight, inputs, targets, chunks):
+    """Ask for every rank's list, and run them."""
+    orders = [order_of(r, world_size, len(inputs), chunks) for r in range(world_size)]
+    plan = pipeline.interleaved(world_size, len(inputs), chunks)
+    gradients, kept, time = run_orders(orders, weight, inputs, targets, plan, chunks)
+    return {"gradients": gradients, "kept at once, in chunks": kept, "time": time}
+
+
+@exercise(
+    "Several stages on a rank",
+    _interleaved,
+    minutes=20,
+    difficulty=3,
+    inputs=lambda n: [
+        Case(batches(n, 30, 2 * n), f"two chunks, {2 * n} micro-batches", {"chunks": 2}),
+        Case(batches(n, 31, n), f"two chunks, {n} micro-batches", {"chunks": 2}),
+        Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
+        Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
+    ],
+    tolerance=1e-5,
+    counts_memory=False,
+    harness=run_interleaved_order,
+)
+def interleaved_order(place, ranks, parts, chunks):
+    """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved.
+
+    Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all ranks
+    once a chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and `("B", m,
+    c)`, for `parts` micro-batches, a multiple of `ranks`.
+
+    Go forward in groups of `ranks` micro-batches: the first group through chunk 0, then the same group through chunk 1,
+    and so on; then the next group. Go back in the same groups, the last chunk first. Begin with 2 · (`ranks` − `place`
+    − 1) + (`chunks` − 1) · `ranks` forward passes, or with all if there are fewer, then do one forward and one backward
+    pass in turns, then the backward passes that are left. With one chunk, begin with `ranks` − `place` − 1 as in 1F1B.
+
+    The check runs your lists on the ranks. On the right of the picture: the gradients of the rank's weights, one a
+    chunk; the most (micro-batch, chunk) pairs that were kept at once; and the time, where a forward pass through
+    **all** chunks of a rank takes 1, and a backward pass 2.
+    Hint: Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has `parts`
+    · `chunks` entries.
+    Hint: `[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the
+    other list has the chunks in reversed order.
+    Hint: The rest is 1F1B with these two lists: the first `ahead` forward passes, then the next forward pass, if there
+    is one left, and the next backward pass, in turns.
+    Afterwards: The bubble is a `chunks`-th of 1F1B's: a rank waits at the beginning for one chunk's time per stage, not
+    for all its layers. A micro-batch crosses `chunks` times as many boundaries. The factor 2 is Megatron-LM's: where
+    messages take no time, it gains nothing and keeps more activations; where they do, it gives them time.
+    """
+    groups = range(0, parts, ranks)
+    forward = [("F", first + i, c) for first in groups for c in range(chunks) for i in range(ranks)]
+    back = [("B", first + i, c) for first in groups for c in reversed(range(chunks)) for i in range(ranks)]
+    ahead = ranks - place - 1
+    if chunks > 1:
+        ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))
+    order = forward[:ahead]
+    for i, op in enumerate(back):
+        order += [*forward[ahead + i : ahead + i + 1], op]
+    return order
+
+
+def _norm(xs: Sequence[Any]) -> list[Any]:
+    every = [g for (gradients,) in xs for g in gradients][:-1]  # the last one is the first one: the tied matrix
+    return [float(np.sqrt(sum(float((g.astype("float64") ** 2).sum()) for g in every)))] * len(xs)
+
+
+def _stages(n: int) -> list[Case]:
+    def case(about: str, seed: int, most: int, dtype: str = "float32", level: float = 1.0) -> Case:
+        rng = normal(n, seed)
+
+        def drawn(count: int) -> list[Any]:
+            return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]
+
+        tied = (level * rng.normal(size=(3, 2))).astype(dtype)
+        middle = [([*drawn(most)],) for _ in range(n - 2)]
+        return Case([([tied, *drawn(most)],), *middle, ([*drawn(most - 1), tied],)], about)
+
+    return [
+        case("two gradients on a rank, and one more on rank 0", 50, 2),
+        case("the last rank has only the tied matrix", 51, 1),
+        case("float64", 52, 3, "float64", 5.0),
+    ]
+
+
+def as_number(norm, *_):
+    """Return a norm as a number."""
+    assert norm is not None, "It returns nothing."
+    return float(norm)
+
+
+@exercise(
+    "The norm of the whole model's gradient",
+    _norm,
+    difficulty=2,
+    inputs=_stages,
+    tolerance=1e-5,
+    counts_memory=False,
+    promises=(Calls(1),),
+    setup=lambda gradients: (gradients, {0: 0, world_size - 1: len(gradients) - 1}.get(rank)),
+    collect=as_number,
+)
+def pipeline_norm(gradients, tied):
+    """Return the norm of the whole model's gradient, with the tied matrix once.
+
+    To clip a gradient you need the norm of **all** of it. `gradients` is the list of the gradients of this rank's
+    stage. The first and the last rank hold copies of one matrix, as in `tie_ends`, and both copies already have the
+    same gradient: `gradients[tied]`. On all other ranks, `tied` is `None`. Return, on every rank, the norm that one
+    process would find, which has this matrix once: the root of the sum of all squares. **One** collective, of one
+    number. A rank may hold nothing but the tied matrix.
+
+    In the picture: each rank's gradients on the left, the norm on the right.
+    Hint: Squares add up, norms do not. Which ranks have squares that another rank has, too?
+    Hint: One of the two ends leaves the tied matrix out of its sum. Begin with `torch.zeros(())`, which is also the sum
+    of nothing.
+    Hint: `dist.all_reduce(squares)`, and then the root, on every rank.
+    Afterwards: If each stage clipped by its own norm, each would scale by a different factor. Megatron-LM leaves out
+    copies of shared weights in the same way, and adds up the squares over the pipeline. All stages wait here for the
+    slowest one: this is why zero bubble's authors put the check after the step.
+    """
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for i, gradient in enumerate(gradients):
+        if i != tied or rank == 0:
+            squares += (gradient.double() ** 2).sum()
+    dist.all_reduce(squares)
+    return squares.sqrt()

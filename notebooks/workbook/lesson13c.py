@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c, in their places: tokens that travel to their experts and back, and what gradients hold."""
+"""Exercises of lesson 13c, in their places: tokens that travel to their experts and back, with their gradients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.grading import gradients
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
+from workbook.lesson12 import both_passes
 from workbook.lesson13 import normal
 
 if TYPE_CHECKING:
@@ -18,30 +21,24 @@ if TYPE_CHECKING:
 WIDE = 3  # numbers a token, in the checks
 
 
-def choices(n: int, sizes: Sequence[int], experts: int, seed: int) -> list[np.ndarray]:
-    """Each rank's tokens' experts, drawn at random."""
-    rng = normal(n, seed)
-    return [rng.integers(0, experts, size) for size in sizes]
-
-
-# -- who sends what to whom -------------------------------------------------------------------------------------------
-
-
 def _planned(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    give = np.array([np.bincount(x, minlength=n) for x in xs])
+    give = np.array([np.bincount(x, minlength=len(xs)) for x in xs])
     return [[x.argsort(kind="stable"), give[r].tolist(), give[:, r].tolist()] for r, x in enumerate(xs)]
 
 
 def _chosen(n: int) -> list[Case]:
+    def drawn(sizes: Sequence[int], experts: int, seed: int) -> list[np.ndarray]:
+        rng = normal(n, seed)
+        return [rng.integers(0, experts, size) for size in sizes]
+
     sizes = [r + 3 for r in range(n)]
     return [
         Case([(np.arange(n + 1) + 2 * r) % n for r in range(n)], f"{n + 1} tokens a rank"),
-        Case(choices(n, sizes, n, 1), "ranks with different numbers of tokens"),
-        Case(choices(n, [6] * n, n - 1 or 1, 2), "the last expert is chosen by no token"),
-        Case([np.full(4, n - 1) for _ in range(n)], "all tokens choose the last expert"),
-        Case(choices(n, [0, *sizes[1:]], n, 3), "rank 0 has no token"),
-        Case(choices(n, [300] * n, n, 4), "300 tokens a rank"),
+        Case(drawn(sizes, n, 1), "ranks with different numbers of tokens"),
+        Case(drawn([6] * n, n - 1 or 1, 2), "the last expert is chosen by no token"),
+        Case([np.full(4, n - 1)] * n, "all tokens choose the last expert"),
+        Case(drawn([0, *sizes[1:]], n, 3), "rank 0 has no token"),
+        Case(drawn([300] * n, n, 4), "300 tokens a rank"),
     ]
 
 
@@ -78,17 +75,9 @@ def plan_dispatch(chosen):
     return order, give.tolist(), take.tolist()
 
 
-# -- tokens there and back, with gradients ----------------------------------------------------------------------------
-
-
-def exchanged(xs: Sequence[np.ndarray], give: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """What each rank has after an all-to-all of rows: those from rank 0 first."""
-    parts = [np.split(x, np.cumsum(g)[:-1]) for x, g in zip(xs, give, strict=True)]
-    return [np.concatenate([mine[r] for mine in parts]) for r in range(len(xs))]
-
-
 def _travelled(xs: Sequence[Any]) -> list[Any]:
-    return list(exchanged([x for x, _, _ in xs], [give for _, give, _ in xs]))
+    parts = [np.split(x, np.cumsum(give)[:-1]) for x, give, _ in xs]
+    return [np.concatenate([mine[r] for mine in parts]) for r in range(len(xs))]
 
 
 def _rows(n: int) -> list[Case]:
@@ -98,24 +87,19 @@ def _rows(n: int) -> list[Case]:
         rows = [rng.integers(-9, 10, (sum(g), wide)).astype(dtype) for g in give]
         return Case([(rows[r], give[r].tolist(), give[:, r].tolist()) for r in range(n)], about)
 
-    one = np.ones((n, n), dtype=int)
-    hot = np.zeros((n, n), dtype=int)
-    hot[:, 0] = 2
     return [
-        case(one, "one row to each rank"),
+        case(np.ones((n, n), dtype=int), "one row to each rank"),
         case(np.arange(n * n).reshape(n, n) % 3, "uneven"),
-        case(hot, "all rows go to rank 0"),
+        case(np.array([[2, *[0] * (n - 1)]] * n), "all rows go to rank 0"),
         case(rng.integers(0, 40, (n, n)), "many rows", "float32", 8),
     ]
 
 
-def run_exchange_tokens(exchange_tokens, x, give, take):
-    from labkit.grading import gradients
-
-    gives = everyones(give)
+def name_lost_gradients(x, give, take):
+    """Let the gradient of x, once it is there, be held against known mistakes; return the arguments."""
+    gives, wide = everyones(give), x.shape[1]
     if x.requires_grad:
         taken = [sum(given[r] for given in gives) for r in range(world_size)]
-        wide = x.shape[1]
         slopes = [torch.from_numpy(gradients.weights(k * wide, r)).view(k, wide) for r, k in enumerate(taken)]
         right = torch.cat([slope.split([given[r] for given in gives])[rank] for r, slope in enumerate(slopes)])
         slips = {
@@ -123,7 +107,7 @@ def run_exchange_tokens(exchange_tokens, x, give, take):
             "divides the gradients by the number of ranks": right / world_size,
         }
         x.register_hook(lambda grad: name_it(grad, right, slips, "the gradient of x"))
-    return exchange_tokens(x, give, take)
+    return x, give, take
 
 
 def broken_exchange_tokens(x, give, take):
@@ -140,11 +124,9 @@ def broken_exchange_tokens(x, give, take):
     difficulty=2,
     inputs=_rows,
     gradients=True,
-    promises=(Calls(2),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **both_passes(2, rounds=1),
     specimen=broken_exchange_tokens,
-    harness=run_exchange_tokens,
+    setup=name_lost_gradients,
 )
 def exchange_tokens(x, give, take):
     """Return the rows that the ranks send to this one; gradients flow back.
@@ -179,47 +161,46 @@ def exchange_tokens(x, give, take):
     return Exchange.apply(x)
 
 
-# -- the mixture ------------------------------------------------------------------------------------------------------
+def weight_of(expert: int) -> np.ndarray:
+    """Make the weights of an expert."""
+    return np.cos(np.arange(WIDE * WIDE) + 2.0 * expert).reshape(WIDE, WIDE)
 
 
-def weight_of(expert: int, wide: int = WIDE) -> np.ndarray:
-    """The weights of an expert, as the harness makes them."""
-    return np.cos(np.arange(wide * wide) + 2.0 * expert).reshape(wide, wide)
-
-
-def slope_of(shape: tuple[int, ...], rank: int) -> np.ndarray:
-    """What the loss of a rank multiplies its results with."""
+def slope_of(shape: Sequence[int], rank: int) -> np.ndarray:
+    """Make what the loss of a rank multiplies its results with."""
     return np.cos(0.9 * np.arange(int(np.prod(shape))) + rank).reshape(shape)
 
 
-def mixed(xs: Sequence[Any], kept: Sequence[np.ndarray] | None = None, residual: bool = False) -> list[Any]:
-    """What one process with all experts finds: results, and the gradients of the sum of all ranks' losses.
+def one_process(xs: Sequence[Any], experts: int, kept: Any = None) -> tuple[list[Any], list[np.ndarray]]:
+    """Return what a process with all experts finds: each rank's result and gradients, and those of the experts.
 
-    `kept[r][i]` says which of rank r's tokens have room; with `residual`, a token itself comes first.
+    The gradients are those of the sum of all ranks' losses, by the tokens and by the gates. With `kept`, `kept[r][i]`
+    says which of rank r's tokens have room, and a token itself comes first.
     """
-    n = len(xs)
-    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(n)]
+    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(experts)]
     found = []
     for r, (*given, chosen, gate) in enumerate(xs):
-        h = given[-1]
-        slope = slope_of(h.shape, r)
-        y = given[0].copy() if residual else np.zeros_like(h)
-        dh, dgate = np.zeros_like(h), np.zeros_like(gate)
+        h, slope = given[-1], slope_of(given[-1].shape, r)
+        y, dh, dgate = np.zeros_like(h) if kept is None else given[0].copy(), np.zeros_like(h), np.zeros_like(gate)
         for i, k in np.ndindex(chosen.shape):
-            if kept is not None and not kept[r][i]:
-                continue
-            e = chosen[i, k]
-            t = np.tanh(h[i] @ weight_of(e))
-            y[i] += gate[i, k] * t
-            dgate[i, k] = slope[i] @ t
-            dz = gate[i, k] * slope[i] * (1 - t**2)
-            dh[i] += weight_of(e) @ dz
-            of_experts[e] += np.outer(h[i], dz)
+            if kept is None or kept[r][i]:
+                e = chosen[i, k]
+                t = np.tanh(h[i] @ weight_of(e))
+                y[i] += gate[i, k] * t
+                dgate[i, k] = slope[i] @ t
+                dz = gate[i, k] * slope[i] * (1 - t**2)
+                dh[i] += weight_of(e) @ dz
+                of_experts[e] += np.outer(h[i], dz)
         found.append((y, dh, dgate))
-    return [
-        {"y": y, "gradient of the tokens": dh, "of the gates": dgate, "of this rank's expert": of_experts[r]}
-        for r, (y, dh, dgate) in enumerate(found)
-    ]
+    return found, of_experts
+
+
+RESULTS = ("y", "gradient of the tokens", "of the gates", "of this rank's expert")
+
+
+def _mixed(xs: Sequence[Any]) -> list[Any]:
+    found, of_experts = one_process(xs, len(xs))
+    return [dict(zip(RESULTS, (*mine, dw))) for mine, dw in zip(found, of_experts)]
 
 
 def _tokens(n: int) -> list[Case]:
@@ -232,43 +213,39 @@ def _tokens(n: int) -> list[Case]:
             xs.append((rng.normal(size=(size, WIDE)), order, rng.uniform(0.1, 0.9, size=order.shape)))
         return Case(xs, about)
 
-    hot = [np.full((3, 1), n - 1) for _ in range(n)]
     return [
         drawn([4] * n, 1, "one expert a token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
         drawn([2 * r + 2 for r in range(n)], 1, "ranks with different numbers of tokens"),
         drawn([5] * n, 2, "two experts a token"),
-        drawn([3] * n, 1, "all tokens choose the last expert", hot),
+        drawn([3] * n, 1, "all tokens choose the last expert", [np.full((3, 1), n - 1)] * n),
         drawn([0, *[4] * (n - 1)], 2, "rank 0 has no token"),
     ]
 
 
-WIDE = 3
+class Expert:
+    """Hold the weights of an expert, and note how many rows it is called with."""
 
+    def __init__(self, number):
+        self.weight, self.seen = torch.nn.Parameter(torch.from_numpy(weight_of(number)).to(device)), []
 
-def expert_weight(expert, wide=WIDE):
-    return torch.cos(torch.arange(wide * wide, dtype=torch.float64) + 2.0 * expert).view(wide, wide).to(device)
+    def __call__(self, rows):
+        self.seen.append(len(rows))
+        return torch.tanh(rows @ self.weight)
 
 
 def exchange(x, give, take):
-    from workbook.on_ranks import Exchange
-
+    """Exchange rows as the solution does, and say what is wrong with the arguments."""
     assert isinstance(x, torch.Tensor), f"`exchange` got a {type(x).__name__} to send, and sends the rows of a tensor."
     give, take = ([int(k) for k in counts] for counts in (give, take))
     assert len(give) == len(take) == world_size, "`give` and `take` need a number for every rank."
     assert sum(give) == len(x), (
         f"`exchange` is to send {sum(give)} rows away, and got {len(x)}: `give` belongs to another buffer."
     )
-    return Exchange.apply(x, give, take)
+    return exchange_tokens(x, give, take)
 
 
-def plan(chosen):
-    give = chosen.bincount(minlength=world_size)
-    take = torch.empty_like(give)
-    dist.all_to_all_single(take, give)
-    return chosen.argsort(stable=True), give.tolist(), take.tolist()
-
-
-def named(found, right, mistakes):
+def name_mistakes(found, right, mistakes):
+    """Raise an AssertionError with what is said of a wrong result, where it is what was found."""
     found = found.to(right)
     for says, other in mistakes.items():
         same = found.shape == other.shape and torch.allclose(found, other)
@@ -276,59 +253,54 @@ def named(found, right, mistakes):
 
 
 def together(x, chosen, gate):
-    made = [torch.tanh(x @ weight_of(e)) for e in range(world_size)]
+    """Compute what all experts make of the tokens, weighted by the gates."""
+    made = torch.stack([Expert(e)(x) for e in range(world_size)])
     rows = torch.arange(len(x))
-    return sum((gate[:, k, None] * torch.stack(made)[chosen[:, k], rows] for k in range(chosen.shape[1])), 0 * x)
+    return sum((gate[:, k, None] * made[chosen[:, k], rows] for k in range(chosen.shape[1])), 0 * x)
 
 
-def backward(y):
+def go_back(y):
+    """Go back from a loss of this rank's own."""
     assert isinstance(y, torch.Tensor), f"It returns a {type(y).__name__}, and a tensor is asked for."
     assert y.requires_grad, "The result carries no gradient: nothing connects it with the experts in autograd."
-    slope = torch.cos(0.9 * torch.arange(y.numel(), dtype=torch.float64) + rank).view(y.shape).to(device)
-    (y * slope).sum().backward()
+    (y * torch.from_numpy(slope_of(y.shape, rank)).to(device)).sum().backward()
 
 
-def run_mixture_of_experts(mixture_of_experts, x, chosen, gate):
-    weight = torch.nn.Parameter(expert_weight(rank))
-    x, gate = x.requires_grad_(), gate.requires_grad_()
-    y = mixture_of_experts(x, chosen, gate, lambda rows: torch.tanh(rows @ weight), plan, exchange)
-    backward(y)
+def grad_of(t):
+    """Return the gradient of a tensor, which an empty one need not have got."""
+    return t.grad if t.numel() else torch.zeros_like(t)
+
+
+def with_expert(x, chosen, gate):
+    """Return the arguments: two that gradients are asked for, and what is given."""
+    return x.requires_grad_(), chosen, gate.requires_grad_(), Expert(rank), plan_dispatch.function, exchange
+
+
+def judged_mixture(y, x, chosen, gate, expert, *_):
+    """Return the result and its gradients, unless it is one of a known mistake."""
+    go_back(y)
     with torch.no_grad():
-        order = chosen.flatten().argsort(stable=True)
         right, bare = (together(x, chosen, g) for g in (gate, torch.ones_like(gate)))
         rows = torch.cat([together(x, chosen[:, k : k + 1], gate[:, k : k + 1]) for k in range(chosen.shape[1])])
-        named(
-            y,
-            right,
-            {
-                "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
-                "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.": right[
-                    order
-                ]
-                if chosen.shape[1] == 1
-                else rows,
-            },
-        )
-    grads = [torch.zeros_like(t) if t.grad is None and not t.numel() else t.grad for t in (x, gate)]
-    return {
-        "y": y.detach(),
-        "gradient of the tokens": grads[0],
-        "of the gates": grads[1],
-        "of this rank's expert": weight.grad,
-    }
+        unsorted = right[chosen.flatten().argsort(stable=True)] if chosen.shape[1] == 1 else rows
+        mistakes = {
+            "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
+            "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.": unsorted,
+        }
+        name_mistakes(y, right, mistakes)
+    return dict(zip(RESULTS, (y.detach(), grad_of(x), grad_of(gate), expert.weight.grad)))
 
 
 @exercise(
     "Tokens to their experts, and back",
-    mixed,
+    _mixed,
     minutes=12,
     difficulty=2,
     inputs=_tokens,
     tolerance=1e-9,
-    promises=(Calls(5),),
-    least=Least(rounds=lambda n: 5),
-    counts_memory=False,
-    harness=run_mixture_of_experts,
+    **both_passes(5),
+    setup=with_expert,
+    collect=judged_mixture,
 )
 def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
     """Return what each token's experts make of it, weighted by its gates.
@@ -357,100 +329,122 @@ def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
     return torch.zeros_like(x).index_add(0, token, weighted)
 
 
-# -- what the gradients hold ------------------------------------------------------------------------------------------
+tokens_that_arrive = ask("""
+Each of the four ranks has 480 tokens and one expert, and the router has chosen an expert for every token. How many
+tokens will arrive at rank 2's expert?
+( ) 480: as many as rank 2 has
+    > That would be true if the router dealt the tokens out evenly. It chooses for each token alone, and does not
+    count.
+( ) 120, a quarter of what rank 2 has
+    > These would be rank 2's own tokens for its own expert, if all experts were equally liked. The other ranks send
+    theirs, too.
+(x) rank 2 cannot know before the other ranks tell it
+( ) as many as rank 2 sends away
+    > That would be true of a swap. What rank 2 sends depends on its own tokens, and what comes depends on the tokens
+    of the others.
+Why: Rank 2 cannot know. Anything from 0 to 1,920 is possible, and a receiver has to make room before the tokens come.
+So a first all-to-all brings four numbers, and a second one the tokens.
+""")
 
+backward_of_an_exchange = ask("""
+An all-to-all brings rows from every rank to every rank: `give[r]` of this rank's rows to rank r, and `take[r]` from
+rank r. In the backward pass a rank has the gradients of the rows that **came**. Which call gives it the gradients of
+the rows that it **gave**?
+(x) an all-to-all that gives `take[r]` rows to rank r and takes `give[r]`
+( ) an all-reduce of the gradients
+    > That would be true if every rank had used the same row. Each row is on one rank only, and it has one gradient
+    there.
+( ) the same all-to-all once more, with `give` and `take` as they are
+    > That would be true if all numbers of rows were equal. Now rank 2 has the gradients of the rows that it took, and
+    these go back to where they came from.
+( ) a reduce-scatter
+    > That is the backward pass of an all-gather, where every rank used every row, and the gradients add up. Here
+    nothing adds up.
+Why: The same call with its splits swapped. An all-to-all only moves rows, and its backward pass moves their gradients
+back. Autograd does not do this by itself: to it, torch's collectives do not exist.
+""")
 
-def _averaged(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    shared = [np.mean([x[0][i] for x in xs], axis=0) for i in range(len(xs[0][0]))]
-    return [
-        {"shared": shared, "experts": [None if g is None else g / n for g in x[1]]}
-        if all(g is not None for g in x[1])
-        else {"shared": shared, "experts": "no gradient"}
-        for x in xs
-    ]
+gradient_of_an_expert = ask("""
+Every rank computes the mean loss of **its own** rows and calls `backward()`. Nobody has averaged any gradient yet. What
+is in the gradient of rank 2's expert, which exists on rank 2 alone?
+( ) the gradient of rank 2's loss
+    > That is true of rank 2's copy of the embedding. But its expert has computed tokens of all ranks, and their
+    gradients have come back to it.
+( ) the gradient of the mean of all ranks' losses
+    > It is close: all ranks' losses are in it. But nobody has divided, because an all-to-all moves numbers and does
+    no arithmetic.
+( ) nothing, until the gradients are all-reduced
+    > That would be true if no gradient came back through the exchange. Yours brings them.
+(x) the gradient of the sum of all ranks' losses
+Why: The sum over all ranks' losses. The tokens of all ranks went through this expert, and the backward all-to-all has
+brought all their gradients. One process would take the mean of the losses, so N times less.
+""")
 
+exchanges_of_a_training_step = ask("""
+The model has two mixtures, with the functions that you have written. How many **collectives** does a rank call in a
+forward and a backward pass together?
+= 10.0 +- 0 %
+( ) 6
+    > That is the forward pass alone: sizes, tokens and results, in two mixtures.
+( ) 8
+    > The tokens' journeys are all there. Before they leave, their numbers travel, too.
+( ) 12
+    > That would be true if sizes had a gradient. They are integers.
+( ) 5
+    > That is one mixture. The model has two.
+( ) 4
+    > That is the forward pass without the sizes, or one mixture without them. Every journey has a way back.
+Why: Ten, five for each mixture: sizes, tokens and results in the forward pass, gradients of the results and of the
+tokens in the backward pass. Sizes have no gradient.
+""")
 
-def _gradients(n: int) -> list[Case]:
-    rng = normal(n, 7)
+bytes_against_tensor_parallel = ask("""
+For one MLP, tensor parallelism all-reduces all 1,920 tokens in the forward pass, and as many numbers in the backward
+pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the backward pass the
+gradients likewise. How many times as many bytes does a rank send with tensor parallelism, on four ranks?
+= 4.0 +- 15 %
+( ) 1
+    > Four exchanges and two all-reduces, each of them in two halves: that part is equal. How many tokens?
+( ) 2
+    > An all-reduce sends twice as much as an all-to-all of the same buffer; but the buffers differ, too.
+( ) 8
+    > There are four exchanges, and two all-reduces: count the way back.
+( ) 0.25
+    > The other way round: each rank's own tokens are a quarter of all tokens.
+Why: Four times as many, one for each rank. Two ring all-reduces send 2 · 2 · 1,920 · ¾ rows from each rank, and four
+exchanges 4 · 480 · ¾. With two experts a token it is half of that, and with 8, as in DeepSeek-V3, four ranks would send
+more than tensor parallelism does.
+""")
 
-    def drawn(shared: Sequence[tuple[int, ...]], mine: Sequence[tuple[int, ...]]) -> list[Any]:
-        alike = [rng.normal(size=s) for s in mine]  # rank r's are r + 1 times these: the harness tells means by it
-        return [([rng.normal(size=s) for s in shared], [(r + 1) * g for g in alike]) for r in range(n)]
+head_start_of_an_expert = ask("""
+With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language model is
+trained: all weights, the router's too. Where do the tokens go after 20 training steps?
+( ) training has evened them out: about a quarter to each expert
+    > That would be true if an idle expert cost anything. The loss depends on the model's guesses, not on how busy
+    each expert is.
+(x) still most of them to expert 0
+( ) exactly where they went at the beginning: the router gets no gradient
+    > It gets one through the gate, which multiplies what the chosen expert returns. Some tokens do change their
+    expert.
+( ) most of them to a different expert: expert 0 has too much to learn
+    > That would be true if an expert got worse with every token. More tokens mean more training.
+Why: Still most of them to expert 0. Only the chosen expert is trained by a token, so expert 0 gets better, its gate is
+worth raising, and the others stay about as they began. In larger models, too, a few experts often end up with most
+tokens, and the memory of all others is wasted.
+""")
 
-    first = [([np.array([10.0, 20.0]) * r], [np.array([100.0, 200.0]) * (r + 1)]) for r in range(n)]
-    idle = drawn([(2,)], [(3,)])
-    idle[-1] = (idle[-1][0], [None])
-    return [
-        Case(first, "one shared parameter, and one of the expert"),
-        Case(drawn([(3, 2), (3,)], [(4, 3), (4,), (3, 4)]), "several parameters"),
-        Case(idle, "the last rank's expert has no gradient, because no token came"),
-        Case(drawn([(20, 20), (20,)], [(80, 20), (20, 80)]), "larger parameters"),
-    ]
-
-
-def run_mixture_gradients(mixture_gradients, shared, experts):
-    def parameter(grad):
-        like = torch.zeros(3, dtype=torch.float64, device=device) if grad is None else grad
-        p = torch.nn.Parameter(torch.zeros_like(like))
-        p.grad = grad
-        return p
-
-    copies, mine = [parameter(g) for g in shared], [parameter(g) for g in experts]
-    before = [None if g is None else g.clone() for g in experts]
-    mixture_gradients(copies, mine)
-    for p, sums in zip(mine, before):
-        assert sums is not None or p.grad is None, (
-            "An expert that no token has reached came with `p.grad` None, and it is a tensor now. Leave it None."
-        )
-        if sums is None or p.grad is None or torch.allclose(p.grad, sums / world_size):
-            continue
-        assert not torch.equal(p.grad, sums), (
-            "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
-        )
-        assert not torch.allclose(p.grad, sums / world_size**2), (
-            "The experts' gradients are divided by the number of ranks twice."
-        )
-        totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
-        means = [sums / (rank + 1) * total / world_size for total in totals]
-        assert not any(torch.allclose(p.grad, mean) for mean in means), (
-            "The experts' gradients are the mean over the ranks, where each rank holds a different expert."
-        )
-    none = any(p.grad is None for p in mine)
-    return {"shared": [p.grad for p in copies], "experts": "no gradient" if none else [p.grad for p in mine]}
-
-
-@exercise(
-    "Which gradients are averaged, and how?",
-    _averaged,
-    minutes=5,
-    inputs=_gradients,
-    tolerance=1e-9,
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
-    harness=run_mixture_gradients,
-)
-def mixture_gradients(shared, experts):
-    """Leave in each p.grad the gradient of the mean of all ranks' losses.
-
-    `backward()` has run on every rank, from the mean loss of the rank's own tokens. `shared` are parameters of which
-    every rank has a copy: attention, norms, router. `experts` are those of this rank's expert, which exists nowhere
-    else. Leave in every `p.grad` the gradient that one process would have, which holds all experts and takes the **mean
-    of all ranks' losses**. Return nothing. (An expert that no token has reached may have `p.grad` None, and keeps it.)
-
-    Think first: whose losses has an expert's gradient added up, when the backward pass ends?
-    Hint: For copies it is lesson 09: all-reduce, and divide by the number of ranks.
-    Hint: The backward all-to-all has brought the gradients of all ranks' tokens to their expert. So its gradient is a
-    sum over all ranks already.
-    Hint: The sum is there, and the mean is asked for: divide, and communicate nothing. An all-reduce would add the
-    gradients of different experts.
-    Afterwards: An all-reduce over experts adds up gradients of different functions, and nothing complains, because the
-    shapes agree. The missing division is harder to see: Adam divides by the size of the gradient, so only clipping,
-    weight decay and SGD notice that the experts' gradients are N times too large.
-    """
-    for p in shared:
-        dist.all_reduce(p.grad)
-        p.grad /= world_size
-    for p in experts:
-        if p.grad is not None:
-            p.grad /= world_size
+dropped_at_capacity_one = ask("""
+With a capacity factor of 1 there are as many places as tokens. After its training, the **balanced** model sends roughly
+equally many tokens to each expert. How many tokens are dropped?
+( ) none: there is a place for each
+    > That would be true if a token could take any free place. Each has one expert, and where that is full, free
+    places elsewhere do not help.
+(x) some, but fewer than half
+( ) three quarters: a rank has places for a quarter of its tokens
+    > A rank has places for a quarter of its tokens at **each** of the four experts.
+( ) as many as without the loss for balance
+    > That would be true if balance did not matter. Without it nearly all tokens want the same expert, and most of
+    them find no place.
+Why: Some, while as many places stay empty: roughly equal is not equal. Some experts are a little more popular than
+others, and each rank's batch is different. So the Switch Transformer was also trained with a factor of 1.25.
+""")

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c on load: the loss that balances experts, their capacity, and several experts a rank."""
+"""Exercises of lesson 13c on gradients and load: which are averaged, a loss that balances, capacity, many experts."""
 
 from __future__ import annotations
 
@@ -8,44 +8,121 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.promises import Calls
-from workbook.lesson13c import (
-    WIDE,
-    backward,
-    exchange,
-    expert_weight,
-    mixed,
-    named,
-    normal,
-    slope_of,
-    together,
-    weight_of,
-)
+from workbook.lesson12 import both_passes
+from workbook.lesson13 import normal
+from workbook.lesson13c import RESULTS, WIDE, Expert, exchange, go_back, grad_of, name_mistakes, one_process, together
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
 
 
-# -- the loss that balances -------------------------------------------------------------------------------------------
+def _averaged(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    shared = [np.mean([x[0][i] for x in xs], axis=0) for i in range(len(xs[0][0]))]
+    own = ["no gradient" if any(g is None for g in mine) else [g / n for g in mine] for _, mine in xs]
+    return [{"shared": shared, "experts": mine} for mine in own]
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Over the last dimension."""
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
+def _gradients(n: int) -> list[Case]:
+    rng = normal(n, 7)
+
+    def drawn(shared: Sequence[tuple[int, ...]], mine: Sequence[tuple[int, ...]]) -> list[Any]:
+        alike = [rng.normal(size=s) for s in mine]  # rank r's are r + 1 times these: the harness tells means by it
+        return [([rng.normal(size=s) for s in shared], [(r + 1) * g for g in alike]) for r in range(n)]
+
+    first = [([np.array([10.0, 20.0]) * r], [np.array([100.0, 200.0]) * (r + 1)]) for r in range(n)]
+    idle = drawn([(2,)], [(3,)])
+    idle[-1] = (idle[-1][0], [None])
+    return [
+        Case(first, "one shared parameter, and one of the expert"),
+        Case(drawn([(3, 2), (3,)], [(4, 3), (4,), (3, 4)]), "several parameters"),
+        Case(idle, "the last rank's expert has no gradient, because no token came"),
+        Case(drawn([(20, 20), (20,)], [(80, 20), (20, 80)]), "larger parameters"),
+    ]
+
+
+def run_mixture_gradients(mixture_gradients, shared, experts):
+    """Make parameters with these gradients, and look what is left in them."""
+
+    def parameter(grad):
+        like = torch.zeros(3, dtype=torch.float64, device=device) if grad is None else grad
+        p = torch.nn.Parameter(torch.zeros_like(like))
+        p.grad = grad
+        return p
+
+    copies, mine = [parameter(g) for g in shared], [parameter(g) for g in experts]
+    before = [None if g is None else g.clone() for g in experts]
+    mixture_gradients(copies, mine)
+    for p, sums in zip(mine, before):
+        assert sums is not None or p.grad is None, (
+            "An expert that no token has reached came with `p.grad` None, and it is a tensor now. Leave it None."
+        )
+        if sums is None or p.grad is None or torch.allclose(p.grad, sums / world_size):
+            continue
+        assert not torch.equal(p.grad, sums), (
+            "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
+        )
+        assert not torch.allclose(p.grad, sums / world_size**2), (
+            "The experts' gradients are divided by the number of ranks twice."
+        )
+        totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
+        means = [sums / (rank + 1) * total / world_size for total in totals]
+        assert not any(torch.allclose(p.grad, mean) for mean in means), (
+            "The experts' gradients are the mean over the ranks, where each rank holds a different expert."
+        )
+    none = any(p.grad is None for p in mine)
+    return {"shared": [p.grad for p in copies], "experts": "no gradient" if none else [p.grad for p in mine]}
+
+
+@exercise(
+    "Which gradients are averaged, and how?",
+    _averaged,
+    minutes=5,
+    inputs=_gradients,
+    tolerance=1e-9,
+    least=Least(rounds=lambda n: 1),
+    counts_memory=False,
+    harness=run_mixture_gradients,
+)
+def mixture_gradients(shared, experts):
+    """Leave in each p.grad the gradient of the mean of all ranks' losses.
+
+    `backward()` has run on every rank, from the mean loss of the rank's own tokens. `shared` are parameters of which
+    every rank has a copy: attention, norms, router. `experts` are those of this rank's expert, which exists nowhere
+    else. Leave in every `p.grad` the gradient that one process would have, which holds all experts and takes the **mean
+    of all ranks' losses**. Return nothing. (An expert that no token has reached may have `p.grad` None, and keeps it.)
+
+    Think first: whose losses has an expert's gradient added up, when the backward pass ends?
+    Hint: For copies it is lesson 09: all-reduce, and divide by the number of ranks.
+    Hint: The backward all-to-all has brought the gradients of all ranks' tokens to their expert. So its gradient is a
+    sum over all ranks already.
+    Hint: The sum is there, and the mean is asked for: divide, and communicate nothing. An all-reduce would add the
+    gradients of different experts.
+    Afterwards: An all-reduce over experts adds up gradients of different functions, and nothing complains, because the
+    shapes agree. The missing division is harder to see: Adam divides by the size of the gradient, so only clipping,
+    weight decay and SGD notice that the experts' gradients are N times too large.
+    """
+    for p in shared:
+        dist.all_reduce(p.grad)
+        p.grad /= world_size
+    for p in experts:
+        if p.grad is not None:
+            p.grad /= world_size
 
 
 def _balance(xs: Sequence[Any]) -> list[Any]:
     n, experts = len(xs), xs[0][0].shape[1]
     chosen = np.concatenate([c for _, c in xs])
     parts = np.bincount(chosen, minlength=experts) / len(chosen)
-    found = []
+    losses, slopes = [], []
     for scores, _ in xs:
-        p = softmax(scores)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
         slope = experts * parts / len(p) / n
-        found.append((experts * (parts * p.mean(0)).sum(), p * (slope - (p * slope).sum(-1, keepdims=True))))
-    mean = float(np.mean([loss for loss, _ in found]))
-    return [{"mean of the ranks' losses": mean, "gradient of the scores": g} for _, g in found]
+        losses.append(experts * (parts * p.mean(0)).sum())
+        slopes.append(p * (slope - (p * slope).sum(-1, keepdims=True)))
+    mean = float(np.mean(losses))
+    return [{"mean of the ranks' losses": mean, "gradient of the scores": slope} for slope in slopes]
 
 
 def _scores(n: int) -> list[Case]:
@@ -65,30 +142,27 @@ def _scores(n: int) -> list[Case]:
 
 
 def run_balance_loss(balance_loss, scores, chosen):
-    scores = scores.requires_grad_()
-    loss = balance_loss(scores.softmax(-1), chosen)
+    """Take the mean of the ranks' losses, and its gradient by the router's scores."""
+    loss = balance_loss(scores.requires_grad_().softmax(-1), chosen)
     assert isinstance(loss, torch.Tensor) and loss.numel() == 1, "A loss is a tensor with one number."
     assert loss.requires_grad, "The loss carries no gradient, so the router learns nothing from it."
     (loss.sum() / world_size).backward()
-    mean = loss.detach().double().reshape(1) / world_size
-    counts = chosen.bincount(minlength=scores.shape[1]).double()
-    own, p = counts / len(chosen), scores.detach().softmax(-1).mean(0)
-    with recorder.paused():  # none of the learner's calls
-        dist.all_reduce(mean)
-        dist.all_reduce(counts)
-    local, right = ((len(p) * f * p).sum() for f in (own, counts / counts.sum()))
+    own, p = chosen.bincount(minlength=scores.shape[1]).double(), scores.detach().softmax(-1).mean(0)
+    losses, counts = zip(*everyones((loss.item(), own)))
+    mean, all_of_them = sum(losses) / world_size, sum(counts)
+    local, right = ((len(p) * f * p).sum() for f in (own / len(chosen), all_of_them / all_of_them.sum()))
     assert not torch.allclose(loss.detach().to(local), local) or torch.allclose(right, local), (
         "f is the fraction of this rank's own tokens, and all ranks' tokens are meant."
     )
-    alone, whole = (sum(each) / world_size for each in zip(*everyones([local.item(), right.item()])))
+    alone, whole = (sum(each) / world_size for each in zip(*everyones((local.item(), right.item()))))
     slips = {
         "leaves out the factor, the number of experts": whole / len(p),
         "divides the counts of all ranks by the number of this rank's tokens": whole * world_size,
         "divides this rank's counts by the number of all ranks' tokens": alone / world_size,
         "divides by the number of ranks, as the mean over the ranks does once more": whole / world_size,
     }
-    name_it(mean.item(), whole, slips, "the mean of the ranks' losses")
-    return {"mean of the ranks' losses": mean.item(), "gradient of the scores": scores.grad}
+    name_it(mean, whole, slips, "the mean of the ranks' losses")
+    return {"mean of the ranks' losses": mean, "gradient of the scores": scores.grad}
 
 
 @exercise(
@@ -98,9 +172,7 @@ def run_balance_loss(balance_loss, scores, chosen):
     difficulty=2,
     inputs=_scores,
     tolerance=1e-6,
-    promises=(Calls(1),),
-    least=Least(rounds=lambda n: 1),
-    counts_memory=False,
+    **both_passes(1),
     harness=run_balance_loss,
 )
 def balance_loss(probabilities, chosen):
@@ -130,32 +202,22 @@ def balance_loss(probabilities, chosen):
     return experts * (part * probabilities.mean(0)).sum()
 
 
-# -- capacity ---------------------------------------------------------------------------------------------------------
-
-
-def places(chosen: np.ndarray) -> np.ndarray:
-    """For each token, how many before it have the same expert."""
-    return np.array([int((chosen[:i] == e).sum()) for i, e in enumerate(chosen)], dtype=int)
-
-
 def _capped(xs: Sequence[Any], capacity: int) -> list[Any]:
-    kept = [places(chosen) < capacity for _, _, chosen, _ in xs]
-    found = mixed([(x, h, chosen[:, None], gate[:, None]) for x, h, chosen, gate in xs], kept, residual=True)
-    return [{**one, "of the gates": one["of the gates"][:, 0]} for one in found]
+    kept = [[int((chosen[:i] == e).sum()) < capacity for i, e in enumerate(chosen)] for _, _, chosen, _ in xs]
+    columns = [(x, h, chosen[:, None], gate[:, None]) for x, h, chosen, gate in xs]
+    found, of_experts = one_process(columns, len(xs), kept)
+    return [dict(zip(RESULTS, (y, dh, dgate[:, 0], dw))) for (y, dh, dgate), dw in zip(found, of_experts)]
 
 
 def _crowded(n: int) -> list[Case]:
     rng = normal(n, 12)
 
     def drawn(tokens: int, capacity: int, about: str, chosen: Any = None) -> Case:
-        xs = [
-            (
-                *(rng.normal(size=(tokens, WIDE)) for _ in range(2)),
-                rng.integers(0, n, tokens) if chosen is None else chosen[r],
-                rng.uniform(0.1, 0.9, tokens),
-            )
-            for r in range(n)
-        ]
+        xs = []
+        for r in range(n):
+            x, h = (rng.normal(size=(tokens, WIDE)) for _ in range(2))
+            mine = rng.integers(0, n, tokens) if chosen is None else chosen[r]
+            xs.append((x, h, mine, rng.uniform(0.1, 0.9, tokens)))
         return Case(xs, about, {"capacity": capacity})
 
     return [
@@ -166,55 +228,45 @@ def _crowded(n: int) -> list[Case]:
     ]
 
 
-def run_capped_mixture(capped_mixture, x, h, chosen, gate, capacity):
-    weight = torch.nn.Parameter(expert_weight(rank))
-    h, gate = h.requires_grad_(), gate.requires_grad_()
-    seen = []
+def with_capacity(x, h, chosen, gate, capacity):
+    """Return the arguments: two that gradients are asked for, and what is given."""
+    return x, h.requires_grad_(), chosen, gate.requires_grad_(), capacity, Expert(rank), exchange
 
-    def compute(rows):
-        seen.append(len(rows))
-        return torch.tanh(rows @ weight)
 
-    y = capped_mixture(x, h, chosen, gate, capacity, compute, exchange)
-    assert seen == [capacity * world_size], (
-        f"`compute` got {' and then '.join(map(str, seen)) or 'no'} rows. Call it once, with {capacity * world_size}: "
-        f"`capacity`, here {capacity}, from each rank, zeros where tokens are missing."
+def judged_capped(y, x, h, chosen, gate, capacity, expert, _):
+    """Return the result and its gradients, unless it is one of a known mistake."""
+    assert expert.seen == [capacity * world_size], (
+        f"`compute` got {' and then '.join(map(str, expert.seen)) or 'no'} rows. Call it once, with "
+        f"{capacity * world_size}: `capacity`, here {capacity}, from each rank, zeros where tokens are missing."
     )
-    backward(y)
+    go_back(y)
     assert h.grad is not None, (
         "No gradient reaches `h`. `exchange` and `compute` pass gradients on; a collective of torch.distributed, "
         "`detach()` and what runs under `torch.no_grad()` do not."
     )
     with torch.no_grad():
+        tokens, ones = torch.arange(len(chosen)), torch.ones_like(gate)
         sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
-        kept = (sames[torch.arange(len(chosen)), chosen] <= capacity)[:, None]
-        first = (torch.arange(len(chosen)) < capacity)[:, None]
-        ones = torch.ones_like(gate)
+        kept, first = (sames[tokens, chosen] <= capacity)[:, None], (tokens < capacity)[:, None]
         made, bare, early, wrong = (
             together(rows, chosen[:, None], g[:, None])
             for rows, g in ((h, gate), (h, ones), (gate[:, None] * h, ones), (x, gate))
         )
-        named(
-            y,
-            x + kept * made,
-            {
-                "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`.": kept
-                * (x + made),
-                "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
-                "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
-                "The gates multiply what the experts get, and should multiply what they make of it.": x + kept * early,
-                "The experts get `x`, and should get `h`.": x + kept * wrong,
-                "More than `capacity` tokens have found an expert.": x + made,
-                "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each.": x
-                + first * made,
-            },
+        zeros = "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`."
+        early_ones = (
+            "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each."
         )
-    return {
-        "y": y.detach(),
-        "gradient of the tokens": h.grad,
-        "of the gates": gate.grad,
-        "of this rank's expert": weight.grad,
-    }
+        mistakes = {
+            zeros: kept * (x + made),
+            "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
+            "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
+            "The gates multiply what the experts get, and should multiply what they make of it.": x + kept * early,
+            "The experts get `x`, and should get `h`.": x + kept * wrong,
+            "More than `capacity` tokens have found an expert.": x + made,
+            early_ones: x + first * made,
+        }
+        name_mistakes(y, x + kept * made, mistakes)
+    return dict(zip(RESULTS, (y.detach(), h.grad, gate.grad, expert.weight.grad)))
 
 
 @exercise(
@@ -224,10 +276,9 @@ def run_capped_mixture(capped_mixture, x, h, chosen, gate, capacity):
     difficulty=3,
     inputs=_crowded,
     tolerance=1e-9,
-    promises=(Calls(4),),
-    least=Least(rounds=lambda n: 4),
-    counts_memory=False,
-    harness=run_capped_mixture,
+    **both_passes(4),
+    setup=with_capacity,
+    collect=judged_capped,
 )
 def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     """Return x plus what the experts make of h, for the tokens that find a place.
@@ -260,23 +311,12 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     return x.index_add(0, token, back[row] * gate[token, None])
 
 
-# -- several experts a rank -------------------------------------------------------------------------------------------
-
-
 def _many(xs: Sequence[Any]) -> list[Any]:
-    n, each = len(xs), xs[0][3]
-    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(n * each)]
-    found = []
-    for r, (x, chosen, gate, _) in enumerate(xs):
-        slope = slope_of(x.shape, r)
-        t = np.array([np.tanh(row @ weight_of(e)) for row, e in zip(x, chosen, strict=True)]).reshape(x.shape)
-        dz = gate[:, None] * slope * (1 - t**2)
-        for row, e, d in zip(x, chosen, dz, strict=True):
-            of_experts[e] += np.outer(row, d)
-        found.append((gate[:, None] * t, (slope * t).sum(1)))
+    each = xs[0][3]
+    found, of_experts = one_process([(x, c[:, None], g[:, None]) for x, c, g, _ in xs], len(xs) * each)
     return [
-        {"y": y, "of the gates": dgate, "of this rank's experts": of_experts[r * each : (r + 1) * each]}
-        for r, (y, dgate) in enumerate(found)
+        {"y": y, "of the gates": dgate[:, 0], "of this rank's experts": of_experts[r * each : (r + 1) * each]}
+        for r, (y, _, dgate) in enumerate(found)
     ]
 
 
@@ -299,23 +339,19 @@ def _several(n: int) -> list[Case]:
     ]
 
 
-def run_many_experts(many_experts, x, chosen, gate, each):
-    weights = [torch.nn.Parameter(expert_weight(rank * each + i)) for i in range(each)]
-    calls = [0] * each
+def with_experts(x, chosen, gate, each):
+    """Return the arguments: two that gradients are asked for, and what is given."""
+    experts = [Expert(rank * each + i) for i in range(each)]
+    return x.requires_grad_(), chosen, gate.requires_grad_(), experts, exchange
 
-    def expert(i):
-        def compute(rows):
-            calls[i] += 1
-            return torch.tanh(rows @ weights[i])
 
-        return compute
-
-    gate = gate.requires_grad_()
-    y = many_experts(x.requires_grad_(), chosen, gate, [expert(i) for i in range(each)], exchange)
-    assert calls == [1] * each, f"This rank's experts were called {calls} times, and each is called once."
-    backward(y)
-    grad = gate.grad if gate.numel() else torch.zeros_like(gate)
-    return {"y": y.detach(), "of the gates": grad, "of this rank's experts": [w.grad for w in weights]}
+def judged_many(y, x, chosen, gate, experts, _):
+    """Return the result and its gradients."""
+    calls = [len(expert.seen) for expert in experts]
+    assert calls == [1] * len(experts), f"This rank's experts were called {calls} times, and each is called once."
+    go_back(y)
+    weights = [expert.weight.grad for expert in experts]
+    return {"y": y.detach(), "of the gates": grad_of(gate), "of this rank's experts": weights}
 
 
 @exercise(
@@ -325,10 +361,9 @@ def run_many_experts(many_experts, x, chosen, gate, each):
     difficulty=3,
     inputs=_several,
     tolerance=1e-9,
-    promises=(Calls(5),),
-    least=Least(rounds=lambda n: 5),
-    counts_memory=False,
-    harness=run_many_experts,
+    **both_passes(5),
+    setup=with_experts,
+    collect=judged_many,
 )
 def many_experts(x, chosen, gate, experts, exchange):
     """Return each token's gate times what its expert makes of it.

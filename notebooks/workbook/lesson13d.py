@@ -378,7 +378,7 @@ def run_zigzag_positions(zigzag_positions, length):
         f"This rank has {len(mine)} positions, and {length} positions on {world_size} ranks are "
         f"{length // world_size} each."
     )
-    each, pairs = length // (2 * world_size), int((mine + 1).sum())
+    _each, pairs = length // (2 * world_size), int((mine + 1).sum())
     even = length * (length + 1) // 2 // world_size
     ascending = torch.equal(mine, mine.sort().values)
     assert pairs == even or not ascending, f"This rank's queries see {pairs} keys in all, and an even share is {even}."

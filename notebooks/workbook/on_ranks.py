@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.seen import rank, torch, world_size
 
 
 class Small(torch.nn.Module):
+    asked = 0  # how often for the loss
+
     def __init__(self, weight, place=None, places=None):
         super().__init__()
         place, places = rank if place is None else place, places or world_size
@@ -22,34 +24,11 @@ class Small(torch.nn.Module):
         return self.weight.new_empty(rows, len(self.weight)).detach()
 
     def loss(self, y, targets):
+        self.asked += 1
         return ((y - targets) ** 2).mean()
 
     def forward(self, x):
         return torch.tanh(self.weight * x)
-
-
-class Copies(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        dy = dy.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(dy)
-        return dy
-
-
-class Sums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy
 
 
 class Products(TorchDispatchMode):
@@ -64,22 +43,9 @@ class Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, give, take):
-        ctx.give, ctx.take = give, take
-        got = x.new_empty(sum(take), *x.shape[1:])
-        dist.all_to_all_single(got, x.contiguous(), list(take), list(give))
-        return got
-
-    @staticmethod
-    def backward(ctx, slope):
-        back = slope.new_empty(sum(ctx.give), *slope.shape[1:])
-        dist.all_to_all_single(back, slope.contiguous(), list(ctx.give), list(ctx.take))
-        return back, None, None
-
-
 class AdamW:
+    """Adam with decoupled weight decay; torch's own imports for seconds in its first step, one rank after another."""
+
     def __init__(self, params, lr, decay=0.01, betas=(0.9, 0.999), eps=1e-8):
         self.params, self.lr, self.decay, self.betas, self.eps, self.state = list(params), lr, decay, betas, eps, {}
 
@@ -99,6 +65,8 @@ class AdamW:
 
 
 class Adam:
+    """Adam, which keeps each gradient that it saw; torch's own imports a compiler for seconds when it is first used."""
+
     def __init__(self, params, lr):
         self.param_groups, self.state, self.gradients = [{"params": list(params), "lr": lr}], {}, []
 

@@ -7,7 +7,8 @@ import nbformat
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from labkit.show.cheatsheet import page as printed
+from labkit import files
+from labkit.show.cheatsheet import NAME, PRINT
 from labkit.theory.cheats import CHEATS
 
 pytestmark = pytest.mark.browser
@@ -30,7 +31,7 @@ def sheet() -> str:
 @pytest.fixture
 def page(chromium: BrowserContext, sheet: str, tmp_path: Path):
     saved = tmp_path / "sheet.html"
-    saved.write_text(printed(sheet), "utf-8")
+    saved.write_text(files.page(NAME, PRINT, sheet), "utf-8")
     page = chromium.new_page()
     page.goto(saved.as_uri())
     yield page

@@ -19,7 +19,8 @@ from tests import pictures
 pytestmark = pytest.mark.browser
 
 STANDING_OUT = (Path(__file__).parent / "standing_out.js").read_text()
-MADE = """from labkit import WhatIf, draw, exercises
+MADE = """from labkit import WhatIf, draw
+from labkit.content import exercises
 from labkit.theory import schedules
 
 draw(schedules.tree("broadcast", 4))"""

@@ -9,13 +9,13 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import judged
 from labkit.grading.inputs import Case
-from labkit.outcome.outcome import Outcome, RankOutcome
-from labkit.outcome.why import TOGETHER
+from labkit.outcome.outcome import Outcome, RankOutcome, Waiting
+from labkit.outcome.sentences import TOGETHER
 from labkit.show.verdict import Verdict
 from labkit.words import sentence
 from tests.recorded import Told
 
-WAITS = {"op": "new_group", "line": 4, "source": "half = dist.new_group(mine)"}
+WAITS = Waiting("new_group", 4, source="half = dist.new_group(mine)")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_answer_by_single_calls_that_nccl_could_not_bring_together_is_told_so
     raised = {"ename": "DistBackendError", "raised": "lab" if ended else "operation"}
     begun = [Told(2).send(1 - r, 0, 9, error="DistBackendError", enqueued=True, asynchronous=True) for r in range(2)]
     ranks = [RankOutcome(r, answer={"record": begun[r](r), "error": ("", "", {})}, **raised) for r in range(2)]
-    waits = {"op": "isend", "line": 4, "source": "work = dist.isend(x, 1 - rank)"}
+    waits = Waiting("isend", 4, source="work = dist.isend(x, 1 - rank)")
     outcome = Outcome(ranks, ended, waiting={r: waits for r in range(2) if ended})
     exercise = Exercise("swap", lambda xs: xs)
     finding = judged(exercise, Case([np.zeros(2)] * 2), Attempt(outcome), [np.zeros(2)] * 2, "")

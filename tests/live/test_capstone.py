@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import labkit
+from labkit import progress
 from labkit.content import exercises
 from labkit.errors import CellError
 from labkit.theory import plan
@@ -176,7 +177,7 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(lab) -> Ran:
+def ran(lab, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """The lesson's cells, the workbook's own functions in place of the stubs."""
     solutions = {e.stub: e.answer for e in exercises.every().values() if e.lesson == "capstone"}
     step = exercises.find("mesh_step")
@@ -184,7 +185,8 @@ def ran(lab) -> Ran:
     solutions[step.stub] = step.answer.replace("return loss.item()", "return loss")  # a tensor is right, too
     ended, losses, saved, said = [], {}, [], io.StringIO()
     space: dict[str, Any] = {"lab": lab, "display": str}
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "HERE", tmp_path_factory.mktemp("beside"))  # where lab.script writes
         for cell in code("capstone"):
             source = solutions.get(cell.source, cell.source)
             if source.startswith("%%px"):

@@ -554,14 +554,6 @@ def test_lists_dicts_and_bfloat16_cross(lab):
     assert checked(lab, code, means=lambda xs: [[x["a"] + 1, x["a"], 3] for x in xs], inputs=cases).ok
 
 
-def test_a_harness_runs_the_function_and_its_assertion_is_the_verdict(lab):
-    harness = "def harness(fn, x):\n    assert rank == 0 or fn(x) is not None, 'it returned None'\n    return 1"
-    given = {"means": lambda xs: [1] * len(xs), "harness": harness}
-    assert checked(lab, "def f(x):\n    return x", **given).ok
-    verdict = checked(lab, "def f(x):\n    return None", **given)
-    assert (verdict.state, verdict.says[0]) == ("wrong", "Rank 1 with 2 ranks: it returned None.")
-
-
 def test_groups_of_the_function_and_of_the_learner_live_on_their_own(lab):
     lab.run("pair = dist.new_group([0, 1])\nlater = [dist.new_group([2, 3]) for _ in range(2)]")
     own = "def f(x):\n    groups = [dist.new_group([r]) for r in range(world_size)]\n    y = x.clone()\n"

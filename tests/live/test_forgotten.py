@@ -102,7 +102,6 @@ def test_what_is_said_leads_to_what_works(notebook, cell, said):
             "%px runs the rest of its line, and there is none. For a whole cell write %%px, with two %.",
         ),
         ("%flow x\nprint(rank)", "%flow stands over a whole cell: write %%flow x, with two %."),
-        ("%wire\nprint(rank)", "%wire stands over a whole cell: write %%wire, with two %."),
         ("%%flow x y\ny = x", "Say which value to follow: %%flow x, or %%flow x -> y"),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 
 from labkit import CellError, LabError, StoppedError
 from labkit.cluster.engines import Engines
-from labkit.cluster.healing import _anew
+from labkit.outcome.outcome import Healed, Note
+from labkit.outcome.phrases import healed
 from tests.live.processes import SOON, Trace, eventually
 
 ALIVE = """
@@ -151,9 +152,12 @@ def test_a_replaced_rank_has_its_definitions_again_and_the_note_says_what_is_los
 
 
 def test_what_a_rank_gets_back_is_named_and_many_names_are_counted():
-    assert _anew([], []) == "started anew, without variables"
-    assert _anew(["f"], ["x", "y"]) == "started anew, with f again, without variables (x and y are lost)"
-    assert _anew([f"f{i}" for i in range(20)], []).endswith("f6 and 13 more again, without variables")
+    def said(back, lost=()):
+        return healed(Note(Healed.ANEW, (1,), back=tuple(back), lost=tuple(lost)))
+
+    assert said([]) == "rank 1 was started anew, without variables"
+    assert said(["f"], ["x", "y"]).endswith("started anew, with f again, without variables (x and y are lost)")
+    assert said(f"f{i}" for i in range(20)).endswith("f6 and 13 more again, without variables")
 
 
 def test_ranks_are_right_though_engine_ids_have_moved_on(lab):

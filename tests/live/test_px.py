@@ -152,7 +152,7 @@ def test_an_error_behind_an_await_has_the_editors_line_numbers(notebook):
     assert cell.traceback.count("----> 4 1 / 0") == 1
 
 
-@pytest.mark.parametrize("magic", ["%%flow x", "%%wire", "%%late 1"])
+@pytest.mark.parametrize("magic", ["%%flow x", "%%late 1"])
 def test_a_cell_that_is_drawn_may_await(notebook, magic):
     notebook.value(f"%%px\n{ASYNC}x = torch.ones(1)")
     cell = notebook.run(f"{magic}\nx = await f(x)\ndist.all_reduce(x)")

@@ -58,7 +58,7 @@ def test_a_file_of_ones_own_is_not_written_over(sheet: CheatSheet, tmp_path: Pat
     assert "all_reduce" in path.read_text()
     with pytest.raises(LabError, match=r"cheat-sheet\.html"):
         sheet.save("sheet.pdf")
-    with pytest.raises(LabError, match="another folder"):
+    with pytest.raises(LabError, match="another place"):
         sheet.save("/proc/sheet.html")
 
 

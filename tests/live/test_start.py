@@ -266,7 +266,7 @@ def test_an_engine_that_ends_while_it_starts_is_noticed_and_quoted(monkeypatch, 
 # -- %%px where there are no ranks --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("magic", ["px", "flow x", "wire", "late 1"])
+@pytest.mark.parametrize("magic", ["px", "flow x", "late 1"])
 def test_a_magic_before_the_first_start_says_so(no_ranks, magic):
     assert no_ranks.run(f"%%{magic}\n1").error == "LabError: There are no ranks yet. Run lab = start() first."
 

@@ -41,12 +41,6 @@ def test_a_row_is_found_by_its_size_and_a_missing_one_is_told(swept):
         swept.at(4096)
 
 
-def test_it_becomes_plain_data(swept):
-    told = swept.to_dicts()
-    assert [d["nbytes"] for d in told] == [64, 1024, 2**20]
-    assert {type(v) for d in told for v in d.values()} <= {str, int, float, bool}
-
-
 def test_it_shows_itself_as_a_table_and_a_picture(swept):
     assert "1 MiB" in repr(swept)
     assert "busbw = algbw × 2(n-1)/n" in repr(swept)

@@ -6,24 +6,20 @@ from typing import Any
 
 import pytest
 
-from labkit.outcome.outcome import Outcome, RankOutcome
-from labkit.outcome.sentences import CHOOSE, judge
+from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting
+from labkit.outcome.sentences import CHOOSE, handles, judge, why
 from labkit.outcome.story import Story
-from labkit.outcome.why import handles, singly, why
+from labkit.outcome.why import begins_singly
 from labkit.theory.record import read
 from tests.recorded import Told, told
 
 CUT = {"start": 0, "end": 900, "error": "RuntimeError"}
+WITHOUT = Instead(Did.FINISHED, without=True)
 
 
-def where(op: str, line: int = 2) -> dict[str, Any]:
-    """What an agent says of a rank that waits."""
-    return {"op": op, "line": line, "function": None}
-
-
-def stuck(ranks: list[Told], waiting: dict[int, str], elsewhere: dict[int, str], **more: Any) -> Story:
+def stuck(ranks: list[Told], waiting: dict[int, str], elsewhere: dict[int, Instead], **more: Any) -> Story:
     """A cell that was cut short."""
-    at = {r: where(op) for r, op in waiting.items()}
+    at = {r: Waiting(op, 2) for r, op in waiting.items()}
     return Story(told(*ranks), Outcome([], "stuck", waiting=at, elsewhere=elsewhere, **more))
 
 
@@ -67,10 +63,17 @@ def test_tags_are_no_cause_where_the_right_message_may_come_behind_a_collective(
     assert "wait for one another in a cycle, 0 → 1 → 0" in why(stuck([early, late], {0: "barrier", 1: "recv"}, {}))
 
 
-@pytest.mark.parametrize("instead", ["raised ZeroDivisionError", "went on computing (line 4)", "died (SIGKILL)"])
-def test_tags_are_no_cause_where_a_rank_did_not_come_to_its_end(instead):
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        (Instead(Did.RAISED, "ZeroDivisionError"), "raised ZeroDivisionError"),
+        (Instead(Did.WENT_ON, line=4), "went on computing (line 4)"),
+        (Instead(Did.DIED, "SIGKILL"), "died (SIGKILL)"),
+    ],
+)
+def test_tags_are_no_cause_where_a_rank_did_not_come_to_its_end(instead, said):
     early, late = Told(2).send(1, tag=1, asynchronous=True), Told(2).recv(0, tag=2, **CUT)
-    assert why(stuck([early, late], {1: "recv"}, {0: instead})).startswith(f"rank 0 {instead}, while rank 1 waits")
+    assert why(stuck([early, late], {1: "recv"}, {0: instead})).startswith(f"rank 0 {said}, while rank 1 waits")
 
 
 def test_of_many_tags_that_differ_the_first_are_told():
@@ -82,26 +85,26 @@ def test_of_many_tags_that_differ_the_first_are_told():
 
 def test_of_a_broadcast_only_its_root_is_missing():
     ranks = [Told(3).meet("broadcast", peer=1, **CUT), Told(3), Told(3)]
-    story = stuck(ranks, {0: "broadcast"}, dict.fromkeys((1, 2), "finished the cell without it"))
+    story = stuck(ranks, {0: "broadcast"}, dict.fromkeys((1, 2), WITHOUT))
     assert why(story) == "rank 1 is missing: it finished the cell, while rank 0 waits in broadcast (line 2)"
 
 
 def test_a_call_without_a_record_is_named_and_nobody_knows_for_whom_it_waits():
-    story = stuck([Told(2), Told(2)], {0: "new_group"}, {1: "went on computing (line 4)"})
+    story = stuck([Told(2), Told(2)], {0: "new_group"}, {1: Instead(Did.WENT_ON, line=4)})
     assert story.arrows == []
     assert why(story) == "rank 1 went on computing (line 4), while rank 0 waits in new_group (line 2)"
 
 
 def test_a_rank_that_has_left_what_the_others_wait_in_is_not_missing():
     ranks = [Told(3).meet("all_reduce", **CUT), Told(3).meet("all_reduce", **CUT), Told(3).meet("all_reduce")]
-    story = stuck(ranks, dict.fromkeys((0, 1), "all_reduce"), {2: "finished the cell without it"})
+    story = stuck(ranks, dict.fromkeys((0, 1), "all_reduce"), {2: WITHOUT})
     assert why(story) == (
         "rank 2 left all_reduce (line 2) and finished the cell, while ranks 0, 1 wait in all_reduce (line 2)"
     )
     twice = stuck(
         [*(t.meet("all_reduce", **CUT) for t in ranks[:2]), ranks[2]],
         dict.fromkeys((0, 1), "all_reduce"),
-        {2: "finished the cell without it"},
+        {2: WITHOUT},
     )
     assert why(twice).startswith("rank 2 is missing: it finished the cell, while ")
 
@@ -115,7 +118,7 @@ def test_collectives_of_one_group_are_not_those_of_another_with_the_same_ranks()
 
 def test_ranks_that_do_different_things_instead_are_all_told():
     meet = Told(4).meet("all_reduce", **CUT)
-    went = {1: "finished the cell without it", 2: "went on computing (line 7)", 3: "never ran the cell"}
+    went = {1: WITHOUT, 2: Instead(Did.WENT_ON, line=7), 3: Instead(Did.NEVER_RAN)}
     assert why(stuck([meet, Told(4), Told(4), Told(4)], {0: "all_reduce"}, went)) == (
         "rank 1 finished the cell, rank 2 went on computing (line 7) and rank 3 never ran the cell, "
         "while rank 0 waits in all_reduce (line 2)"
@@ -124,13 +127,13 @@ def test_ranks_that_do_different_things_instead_are_all_told():
 
 def test_a_rank_that_died_is_the_cause_also_where_another_one_is_waited_for():
     ranks = [Told(3).recv(1, **CUT), Told(3), Told(3)]
-    went = {1: "finished the cell without it", 2: "died (SIGKILL)"}
+    went = {1: WITHOUT, 2: Instead(Did.DIED, "SIGKILL")}
     assert why(stuck(ranks, {0: "recv"}, went)) == "rank 2 died (SIGKILL), while rank 0 waits in recv (line 2)"
 
 
 def test_without_records_nobody_is_spared():
     """Of a call that is no cell nobody has a record."""
-    outcome = Outcome([], "stuck", waiting={0: where("barrier")}, elsewhere={1: "did not answer"})
+    outcome = Outcome([], "stuck", waiting={0: Waiting("barrier", 2)}, elsewhere={1: Instead(Did.SILENT)})
     assert why(Story([None, None], outcome)) == "rank 1 did not answer, while rank 0 waits in barrier (line 2)"
 
 
@@ -138,22 +141,24 @@ def test_seconds_are_told_from_each_rank_s_own_clock_and_only_where_they_are_wan
     late = [Told(2).meet("all_reduce", 1_000, 9_000, error="RuntimeError"), Told(2).meet("barrier", 0, 500)]
     late[0].log.clock, late[1].log.clock = ("a", 100.0), ("b", 200.0)  # seconds since 1970 when it stood at 0
     late[0].log.ended = late[1].log.ended = 9.0
-    story = stuck(late, {0: "all_reduce"}, {1: "went on computing (line 7)"}, at=205.0)
+    story = stuck(late, {0: "all_reduce"}, {1: Instead(Did.WENT_ON, line=7)}, at=205.0)
     assert story.seconds == {0: 8.0, 1: 4.5}
     assert why(story) == ("rank 1 went on computing for 4.5 s (line 7), while rank 0 waited 8 s in all_reduce (line 2)")
     assert why(story, times=False) == ("rank 1 went on computing (line 7), while rank 0 waits in all_reduce (line 2)")
-    assert stuck(late, {0: "all_reduce"}, {1: "went on computing (line 7)"}).seconds == {}
+    assert stuck(late, {0: "all_reduce"}, {1: Instead(Did.WENT_ON, line=7)}).seconds == {}
 
 
 def test_seconds_are_those_of_the_one_clock_of_a_machine_whatever_the_wall_says():
     one = Told(2).meet("all_reduce", 1_000, None)
     one.log.clock = ("here", 100.0)
-    outcome = Outcome([], "stuck", waiting={0: where("all_reduce")}, at=3.0, clock=("here", 3700.0))
+    outcome = Outcome([], "stuck", waiting={0: Waiting("all_reduce", 2)}, at=3.0, clock=("here", 3700.0))
     assert Story(told(one, Told(2)), outcome).seconds == {0: 2.0}
 
 
 def test_while_a_cell_runs_ranks_have_waited():
-    outcome = Outcome([], "runs", waiting={0: where("barrier")}, elsewhere={1: "is computing (line 3)"}, at=2.0)
+    outcome = Outcome(
+        [], "runs", waiting={0: Waiting("barrier", 2)}, elsewhere={1: Instead(Did.WENT_ON, line=3)}, at=2.0
+    )
     story = Story(told(Told(2).meet("barrier", 500, None), Told(2)), outcome)
     assert why(story) == "rank 1 has been computing for 2 s (line 3), while rank 0 has waited 1.5 s in barrier (line 2)"
 
@@ -163,10 +168,10 @@ def test_a_handle_is_told_where_its_call_cannot_have_been_done_and_not_where_it_
     for one in met:
         one.recv(1, 10, 900, error="RuntimeError")
     assert "handle" not in why(
-        stuck([met[0], Told(2).start("all_reduce", 0, 5)], {0: "recv"}, {1: "finished the cell"})
+        stuck([met[0], Told(2).start("all_reduce", 0, 5)], {0: "recv"}, {1: Instead(Did.FINISHED)})
     )
     alone = Told(2).start("all_reduce", 0, None).recv(1, 10, 900, error="RuntimeError")
-    assert why(stuck([alone, Told(2)], {0: "recv"}, {1: "finished the cell without it"})) == (
+    assert why(stuck([alone, Told(2)], {0: "recv"}, {1: WITHOUT})) == (
         "rank 1 is missing: it finished the cell, while rank 0 waits in recv (line 2); "
         "rank 0 had not waited for the handle of all_reduce (line 2), and rank 1 never came to it"
     )
@@ -174,7 +179,7 @@ def test_a_handle_is_told_where_its_call_cannot_have_been_done_and_not_where_it_
 
 def test_what_ddp_has_under_way_in_a_backward_pass_is_no_handle_of_the_learner_s():
     passing = Told(2).start("all_reduce", 0, None).start("all_reduce", 1, None)
-    story = stuck([passing, Told(2)], {0: "backward"}, {1: "finished the cell without it"})
+    story = stuck([passing, Told(2)], {0: "backward"}, {1: WITHOUT})
     assert why(story) == "rank 1 is missing: it finished the cell, while rank 0 waits in backward (line 2)"
 
 
@@ -228,15 +233,15 @@ def test_an_exchange_by_single_calls_that_failed_on_nccl_is_to_be_one_call(ranks
 
 
 def test_an_exchange_by_single_calls_that_gloo_has_brought_together_is_told_what_nccl_needs():
-    def said(**more: Any) -> list[str]:
+    def told_so(**more: Any) -> bool:
         ranks = [Told(3).meet("all_reduce").send((r + 1) % 3, **more).recv((r - 1) % 3, **more) for r in range(3)]
-        return singly(read(told(*ranks)))
+        return begins_singly(read(told(*ranks)))
 
-    assert said(asynchronous=True) == [f"with NCCL, {REMEDY}"]
-    assert said(asynchronous=True, batch=True) == []
+    assert told_so(asynchronous=True)
+    assert not told_so(asynchronous=True, batch=True)
     chain = [Told(3).send(1), Told(3).recv(0).send(2), Told(3).recv(1)]
-    assert singly(read(told(*chain))) == []
-    assert singly(read(told(*(Told(3).meet("all_reduce") for _ in range(3))))) == []
+    assert not begins_singly(read(told(*chain)))
+    assert not begins_singly(read(told(*(Told(3).meet("all_reduce") for _ in range(3)))))
 
 
 def test_a_ring_in_which_all_begin_with_isend_stands_in_these_calls_on_nccl():

@@ -67,7 +67,6 @@ def test_the_text_says_the_spans_in_the_facts_and_how_much_is_hidden_in_the_time
 
 def test_the_numbers_are_there_too(step):
     assert [(round(o.computing, 6), round(o.hidden, 6)) for o in step.overlap] == [(0.099, 0.029)] * 2
-    assert step.overlap[0].exposed == pytest.approx(0.001)
     assert step.overlap[0].share == pytest.approx(29 / 30)
 
 

@@ -109,7 +109,7 @@ def test_a_call_that_failed_ends_where_it_failed():
 def test_each_rank_counts_for_itself():
     busy, idle = Told(2).span("x", 0, 10).start("all_reduce", 1, 9, (10, 10)), Told(2).start("all_reduce", 1, 9, (2, 9))
     assert [o.hidden for o in found(busy, idle)] == [7, 0]
-    assert found(busy, idle)[1].exposed == 8
+    assert found(busy, idle)[1].communicating == 8
 
 
 def test_the_moment_of_the_data_is_never_after_the_wait_for_it():

@@ -9,10 +9,9 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.theory.costs import H100, choose, nccl
-from labkit.theory.costs.estimate import FITTED, estimate
-from labkit.theory.published import LARGE, SMALL, TABLES, compare, find, judge, others
+from labkit.theory.costs.estimate import estimate
+from labkit.theory.published import LARGE, SMALL, TABLES, compare, find, judge
 from labkit.theory.published.judge import chosen
-from labkit.theory.published.learn import GUESS, errors, learn, modelled
 from labkit.theory.timing import algbw, busbw
 
 GIB = 2**30
@@ -129,33 +128,11 @@ def test_the_summary_shows_every_table_as_it_is_and_corrected():
     assert all(t.name in said for t in MODELLED)
     assert "as it is" in said
     assert "corrected" in said
-    assert len(compared().listing.splitlines()) == len(compared().rows) + 1
 
 
 def test_small_and_large_are_told_apart():
     assert SMALL < LARGE
     assert compared().of("8 × A100", 0, SMALL)[-1].nbytes < SMALL <= compared().of("8 × A100", SMALL)[0].nbytes
-
-
-def test_the_constants_are_what_the_procedure_makes_of_the_tables():
-    again = vars(learn(TABLES, FITTED))
-    for name, value in vars(FITTED).items():
-        assert again[name] == pytest.approx(value, rel=0.01), name
-
-
-def test_every_constant_has_a_guess_and_stays_where_it_can_be_believed():
-    assert set(GUESS) == set(vars(FITTED))
-    for name, value in vars(FITTED).items():
-        guess, spread_ = GUESS[name]
-        assert guess / (1 + spread_) ** 2 <= value <= guess * (1 + spread_) ** 2, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("publisher", ["aws-ia/terraform-aws-eks-blueprints", "NVIDIA/dgxc-benchmarking"])
-def test_a_publisher_left_out_is_met_as_well_as_the_others(publisher):
-    constants = learn([t for t in TABLES if t.publisher != publisher], FITTED)
-    off = [np.abs(np.expm1(errors(t, constants))) for t in modelled() if t.publisher == publisher]
-    assert np.median(np.concatenate(off)) <= 0.15
 
 
 def test_large_messages_are_met_within_4_percent_and_a_few_rows_help():
@@ -179,19 +156,7 @@ def test_errors_are_of_rows_that_were_not_given():
 def test_odd_machines_and_others_libraries_are_in_the_atlas_and_not_in_the_claim():
     assert not find("8 × MI300X").claimed
     assert not find("2048 × GH200, Alps").claimed
-    assert all(t.claimed for t in modelled())
-    assert {e.table for e in judged().errors} == set(modelled())
-
-
-def test_machines_of_one_kind_differ_and_so_no_model_is_right_for_all():
-    theirs = others()
-    assert theirs.off(0, theirs.groups["below 1 MiB"])[0] > theirs.off(0, theirs.groups["from 64 MiB"])[0] > 0
-    rows = {(e.table, e.nbytes) for e in theirs.errors}
-    off, p90, count = theirs.off(0)
-    ours, our_p90, of = judged().off(0, lambda e: (e.table, e.nbytes) in rows)
-    assert count == of == len(rows) > 600
-    assert p90 > 0.4 > our_p90, "the tables themselves do not come to 25 %"
-    assert off < ours < 0.08, "in the middle they are nearer to each other"
+    assert {e.table for e in judged().errors} == {t for t in TABLES if t.claimed}
 
 
 def test_the_largest_run_is_a_miss_that_is_known():

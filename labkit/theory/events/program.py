@@ -39,15 +39,6 @@ class Program:
             return int(np.count_nonzero(self.dst[0] >= 0)) * len(self.dst)
         return int(np.count_nonzero(self.dst >= 0))
 
-    def then(self, other: Program) -> Program:
-        """This one, and then the other one of as many ranks."""
-        slots = max(self.dst.shape[1], other.dst.shape[1])
-        parts = [
-            (_wide(p.dst, slots, -1), _wide(np.broadcast_to(p.share, p.dst.shape), slots, 0)) for p in (self, other)
-        ]
-        dst, share = (np.concatenate(both) for both in zip(*parts, strict=True))
-        return Program(f"{self.name}, {other.name}", dst, share)
-
 
 def of_schedule(schedule: Schedule) -> Program:
     """The same of a `theory.schedules` object.
@@ -160,8 +151,3 @@ def _known(name: str, op: str) -> str:
     if op not in ("all_reduce", "reduce_scatter", "all_gather"):
         raise LabError(f"{name} is no {op} here. Take all_reduce, reduce_scatter or all_gather.")
     return op
-
-
-def _wide(array: Numbers, slots: int, fill: Any) -> Numbers:
-    steps, has, n = array.shape
-    return np.concatenate([array, np.full((steps, slots - has, n), fill, array.dtype)], axis=1)

@@ -11,7 +11,6 @@ from labkit.errors import LabError
 
 Numbers = np.ndarray[Any, Any]
 LAWS = ("normal", "exponential")
-EULER = 0.5772156649015329
 
 
 def drawn(n: int, seconds: float, spread: float, law: str = "normal", seed: int = 0) -> Numbers:

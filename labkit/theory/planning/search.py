@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from labkit.theory.plan import divisors
 from labkit.theory.planning.job import ORDERS, Job, Plan, impossible
 from labkit.theory.planning.places import places
 from labkit.theory.planning.price import Price
@@ -12,10 +13,10 @@ from labkit.theory.planning.price import Price
 
 def plans(job: Job) -> Iterator[Plan]:
     """Every plan that can be laid out, in the first order; ZeRO only with copies, sequence only with tensor."""
-    for tensor in _divisors(job.gpus):
-        for pipe in _divisors(job.gpus // tensor):
+    for tensor in divisors(job.gpus):
+        for pipe in divisors(job.gpus // tensor):
             data = job.gpus // tensor // pipe
-            for micro in _divisors(job.rows // data) if job.rows % data == 0 else []:
+            for micro in divisors(job.rows // data) if job.rows % data == 0 else []:
                 plan = Plan(data, tensor, pipe, micro)
                 if impossible(job, plan):
                     continue
@@ -56,7 +57,3 @@ def leaves(job: Job, plan: Plan, along: str) -> bool:
     """Whether any message along a dimension leaves a host."""
     edges = places(plan, job.cluster.gpus_per_node).edges
     return any(bool(edges[name].leaves.any()) for name in (("next", "before") if along == "pipe" else (along,)))
-
-
-def _divisors(number: int) -> list[int]:
-    return [k for k in range(1, number + 1) if number % k == 0]

@@ -2,12 +2,11 @@
 
 tables     the tables with their sources: data, from tables.json
 compare    NCCL's own model against every row
-learn      the constants of `costs.estimate`, fitted to the tables
-judge      how far off the estimate is on tables that it was not fitted on
+judge      how far off the estimate is on the tables
 """
 
 from labkit.theory.published.compare import LARGE, SMALL, Comparison, Row, compare
-from labkit.theory.published.judge import Judgement, judge, others
+from labkit.theory.published.judge import Judgement, judge
 from labkit.theory.published.tables import TABLES, Table, find
 
-__all__ = ["LARGE", "SMALL", "TABLES", "Comparison", "Judgement", "Row", "Table", "compare", "find", "judge", "others"]
+__all__ = ["LARGE", "SMALL", "TABLES", "Comparison", "Judgement", "Row", "Table", "compare", "find", "judge"]

@@ -44,18 +44,6 @@ class Comparison:
         """The rows of one table from `least` bytes to below `most`."""
         return [r for r in self.rows if r.table == table and least <= r.nbytes < most]
 
-    @property
-    def listing(self) -> str:
-        """Every row, a line each; * marks those that the correction was fitted on."""
-        head = f"{'table':<30}{'bytes':>12}{'published µs':>14}{'model µs':>12}  {'choice':<18}{'of NCCL':<9}"
-        head += f"{'ratio':>6}{'corrected':>10}"
-        lines = [
-            f"{r.table:<30}{r.nbytes:>12}{r.published:>14.1f}{r.model:>12.1f}  {r.choice:<18}{r.nccl:<9}{r.ratio:>6.2f}"
-            f"{r.corrected:>10.2f}{'*' if r.used else ' '}"
-            for r in self.rows
-        ]
-        return "\n".join([head, *lines])
-
     def __repr__(self) -> str:
         bands = {"below 1 MiB": (0, SMALL), "to 64 MiB": (SMALL, LARGE), "from 64 MiB": (LARGE, float("inf"))}
         lines = [f"{'model / published':<30}" + "".join(f"{band:^24}" for band in bands)]

@@ -1,27 +1,24 @@
-"""How far off the estimate is on tables that it was not fitted on: each publisher is left out in turn.
+"""How far off the estimate is on published tables: as it comes, and after three or six of a table's rows were given.
 
-Whatever is fitted from tables is fitted again without the publisher's, all of them, and then held against them: as it
-comes, after three of a table's rows were given to `costs.calibrate`, and after six. Errors are of rows not given.
+Rows are given to `costs.calibrate`; errors are of rows that were not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from labkit.theory.costs.calibrate import calibrate
 from labkit.theory.costs.estimate import FITTED, Constants, estimate
-from labkit.theory.costs.machine import Cluster
 from labkit.theory.published.compare import LARGE, SMALL
-from labkit.theory.published.learn import learn, modelled
 from labkit.theory.published.tables import TABLES, Table
 
 BANDS = {"below 1 MiB": (0, SMALL), "1 to 64 MiB": (SMALL, LARGE), "from 64 MiB": (LARGE, float("inf"))}
 GIVEN = (0, 3, 6)  # how many rows the estimate gets to know
 LEFT = 3  # rows that must be left to judge by
-ENOUGH = 1e-3  # gain of a step, as a share, at which a fit may stop: with a thousandth of it no figure here changes
 
 
 @dataclass(frozen=True)
@@ -68,17 +65,19 @@ class Judgement:
         return "\n".join(lines)
 
 
-def judge(tables: Sequence[Table] = TABLES, again: bool = True) -> Judgement:
+def judge(
+    tables: Sequence[Table] = TABLES, again: Callable[[Sequence[Table]], Constants] | Literal[False] = False
+) -> Judgement:
     """Hold the estimate against every claimed table; `again` fits all constants again without the table's publisher.
 
-    That takes a minute. Without it the tables are judged by constants that have seen them: about as good, for there
-    are many more rows than constants.
+    Without it the tables are judged by constants that have seen them: about as good, for there are many more rows than
+    constants.
     """
-    known, errors = modelled(tables), []
+    known, errors = [t for t in tables if t.claimed], []
     for publisher in dict.fromkeys(t.publisher for t in known):
         own = [t for t in known if t.publisher == publisher]
         others = [t for t in known if t.publisher != publisher]
-        constants = learn(others, FITTED, ENOUGH) if again else FITTED
+        constants = again(others) if again else FITTED
         for table in own:
             errors += [e for given in GIVEN for e in _errors(table, given, constants)]
     return Judgement(tuple(errors))
@@ -103,21 +102,3 @@ def _errors(table: Table, given: int, constants: Constants) -> list[Error]:
         found = estimate(table.op, sizes, table.n, table.cluster, constants)
     off = np.abs(found * 1e6 / us - 1)
     return [Error(table, int(sizes[i]), given, float(off[i])) for i in range(len(us)) if i not in rows]
-
-
-def others(tables: Sequence[Table] = TABLES) -> Judgement:
-    """How far off other publishers' measurements are, taken as the estimate of a row: the median of theirs.
-
-    They have the same operation, number of GPUs and described cluster at the row's size. A row that nobody else has is
-    left out. What then remains, a data sheet does not tell.
-    """
-    measured: dict[tuple[str, int, Cluster | None, int], list[tuple[Table, float]]] = {}
-    for table in modelled(tables):
-        for size, us in table.rows:
-            measured.setdefault((table.op, table.n, table.cluster, size), []).append((table, us))
-    errors = []
-    for (*_, size), found in measured.items():
-        for table, us in found:
-            if theirs := [t for other, t in found if other.publisher != table.publisher]:
-                errors.append(Error(table, size, 0, abs(float(np.median(theirs)) / us - 1)))
-    return Judgement(tuple(errors))

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from labkit.errors import LabError
 from labkit.theory.schedules.schedule import Schedule, Send, Step
 
-BACKWARDS = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
-
 
 def backwards(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The same sends from the last to the first, each the other way, and added up: a broadcast becomes a reduce."""

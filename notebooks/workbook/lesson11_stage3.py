@@ -1,4 +1,4 @@
-"""Exercises of lesson 11, at its end: a whole pass through sharded layers, and what a stage costs."""
+"""Exercises of lesson 11: stage 3 of ZeRO for a layer, a whole pass through such layers, and what a stage costs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,144 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
 from labkit.theory import sharding
-from workbook.lesson11 import kept, normal, shard
+from workbook.lesson11 import cut, kept, padded
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
 
 
-# -- a whole pass, forward and backward -------------------------------------------------------------------------------
+def _through(xs: Sequence[Any]) -> list[Any]:
+    n, found = len(xs), []
+    for weights, x, slope in xs:
+        if x.dtype.kind == "i":
+            y = np.tanh(weights[x])
+            part = np.zeros_like(weights)
+            np.add.at(part, x, slope * (1 - y**2))
+            found.append((y, part, None))
+        else:
+            wide = x.shape[1]
+            matrix, bias = weights[:-wide].reshape(wide, wide), weights[-wide:]
+            y = np.tanh(x @ matrix.T + bias)
+            dz = slope * (1 - y**2)
+            found.append((y, np.concatenate([(dz.T @ x).ravel(), dz.sum(0)]), dz @ matrix))
+    mean = np.mean([part for _, part, _ in found], axis=0).astype(xs[0][0].dtype)
+    return [[y, cut(mean, n, r), dx] for r, (y, _, dx) in enumerate(found)]
+
+
+def _one_layer(n: int) -> list[Case]:
+    rng = np.random.default_rng([11, 4, n])
+
+    def layer(wide: int, rows: int, dtype: str = "float32") -> list[Any]:
+        weights = rng.normal(size=wide * wide + wide).astype(dtype)
+        return [(weights.copy(), *(rng.normal(size=(rows, wide)).astype(dtype) for _ in range(2))) for _ in range(n)]
+
+    table = rng.normal(size=2 * n + 1).astype("float32")
+    looked = [(table.copy(), rng.integers(0, len(table), 5), rng.normal(size=5).astype("float32")) for _ in range(n)]
+    return [
+        Case(layer(2, 1), "a layer of 6 weights"),
+        Case(layer(4, 3), "a layer of 20 weights, three rows"),
+        Case(layer(3, 2, "float64"), "a layer of 12 weights, float64"),
+        Case(looked, "x are integers"),
+        Case(layer(24, 8), "a layer of 600 weights"),
+    ]
+
+
+def run_zero3_layer(zero3_layer, whole, x, slope):
+    held = []
+
+    def compute(weights, x):
+        held.append(weakref.ref(weights.untyped_storage()))
+        if not x.is_floating_point():
+            return torch.tanh(weights[x])
+        wide = x.shape[1]
+        matrix, bias = weights[: wide * wide].view(wide, wide), weights[wide * wide : wide * wide + wide]
+        return torch.tanh(x @ matrix.T + bias)
+
+    shard = torch.nn.Parameter(padded(whole).chunk(world_size)[rank].clone())
+    own, alone = padded(whole).requires_grad_(), x.detach().clone().requires_grad_(x.is_floating_point())
+    compute(own, alone).backward(slope)
+    mine, total = (grad.chunk(world_size)[rank] for grad in (own.grad, sum(everyones(own.grad))))
+    held.clear()
+    x.requires_grad_(x.is_floating_point())
+    y = zero3_layer(compute, shard, x)
+    assert not kept(held), (
+        "the whole weights are still in memory after the forward pass: something keeps them for the backward pass."
+    )
+    y.backward(slope)
+    assert not kept(held), "the whole weights are still in memory after the backward pass."
+    slips = {
+        "takes this rank's own gradient for the mean over the ranks": mine,
+        "divides this rank's own gradient by the number of ranks": mine / world_size,
+        "adds up and does not divide by the number of ranks": total,
+    }
+    name_it(shard.grad, total / world_size, slips, "shard.grad")
+    if alone.grad is not None:
+        slip = "divides the gradient of `x` by the number of ranks: each rank has its own `x`"
+        name_it(x.grad, alone.grad, {slip: alone.grad / world_size}, "x.grad")
+    return [y.detach(), shard.grad, x.grad]
+
+
+@exercise(
+    "Stage 3: a layer whose weights come and go",
+    _through,
+    minutes=15,
+    difficulty=3,
+    inputs=_one_layer,
+    tolerance=1e-4,
+    forbids=("all_reduce",),
+    promises=(Calls(3),),
+    least=Least(rounds=lambda n: 3),
+    counts_memory=False,
+    harness=run_zero3_layer,
+)
+def zero3_layer(compute, shard, x):
+    """Return compute(weights, x) for the weights that lie in shards on the ranks; gradients flow back.
+
+    The flat weights of a layer lie in shards on the ranks, and `shard` is this rank's. `compute(weights, x)` is what
+    the layer makes of `x` with **all** its weights (zeros at the end do no harm). Each rank has its own `x`. Return
+    `compute` of the gathered weights, with a backward pass of your own: a `torch.autograd.Function`.
+
+    In the forward pass gather the weights, compute, and keep **neither the weights nor anything computed from them**:
+    save `shard` and `x` only. In the backward pass, which gets the gradient `dy` of the result, gather again, compute
+    again, and return the gradient of `shard`, which is its part of the **mean** over the ranks, and the gradient of `x`
+    (`None` where `x` holds integers). Three collectives in all, and no all-reduce.
+
+    In the picture, all weights, `x` and `dy` are on the left; the result and the two gradients are on the right.
+    Hint: A class inside the function, with two static methods, `forward(ctx, shard, x)` and `backward(ctx, dy)`; its
+    `apply(shard, x)` calls them. Inside a `Function` autograd records nothing: what `compute` leaves behind in
+    `forward` is gone when it returns. `ctx.save_for_backward(shard, x)` is all that stays.
+    Hint: In `backward`, make leaves of the gathered weights and of a detached `x`, compute under `torch.enable_grad()`,
+    and call `y.backward(dy)`: then `weights.grad` and `x.grad` are there.
+    Hint: `weights.grad` is the gradient of this rank's loss by all weights. A reduce-scatter and a division make this
+    rank's part of the mean of it. `x` is this rank's own, so its gradient needs no collective.
+    Afterwards: Two all-gathers and a reduce-scatter: that is the price of stage 3. To compute the layer a second time,
+    instead of keeping what the first pass computed, is called activation checkpointing. FSDP keeps the activations,
+    unless you ask for checkpointing too, and brings back the weights alone.
+    """
+
+    class Sharded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, shard, x):
+            ctx.save_for_backward(shard, x)
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            return compute(weights, x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            shard, x = (t.detach() for t in ctx.saved_tensors)
+            weights = shard.new_empty(world_size * len(shard))
+            dist.all_gather_single(weights, shard)
+            for t in (weights, x):
+                t.requires_grad_(t.is_floating_point())
+            with torch.enable_grad():
+                y = compute(weights, x)
+            y.backward(dy)
+            mine = torch.empty_like(shard)
+            dist.reduce_scatter_single(mine, weights.grad)
+            return mine / world_size, x.grad
+
+    return Sharded.apply(shard, x)
 
 
 def _passed(xs: Sequence[Any]) -> list[Any]:
@@ -27,24 +158,22 @@ def _passed(xs: Sequence[Any]) -> list[Any]:
         for w in whole:
             values.append(np.tanh(values[-1] * w[:wide] + w[wide:]))
         parts = []
-        for w, before, y in zip(whole[::-1], values[-2::-1], values[:0:-1], strict=True):
+        for w, before, y in zip(whole[::-1], values[-2::-1], values[:0:-1]):
             dz = slope * (1 - y**2)
             parts.append(np.concatenate([(dz * before).sum(0), dz.sum(0)]))
             slope = dz * w[:wide]
         each.append(parts[::-1])
-    means = [np.mean(layer, axis=0).astype(xs[0][1].dtype) for layer in zip(*each, strict=True)]
-    return [[shard(mean, n, r) for mean in means] for r in range(n)]
+    means = [np.mean(layer, axis=0).astype(xs[0][1].dtype) for layer in zip(*each)]
+    return [[cut(mean, n, r) for mean in means] for r in range(n)]
 
 
 def _three(n: int) -> list[Case]:
-    rng = normal(n, 8)
+    rng = np.random.default_rng([11, 8, n])
 
     def chain(wide: int, rows: int, dtype: str = "float32") -> list[Any]:
         whole = [rng.normal(size=2 * wide).astype(dtype) for _ in range(3)]
-        return [
-            ([w.copy() for w in whole], *(rng.normal(size=(rows, wide)).astype(dtype) for _ in range(2)))
-            for _ in range(n)
-        ]
+        drawn = rng.normal(size=(n, 2, rows, wide)).astype(dtype)
+        return [([w.copy() for w in whole], x, slope) for x, slope in drawn]
 
     return [
         Case(chain(2, 1), "layers of 4 weights"),
@@ -52,9 +181,6 @@ def _three(n: int) -> list[Case]:
         Case(chain(5, 3, "float64"), "layers of 10 weights, float64"),
         Case(chain(60, 4), "layers of 120 weights"),
     ]
-
-
-TURNS = 500
 
 
 def run_sharded_pass(sharded_pass, whole, x, slope):
@@ -70,9 +196,8 @@ def run_sharded_pass(sharded_pass, whole, x, slope):
                 return
             held[self.i] = weakref.ref(weights.untyped_storage())
             others = [i for i in held if i != self.i]
-            still = [] if wrong else kept([held[i] for i in others])
-            if still:
-                which = others[still[0]]
+            for still in [] if wrong else kept([held[i] for i in others])[:1]:
+                which = others[still]
                 wrong.append(f"while layer {self.i} computes, the whole weights of layer {which} are in memory.")
 
         def forward(self, weights, x):
@@ -87,9 +212,7 @@ def run_sharded_pass(sharded_pass, whole, x, slope):
             parts = torch.cat([(dz * x).sum(0), dz.sum(0)])
             return torch.nn.functional.pad(parts, (0, len(weights) - len(parts))), dz * weights[:wide]
 
-    length = -(-len(whole[0]) // world_size)
-    padded = [torch.nn.functional.pad(w, (0, length * world_size - len(w))) for w in whole]
-    shards = [p.chunk(world_size)[rank].clone() for p in padded]
+    shards = [padded(w).chunk(world_size)[rank].clone() for w in whole]
     gradients = sharded_pass([Layer(i) for i in range(3)], shards, x, slope)
     assert not wrong, wrong[0]
     return gradients
@@ -152,12 +275,9 @@ def sharded_pass(layers, shards, x, dy):
     return [gradient / world_size for gradient in gradients]
 
 
-# -- what a stage costs -----------------------------------------------------------------------------------------------
-
-
 def _price(xs: Sequence[Any], parameters: float, gpus: int, stage: int) -> list[Any]:
-    memory = sum(sharding.held(parameters, gpus, stage, sharding.MIXED).values())
-    return [[memory, sharding.sent(parameters, gpus, stage, sharding.MIXED)] for _ in xs]
+    asked = parameters, gpus, stage, sharding.MIXED
+    return [[sum(sharding.held(*asked).values()), sharding.sent(*asked)] for _ in xs]
 
 
 def _jobs(n: int) -> list[Case]:
@@ -168,7 +288,7 @@ def _jobs(n: int) -> list[Case]:
     ]
 
 
-PRICE_SLIPS = {
+PRICE_SLIPS = {  # what a mistaken function does, and the edit of the solution that makes it do so
     "shards the gradients in stage 1 already": ("stage >= 2", "stage >= 1"),
     "shards the optimizer's states in stage 2 only": ("stage >= 1", "stage >= 2"),
     "shards the weights in stage 2 already": ("stage >= 3", "stage >= 2"),
@@ -209,6 +329,3 @@ def stage_price(parameters, gpus, stage):
     weights = 2 * parameters / (gpus if stage >= 3 else 1)
     passes = 3 if stage == 3 else 2
     return [states + gradients + weights, passes * 2 * parameters * (gpus - 1) / gpus]
-
-
-# What a mistaken function does, and the edit of the solution that makes it do so.

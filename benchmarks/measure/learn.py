@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from labkit.theory.costs.estimate import Constants, estimate
 from labkit.theory.costs.robust import least_squares, tamed
-from labkit.theory.published.tables import TABLES, Table
+from labkit.theory.published import Table
 
 GUESS = {  # constant: what it would be by NCCL's model or a data sheet, and how far off it may well be
     "base": (6.7, 0.4),
@@ -44,11 +44,6 @@ PRIOR = 0.7  # how hard the guesses hold on
 Numbers = npt.NDArray[np.float64]
 
 
-def modelled(tables: Sequence[Table] = TABLES) -> list[Table]:
-    """The tables that the model makes a claim about: NCCL's."""
-    return [t for t in tables if t.claimed]
-
-
 def errors(table: Table, constants: Constants) -> Numbers:
     """log(estimate / published), row by row: 0.1 is 10 % too slow."""
     assert table.cluster is not None
@@ -58,7 +53,7 @@ def errors(table: Table, constants: Constants) -> Numbers:
 
 def learn(tables: Sequence[Table], start: Constants | None = None, enough: float = 1e-7) -> Constants:
     """The constants that fit these tables best, in about twenty seconds, or a few from a start nearby."""
-    known = modelled(tables)
+    known = [t for t in tables if t.claimed]
     guess = np.log([GUESS[name][0] for name in NAMES])
     publishers = Counter(t.publisher for t in known)
     weights = [4 / np.sqrt(len(t.rows) * max(1, publishers[t.publisher] / MANY)) for t in known]

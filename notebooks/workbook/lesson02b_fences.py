@@ -1,0 +1,195 @@
+"""Lesson 02b: a ring and an all-reduce of puts, in which ranks meet in fences."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case
+from labkit.grading.inputs import counting, draws
+from workbook.lesson02b import blame, on_windows, opened, through, writes
+
+if TYPE_CHECKING:
+    from labkit.rank.seen import everyones, rank, torch, world_size
+
+ALL_BUT_FENCES = ("send", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter",
+                  "all_to_all")  # fmt: skip
+
+
+def own_only(window):
+    return f"rank {rank} writes into its own window only" * (set(writes(window)) == {rank})
+
+
+def slowed(window, noticed):
+    """Make one rank slow after each fence, another one each time, and notice who reads too early or writes too soon."""
+    came, left = window.came, (rank - 1) % world_size
+    flush, fence, get = window.flush, window.fence, window.get
+    window.stood, window.rest = None, 1.0  # what stood there after the fence; seconds that it may wait in all
+
+    def let_the_left_go_first():
+        began, passed = time.monotonic(), window._fences
+        # A neighbour that waits for a message from here never gets that far.
+        while passed % world_size == rank and came[left][0] <= passed and time.monotonic() - began < window.rest:
+            os.sched_yield()
+        window.rest -= time.monotonic() - began
+
+    def slow_fence():
+        flush()
+        came[rank][0] = window._fences + 1  # so many fences at which it has flushed
+        fence()
+        window.stood = window.mine.clone()
+        everyones(None)  # nobody writes before all have seen what stands there
+        let_the_left_go_first()
+
+    def watched_get(of, at=0, size=None):
+        got, told = get(of, at, size), window.told()
+        wrote = any(what != "get" and fences == window._fences for what, *_, fences in told["moves"])
+        if told["handed"] or wrote:
+            noticed.append("it reads before the fence: what was handed over need not be there yet")
+        elif of == rank and window.stood is not None and not torch.equal(got, window.stood[at : at + len(got)]):
+            noticed.append(f"rank {left} wrote into rank {rank}'s window before rank {rank} had read what was there")
+        return got
+
+    let_the_left_go_first()
+    window.fence, window.get = slow_fence, watched_get
+
+
+def run_ring_by_puts(ring_by_puts, x, steps):
+    window, noticed, gave = opened(len(x), x.dtype), [], x.clone()
+    slowed(window, noticed)
+    for out in through(window, lambda: ring_by_puts(window, x, steps)):
+        if isinstance(out, torch.Tensor):
+            want = everyones(gave)[(rank - steps) % world_size]
+            right = everyones(out.shape == want.shape and torch.equal(out, want))
+            blame(window, all(right), own_only(window), *noticed[:1] or [""])
+        return out
+
+
+def broken_ring_by_puts(window, x, steps):
+    """Pass x on to the right so many times; return what has arrived."""
+    for _ in range(steps):
+        window.put(x, to=(rank + 1) % world_size)
+        window.fence()
+        x = window.get(rank)
+    return x
+
+
+@on_windows(
+    "Repair a ring of puts",
+    lambda xs, steps: [xs[(r - steps) % len(xs)] for r in range(len(xs))],
+    minutes=6,
+    difficulty=2,
+    inputs=lambda n: [
+        Case(counting(n, 2), "one step", {"steps": 1}),
+        Case(counting(n, 2), "two steps", {"steps": 2}),
+        Case(draws(n, 5), "once round and one more", {"steps": n + 1}),
+        Case(draws(n, 33, "int64", seed=1), "six steps", {"steps": 6}),
+    ],
+    forbids=ALL_BUT_FENCES,
+    counts_messages=False,
+    specimen=broken_ring_by_puts,
+    harness=run_ring_by_puts,
+)
+def ring_by_puts(window, x, steps):
+    """Pass x on to the right so many times; return what has arrived.
+
+    Pass `x` on to the right `steps` times, each time into the window of the next rank, and return what has arrived: the
+    `x` of the rank that is `steps` places to the left. The windows are as long as `x`. No messages; ranks meet in
+    `window.fence()` only.
+
+    The specimen is right for one step. With more, it is right most of the time. Run its check first: the check makes a
+    different rank slow after each fence.
+    Hint: A fence says that all puts before it are there. It does not say that everybody has read them.
+    Hint: What may a fast rank do right after its `get`, while its neighbour has not yet come to its own?
+    Hint: Put, fence, get, fence.
+    Afterwards: A message brings both: the data is there when `recv` returns, and the next message waits until somebody
+    receives it. With puts, you need one fence for each. If two windows take turns, one fence a step is enough: the next
+    put goes where nobody reads.
+    """
+    for _ in range(steps):
+        window.put(x, to=(rank + 1) % world_size)
+        window.fence()
+        x = window.get(rank)
+        window.fence()
+    return x
+
+
+def _summed(xs: Sequence[Any]) -> list[Any]:
+    if isinstance(xs[0], np.ndarray):  # one call
+        return [sum(xs) for _ in xs]
+    return [[sum(mine[k] for mine in xs) for k in range(len(xs[0]))] for _ in xs]
+
+
+def _several(n: int) -> list[Case]:
+    def three(size: int, dtype: str) -> list[Any]:
+        return list(zip(*(draws(n, size, dtype, seed=k) for k in range(3)), strict=True))
+
+    return [
+        Case(counting(n, n), "one number for each rank"),
+        Case([(x, x + 1) for x in counting(n, 2 * n)], "two calls, one after the other"),
+        Case(three(1, "int64"), "three calls with a single number"),
+        Case(three(301, "float64"), "three calls with 301 numbers"),
+    ]
+
+
+def run_all_reduce_by_puts(all_reduce_by_puts, *xs):
+    window, noticed, gave = opened(len(xs[0]), xs[0].dtype), [], [x.clone() for x in xs]
+    slowed(window, noticed)
+    for outs in through(window, lambda: [all_reduce_by_puts(window, x) for x in xs]):
+        if all(isinstance(out, torch.Tensor) for out in outs):
+            wants = [sum(each) for each in zip(*everyones(gave))]
+            right = all(out.shape == want.shape and torch.allclose(out, want) for out, want in zip(outs, wants))
+            size, least = sum(map(len, xs)), 2 * (world_size - 1) / world_size
+            moved = sum(length for _, of, _, length, *_ in window.told()["moves"] if of != rank)
+            shares = f"rank {rank} moves {moved / size:.2f} S between windows, and {least:.2f} S is possible"
+            much = shares * (moved > least * size + 2 * world_size * len(xs))
+            well = all(everyones(right)) and not any(everyones(much))
+            blame(window, well, own_only(window), *noticed[:1] or [""], much)
+        return outs if len(xs) > 1 else outs[0]
+
+
+@on_windows(
+    "An all-reduce of puts",
+    _summed,
+    minutes=15,
+    difficulty=3,
+    inputs=_several,
+    forbids=ALL_BUT_FENCES,
+    counts_messages=False,
+    tolerance=1e-5,
+    harness=run_all_reduce_by_puts,
+)
+def all_reduce_by_puts(window, x):
+    """Return the sum of all ranks' x: rank r adds up chunk r, and puts it into all windows.
+
+    Return the sum of all ranks' `x`, on every rank. The windows are as long as `x`; the function is called several
+    times in a row with the same window, in which anything may stand. No messages; ranks meet in `window.fence()` only.
+    A rank may put, accumulate and get 2 (N − 1)/N S bytes in all in other ranks' windows: so **rank r adds up chunk r**
+    of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r begins where the chunks before it end.
+    Hint: It has two halves: everyone adds its chunk r to what stands at rank r; then rank r puts the sum into all other
+    windows, where the same chunk belongs. What stands in the window before?
+    Hint: `starts = [sum(map(len, chunks[:r])) for r in range(world_size)]`. Between two things that must not meet
+    stands a fence: clear, fence, accumulate, fence, put, fence.
+    Hint: `window.accumulate(chunks[r], to=r, at=starts[r])` for every r; then `mine = window.get(rank, at=starts[rank],
+    size=len(chunks[rank]))` and `window.put(mine, to=r, at=starts[rank])` for every other r.
+    Afterwards: These are the two shots of `two_shot_all_reduce_`, which symmetric memory offers on GPUs. In the
+    one-shot version everybody reads everybody's x. It moves (N − 1) S bytes and needs one fence less: it wins where x
+    is small.
+    """
+    chunks = x.tensor_split(world_size)
+    starts = [sum(map(len, chunks[:r])) for r in range(world_size)]
+    window.mine.zero_()
+    window.fence()  # nobody adds before all are zero
+    for r in range(world_size):
+        window.accumulate(chunks[r], to=r, at=starts[r])
+    window.fence()  # the sums are complete
+    mine = window.get(rank, at=starts[rank], size=len(chunks[rank]))
+    for r in range(world_size):
+        if r != rank:
+            window.put(mine, to=r, at=starts[rank])
+    window.fence()  # all sums are everywhere
+    return window.get(rank)
