@@ -30,9 +30,10 @@
       lines.py     the line that code is in, also where Python knows none; place.py: where process numbers mean the same
       moment.py    when something happened, on a clock that nobody sets; descriptors.py: some more files to open
       time_limits.py: for how long one process waits for another
+      kernel_internals.py  the private names of ipykernel, ipyparallel and ipywidgets; rank/torch_internals.py: torch's
 
-Imports go down only; `words`, `errors`, `lines`, `moment`, `place`, `time_limits` and `descriptors` lie under
-everything, and `top` is every module directly in labkit/:
+Imports go down only; `words`, `errors`, `lines`, `moment`, `place`, `time_limits`, `descriptors` and `kernel_internals`
+lie under everything, and `top` is every module directly in labkit/:
 
     top → show, plot, cluster, predictions, exercises, grading, theory
     show → plot, predictions, grading, outcome, theory

@@ -58,7 +58,6 @@ HUB_ANSWERS = 1.0  # in which the hub, or an engine that came up beside one that
 CONTROLLER_STILL = 1.5  # for which the controller may stand still: less than a rank has to leave its cell
 STACKS_WRITTEN = 1.0  # in which a process writes down where its threads are
 ENGINES_HEAR = 1.0  # in which engines have heard that they are to end, or have ended
-LOOP_ENDS = 1.0  # in which the thread of a cluster's event loop ends where it does nothing
 MPS_STARTS = 10.0  # in which the control program has started a daemon
 MPS_ANSWERS = 5.0  # in which a daemon that was started answers
 

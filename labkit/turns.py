@@ -1,4 +1,4 @@
-"""Between two cells: when something that a widget starts may use the ranks. Imports of labkit only its time limits.
+"""Between two cells: when something that a widget starts may use the ranks.
 
 JupyterLab has a thread of the kernel (a subshell) handle what widgets tell it, while a cell runs in the main one. Two
 cells never run at once; code that a slider starts must not either, or it would change what the cell computes with.
@@ -12,7 +12,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import time_limits
+from labkit import kernel_internals, time_limits
 
 
 def after_the_cell(action: Callable[[], object]) -> None:
@@ -27,8 +27,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
         return
 
     def turn() -> None:
-        lock = getattr(kernel, "_main_asyncio_lock", None)
-        if lock is not None and lock.locked():  # a cell that awaits something lets the main thread do other things
+        if kernel_internals.cell_awaits(kernel):
             loop.call_later(time_limits.SLIDER_RESTS, turn)
             return
         kernel.pre_handler_hook()  # as ipykernel does around a cell: Stop is heard from here on

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOOR = ("descriptors", "errors", "lines", "moment", "place", "time_limits", "words")
+FLOOR = ("descriptors", "errors", "kernel_internals", "lines", "moment", "place", "time_limits", "words")
 ROOMS = ("theory", "outcome", "grading", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "words": set(),
     "errors": set(),
     "descriptors": {"errors"},
+    "kernel_internals": set(),
     "lines": set(),
     "moment": {"place"},
     "place": set(),
@@ -42,6 +43,7 @@ ONLY = {
     "words": set(),
     "errors": set(),
     "descriptors": set(),
+    "kernel_internals": set(),
     "lines": set(),
     "moment": set(),
     "place": set(),
@@ -51,6 +53,10 @@ ONLY = {
     "grading": {"numpy"},
     "plot": {"numpy", "matplotlib"},
 }
+# Where other libraries' private names are, and under which names the rest of labkit uses them.
+INTERNALS = ("labkit.rank.torch_internals", "labkit.kernel_internals")
+SEEMS = re.compile(r"""[.'" ]_[a-zA-Z]""")  # a private name may be used
+PRIVATE = re.compile(r"_(?!fields$|repr_)[a-zA-Z](\w*[^\W_])?")  # not a namedtuple's, nor what IPython calls
 
 
 def room(dotted: str) -> str:
@@ -198,6 +204,59 @@ def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, sou
 )
 def test_an_import_that_goes_down_is_allowed(module: str, source: str):
     assert broken(module, source) == []
+
+
+def private(source: str) -> list[str]:
+    """Every private name of another library's that the source uses, with its line: "line 3: client._send".
+
+    A file's own are those that it defines, or that it reaches through `self`, `cls` or `super()`.
+    """
+    nodes = list(ast.walk(ast.parse(source)))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr)]
+    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.attr for node in attributes if ast.unparse(node.value) in ("self", "cls", "super()")}
+    used = [(node, [node.attr]) for node in attributes if ast.unparse(node.value) not in sys.stdlib_module_names]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            used.append((node, [part for alias in node.names for part in alias.name.split(".")]))
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            first, *parts = str(node.module).split(".")
+            if first not in ("labkit", *sys.stdlib_module_names):
+                used.append((node, [*parts, *(alias.name for alias in node.names)]))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "setattr", "hasattr"):
+            used.append((node, [ast.unparse(node.args[1]).strip("'")]))
+        elif isinstance(node, ast.Subscript) and getattr(getattr(node.value, "func", None), "id", "") == "vars":
+            used.append((node, [ast.unparse(node.slice).strip("'")]))
+    found = [node for node, names in used if any(PRIVATE.fullmatch(n) and n not in own for n in names)]
+    return [f"line {node.lineno}: {ast.unparse(node)}" for node in sorted(found, key=lambda node: node.lineno)]
+
+
+def test_other_libraries_private_names_have_one_module():
+    sources = [(name, f.read_text()) for name, f in modules() if name not in INTERNALS]
+    found = [f"{name}, {said}" for name, source in sources if SEEMS.search(source) for said in private(source)]
+    assert not found, "\n".join(["Give it a public name in one of", *INTERNALS, *found])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from torch import _ops",
+        "from torch._C import x",
+        "import torch.utils._device",
+        "torch._C.x",
+        "client._send(x)",
+        "class A:\n    def f(self): self.client._send()",
+        "hasattr(stream, '_buffers')",
+        "vars(torch)['_inductor']",
+    ],
+)
+def test_a_private_name_of_another_library_is_found(source: str):
+    assert len(private(source)) == 1
+
+
+def test_a_files_own_private_names_are_its_own():
+    own = "class A:\n    def _f(self, other: A): self._x, super()._y, other._f(), other._x, point._fields\n"
+    assert private(f"{own}from labkit.theory import _x\nimport sys\nsys._getframe()\nx.__dict__\nx._repr_html_()") == []
 
 
 @pytest.mark.slow

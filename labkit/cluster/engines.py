@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import time_limits, words
+from labkit import kernel_internals, time_limits, words
 from labkit.cluster.process import Process
 from labkit.cluster.processes import Processes
 from labkit.cluster.ranks import Member, Ranks
@@ -125,7 +125,7 @@ class Engines(Ranks):
     def running(self, result: Any) -> Running:
         """A cell that was sent, by rank."""
         by_engine = {engine: r for r, engine in enumerate(self._ids)}
-        replies = zip(result._targets, result._children, strict=True)
+        replies = kernel_internals.replies(result)
         return Running(self, {by_engine[e]: reply for e, reply in replies if e in by_engine}, prints=True)
 
     def call(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import place, time_limits
+from labkit import kernel_internals, place, time_limits
 from labkit.cluster import mps
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
 from labkit.cluster.host import SEAT
@@ -208,7 +208,7 @@ class Processes:
         """
         from ipyparallel import Client
 
-        files = self.cluster._synchronize(self.cluster.controller.get_connection_info)
+        files = kernel_internals.connection_info(self.cluster)
         self.client = Client.__new__(Client)
         self.client.__init__(
             files["client"],
@@ -290,7 +290,7 @@ class Processes:
             for launcher in (self.cluster.controller, *self.cluster.engines.values()):
                 if hasattr(launcher, "leave"):
                     launcher.leave()
-            _end_loop(self.cluster)
+            kernel_internals.end_loop(self.cluster)
 
     def full_disk(self) -> Path | None:
         """Where the disk with the run's files is full; None where it is not, or nothing has begun."""
@@ -404,10 +404,9 @@ class Processes:
 
     def _ask_the_hub(self) -> None:
         """Learn of engines whose registration the client has not heard of."""
-        client = self.client
-        asked = client._send(client._query_stream, "connection_request", content={})
+        asked = kernel_internals.ask_hub(self.client, "connection_request", {})
         if asked.wait(time_limits.HUB_ANSWERS):
-            client._io_loop.add_callback(client._update_engines, asked.result()["content"]["engines"])
+            kernel_internals.learn_engines(self.client, asked.result()["content"]["engines"])
 
     def _still_starting(self, launcher: Any, came: list[int]) -> str:
         """Where the first process is that has not come up, as far as that can be told: lines for an error."""
@@ -437,7 +436,7 @@ class Processes:
         return self.client[engine].apply_async(os.getpid)
 
     def _asked(self, engine: int) -> Any:
-        return self._control(engine, "kernel_info_request", {})
+        return kernel_internals.ask_agent(self.client, engine, "kernel_info_request", {})
 
     def execute(self, code: str, engines: list[int]) -> Any:
         """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
@@ -447,40 +446,31 @@ class Processes:
         from ipyparallel import AsyncResult
 
         content = {"code": code, "silent": False, "user_expressions": {"groups": GROUPS}, "stop_on_error": False}
-        sent = [self._shell(e, "execute_request", content) for e in engines]
+        sent = [kernel_internals.execute(self.client, e, content) for e in engines]
         return AsyncResult(self.client, sent, fname="%px", targets=engines, owner=True)
 
     def call(self, engine: int, path: str, args: tuple[Any, ...]) -> Any:
         """Send the call of a function of `labkit.rank`, by name; ipyparallel's future of what it returns."""
-        client = self.client
-        ident = client._engines[engine].encode()
-        return client.send_apply_request(client._mux_stream, call_by_name, [path, *args], ident=ident)
+        return kernel_internals.apply(self.client, engine, call_by_name, [path, *args])
 
     def ask(self, do: str, engine: int) -> Question | None:
         """Ask an engine's agent on the control channel; None where there is no such engine any more."""
-        if engine not in self.client._engines:
+        if engine not in kernel_internals.engines(self.client):
             return None
-        return Question(do, engine, self._control(engine, "labkit_request", {"do": do}))
+        reply = kernel_internals.ask_agent(self.client, engine, "labkit_request", {"do": do})
+        return Question(do, engine, reply)
 
     def end(self, engines: Iterable[int]) -> None:
         """Ask engines to end, and wait a moment until they have heard it; they do once their cell has."""
         deadline = time.monotonic() + time_limits.ENGINES_HEAR
-        known = [e for e in engines if e in self.client._engines]
-        for heard in [self._control(e, "shutdown_request", {"restart": False}) for e in known]:
+        known = [e for e in engines if e in kernel_internals.engines(self.client)]
+        content = {"restart": False}
+        for heard in [kernel_internals.ask_agent(self.client, e, "shutdown_request", content) for e in known]:
             heard.wait(max(0.0, deadline - time.monotonic()))
-
-    def _shell(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
-        client = self.client
-        ident = client._engines[engine].encode()
-        return client._send(client._mux_stream, kind, content=content, ident=ident, metadata={}, track_outstanding=True)
-
-    def _control(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
-        uuid = self.client._engines[engine]
-        return self.client._send(self.client._control_stream, kind, content=content, ident=uuid.encode())
 
     def forget(self, engine: int) -> None:
         """Tell the hub that an engine is gone, rather than wait for its heart to be missed."""
-        self.client._send(self.client._query_stream, "unregistration_request", content={"id": engine})
+        kernel_internals.ask_hub(self.client, "unregistration_request", {"id": engine})
 
     def hold(self, engine: int, pid: int, where: str) -> Process | FarProcess | None:
         """A handle on an engine's process, `pid` at the place `where`; None where there is none for certain."""
@@ -543,17 +533,6 @@ class Processes:
         known = json.loads(file.read_text())
         known["next_id"] = 1 + max([known["next_id"], *engines, *map(int, known["engines"])])
         file.write_text(json.dumps(known))
-
-
-def _end_loop(cluster: Any) -> None:
-    """End the thread that a cluster has made beside a notebook's event loop, which ipyparallel keeps for ever."""
-    thread, cluster._async_thread = cluster._async_thread, None
-    if thread is not None:
-        loop = cluster._thread_loop
-        loop.add_callback(loop.stop)
-        thread.join(time_limits.LOOP_ENDS)
-        if not thread.is_alive():
-            loop.close()
 
 
 def _died(launcher: Any) -> dict[int, str]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from labkit import moment, time_limits
+from labkit import kernel_internals, moment, time_limits
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Question
 from labkit.cluster.ranks import Ranks
@@ -248,7 +248,7 @@ class Running:
         result = output["execute_result"] or {}
         error = None if dead else self.error(rank)
         answer = reply.result() if reply.done() and not error and not dead else None
-        groups = getattr(answer, "_content", {}).get("user_expressions", {}).get("groups", {}).get("data", {})
+        groups = kernel_internals.content(answer).get("user_expressions", {}).get("groups", {}).get("data", {})
         return RankOutcome(
             rank,
             stdout=output["stdout"] or "",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-ON_RANKS = ("px", "flow", "wire", "late")  # cell magics whose code the ranks run
+ON_RANKS = ("px", "flow", "late")  # cell magics whose code the ranks run
 ALIKE = 0.75  # of difflib's ratio: "swpa" for "swap"
 USED = "# lab.use: "  # the first line of a cell that `lab.use` made, and whose function it holds
 YOURS, WORKBOOKS = "yours", "the workbook's"

@@ -110,7 +110,7 @@ def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterat
     elif "ReduceOp" in what and "incompatible function arguments" in what:
         yield "op takes one of torch's reductions: op=dist.ReduceOp.SUM, or MAX, MIN, PRODUCT"
     elif "%flow" in what or "%wire" in what or "%late" in what:
-        yield "%%flow, %%wire and %%late run their cell on all ranks themselves: leave out the %%px above"
+        yield "%%flow and %%late run their cell on all ranks themselves: leave out the %%px above"
 
 
 def _near(name: str, names: Collection[str]) -> str:

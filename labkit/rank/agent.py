@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from labkit import descriptors, lines, moment
+from labkit import descriptors, kernel_internals, lines, moment
 from labkit.errors import LabError
 from labkit.rank import (
     anysource,
@@ -42,6 +41,7 @@ from labkit.rank import (
     output,
     recorder,
     tiny,
+    torch_internals,
     witness,
 )
 from labkit.rank.clock import timed
@@ -83,7 +83,7 @@ def attach() -> None:
     kernel.pre_handler_hook = lambda: setattr(kernel, "saved_sigint_handler", signal.signal(signal.SIGINT, _sigint))
     shell().set_hook("show_in_pager", show, 0)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "_buffers"):
+        if kernel_internals.is_outstream(stream):
             stream.flush = functools.partial(_flush, stream)  # type: ignore[method-assign]
     for event, callback in (("pre_run_cell", _note_counts), ("post_run_cell", _put_back)):
         if callback not in shell().events.callbacks[event]:
@@ -103,7 +103,7 @@ def _put_back(_: Any = None) -> None:
 
 def _flush(stream: Any) -> None:
     """Flush what a rank has printed, if it has; ipykernel asks six times a message, each time by way of a thread."""
-    if stream._buffers:
+    if kernel_internals.has_unsent(stream):
         type(stream).flush(stream)
 
 
@@ -359,7 +359,7 @@ def memory() -> dict[str, Any]:
 
 def steps() -> list[int]:
     """How many operations this rank has started in the world group, -1 where none can say, and groups it has made."""
-    return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, distributed_c10d._world.group_count]
+    return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, torch_internals.group_count()]
 
 
 _at_cell_start: tuple[dict[str, int], dict[str, int]] = {}, {}
@@ -367,7 +367,7 @@ _at_cell_start: tuple[dict[str, int], dict[str, int]] = {}, {}
 
 def _counts() -> tuple[dict[str, int], dict[str, int]]:
     """How many operations this rank has started in each of its groups: as torch counts them, and as the guard does."""
-    return {pg.group_name: guard.started(pg) for pg in list(distributed_c10d._world.pg_map)}, guard.counts()
+    return {pg.group_name: guard.started(pg) for pg in list(torch_internals.groups())}, guard.counts()
 
 
 def _note_counts(_: Any = None) -> None:
@@ -394,7 +394,7 @@ def groups() -> dict[str, Any]:
             if name in members
         },
         "beside": beside,
-        "groups": len(distributed_c10d._world.pg_map),
+        "groups": len(torch_internals.groups()),
         "joined": group.joined(),
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-RECV_ANYSOURCE = 14  # as torch's C++ numbers its operations, 2.11 to 2.15
+from labkit.rank.torch_internals import receives_from_any
 
 
 def install() -> None:
@@ -28,7 +28,7 @@ def install() -> None:
 def _interruptible(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._get_op_type() != RECV_ANYSOURCE or threading.current_thread() is not threading.main_thread():
+        if not receives_from_any(self) or threading.current_thread() is not threading.main_thread():
             return function(self, *args, **kwargs)
         done = threading.Lock()
         came: dict[str, Any] = {}

@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from labkit import kernel_internals
 from labkit.errors import LabError
-from labkit.rank import guard, recorder
+from labkit.rank import guard, recorder, torch_internals
 
 FORKED = (
     "Only a rank's own process can communicate with other ranks, and this is one that it has forked: "
@@ -40,7 +41,7 @@ def install(shell: Any) -> None:
         _installed = True
         shell.events.register("post_run_cell", _end)
         _streams.extend(
-            (stream, fd) for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)) if hasattr(stream, "_buffers")
+            (stream, fd) for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)) if kernel_internals.is_outstream(stream)
         )
         os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_begin)
 
@@ -66,7 +67,7 @@ def _begin() -> None:
     for name in OURS:
         setattr(dist.ProcessGroup, name, _refuse)
     dist.Work.wait = _refuse  # type: ignore[method-assign]
-    distributed_c10d._new_process_group_helper = _refuse
+    torch_internals.set_group_maker(_refuse)
     for module in (dist, distributed_c10d):
         vars(module)["destroy_process_group"] = _refuse  # it would end threads that are not there
     for stream, fd in _streams:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from labkit.errors import LabError
 from labkit.rank.memory import storages
+from labkit.rank.torch_internals import held_by_fully_shard, storage_id
 
 KINDS = ("weights", "gradients", "optimizer")
 
@@ -38,7 +39,7 @@ def footprint(model: Any, optimizer: Any = None, **more: Any) -> dict[str, int]:
     """
     weights = _weights(model)
     updated = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
-    sharded = list(_fully_sharded(model))
+    sharded = list(held_by_fully_shard(model)) if isinstance(model, torch.nn.Module) else []
     named = {kind: _tensors(kind, value) for kind, value in more.items()}
     leaves = [*weights, *updated, *_leaves(named)]
     parts: list[tuple[str, Any]] = [
@@ -52,7 +53,7 @@ def footprint(model: Any, optimizer: Any = None, **more: Any) -> dict[str, int]:
     held = dict.fromkeys(KINDS, 0)
     seen: set[int] = set()
     for kind, value in parts:
-        found = {s._cdata: s.nbytes() for s in storages(value, gradients=False) if s._cdata not in seen}
+        found = {storage_id(s): s.nbytes() for s in storages(value, gradients=False) if storage_id(s) not in seen}
         seen |= found.keys()
         if found or kind in more:
             held[kind] = held.get(kind, 0) + sum(found.values())
@@ -100,27 +101,3 @@ def _state(optimizer: Any) -> list[Any]:
     kept += [{name: v for name, v in group.items() if name != "params"} for group in optimizer.param_groups]
     inner = getattr(optimizer, "optim", None)
     return kept if inner is None else [*kept, *_state(inner)]
-
-
-def _fully_sharded(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """What `fully_shard` holds beside the parameters that the model has just now: its shards, or the whole ones.
-
-    torch has no public name for these. Where a later torch has others, the optimizer still has the shards.
-    """
-    for module in model.modules() if isinstance(model, torch.nn.Module) else ():
-        get_state: Any = getattr(module, "_get_fsdp_state", None)
-        state = get_state() if get_state else None
-        groups: Iterable[Any] = getattr(state, "_fsdp_param_groups", None) or [
-            getattr(state, "_fsdp_param_group", None)
-        ]
-        for parameter in (p for group in groups for p in getattr(group, "fsdp_params", ())):
-            for name in ("sharded_param", "_sharded_post_forward_param", "_unsharded_param"):
-                tensor = getattr(parameter, name, None)
-                if tensor is not None:
-                    yield "weights", tensor
-                    if tensor.grad is not None:
-                        yield "gradients", tensor.grad
-            for tensor in getattr(parameter, "all_gather_outputs", ()):
-                yield "weights", tensor
-            if (gradient := getattr(parameter, "unsharded_accumulated_grad", None)) is not None:
-                yield "gradients", gradient

@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import _ops
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp
 
 from labkit import lines
+from labkit.rank.torch_internals import BETWEEN_RANKS, DISPATCHER, DTENSOR, FUNCTIONAL
 from labkit.theory.record import is_cell
 
 
@@ -40,14 +40,11 @@ ALL_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 TORCH = str(Path(dist.__file__).parent) + os.sep
 OWN = str(Path(__file__).parent) + os.sep  # what runs on a rank without being a learner's
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
-FUNCTIONAL = f"{TORCH}_functional_collectives.py"
 CALLS = (distributed_c10d.__file__, FUNCTIONAL)  # what communicates, not what only uses it
-DTENSOR = f"{TORCH}tensor/_api.py"  # its functions call those in their turn, and what a learner called is `full_tensor`
 RESULTS = ("trigger_wait", "unwrap", "wait_tensor")  # a functional collective's result, as `wait` does a handle's
 COMMS = (_of("comms"), _of("p2p"))
 BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
-BETWEEN_RANKS = ("c10d.", "_c10d_functional", "_dtensor.")  # operations of torch.ops: "_c10d_functional.wait_tensor"
 DDP = (ddp.__file__, f"{TORCH}utils.py")
 GROUP, STORE = _of("group"), _of("store")
 AWAITING = (_of("awaiting"), "run_awaiting")  # what runs a cell that awaits something
@@ -246,7 +243,7 @@ def blocks(frames: list[FrameType]) -> bool:
 
 def passes_on(frame: FrameType) -> bool:
     """Whether a frame hands a call between ranks to the C++ behind torch.ops, whoever has called it."""
-    return frame.f_code.co_filename == _ops.__file__ and str(frame.f_locals.get("self")).startswith(BETWEEN_RANKS)
+    return frame.f_code.co_filename == DISPATCHER and str(frame.f_locals.get("self")).startswith(BETWEEN_RANKS)
 
 
 def source(frame: FrameType, line: int | None = None) -> str:
@@ -297,7 +294,7 @@ def named(places: Iterable[tuple[str, str]]) -> str | None:
         if not name.startswith(("_", "<")) and name != "wrapper":  # that one logs a call and passes it on
             if file in CALLS:
                 called = "wait" if name in RESULTS else name
-            elif file == DTENSOR and called:
+            elif file == DTENSOR and called:  # its functions call those in turn: what a learner called is `full_tensor`
                 called = name
             elif file in COMMS:
                 called = f"comms.{name}"

@@ -11,9 +11,8 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from labkit.rank import frames, group
+from labkit.rank import frames, group, torch_internals
 
 CLOSED = "Connection closed by peer"  # what Gloo says of a group whose sockets are shut
 
@@ -29,7 +28,7 @@ def used(error: BaseException, called: Sequence[FrameType]) -> str:
     held += [value for one in held for value in list(getattr(one, "__dict__", {}).values())]
     found = next(filter(_is_gone, held), None)
     if found is None:
-        names = [f.f_locals.get("group") for f in theirs if f.f_code.co_filename == frames.FUNCTIONAL]
+        names = [f.f_locals.get("group") for f in theirs if f.f_code.co_filename == torch_internals.FUNCTIONAL]
         closed = isinstance(error, RuntimeError) and CLOSED in str(error) and group.broken() is False
         return "call" if closed or not _are_known(name for name in names if isinstance(name, str)) else ""
     first = theirs[0].f_code
@@ -41,10 +40,10 @@ def used(error: BaseException, called: Sequence[FrameType]) -> str:
 def _is_gone(value: Any) -> bool:
     """Whether this is a process group that torch has forgotten, or a mesh that has one."""
     if isinstance(value, dist.ProcessGroup):
-        return value not in distributed_c10d._world.pg_map
-    return isinstance(value, dist.DeviceMesh) and not _are_known(getattr(value, "_dim_group_names", ()))
+        return value not in torch_internals.groups()
+    return isinstance(value, dist.DeviceMesh) and not _are_known(torch_internals.mesh_groups(value))
 
 
 def _are_known(names: Iterable[str]) -> bool:
     """Whether torch has groups of these names."""
-    return set(names) <= set(distributed_c10d._world.pg_names.values())
+    return set(names) <= torch_internals.group_names()

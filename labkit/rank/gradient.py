@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.rank.torch_internals import is_view
+
 Collective = Callable[..., Sequence[Tensor]]
 
 
@@ -33,7 +35,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, there: Collective, back: Collective, anchor: Tensor, *xs: Tensor) -> Any:
         ctx.there, ctx.back = there, back
         # torch forbids in-place changes of one of several views, and an own result may be changed
-        return tuple(y.clone() if y._is_view() else y for y in there(*xs))
+        return tuple(y.clone() if is_view(y) else y for y in there(*xs))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
-from torch.distributed import distributed_c10d
 
 from labkit import moment, place, time_limits
-from labkit.rank import guard
+from labkit.rank import guard, torch_internals
 from labkit.rank.peer_owner import open_the_door, refuse_other_users, shut_the_door
 from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import TCP, MeetingStore
@@ -69,7 +68,7 @@ def join(
     global _store, _joined_at, _world, _counted
     leave()
     _doors.clear()
-    distributed_c10d._world.group_count = 0  # a failed attempt counts; what an earlier world holds knows it by its name
+    torch_internals.number_groups_from(0)  # a failed attempt counts; what an earlier world holds knows it by its name
     _joined_at = moment.now()
     before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
@@ -89,18 +88,17 @@ def join(
             timeout=timedelta(seconds=max(time_limits.RANKS_MEET, limit / 5)),
             device_id=device if device.type == "cuda" else None,
         )
-    distributed_c10d._world.group_count = count
-    world = distributed_c10d._get_default_group()
+    torch_internals.number_groups_from(count)
+    world: Any = dist.group.WORLD
     _world = weakref.ref(world)
     for kind in ("cpu", "cuda"):  # a group split off needs them, and torch fills them in for a process's first world
         with contextlib.suppress(RuntimeError, AttributeError):  # it has no such backend, or none with options
-            world._get_backend(torch.device(kind)).options.global_ranks_in_group = list(range(world_size))
+            torch_internals.backend_of(world, kind).options.global_ranks_in_group = list(range(world_size))
     _counted = backend not in BACKENDS and _counts()
     if direct:  # what does not fit on the GPU together hangs, and only in the first call: now, while that can be mended
         dist.barrier()
         torch.cuda.synchronize(device)
-    set_timeout = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout  # before 2.14
-    set_timeout(timedelta(seconds=limit), None)
+    torch_internals.set_timeout(timedelta(seconds=limit))
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -126,8 +124,8 @@ def leave() -> None:
     """Free every call that waits in the group, then forget the group and its sub-groups."""
     _shut()
     guard.forget()
-    if not dist.is_initialized() and (left := next(iter(distributed_c10d._world.pg_map), None)):
-        distributed_c10d._update_default_pg(left)  # of a join that failed at its end: the next one needs its name
+    if not dist.is_initialized() and (left := next(iter(torch_internals.groups()), None)):
+        torch_internals.set_default_group(left)  # of a join that failed at its end: the next one needs its name
     if dist.is_initialized():
         dist.destroy_process_group()
     _sockets.clear()
@@ -164,7 +162,7 @@ def _shut() -> None:
             s.shutdown(socket.SHUT_RDWR)
     _sockets.clear()
     if dist.is_initialized() and any(name in dist.get_backend_config() for name in ABORTED):
-        distributed_c10d._abort_process_group()  # all groups, in one call: one after the other they could lock up
+        torch_internals.abort_groups()
 
 
 def aborted(within: float = 0.0) -> bool:
@@ -223,7 +221,7 @@ def noted_sockets(only_living: bool = False) -> list[Socket]:
 
 
 def _lives(group: weakref.ref[Any] | None) -> bool:
-    return group is not None and group() in distributed_c10d._world.pg_map
+    return group is not None and group() in torch_internals.groups()
 
 
 def _is_up(noted: Socket) -> bool:
@@ -338,8 +336,8 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
 
 def _forget(group: Any) -> None:
     """Destroy a group that torch has made and not handed out yet."""
-    if group in distributed_c10d._world.pg_map:
-        distributed_c10d._world.pg_group_ranks.setdefault(group, {})  # which its maker would have noted next
+    if group in torch_internals.groups():
+        torch_internals.group_ranks().setdefault(group, {})  # which its maker would have noted next
         dist.destroy_process_group(group)
     elif group is not None:  # split off another one
         group.shutdown()
@@ -354,6 +352,6 @@ def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.so
     return found
 
 
-distributed_c10d._new_process_group_helper = _noting_sockets(distributed_c10d._new_process_group_helper)
+torch_internals.set_group_maker(_noting_sockets(torch_internals.group_maker()))
 dist.ProcessGroup.split_group = _noting_sockets(dist.ProcessGroup.split_group, splits=True)  # type: ignore[method-assign]
 guard.install()

@@ -24,20 +24,18 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
-from torch.nn.parallel import distributed as ddp
 
 from labkit import time_limits
 from labkit.errors import LabError, MismatchError
-from labkit.rank import membership, models, witness
+from labkit.rank import membership, models, torch_internals, witness
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
 from labkit.rank.calls import CALLS, Place, located
 from labkit.rank.strides import spoiled
+from labkit.rank.torch_internals import BACKEND_SELECT
 from labkit.theory.fingerprint import Call, differs, disagreement, fit, pack, unpack
 from labkit.words import count
 
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
-KEY = torch._C.DispatchKey.BackendSelect
 
 
 @dataclass
@@ -61,11 +59,10 @@ _forbidden = ""  # why nothing may be called
 
 def install() -> None:
     """Guard every group that is made from now on while the lab's own is the default group."""
-    make_group = distributed_c10d._new_process_group_helper
+    make_group = torch_internals.group_maker()
     if not hasattr(make_group, "guarded"):
-        distributed_c10d._new_process_group_helper = _guarding(make_group)
-        verify = ddp._verify_param_shape_across_processes
-        ddp._verify_param_shape_across_processes = models.comparing(verify, _compare_models)
+        torch_internals.set_group_maker(_guarding(make_group))
+        torch_internals.wrap_model_verifier(functools.partial(models.comparing, compare=_compare_models))
         dist.ProcessGroup.split_group = _guarding_splits(dist.ProcessGroup.split_group)  # type: ignore[method-assign]
 
 
@@ -98,7 +95,7 @@ def members() -> dict[str, list[int]]:
 def started(group: Any) -> int:
     """How many operations this rank has started in a group; -1 where torch does not count them."""
     try:
-        return int(group._get_sequence_number_for_group())
+        return torch_internals.calls_counted(group)
     except RuntimeError:
         return -1
 
@@ -140,7 +137,7 @@ def _guarding_splits(split_group: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(split_group)
     def split(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
-        name, of = kwargs.get("group_name"), distributed_c10d._world.pg_group_ranks.get(parent, {})
+        name, of = kwargs.get("group_name"), torch_internals.group_ranks().get(parent, {})
         if name is None or parent.group_name not in _groups:
             return split_group(parent, ranks, *args, **kwargs)
         world = {inside: rank for rank, inside in of.items()}
@@ -182,24 +179,22 @@ def _ours() -> bool:
     """Whether a group that is made now is the lab's: the world as it joins, or a group made in a guarded one."""
     if _beside is None:
         return False
-    return not dist.is_initialized() or distributed_c10d._get_default_group().group_name in _groups
+    return (world := dist.group.WORLD) is None or world.group_name in _groups
 
 
 def _compare_models(group: Any, states: models.States) -> None:
     """Raise where another rank of a guarded group has given DistributedDataParallel another model."""
-    guarded = (
-        _groups.get(group.group_name) if _library is not None and group in distributed_c10d._world.pg_map else None
-    )
+    guarded = _groups.get(group.group_name) if _library is not None and group in torch_internals.groups() else None
     if guarded is not None:
         guarded.models += 1
-        store, (me, members) = distributed_c10d._world.pg_map[group][1], (guarded.place.me, guarded.place.members)
+        store, (me, members) = torch_internals.groups()[group][1], (guarded.place.me, guarded.place.members)
         with contextlib.suppress(*GONE):
             models.compare(store, f"{group.group_name}/{guarded.models}", me, list(members), states)
 
 
 def board_for(group: Any, key: str) -> FileBoard | StoreBoard:
     """One more board of a group's, where its ranks find it under this key of their store; each of them calls this."""
-    store = distributed_c10d._world.pg_map[group][1]
+    store = torch_internals.groups()[group][1]
     return _shared_board(store, key, dist.get_rank(group), dist.get_world_size(group))
 
 
@@ -250,7 +245,7 @@ def refuse(error: Exception) -> NoReturn:
 def must_exist(rank: int, n: int, group: Any) -> None:
     """Refuse a rank that is none of a group's n: Gloo crashes on it, or waits for it."""
     if rank not in range(n):
-        within = "" if group is distributed_c10d._get_default_group() else " of this group"
+        within = "" if group is dist.group.WORLD else " of this group"
         refuse(ValueError(f"there is no rank {rank} among {count(n, 'rank')}{within}: choose one of 0 to {n - 1}"))
 
 
@@ -315,7 +310,7 @@ def off() -> None:
 def _take_out() -> None:
     global _library
     if _library is not None and not _forbidden:
-        _library._destroy()
+        torch_internals.take_out(_library)
         _library = None
 
 
@@ -332,7 +327,7 @@ def paused() -> Iterator[None]:
 
 
 def _comparing(name: str, operation: Any) -> Callable[..., Any]:
-    names = [a.name for a in operation._schema.arguments]
+    names = torch_internals.argument_names(operation)
     at, describe = names.index("process_group"), CALLS[name]
 
     def compare(keys: Any, *args: Any) -> Any:
@@ -341,7 +336,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         group = dist.ProcessGroup.unbox(args[at])
         guarded = _groups.get(group.group_name)
         if guarded is None:
-            return operation.redispatch(keys.remove(KEY), *args)
+            return operation.redispatch(keys.remove(BACKEND_SELECT), *args)
         if _refused is not None:
             raise copy.copy(_refused)
         made, begun = guarded.made, witness.counted(group)
@@ -351,7 +346,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
             if not _shown and (said := spoiled(name, given, group)):
                 refuse(ValueError(said))
             _meet(guarded, describe, given)
-            return operation.redispatch(keys.remove(KEY), *args)
+            return operation.redispatch(keys.remove(BACKEND_SELECT), *args)
         except MismatchError:
             raise
         except BaseException as error:

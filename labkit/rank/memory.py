@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import time_limits
 from labkit.rank import anysource, frames, gloo, objects, recorder
+from labkit.rank.torch_internals import BETWEEN_RANKS, COO_PARTS, OperationMode, storage_id
 from labkit.theory.record import is_cell
 from labkit.words import nbytes
 
@@ -27,13 +27,13 @@ CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # fr
 HEADERS = {objects.exchange.__code__, objects.to_tensor.__code__}
 ROWS, COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 SPARSE = {  # what a tensor of this layout is made of
-    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_coo: COO_PARTS,
     **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ROWS),
     **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), COLUMNS),
 }
 
 
-class Peak(TorchDispatchMode):
+class Peak(OperationMode):
     """Counts the memory of each tensor that an operation of torch makes, from then until it is let go.
 
     >>> peak = Peak()
@@ -57,11 +57,6 @@ class Peak(TorchDispatchMode):
 
     def __repr__(self) -> str:
         return f"at most {nbytes(self.bytes)} at once"
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: else torch imports its compiler at the first operation, which takes longer than a run may compute."""
-        return False
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, counted whenever it is called."""
@@ -88,7 +83,7 @@ class Peak(TorchDispatchMode):
 
     def _hold(self, storage: torch.UntypedStorage, table: dict[int, int]) -> None:
         """Enter a storage into a table, until it is gone: its address is another's then."""
-        place = storage._cdata
+        place = storage_id(storage)
         if place not in self._held:
             table[place] = storage.nbytes()
             self._held[place] = weakref.ref(storage, functools.partial(self._forget, place))
@@ -106,12 +101,12 @@ class Peak(TorchDispatchMode):
             for storage in touched:
                 self._hold(storage, self._given)
         out = function(*args, **(kwargs or {}))
-        self._communicates |= getattr(function, "namespace", "") in ("c10d", "_c10d_functional")
+        self._communicates |= getattr(function, "namespace", "") in BETWEEN_RANKS
         if not _inside_a_call():
             made = list(storages(out, gradients=False))
             for storage in made:
                 self._hold(storage, self._alive)
-            self._measure(storage._cdata for storage in [*touched, *made])
+            self._measure(map(storage_id, [*touched, *made]))
             if sum(self._alive.values()) > self.bytes:
                 self._settle()
         return out

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from labkit import time_limits
+from labkit import kernel_internals, time_limits
 from labkit.words import count, nbytes
 
 SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of each stream
@@ -168,7 +168,7 @@ class Output:
 
     def _drain(self) -> None:
         """Wait until what the cell's programs wrote has come through its pipe."""
-        pipe = getattr(self._stream, "_fid", None)
+        pipe = kernel_internals.pipe(self._stream)
         deadline = monotonic() + time_limits.OUTPUT_DRAINS
         while pipe is not None and select.select([pipe], [], [], 0)[0] and monotonic() < deadline:
             sleep(0.001)
@@ -224,7 +224,7 @@ def install(shell: Any, rank: int) -> None:
         shell.events.register("post_run_cell", put_back)
     stream: Any
     for stream in (sys.stdout, sys.stderr):
-        if not hasattr(stream, "_buffers"):
+        if not kernel_internals.is_outstream(stream):
             continue  # it is none of ipykernel's
         path = folder / f"{stream.name}-{rank}.txt"
         if stream.name in _outputs:
@@ -255,4 +255,4 @@ def _log_nothing(stream: Any) -> None:
     out of the pipe any more, and whoever writes to the pipe waits for ever.
     """
     with contextlib.suppress(AttributeError, OSError), open(os.devnull, "wb") as null:
-        os.dup2(null.fileno(), stream._original_stdstream_copy)
+        os.dup2(null.fileno(), kernel_internals.log_descriptor(stream))

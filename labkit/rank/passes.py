@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from labkit.rank.frames import callers
+from labkit.rank.torch_internals import RUN_BACKWARD, at_backwards_end, backward_number
 
 Where = tuple[int | None, tuple[str, int] | None]  # a line of the cell, and the function, with its line, of the call
 End = Callable[[float, float], None]  # is told when the graph was computed, and when what waited behind it was done
@@ -49,22 +49,16 @@ def noting(function: Callable[..., Any], begin: Callable[[], Pass | None]) -> Ca
     return noted
 
 
-def running() -> int:
-    """The number of the backward pass that this thread works for; -1 where it works for none."""
-    number: int = getattr(torch._C, "_current_graph_task_id", lambda: -1)()
-    return number
-
-
 def at_end(call: End) -> None:
     """Call this when the backward pass that runs has ended; nothing comes of it outside of one."""
-    number = running()
+    number = backward_number()
     if number < 0:
         return
     first: list[End] = []
     calls = _ends.setdefault(number, first)  # two threads of one pass may come here at once
     if calls is first:
         try:
-            _queue(lambda: _computed(number))
+            at_backwards_end(lambda: _computed(number))
         except RuntimeError:  # not in a pass after all
             _ends.pop(number, None)
             return
@@ -80,7 +74,7 @@ def carries_a_bucket() -> bool:
     """Whether the call two frames up was made by a hook for one of DDP's buckets, for which DDP will wait."""
     for frame in callers(sys._getframe(1).f_back):
         code = frame.f_code
-        if code.co_name == "_engine_run_backward":
+        if code.co_name == RUN_BACKWARD:
             break
         if any(isinstance(frame.f_locals.get(name), dist.GradBucket) for name in code.co_varnames[: code.co_argcount]):
             return True
@@ -89,14 +83,10 @@ def carries_a_bucket() -> bool:
 
 def _computed(number: int) -> None:
     moment = time.perf_counter()
-    _queue(lambda: _done(number, moment))
+    at_backwards_end(lambda: _done(number, moment))
 
 
 def _done(number: int, computed: float) -> None:
     moment = time.perf_counter()
     for call in _ends.pop(number, ()):
         call(computed, moment)
-
-
-def _queue(callback: Callable[[], Any]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(callback)

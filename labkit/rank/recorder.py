@@ -18,10 +18,10 @@ Once spans are used (`labkit.rank.spans`), an asynchronous collective on a CPU a
 work's future tells it, on the backend's own thread, and its call takes 10 to 30 µs longer. What a hook sends of DDP's
 buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.rank.passes`).
 
-A record costs a rank alone a few µs; two ranks on two cores were seen to take 30 to 80 µs longer for a small
-broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock. Times are
-`perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host. Of what a GPU does,
-`labkit.rank.stream` knows the times.
+A record costs a rank alone 20 to 30 µs on a busy machine; two ranks on two cores were seen to take 30 to 80 µs longer
+for a small broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock.
+Times are `perf_counter`'s, which Linux reads from CLOCK_MONOTONIC: one clock for all processes of a host. Of what a GPU
+does, `labkit.rank.stream` knows the times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -53,6 +53,7 @@ from labkit.rank import comms, guard, objects, p2p, passes, spans, stream, wire
 from labkit.rank.agree import whole
 from labkit.rank.frames import leading_here
 from labkit.rank.snapshots import Snapshots
+from labkit.rank.torch_internals import RUN_BACKWARD, backward_number, group_ranks, source_rank
 from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Log, Op, is_cell
@@ -118,8 +119,7 @@ def install(shell: Any) -> None:
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
         _wrap("new_group", _making(dist.new_group), distributed_c10d, dist)
         _wrap("destroy_process_group", _leaving(dist.destroy_process_group), distributed_c10d, dist)
-        run = graph._engine_run_backward
-        _wrap(run.__name__, passes.noting(run, _passing), graph, torch.autograd)
+        _wrap(RUN_BACKWARD, passes.noting(vars(graph)[RUN_BACKWARD], _passing), graph, torch.autograd)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         for name in ("get_future", "is_completed"):
             _wrap(name, _asking(vars(dist.Work)[name]), dist.Work)
@@ -323,7 +323,7 @@ def _recording(
         if results:
             record.shared = _shared(given(results))
         record.asynchronous = asynchronous or _is_true(given("async_op"))
-        if record.asynchronous and passes.running() >= 0 and passes.carries_a_bucket():
+        if record.asynchronous and backward_number() >= 0 and passes.carries_a_bucket():
             passes.at_end(_brought_back(record))
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
@@ -427,7 +427,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
             stream.left(op)
             if op.kind == "recv":
                 if op.peer is None:
-                    op.peer = op.ranks[cast(Any, self)._source_rank()]
+                    op.peer = op.ranks[source_rank(self)]
                 _snapshots.after(op.view)
             op.done = next(order)
         return result
@@ -458,10 +458,10 @@ def _begun(op: str, kind: str, what: Any, other: str, given: Callable[[str], Any
     None where it is not this rank's call, or where torch will say what is wrong with it.
     """
     try:
-        group = given("group")
+        group: Any = given("group")
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return None
-        group = distributed_c10d._get_default_group() if group is None else group
+        group = dist.group.WORLD if group is None else group
         name = group.group_name
         ranks = _cell.tally.ranks.get(name)
         if ranks is None:
@@ -527,7 +527,7 @@ def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int 
     """
     if peer is None and inside is not None:
         guard.must_exist(inside, len(ranks), group)
-    elif peer is not None and group is distributed_c10d._get_default_group():
+    elif peer is not None and group is dist.group.WORLD:
         guard.must_exist(peer, len(ranks), group)
 
 
@@ -539,7 +539,7 @@ def _check_batch(batch: Any = None, *more: Any, **others: Any) -> None:
     if not ops:
         guard.refuse(ValueError("this batch has no send and no receive: leave the call out on a rank without any"))
     for op in ops:
-        if ranks := distributed_c10d._world.pg_group_ranks.get(op.group):  # torch says where it has forgotten a group
+        if ranks := group_ranks().get(op.group):  # torch says where it has forgotten a group
             _check_peer(op.group, tuple(ranks), None, op.group_peer)
 
 

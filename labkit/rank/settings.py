@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import overrides
-from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
-from torch.nn.modules import module
-from torch.utils import _device, _python_dispatch
+
+from labkit.rank import torch_internals
+from labkit.rank.torch_internals import MODULE_HOOKS, PRINT_OPTIONS
 
 _entered: list[Any] = []  # contexts that nobody leaves
-HOOKS = [vars(module)[name] for name in sorted(vars(module)) if name.startswith("_global_") and name.endswith("hooks")]
 
 
 @contextlib.contextmanager
@@ -39,7 +37,7 @@ def as_new() -> Iterator[None]:
                 write(new)
         for read, write in _generators():
             undo.callback(write, read())
-        for hooks in HOOKS:
+        for hooks in MODULE_HOOKS:
             undo.callback(_refill, hooks, dict(hooks))
             hooks.clear()
         yield
@@ -89,28 +87,6 @@ def _flushes_denormal() -> bool:
     return bool(torch.tensor([1e-40], device="cpu").mul(1) == 0)
 
 
-def _modes() -> tuple[int, int]:
-    """How many of torch's modes have been entered and not left: of functions, of operations."""
-    return _len_torch_function_stack(), _len_torch_dispatch_stack()
-
-
-def _leave_modes(left: tuple[int, int]) -> None:
-    for _ in range(_modes()[0] - left[0]):
-        overrides._pop_mode()
-    for _ in range(_modes()[1] - left[1]):
-        _python_dispatch._pop_mode()
-
-
-def _saved_hooks() -> Any:
-    """The pair that packs and unpacks what a backward pass will need; None where there is none."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False)
-
-
-def _leave_saved_hooks(before: Any) -> None:
-    while (top := _saved_hooks()) is not None and top != before:
-        torch._C._autograd._pop_saved_tensors_default_hooks()
-
-
 def _alarm() -> bool:
     """Whether the process will be sent SIGALRM."""
     return signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
@@ -138,7 +114,7 @@ Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]  # read it, write 
 SETTINGS: tuple[Setting, ...] = (
     (torch.is_inference_mode_enabled, _enter_inference, False),
     (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-    (lambda: _device.CURRENT_DEVICE, torch.set_default_device, None),
+    (torch_internals.default_device, torch.set_default_device, None),
     (torch.is_grad_enabled, torch.set_grad_enabled, True),
     (torch.get_num_threads, torch.set_num_threads, KEPT),
     (
@@ -151,7 +127,7 @@ SETTINGS: tuple[Setting, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
     (_flushes_denormal, torch.set_flush_denormal, False),
     (_alarm, _set_alarm, KEPT),
-    (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), vars(torch._tensor_str.PRINT_OPTS).update, KEPT),
+    (lambda: dict(PRINT_OPTIONS), PRINT_OPTIONS.update, KEPT),
     (np.geterr, lambda said: np.seterr(**said), KEPT),
     (lambda: dict(os.environ), _set_environment, KEPT),
     (_directory, _go_to, KEPT),
@@ -160,8 +136,9 @@ SETTINGS: tuple[Setting, ...] = (
     (sys.getprofile, sys.setprofile, KEPT),
     (sys.getrecursionlimit, sys.setrecursionlimit, KEPT),
     (gc.isenabled, lambda on: (gc.enable if on else gc.disable)(), KEPT),
-    (_saved_hooks, _leave_saved_hooks, KEPT),
-    (_modes, _leave_modes, KEPT),  # the last, and so the first that is put back: they change what the others read
+    (torch_internals.saved_hooks, torch_internals.leave_saved_hooks, KEPT),
+    # The last, and so the first that is put back: they change what the others read.
+    (torch_internals.modes, torch_internals.leave_modes, KEPT),
 )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from labkit.rank.torch_internals import storage_behind, storage_id
 from labkit.theory.record import Buffer, View
 
 MOST = 64  # elements of a buffer
@@ -93,11 +94,11 @@ class Snapshots:
             if not _watched(tensor) or len(self._journal) > ENTRIES:
                 return None
             storage = tensor.untyped_storage()
-            known = self._known.get(storage._cdata)
+            known = self._known.get(place := storage_id(storage))
             if known is None:
                 if len(self.buffers) == BUFFERS:
                     return None
-                known = self._known[storage._cdata] = len(self.buffers)
+                known = self._known[place] = len(self.buffers)
                 self.buffers.append(Buffer("", storage.nbytes() // tensor.element_size(), line, kind))
                 self._held.append((StorageWeakRef(storage), tensor.dtype))
             if not self.buffers[known].first:
@@ -111,7 +112,7 @@ class Snapshots:
         for i, buffer in enumerate(self.buffers):
             if buffer.gone is not None:
                 continue
-            storage: Any = torch.UntypedStorage._new_with_weak_ptr(self._held[i][0].cdata)
+            storage = storage_behind(self._held[i][0])
             if storage is None:
                 buffer.gone = len(self._journal)
                 continue
@@ -130,7 +131,7 @@ def _watched(tensor: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else 0
+    return storage_id(tensor.untyped_storage()) if tensor.layout == torch.strided else 0
 
 
 def values(data: bytes, dtype: torch.dtype) -> list[Any]:

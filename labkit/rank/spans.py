@@ -21,6 +21,7 @@ from torch import nn
 
 from labkit.errors import LabError
 from labkit.rank import layers, passes, stream
+from labkit.rank.torch_internals import backward_number
 from labkit.theory.record import Span
 
 __all__ = ["span"]
@@ -47,7 +48,7 @@ class Kept:
         self.spans.append(span)
         stream.came(span)
         self.made += 1
-        if passes.running() >= 0:
+        if backward_number() >= 0:
             passes.at_end(self.passed)
         return span
 

@@ -16,10 +16,9 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from labkit import time_limits
-from labkit.rank import guard
+from labkit.rank import guard, torch_internals
 from labkit.rank.board import FileBoard, StoreBoard
 from labkit.rank.importing import postponed
 
@@ -33,7 +32,7 @@ def gather(n: int, limit: float, count: int) -> None:
 
     Its number is `count`: a learner's cells may have made different numbers of groups on different ranks.
     """
-    distributed_c10d._world.group_count = count
+    torch_internals.number_groups_from(count)
     _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
     if n in _boards:  # of a group that went with a heal
         _boards[n].close()
@@ -68,17 +67,17 @@ def part(count: int) -> None:
         board.remove()
     _groups.clear()
     _boards.clear()
-    distributed_c10d._world.group_count = count
+    torch_internals.number_groups_from(count)
 
 
 @contextlib.contextmanager
 def groups_of_passage() -> Iterator[None]:
     """Groups that are made meanwhile go with `let_go`."""
-    before = set(distributed_c10d._world.pg_map)
+    before = set(torch_internals.groups())
     try:
         yield
     finally:
-        _made.extend(group for group in distributed_c10d._world.pg_map if group not in before and group not in _made)
+        _made.extend(group for group in torch_internals.groups() if group not in before and group not in _made)
 
 
 def let_go() -> None:
@@ -95,7 +94,7 @@ def _destroy(groups: Iterable[Any]) -> None:
     """Leave these groups, as far as they are there: after a heal none is."""
     with contextlib.ExitStack() as each:
         for group in groups:
-            if group in distributed_c10d._world.pg_map:
+            if group in torch_internals.groups():
                 each.callback(dist.destroy_process_group, group)
 
 
@@ -152,7 +151,7 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
     meanwhile stays destroyed, for the lab to heal.
     """
     let_go()
-    world: Any = distributed_c10d._get_default_group()
+    world = dist.group.WORLD
     with contextlib.ExitStack() as undo:
         undo.callback(_assert_in, world)
         undo.enter_context(groups_of_passage())
@@ -160,8 +159,8 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
         undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
         undo.callback(_return_to, world)
         undo.enter_context(_meeting_place(_groups[n], f"{count}/"))
-        distributed_c10d._update_default_pg(_groups[n])
-        distributed_c10d._world.group_count = count  # groups meet under their number, which all ranks must share
+        torch_internals.set_default_group(_groups[n])
+        torch_internals.number_groups_from(count)  # groups meet under their number, which all ranks must share
         undo.enter_context(guard.shows_what_is_spoiled())
         yield
 
@@ -172,7 +171,7 @@ def _meeting_place(group: Any, name: str) -> Iterator[None]:
 
     Else `new_group(ranks, use_local_synchronization=True)` would find the addresses that an earlier run left there.
     """
-    known = distributed_c10d._world.pg_map
+    known = torch_internals.groups()
     backend, store = known[group]
     known[group] = backend, dist.PrefixStore(name, store)
     try:
@@ -184,15 +183,15 @@ def _meeting_place(group: Any, name: str) -> Iterator[None]:
 
 def _return_to(world: Any) -> None:
     """Make the world the default group again; where it is no more, leave what has taken its place."""
-    if world in distributed_c10d._world.pg_map:
-        distributed_c10d._update_default_pg(world)
+    if world in torch_internals.groups():
+        torch_internals.set_default_group(world)
     elif dist.is_initialized():
         dist.destroy_process_group()
 
 
 def _assert_in(world: Any) -> None:
     """The default group is the one from before, or there is none."""
-    assert distributed_c10d._world.default_pg in (world, None), "the default group was not put back"
+    assert dist.group.WORLD in (world, None), "the default group was not put back"
 
 
 @contextlib.contextmanager

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import pickle
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d
-from torch.distributed import distributed_c10d
 
 from labkit import moment
+from labkit.rank.torch_internals import FUNCTIONAL, backend_config, backend_of, calls_counted, flight_recorder, made
 
-GLOO, NCCL = "_dump_fr_trace", "_dump_nccl_trace"  # torch's names of the two flight recorders' readers
-FUNCTIONAL = "_functional_collectives.py"
 JUMP = 0.05  # seconds by which the wall has jumped: by less it may only seem to, where every look had to wait
 
 
@@ -49,9 +45,8 @@ def _counts(group: Any, mixed: bool) -> Counts:
     """How many calls each backend of a group has counted."""
     try:
         if not mixed:
-            return (group._get_sequence_number_for_group(),)
-        devices = (torch.device("cpu"), torch.device("cuda"))
-        return tuple(group._get_backend(d)._get_sequence_number_for_group() for d in devices)
+            return (calls_counted(group),)
+        return tuple(calls_counted(backend_of(group, device)) for device in ("cpu", "cuda"))
     except RuntimeError:  # a backend that does not count
         return ()
 
@@ -62,7 +57,7 @@ def counted(group: Any) -> Counts:
 
 
 def _is_mixed(group: Any) -> bool:
-    config = distributed_c10d._world.pg_backend_config.get(group, "")
+    config = backend_config(group)
     return "nccl" in config and "gloo" in config
 
 
@@ -107,8 +102,7 @@ class Tally:
     def _now(self) -> dict[str, Counts]:
         """What every group has counted."""
         found: dict[str, Counts] = {}
-        made = distributed_c10d._world.pg_group_ranks  # which a group comes to last, where a thread is making one
-        for group in [group for group in list(distributed_c10d._world.pg_map) if group in made]:
+        for group in made():
             name = group.group_name
             self.know(group, name)
             found[name] = _counts(group, name in self._mixed)
@@ -181,7 +175,7 @@ def noted(since: float, until: float, mixed: Collection[str] = (), wall: float |
     """
     now = moment.wall()
     walls = [now] if wall is None or abs(wall - now) < JUMP else [now, wall]
-    for entry in _entries(GLOO, NCCL):
+    for entry in flight_recorder("gloo", "nccl"):
         created = entry["time_created_ns"] / 1e9
         entered = next((created - w for w in walls if since <= created - w <= until), None)
         if entered is not None and not entry["is_p2p"]:
@@ -190,7 +184,7 @@ def noted(since: float, until: float, mixed: Collection[str] = (), wall: float |
 
 def newest() -> str:
     """Name the collective that began last on Gloo, as its flight recorder has it: "all_reduce"; "" for none."""
-    entries = _entries(GLOO, frames=False)
+    entries = flight_recorder("gloo", frames=False)
     last = max(entries, key=lambda entry: entry["time_created_ns"], default=None)
     return last["profiling_name"].rpartition(":")[2] if last else ""
 
@@ -202,33 +196,16 @@ def enqueued(since: float) -> Noted | None:
     given to a group that has been left, and is never completed.
     """
     wall = moment.wall()
-    calls = ((entry["time_created_ns"] / 1e9 - wall, entry) for entry in _entries(NCCL, active=True))
+    calls = ((entry["time_created_ns"] / 1e9 - wall, entry) for entry in flight_recorder("nccl", active=True))
     waiting = [(at, entry) for at, entry in calls if at >= since and entry["state"] != "completed"]
     at, first = min(waiting, key=lambda call: call[0], default=(0.0, None))
     return None if first is None else _noted(first, at, ())
 
 
-def _entries(*recorders: str, active: bool = False, frames: bool = True) -> list[dict[str, Any]]:
-    """The flight recorders' entries, with their stacks unless not asked for; torch keeps NCCL's apart, where it has it.
-
-    `active`: those alone whose calls are not complete. To find names for compiled code, torch looks for
-    `torch._inductor`, and so imports it: 2 s and 70 MiB.
-    """
-    stub = "_inductor" not in vars(torch)
-    if stub:
-        vars(torch)["_inductor"] = None
-    try:
-        dumps = [getattr(_distributed_c10d, name, None) for name in recorders]
-        return [e for dump in dumps if dump for e in pickle.loads(dump(True, frames, active)).get("entries", ())]
-    finally:
-        if stub and vars(torch).get("_inductor") is None:
-            vars(torch).pop("_inductor", None)
-
-
 def _noted(entry: dict[str, Any], entered: float, mixed: Collection[str]) -> Noted:
     backend, _, op = entry["profiling_name"].partition(":")
     frames = entry.get("frames", [])
-    behind = (f["name"] for f in frames if f["filename"].endswith(FUNCTIONAL))
+    behind = (f["name"] for f in frames if f["filename"] == FUNCTIONAL)
     functional = next(
         (name for name in behind if not name.startswith("_")), ""
     )  # a result that is awaited as it is used

@@ -41,10 +41,6 @@ class Beside(Player):
         self._fine = fine
         super().__init__(max(film.count for film in self.films))
 
-    def title(self, step: int) -> str:
-        """ "step 1 of 6", and after the last one "after step 6"."""
-        return f"step {step + 1} of {self.count}" if step < self.count else f"after step {self.count}"
-
     @property
     def summary(self) -> str:
         """What became of the learner's run, how its messages differ, and what to do now; in Markdown."""

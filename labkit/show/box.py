@@ -7,6 +7,8 @@ from typing import Any
 
 import ipywidgets
 
+from labkit import kernel_internals
+
 # ipywidgets sets sentences in lines of 28 px, as high as a button.
 LINES = "<style>.labkit-box .widget-html-content {line-height: 1.6}</style>"
 
@@ -21,8 +23,7 @@ class Box(ipywidgets.VBox):
       So a click is acted on once a number has gone to the page and come back: what was held back comes before it.
     - JupyterLab has a thread of the kernel (a subshell) handle all that widgets tell it. ipykernel 7.4 sends a widget's
       messages to the thread that last answered for this widget instead: a field that has been written into to one, a
-      button that has never changed to another (`ipykernel.comm.comm.BaseComm._reply_subshell_for`). Here every message
-      goes where it was sent to, as with older versions.
+      button that has never changed to another. Here every message goes where it was sent to, as with older versions.
 
     `button.click()` acts at once.
     """
@@ -39,11 +40,9 @@ class Box(ipywidgets.VBox):
             self._back.observe(lambda _: self._act(), "value")
             within += [self._sent, self._back]
         for button in buttons:
-            button.on_msg(button._handle_button_msg, remove=True)  # which clicks at once
-            button.on_msg(self._heard)
+            kernel_internals.hear_clicks(button, self._heard)
         for widget in within:
-            if hasattr(widget.comm, "_reply_subshell_for"):
-                widget.comm._reply_subshell_for = _as_sent
+            kernel_internals.answer_where_asked(widget.comm)
 
     def _heard(self, button: ipywidgets.Button, content: dict[str, Any], _: Any) -> None:
         if content.get("event") == "click":
@@ -54,10 +53,6 @@ class Box(ipywidgets.VBox):
         """Act on all clicks but the last ones, after which the page has not answered yet."""
         while len(self._clicked) > self._sent.value - self._back.value:
             self._clicked.pop(0).click()
-
-
-def _as_sent(data: Any, subshell: str | None) -> str | None:
-    return subshell
 
 
 def _within(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:

@@ -62,8 +62,8 @@ class Player(Box):
         self._slider.value = min(max(step, 0), self.count)
 
     def title(self, step: int) -> str:
-        """A step's name."""
-        raise NotImplementedError
+        """ "step 1 of 6", and after the last one "after step 6"."""
+        return f"step {step + 1} of {self.count}" if step < self.count else f"after step {self.count}"
 
     def frame(self, step: int) -> str:
         """A step as HTML."""
@@ -96,10 +96,6 @@ class Steps(Player):
             )
         self.film = Film(record)
         super().__init__(self.film.count)
-
-    def title(self, step: int) -> str:
-        """ "step 1 of 6", and after the last one "after step 6"."""
-        return self.film.title(step)
 
     def frame(self, step: int) -> str:
         """The step's picture, with its messages as its words."""

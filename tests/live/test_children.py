@@ -93,7 +93,10 @@ for batch in torch.utils.data.DataLoader(Rows(), num_workers=1, multiprocessing_
 
 SLEEPS = "child = fork.Process(target=time.sleep, args=(600,))\nchild.start()\n"
 BEGUN = """begun = fork.Event()
-child = fork.Process(target=lambda: (begun.set(), time.sleep(600)))
+def sleep():  # for a while each: a signal that comes just before a sleep is heard after it
+    begun.set()
+    while True: time.sleep(0.01)
+child = fork.Process(target=sleep)
 child.start()
 begun.wait()
 """

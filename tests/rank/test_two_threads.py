@@ -33,8 +33,8 @@ def test_the_end_of_a_pass_is_told_to_all_that_wait_for_it_though_two_threads_as
             passes.at_end(lambda computed, done: told.append("other"))
 
     monkeypatch.setattr(passes, "_ends", {})
-    monkeypatch.setattr(passes, "running", lambda: 7)
-    monkeypatch.setattr(passes, "_queue", queue)
+    monkeypatch.setattr(passes, "backward_number", lambda: 7)
+    monkeypatch.setattr(passes, "at_backwards_end", queue)
     passes.at_end(lambda computed, done: told.append("one"))
     for callback in queued:  # and what that queues
         callback()
