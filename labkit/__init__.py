@@ -29,10 +29,11 @@
       words.py     how ranks, lists, seconds and bytes are said; errors.py: what can go wrong for a learner
       lines.py     the line that code is in, also where Python knows none; place.py: where process numbers mean the same
       moment.py    when something happened, on a clock that nobody sets; descriptors.py: some more files to open
+      time_limits.py: for how long one process waits for another
       kernel_internals.py  the private names of ipykernel, ipyparallel and ipywidgets; rank/torch_internals.py: torch's
 
-Imports go down only; `words`, `errors`, `lines`, `moment`, `place`, `descriptors` and `kernel_internals` lie under
-everything, and `top` is every module directly in labkit/:
+Imports go down only; `words`, `errors`, `lines`, `moment`, `place`, `time_limits`, `descriptors` and `kernel_internals`
+lie under everything, and `top` is every module directly in labkit/:
 
     top → show, plot, cluster, predictions, exercises, grading, theory
     show → plot, predictions, grading, outcome, theory

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
-from labkit import descriptors, no_ranks, words
+from labkit import descriptors, no_ranks, time_limits, words
 from labkit.cluster import room
 from labkit.cluster.console import FILES, Console
 from labkit.cluster.engines import Choose, Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
-from labkit.cluster.run import ANSWER
 from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
 from labkit.cluster.turn import turn
 from labkit.errors import HostError, JoinError, LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
-from labkit.theory.cells import assignment
+from labkit.theory.cells import assignment, makes_group
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.sheet import CheatSheet
@@ -347,7 +346,7 @@ class Lab:
         """
         _text('lab.run("print(rank)")', code)
         engines = self._live()
-        report = self._console.run(code, _ranks(ranks, engines.n))
+        report = self._console.run(code, _ranks(ranks, engines.n), makes_group=makes_group(code))
         return [r.stdout + r.value for r in report.ranks]
 
     def pull(self, expression: str) -> list[Any]:
@@ -415,7 +414,7 @@ class Lab:
         which collective and which line of the cell; `engine` and `pid` which process.
         """
         engines = self._live()
-        where, dead = engines.ask("where", range(engines.n), ANSWER), engines.dead()
+        where, dead = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS), engines.dead()
         return [
             {
                 "rank": m.rank,
@@ -679,7 +678,7 @@ class Lab:
         healthy lab is left alone.
         """
         self._live()
-        self._console.heal()
+        self._console.recover(by_hand=True)
 
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""

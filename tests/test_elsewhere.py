@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import Elsewhere, LabError, Phrasebook
+from labkit import Elsewhere, LabError, Phrasebook, time_limits
 from labkit.cluster import elsewhere, mpi
 from labkit.show.phrasebook import RAN
 from labkit.theory import phrasebook, ten_lines
@@ -121,7 +121,7 @@ def test_a_rank_that_fails_is_named_with_its_error_and_nobody_waits_for_the_othe
 
 
 def test_a_program_that_never_ends_is_ended(bare: Path, monkeypatch):
-    monkeypatch.setattr(elsewhere, "PATIENCE", 0.5)
+    monkeypatch.setattr(time_limits, "OTHER_SYSTEM", 0.5)
     program(bare, "import time\ntime.sleep(60)\n")
     with pytest.raises(LabError, match="did not end within"):
         elsewhere.run(SYSTEMS["torch"], 2)

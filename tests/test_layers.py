@@ -6,13 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOOR = ("descriptors", "errors", "kernel_internals", "lines", "moment", "place", "words")
+FLOOR = ("descriptors", "errors", "kernel_internals", "lines", "moment", "place", "time_limits", "words")
 ROOMS = ("theory", "outcome", "grading", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
@@ -25,6 +26,7 @@ MAY_IMPORT = {
     "lines": set(),
     "moment": {"place"},
     "place": set(),
+    "time_limits": set(),
     "theory": {"theory", *FLOOR},
     "outcome": {"outcome", "theory", *FLOOR},
     "grading": {"grading", "outcome", "theory", *FLOOR},
@@ -45,6 +47,7 @@ ONLY = {
     "lines": set(),
     "moment": set(),
     "place": set(),
+    "time_limits": set(),
     "theory": {"numpy"},
     "outcome": set(),
     "grading": {"numpy"},
@@ -101,6 +104,47 @@ def modules() -> list[tuple[str, Path]]:
 def test_every_import_in_labkit_goes_down():
     found = [b for name, f in modules() for b in broken(name, f.read_text(), f.name == "__init__.py")]
     assert not found, "\n".join(found)
+
+
+def circles(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What is left of a graph once all are taken out of it that import nothing of it, or that nothing of it imports."""
+    left = {module: imported - {module} for module, imported in graph.items()}
+    while left:
+        imported = set().union(*left.values())
+        kept = {module for module, its in left.items() if its & left.keys() and module in imported}
+        if len(kept) == len(left):
+            break
+        left = {module: left[module] & kept for module in kept}
+    return left
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports in functions and for types count too: a type that both sides need belongs below both."""
+    files = dict(modules())
+    graph = {
+        module: {name if name in files else name.rpartition(".")[0] for _, name in found} & files.keys()
+        for module, file in files.items()
+        for found in [imports(module, file.name == "__init__.py", file.read_text())]
+    }
+    assert circles(graph) == {}
+
+
+def test_a_circle_is_found_and_what_only_leads_to_it_is_not():
+    graph = {"top": {"a"}, "a": {"b", "floor"}, "b": {"c"}, "c": {"a"}, "floor": set()}
+    assert circles(graph) == {"a": {"b"}, "b": {"c"}, "c": {"a"}}
+    assert circles(graph | {"c": set()}) == {}
+
+
+def test_no_two_time_limits_have_one_name():
+    constant = re.compile(r"^([A-Z_]+) = [\d.e-]+  # (.*)", re.MULTILINE)
+    names = [
+        name
+        for module, file in modules()
+        for name, says in constant.findall(file.read_text())
+        if module == "labkit.time_limits" or "seconds" in says
+    ]
+    assert len(names) > 60
+    assert [name for name, times in Counter(names).items() if times > 1] == []
 
 
 def arrows() -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from labkit import time_limits
 from labkit.cluster import mpi
 from labkit.cluster.tied import Tied, end, tied
 from labkit.errors import LabError
@@ -23,8 +24,6 @@ from labkit.theory import ten_lines
 from labkit.theory.ten_lines import System, Told
 
 SCRIPTS = Path(__file__).resolve().parent.parent.parent / "notebooks" / "scripts"
-PATIENCE = 240.0  # seconds: DeepSpeed builds an operator on its first run
-TURN = 0.1  # seconds between two looks at all processes
 SAID = 1200  # characters of a failed program's last words
 OURS = (  # what says where a rank belongs
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
@@ -65,16 +64,17 @@ def run(system: System, n: int = ten_lines.N) -> str:
         tempfile.TemporaryDirectory(prefix="labkit-elsewhere-") as made,
         tied(_commands(system, its, n, Path(made, "meet")), Path(made), Path(made)) as started,
     ):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + time_limits.OTHER_SYSTEM
         while running := [each for each in started if each.code is None]:
             if any(each.code for each in started):
                 break  # the others may wait for it for ever
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"{system.program} did not end within {PATIENCE:.0f} s: a rank waits for one that makes another "
-                    f"call, or none. Compare the calls of the ranks, and run the cell again.{_said(started)}"
+                    f"{system.program} did not end within {time_limits.OTHER_SYSTEM:.0f} s: a rank waits for one that "
+                    "makes another call, or none. Compare the calls of the ranks, and run the cell again."
+                    + _said(started)
                 )
-            running[0].wait(TURN)
+            running[0].wait(time_limits.OTHER_SYSTEM_LOOK)
         failed = [(rank, each.code) for rank, each in enumerate(started) if each.code]
         if failed:
             end(started)

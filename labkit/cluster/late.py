@@ -7,6 +7,7 @@ import ast
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
+from labkit.theory.cells import makes_group
 from labkit.theory.lateness import Lateness, statements, states
 from labkit.theory.record import read
 
@@ -26,9 +27,8 @@ def observe(console: Console, code: str, late: int, seconds: float = SECONDS) ->
     cell = engines.remember(code, range(engines.n), well=None)  # the cell is one, in whatever parts it is sent
     for line, source in statements(code):
         come = COME.format(late=late, seconds=seconds)
-        console.run(_behind(come, line, source), range(engines.n), cell)
-        told = engines.ask("records", range(engines.n), 5.0)
-        record = read([told[r] if isinstance(told[r], dict) else None for r in range(engines.n)])
+        console.run(_behind(come, line, source), range(engines.n), cell, makes_group(source))
+        record = read(console.records())
         if any(record.ops):
             found.append(Lateness(" ".join(source.split()), states(record, late)))
     return found

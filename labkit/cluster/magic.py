@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import parse_argstring
 from labkit.cluster import mpi
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
+from labkit.theory.cells import makes_group
 
 OPTIONS = re.compile(r"\s--(?:(means)[ =](\w+)|(root)[ =](\d+)|(predict))(?=\s|$)")
 
@@ -100,7 +101,7 @@ class LabMagics(ParallelMagics):
         signal_on_interrupt: str | int | None = None,
     ) -> Any:
         with STOP:
-            result = self.last_result = self.console.send(cell, self.view.targets)
+            result = self.last_result = self.console.send(cell, self.view.targets, makes_group=makes_group(cell))
             if save_name:
                 self.shell.user_ns[save_name] = result
             if not (self.view.block if block is None else block) and not STOP.wished:

@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.tied import end, tied
 from labkit.errors import LabError
 from labkit.outcome.text import merge
@@ -24,7 +25,6 @@ from labkit.words import ranks
 
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
 SHARED = {"UCX_TLS": "self,sm"}  # shared memory alone: else each rank listens on the host's own address
-PATIENCE = 30.0  # seconds that one turn may take
 
 
 def missing() -> str:
@@ -69,8 +69,8 @@ class Mpi:
         with contextlib.suppress(BrokenPipeError):
             for pipe in self._orders:
                 os.write(pipe, line)
-        if not select.select([out], [], [], PATIENCE)[0]:
-            raise LabError(f"MPI's ranks said nothing in {PATIENCE:.0f} s")
+        if not select.select([out], [], [], time_limits.MPI_TURN)[0]:
+            raise LabError(f"MPI's ranks said nothing in {time_limits.MPI_TURN:.0f} s")
         answer = out.readline()
         if not answer:
             raise LabError(f"MPI's ranks ended with exit code {self._popen.wait()}")
@@ -82,11 +82,11 @@ class Mpi:
             os.close(pipe)
         self._orders = []
         try:
-            self._popen.wait(5)
+            self._popen.wait(time_limits.PROCESS_ENDS)
         except subprocess.TimeoutExpired:
             self._popen.terminate()  # mpiexec ends its ranks
             try:
-                self._popen.wait(5)
+                self._popen.wait(time_limits.PROCESS_ENDS)
             except subprocess.TimeoutExpired:
                 self._popen.kill()
                 self._popen.wait()
@@ -106,14 +106,14 @@ def cell(code: str, n: int) -> str:
     >>> cell("from mpi4py import MPI\\nprint(MPI.COMM_WORLD.Get_rank())", 2)
     'rank 0 │ 0\\nrank 1 │ 1\\n'
 
-    Raises LabError where the cell fails, or is not through within PATIENCE seconds.
+    Raises LabError where the cell fails, or is not through in time.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-mpi-") as folder:
         file = Path(folder, "cell.py")
         file.write_text(code, encoding="utf-8")
         command = [*launcher(n), sys.executable, "-m", "labkit.rank.mpi_cell", str(file)]
         with tied([(command, _environment())], Path(folder)) as (mpiexec,):
-            late = not mpiexec.wait(PATIENCE)
+            late = not mpiexec.wait(time_limits.MPI_TURN)
             end([mpiexec])
             out, status = mpiexec.out, mpiexec.code
     told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
@@ -124,7 +124,7 @@ def cell(code: str, n: int) -> str:
     missed = ranks(open_ if late else silent or open_) if open_ else ""
     if late:
         raise LabError(
-            f"MPI's {missed or 'mpiexec'} did not end within {PATIENCE:.0f} s. "
+            f"MPI's {missed or 'mpiexec'} did not end within {time_limits.MPI_TURN:.0f} s. "
             "Look for a call that not every rank makes, such as a Fence."
         )
     if missed:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.tied import Tied, tied
 from labkit.errors import LabError
 from labkit.theory import nccl_log, sharing
 
-PATIENCE = 120.0  # seconds for all of it
 SAY = "INIT,ENV,GRAPH,TUNING"
 
 
@@ -41,7 +41,9 @@ def nvidia_smi(*asked: str) -> str:
     """What nvidia-smi prints here; "" where there is none."""
     if shutil.which("nvidia-smi") is None:
         return ""
-    return subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True, timeout=30, check=False).stdout
+    return subprocess.run(
+        ["nvidia-smi", *asked], capture_output=True, text=True, timeout=time_limits.NVIDIA_SMI_LINKS, check=False
+    ).stdout
 
 
 def gpus() -> int:
@@ -71,7 +73,7 @@ def run(
         folder = Path(made)
         order = {
             "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
-            "store": str(folder / "store"), "timeout": PATIENCE / 2,
+            "store": str(folder / "store"), "timeout": time_limits.NCCL_TRIAL / 2,
         }  # fmt: skip
         commands = [
             _command({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)
@@ -97,9 +99,9 @@ def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[st
 
 def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
     """What each process wrote last."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + time_limits.NCCL_TRIAL
     if not all(each.wait(max(0.0, deadline - time.monotonic())) for each in started):
-        raise LabError(f"The trial's {len(started)} processes were not done in {PATIENCE:.0f} s.")
+        raise LabError(f"The trial's {len(started)} processes were not done in {time_limits.NCCL_TRIAL:.0f} s.")
     answers = []
     for r, each in enumerate(started):
         lines = each.out.strip().splitlines()

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
+from labkit import time_limits
 from labkit.cluster import mpi
 from labkit.cluster.console import Console
 from labkit.cluster.live_line import Line
@@ -17,8 +18,6 @@ from labkit.theory.raced import COPY, MPI, REFERENCE, Lap, Raced
 from labkit.words import nbytes
 
 SIZES = (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
-LASTS = 0.012  # seconds that one repetition lasts, as in `labkit.rank.clock`
-PATIENCE = 20.0  # seconds that a turn may take, large sizes more: a rank that waits in memory looks busy to the lab
 
 
 @STOP
@@ -42,7 +41,7 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
             for name in race_codes:
                 bar.show(0, f"{name}, other dtypes and odd lengths")
                 with _named(race, name):
-                    if why := console.call("labkit.rank.race.odd", name, limit=PATIENCE)[0]:
+                    if why := console.call("labkit.rank.race.odd", name, limit=time_limits.RACE_TURN)[0]:
                         race.out[name] = f"does not count, because of {why}"
             everyone = [*race.names, COPY]
             for i, share in enumerate(shares):
@@ -58,7 +57,8 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
                             continue
                         with _named(race, name, size):
                             order = (name, size, dtype, share, calls.get((name, size), 0), not i)
-                            told = console.call("labkit.rank.race.turn", *order, limit=PATIENCE * (1 + size / 2**25))
+                            limit = time_limits.RACE_TURN * (1 + size / 2**25)
+                            told = console.call("labkit.rank.race.turn", *order, limit=limit)
                             why, calls[name, size], samples = told[0]
                             race.add(name, size, Lap(tuple(map(max, samples)), why))
             console.call("labkit.rank.race.leave")
@@ -102,7 +102,7 @@ def _mpi(race: Raced, here: bool) -> Iterator[mpi.Mpi | None]:
 
 def _turn_of_mpi(race: Raced, others: mpi.Mpi, size: int, share: int, calls: dict[tuple[str, int], int]) -> None:
     try:
-        told = others.turn(nbytes=size, repeat=share, calls=calls.get((MPI, size), 0), lasts=LASTS)
+        told = others.turn(nbytes=size, repeat=share, calls=calls.get((MPI, size), 0), lasts=time_limits.REPETITION)
     except LabError as error:
         race.out[MPI] = str(error)
         return

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 
-PATIENCE = 3.0  # seconds between the request to end and the end of the whole session
+SESSION_ENDS = 3.0  # seconds between the request to end and the end of the whole session
 
 
 def main(folder: str, command: list[str]) -> int:
@@ -34,7 +34,7 @@ def _end_with_the_pipe(folder: str, popen: subprocess.Popen[bytes]) -> None:
         pass
     popen.terminate()  # mpiexec ends its ranks
     try:
-        popen.wait(PATIENCE)
+        popen.wait(SESSION_ENDS)
     except subprocess.TimeoutExpired:
         shutil.rmtree(folder, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # and this process

@@ -23,7 +23,7 @@ from labkit.theory.events import Step, Training
 from labkit.theory.nccl_log import Log
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
-from labkit.theory.schedules import Schedule, text
+from labkit.theory.schedules.schedule import Schedule, carried, named, title
 from labkit.theory.topology import Topology
 
 MOST = 16  # ranks that are drawn
@@ -98,7 +98,7 @@ class Drawn:
         cells = s.op != "all_to_all" and rows * s.chunks * (self._most() + 1) <= CELLS
         states = self._states() if cells else [[[]] * rows] * (len(s.steps) + 1)
         panels = [
-            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, text.carried(s, a)) for a in step])
+            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, carried(s, a)) for a in step])
             for k, step in enumerate(s.steps)
         ]
         panels.append(plot.Panel("in the end", states[-1] if cells else []))
@@ -107,7 +107,7 @@ class Drawn:
             panels.pop()
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
         names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
-        return plot.Picture(text.title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
+        return plot.Picture(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
 
     def _most(self) -> int:
         """How many steps are drawn."""
@@ -180,8 +180,8 @@ class OneStep(Drawn):
     def __repr__(self) -> str:
         s = self.schedule
         sends = sorted(s.steps[self.step - 1], key=lambda a: (a.src, a.dst))
-        told = " · ".join(f"{text.named(s, a.src)}→{text.named(s, a.dst)} {text.carried(s, a)}" for a in sends)
-        return f"{text.title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
+        told = " · ".join(f"{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}" for a in sends)
+        return f"{title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
 
     def _most(self) -> int:
         return 1

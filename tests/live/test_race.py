@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit import time_limits
 from labkit.cluster import mpi
-from labkit.cluster import race as races
 from labkit.content import exercises
 from labkit.errors import LabError
 from labkit.theory.raced import COPY, MPI, REFERENCE
@@ -81,7 +81,7 @@ def test_one_that_fails_at_a_size_counts_at_the_others(contestants):
 
 
 def test_one_that_does_not_end_is_named_and_the_others_race_on(contestants, monkeypatch):
-    monkeypatch.setattr(races, "PATIENCE", 3.0)
+    monkeypatch.setattr(time_limits, "RACE_TURN", 3.0)
     race = contestants.race("leaves_rank_1_alone", "returns_it", sizes=[4], repeat=1)
     assert "did not finish" in race.out["leaves_rank_1_alone(x)"]
     assert set(race.at(4)) - {MPI} == {REFERENCE, "returns_it(x)"}
