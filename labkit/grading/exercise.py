@@ -227,7 +227,7 @@ def exercise(
 ) -> Callable[[Callable[..., Any]], Exercise]:
     """Make an exercise of a function, which is its solution and is never called in the notebook.
 
-    >>> @exercise("Add it up", collectives.all_reduce, minutes=5)
+    >>> @exercise("Add it up", lambda xs: [sum(xs)] * len(xs), minutes=5)
     ... def total(x):
     ...     \"\"\"Return the sum of all ranks' x.
     ...
