@@ -1,6 +1,6 @@
 """For how long one process waits for another, in seconds: each limit once, with its reason.
 
-`labkit.cluster.reaper` and `labkit.rank.tied` keep theirs: they import nothing of labkit.
+`labkit.cluster.reaper` and `workbook.tools.rank.tied` keep theirs: they import nothing of labkit.
 """
 
 # -- a running cell, and how its ranks are released ---------------------------------------------------------------

@@ -15,14 +15,15 @@ import torch
 from labkit import LabError, lab, time_limits
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
-from labkit.cluster.sweep import where
-from labkit.rank import clock, group, nccl_trial, probe, recorder, spans, stream
+from labkit.rank import clock, group, probe, recorder, spans, stream
 from labkit.show.table import LabTable
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.waits import Waits
 from labkit.theory import sharing
 from labkit.theory.record import Op, read
+from workbook.tools.rank import nccl_trial
+from workbook.tools.sweep.measure import where
 
 
 @pytest.mark.parametrize(

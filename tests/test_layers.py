@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "top": {"top", "show", "cluster", "plot", "grading", "outcome", "theory", *FLOOR},
 }
 # Who may import a library that has a room of its own.
-ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}}
+ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}, "workbook": set()}
 # Rooms that import these foreign libraries at most.
 ONLY = {
     "words": set(),
@@ -169,10 +169,10 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("labkit.theory.costs", "import torch"),
-        ("labkit.theory.costs", "def late():\n    from matplotlib import pyplot"),
-        ("labkit.theory.costs", "from labkit import cluster"),
-        ("labkit.theory.costs", "import pandas"),
+        ("labkit.theory.formulas", "import torch"),
+        ("labkit.theory.formulas", "def late():\n    from matplotlib import pyplot"),
+        ("labkit.theory.formulas", "from labkit import cluster"),
+        ("labkit.theory.formulas", "import pandas"),
         ("labkit.plot.axes", "import ipywidgets"),
         ("labkit.plot.axes", "from ..rank import comms"),
         ("labkit.cluster.start", "from labkit.rank import group"),
@@ -183,7 +183,7 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
         ("labkit.lab", "from .rank import comms"),
         ("labkit.lab", "import ipyparallel as ipp"),
         ("labkit.widgets", "import matplotlib.pyplot as plt"),
-        ("labkit.errors", "from labkit.theory import costs"),
+        ("labkit.errors", "from labkit.theory import formulas"),
         ("labkit.words", "from labkit.errors import LabError"),
         ("labkit.show.look", "from labkit.cluster import engines"),
         ("labkit.outcome.text", "from labkit.grading import judge"),
@@ -196,8 +196,8 @@ def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, sou
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("labkit.theory.costs", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
-        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import costs"),
+        ("labkit.theory.formulas", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
+        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import formulas"),
         ("labkit.rank.comms", "import torch.distributed as dist\nfrom labkit.errors import LabError"),
         ("labkit.lab", "from . import cluster\nfrom .look import table\nimport ipywidgets"),
     ],

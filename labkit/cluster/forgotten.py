@@ -30,7 +30,7 @@ def watch(shell: Any, engines: Engines, labs: type) -> None:
         error, space = result.error_in_exec or result.error_before_exec, shell.user_ns
         if isinstance(error, (UsageError, SyntaxError)):
             said = _misspelt(error, result.info.raw_cell or "", space, labs)
-        elif isinstance(error, AttributeError) and type(error.obj).__module__.startswith("labkit."):
+        elif isinstance(error, AttributeError) and type(error.obj).__module__.startswith(("labkit.", "workbook.")):
             said = _no_method(error.name or "", type(error.obj), "lab" if type(error.obj) is labs else "")
         elif isinstance(error, (ValueError, RuntimeError)) and NO_RANK in str(error):
             said = "The notebook is no rank, and in no process group. Begin the cell with %%px, and the ranks run it."

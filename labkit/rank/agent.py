@@ -278,7 +278,7 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
     if not stack:  # the thread has ended
         return {"state": "computing", **did, "stack": []}
-    inner = cells[0] if cells else next((f for f in stack if f.f_code.co_filename.startswith(frames.OWN)), stack[-1])
+    inner = cells[0] if cells else next((f for f in stack if frames.OWN.search(f.f_code.co_filename)), stack[-1])
     if cells:
         outer = cells[-1]
         did |= {"line": lines.line(outer), "source": frames.source(inner)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from labkit.theory.plan import CUT, REDUCED, WHOLE, all_reduced
+from workbook.tools.plan import CUT, REDUCED, WHOLE, all_reduced
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
@@ -33,7 +33,7 @@ def pairs(n: int) -> list[tuple[int, int]]:
 def expected_mesh_price(
     parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
 ) -> dict[str, float]:
-    """What the exercise of this name asks for: `labkit.theory.plan` without embeddings, norms and output."""
+    """What the exercise of this name asks for: `workbook.tools.plan` without embeddings, norms and output."""
     mine, share = parameters / tensor / pipe, tokens / data
     kept = share * layers / pipe * (WHOLE + CUT / tensor) * width
     passed = 4 * share * width

@@ -27,8 +27,8 @@ on_windows = partial(exercise, counts_memory=False)
 # on the same memory, in the same process.
 def opened(size, dtype):
     """Open a window in which a rank also tells how far it is, and how its function ended."""
-    from labkit.rank.shared import open_room
-    from labkit.rank.window import open_window
+    from workbook.tools.rank.shared import open_room
+    from workbook.tools.rank.window import open_window
 
     with recorder.paused():
         window, room = open_window(size, dtype), open_room(64)
@@ -53,7 +53,7 @@ def through(window, call):
 
 def meddled(window, meddle):
     """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks."""
-    from labkit.rank.window import Window
+    from workbook.tools.rank.window import Window
 
     other = Window(window._memory, window._holders, window._locks)
 

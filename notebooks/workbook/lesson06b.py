@@ -23,7 +23,7 @@ by_memory = partial(exercise, forbids=("collectives", "send"))  # the ranks talk
 
 
 def opened(size):
-    from labkit.rank.shared import open_room
+    from workbook.tools.rank.shared import open_room
 
     with recorder.paused():
         return open_room(size)

@@ -10,8 +10,8 @@ import numpy as np
 from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case
 from labkit.grading.prediction import ask
-from labkit.theory.fit import fit
-from labkit.theory.timing import busbw, size
+from workbook.tools.sweep.fit import fit
+from workbook.tools.timing import busbw, size
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, torch, world_size

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.grading.exercise import Case, exercise
-from labkit.theory import nccl_log, schedules, topology
+from labkit.theory import schedules
+from workbook.tools import nccl_log, topology
 
 if TYPE_CHECKING:
     pass

@@ -1,4 +1,4 @@
-"""The predictions of lesson 15d, whose numbers tests/test_lesson15d.py works out again."""
+"""The predictions of lesson 15d, whose numbers tests/tools/test_lesson15d.py works out again."""
 
 from labkit.grading.prediction import ask
 
