@@ -27,9 +27,6 @@ def pairs(n: int) -> list[tuple[int, int]]:
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
 
 
-# -- the price of a mesh ----------------------------------------------------------------------------------------------
-
-
 def expected_mesh_price(
     parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
 ) -> dict[str, float]:
@@ -43,10 +40,6 @@ def expected_mesh_price(
         "tensor": layers / pipe * REDUCED * all_reduced(passed, tensor),
         "pipe": min(pipe - 1, 2) * passed,
     }
-
-
-def _prices(xs: Sequence[Any], **mesh: Any) -> list[Any]:
-    return [expected_mesh_price(**mesh)] * len(xs)
 
 
 def _plans(n: int) -> list[Case]:
@@ -77,7 +70,7 @@ def _plans(n: int) -> list[Case]:
 
 @exercise(
     "What a mesh holds and sends",
-    _prices,
+    lambda xs, **mesh: [expected_mesh_price(**mesh)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_plans,
@@ -122,9 +115,6 @@ def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
     }
 
 
-# -- who forms which group --------------------------------------------------------------------------------------------
-
-
 def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
     """All groups of a mesh, by dimension: those of ranks that differ in this one alone.
 
@@ -138,10 +128,6 @@ def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
 def group_of(shape: Mapping[str, int], name: str, rank: int) -> list[int]:
     """The ranks of the group of this rank along a dimension."""
     return next(ranks for ranks in grid(shape)[name] if rank in ranks)
-
-
-def _groups(xs: Sequence[Any]) -> list[Any]:
-    return [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)]
 
 
 def _shapes(n: int) -> list[Case]:
@@ -205,7 +191,7 @@ def run_make_groups(make_groups, shape):
 
 @exercise(
     "The groups of a mesh",
-    _groups,
+    lambda xs: [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)],
     difficulty=2,
     inputs=_shapes,
     picture=lambda: [({"data": 2, "tensor": 2},)] * 4,
@@ -241,8 +227,6 @@ def make_groups(shape):
                 groups[name] = group
     return groups
 
-
-# -- a training step on a mesh ----------------------------------------------------------------------------------------
 
 LR, STEPS = 0.1, 2
 

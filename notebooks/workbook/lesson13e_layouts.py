@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
 
 
-# -- a stage of a pipeline --------------------------------------------------------------------------------------------
-
-
 def _stages(xs: Sequence[Any], layers: int) -> list[Any]:
     n, found = len(xs), []
     for r, (whole,) in enumerate(xs):
@@ -144,9 +141,6 @@ def load_stage(stage, whole, layers, part_of):
             there = ".".join(["blocks", str(start + int(number)), *rest])
         mine[name] = whole[there]
     stage.load_state_dict(mine, assign=True)
-
-
-# -- one rank has the file --------------------------------------------------------------------------------------------
 
 
 def _handed(xs: Sequence[Any]) -> list[Any]:
