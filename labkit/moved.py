@@ -9,21 +9,21 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MOVED = {
-    "labkit.diagnosis": "workbook.tools.diagnosis.page",
-    "labkit.nccl": "workbook.tools.nccl",
-    "labkit.rank.link": "workbook.tools.rank.link",
-    "labkit.rank.shared": "workbook.tools.rank.shared",
-    "labkit.rank.window": "workbook.tools.rank.window",
-    "labkit.show.planned": "workbook.tools.planning.show",
-    "labkit.theory.costs": "workbook.tools.costs",
-    "labkit.theory.events": "workbook.tools.events",
-    "labkit.theory.nccl_log": "workbook.tools.nccl_log",
-    "labkit.theory.plan": "workbook.tools.plan",
-    "labkit.theory.planning": "workbook.tools.planning",
-    "labkit.theory.published": "workbook.tools.published",
-    "labkit.theory.timing": "workbook.tools.timing",
-    "labkit.theory.topology": "workbook.tools.topology",
+MOVED = {  # in labkit → in workbook.tools
+    "diagnosis": "diagnosis.page",
+    "nccl": "nccl",
+    "rank.link": "rank.link",
+    "rank.shared": "rank.shared",
+    "rank.window": "rank.window",
+    "show.planned": "planning.show",
+    "theory.costs": "costs",
+    "theory.events": "events",
+    "theory.nccl_log": "nccl_log",
+    "theory.plan": "plan",
+    "theory.planning": "planning",
+    "theory.published": "published",
+    "theory.timing": "timing",
+    "theory.topology": "topology",
 }
 
 
@@ -44,7 +44,9 @@ class Moved(MetaPathFinder, Loader):
 
 def _now(name: str) -> str:
     """The name that a module has now; empty where it has not moved."""
-    return next((new + name[len(old) :] for old, new in MOVED.items() if f"{name}.".startswith(f"{old}.")), "")
+    within = name.removeprefix("labkit.")
+    found = (new + within[len(old) :] for old, new in MOVED.items() if f"{within}.".startswith(f"{old}."))
+    return next((f"workbook.tools.{new}" for new in found if within != name), "")
 
 
 sys.meta_path.insert(0, Moved())

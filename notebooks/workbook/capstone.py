@@ -27,9 +27,6 @@ def pairs(n: int) -> list[tuple[int, int]]:
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
 
 
-# -- the price of a mesh ----------------------------------------------------------------------------------------------
-
-
 def expected_mesh_price(
     parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
 ) -> dict[str, float]:
@@ -43,10 +40,6 @@ def expected_mesh_price(
         "tensor": layers / pipe * REDUCED * all_reduced(passed, tensor),
         "pipe": min(pipe - 1, 2) * passed,
     }
-
-
-def _prices(xs: Sequence[Any], **mesh: Any) -> list[Any]:
-    return [expected_mesh_price(**mesh)] * len(xs)
 
 
 def _plans(n: int) -> list[Case]:
@@ -77,7 +70,7 @@ def _plans(n: int) -> list[Case]:
 
 @exercise(
     "What a mesh holds and sends",
-    _prices,
+    lambda xs, **mesh: [expected_mesh_price(**mesh)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_plans,
@@ -122,9 +115,6 @@ def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
     }
 
 
-# -- who forms which group --------------------------------------------------------------------------------------------
-
-
 def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
     """All groups of a mesh, by dimension: those of ranks that differ in this one alone.
 
@@ -140,10 +130,6 @@ def group_of(shape: Mapping[str, int], name: str, rank: int) -> list[int]:
     return next(ranks for ranks in grid(shape)[name] if rank in ranks)
 
 
-def _groups(xs: Sequence[Any]) -> list[Any]:
-    return [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)]
-
-
 def _shapes(n: int) -> list[Case]:
     shapes: list[Shape] = [{"data": data, "tensor": tensor} for data, tensor in pairs(n)]
     if n == 4:
@@ -153,6 +139,8 @@ def _shapes(n: int) -> list[Case]:
     return [Case([(shape,)] * n, " x ".join(f"{name} {k}" for name, k in shape.items())) for shape in shapes]
 
 
+# Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
+# compared in a rehearsal that makes no group, and the groups before they communicate.
 def run_make_groups(make_groups, shape):
     from labkit.rank import recorder
 
@@ -205,7 +193,7 @@ def run_make_groups(make_groups, shape):
 
 @exercise(
     "The groups of a mesh",
-    _groups,
+    lambda xs: [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)],
     difficulty=2,
     inputs=_shapes,
     picture=lambda: [({"data": 2, "tensor": 2},)] * 4,
@@ -241,8 +229,6 @@ def make_groups(shape):
                 groups[name] = group
     return groups
 
-
-# -- a training step on a mesh ----------------------------------------------------------------------------------------
 
 LR, STEPS = 0.1, 2
 
@@ -284,6 +270,7 @@ def _batches(n: int) -> list[Case]:
     return [*cases, Case(xs, f"data {data}, team {tensor}, more rows", {"shape": (data, tensor)})]
 
 
+# A linear model whose columns the team shares: each rank adds its part of the product, and the bias is on all of them.
 def run_mesh_step(mesh_step, inputs, targets, columns, shape):
     from labkit.rank import recorder
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
 
 
-# -- the norm of a gradient that lies on a mesh -----------------------------------------------------------------------
-
-
 def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
     squares = sum(float((g.astype("float64") ** 2).sum()) for x in xs[: shape[1]] for g in x[0])
     squares += sum(float((g.astype("float64") ** 2).sum()) for g in xs[0][1])
@@ -88,9 +85,6 @@ def mesh_norm(cut, whole, data, team):
     for gradient in whole:
         squares += (gradient**2).sum()
     return squares.sqrt().item()
-
-
-# -- the best mesh ----------------------------------------------------------------------------------------------------
 
 
 def _best(

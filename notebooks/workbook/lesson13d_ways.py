@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import dist, rank, torch, world_size
 
 
-# -- heads for positions ----------------------------------------------------------------------------------------------
-
-
-def _swapped(n: int) -> list[Case]:
-    return [
-        Case(thirds(n, n, 1, 2, 6), "a head and a position for each rank"),
-        Case(thirds(n, n, 3, 2, 7), "one head a rank, three positions"),
-        Case(thirds(n, 2 * n, 2, 3, 8), "two heads a rank"),
-    ]
-
-
 def run_swap_heads(swap_heads, q, k, v):
     heads, length, size = q.shape
     calls = []
@@ -47,7 +36,11 @@ def run_swap_heads(swap_heads, q, k, v):
     attended,
     minutes=12,
     difficulty=2,
-    inputs=_swapped,
+    inputs=lambda n: [
+        Case(thirds(n, n, 1, 2, 6), "a head and a position for each rank"),
+        Case(thirds(n, n, 3, 2, 7), "one head a rank, three positions"),
+        Case(thirds(n, 2 * n, 2, 3, 8), "two heads a rank"),
+    ],
     tolerance=1e-9,
     promises=(Calls(2),),
     least=Least(sent=lambda n, S: (n - 1) / n * S * 4 / 3, rounds=lambda n: 2),
@@ -79,9 +72,6 @@ def swap_heads(q, k, v, attend):
     out = torch.empty_like(give)
     dist.all_to_all_single(out, give)
     return out.view(heads, length, size)
-
-
-# -- the gradient's way -----------------------------------------------------------------------------------------------
 
 
 def _slopes(xs: Sequence[Any]) -> list[Any]:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
 
 
-# -- a stage of a pipeline --------------------------------------------------------------------------------------------
-
-
 def _stages(xs: Sequence[Any], layers: int) -> list[Any]:
     n, found = len(xs), []
     for r, (whole,) in enumerate(xs):
@@ -48,6 +45,7 @@ def _whole_models(n: int) -> list[Case]:
     return [case(n, 10, "a layer a stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
 
 
+# The checkpoint counts what is read from it, and a stage begins with numbers of its own, as every model does.
 def run_load_stage(load_stage, whole, layers):
     from collections.abc import Mapping
 
@@ -146,9 +144,6 @@ def load_stage(stage, whole, layers, part_of):
     stage.load_state_dict(mine, assign=True)
 
 
-# -- one rank has the file --------------------------------------------------------------------------------------------
-
-
 def _handed(xs: Sequence[Any]) -> list[Any]:
     n = len(xs)
     return [{name: t[slice(*bounds(len(t), n, r))] for name, t in tensors.items()} for r, (tensors,) in enumerate(xs)]
@@ -200,7 +195,7 @@ def run_hand_out(hand_out, tensors):
     inputs=_on_one_rank,
     tolerance=0,
     forbids=OBJECTS,
-    budget=Budget(sent=lambda n, S: 1.5 * (n - 1) / n * S),
+    budget=Budget(sent=lambda n, S: 1.5 * (n - 1) / n * S),  # room for parts that are filled up to equal lengths
     least=Least(sent=lambda n, S: (n - 1) / n * S),
     harness=run_hand_out,
 )

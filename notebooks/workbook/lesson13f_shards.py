@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from labkit.rank.seen import comms, rank, torch
 
 
-# -- is everything there? ---------------------------------------------------------------------------------------------
-
 Run = tuple[str, int, int]  # the tensor's name, the first row, and the one after the last
 
 
@@ -33,10 +31,6 @@ def gaps(rows: Mapping[str, int], pieces: Sequence[Run]) -> list[Run]:
         ends = [i + 1 for i in range(count) if not there[i] and (i == count - 1 or there[i + 1])]
         found += [(name, a, b) for a, b in zip(begins, ends, strict=True)]
     return found
-
-
-def _missing(xs: Sequence[Any]) -> list[Any]:
-    return [[[*run] for run in gaps(xs[0][0], [piece for _, found in xs for piece in found])] for _ in xs]
 
 
 def _folders(n: int) -> list[Case]:
@@ -65,7 +59,12 @@ def _folders(n: int) -> list[Case]:
     ]
 
 
-@exercise("Is the checkpoint complete?", _missing, difficulty=2, inputs=_folders)
+@exercise(
+    "Is the checkpoint complete?",
+    lambda xs: [[[*run] for run in gaps(xs[0][0], [piece for _, found in xs for piece in found])] for _ in xs],
+    difficulty=2,
+    inputs=_folders,
+)
 def what_is_missing(rows, found):
     """Return the runs of rows (name, start, end) that no rank has found, the same list on every rank.
 
@@ -101,9 +100,6 @@ def what_is_missing(rows, found):
             missing.append((name, reached, count))
     # end
     return missing
-
-
-# -- shards of stacked matrices ---------------------------------------------------------------------------------------
 
 
 def _restacked(xs: Sequence[Any], stacked: int, old: int, new: int) -> list[Any]:

@@ -12,8 +12,6 @@ from labkit.theory import collectives
 if TYPE_CHECKING:
     from labkit.rank.seen import comms, dist, rank, recorder, torch, world_size
 
-# -- how much? --------------------------------------------------------------------------------------------------------
-
 
 def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> list[float]:
     """The bytes that leave each host in a ring all-reduce of `nbytes` bytes a rank that visits the ranks in this order.
@@ -25,10 +23,6 @@ def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> li
     each = 2 * (n - 1) / n * nbytes
     ends = [(home[a], home[b]) for a, b in zip(order, [*order[1:], order[0]], strict=True)]
     return [each * sum(a == h != b for a, b in ends) for h in range(max(home) + 1)]
-
-
-def _out(xs: Sequence[Any]) -> list[Any]:
-    return [out_of_hosts(*x) for x in xs]
 
 
 def _rings(n: int) -> list[Case]:
@@ -66,7 +60,7 @@ OUT_SLIPS = {
 
 @exercise(
     "What a ring sends out of each host",
-    _out,
+    lambda xs: [out_of_hosts(*x) for x in xs],
     minutes=8,
     difficulty=2,
     inputs=_rings,
@@ -285,9 +279,6 @@ def rails_all_reduce(x, inside, rail):
     return total
 
 
-# -- where am I? ------------------------------------------------------------------------------------------------------
-
-
 def _places(xs: Sequence[Any]) -> list[Any]:
     known = list(dict.fromkeys(xs))
     return [[list(xs[:r]).count(name), list(xs).count(name), known.index(name)] for r, name in enumerate(xs)]
@@ -326,9 +317,6 @@ def my_place(host):
     """
     hosts = comms.all_gather(host)
     return hosts[:rank].count(host), hosts.count(host), list(dict.fromkeys(hosts)).index(host)
-
-
-# -- in which order? --------------------------------------------------------------------------------------------------
 
 
 def _crossings(xs: Sequence[Any]) -> list[Any]:
@@ -398,13 +386,9 @@ def _roots(n: int) -> list[Case]:
     return [_on(ways[i % len(ways)], case, root=(i + n - 1) % n) for i, case in enumerate(cases)]
 
 
-def _roots_x(xs: Sequence[Any], root: int = 0, **_: Any) -> list[Any]:
-    return [xs[root]] * len(xs)
-
-
 @exercise(
     "A broadcast that crosses once",
-    _roots_x,
+    lambda xs, root=0, **_: [xs[root]] * len(xs),
     difficulty=2,
     inputs=_roots,
     forbids=("collectives",),

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.grading.exercise import NOTHING, Case, exercise
-
-if TYPE_CHECKING:
-    pass
-
-
-# -- micro-batches for a small bubble ---------------------------------------------------------------------------------
 
 
 def expected_fewest_micro(rows: int, data: int, pipe: int, most: float) -> int | None:
@@ -84,9 +78,6 @@ def fewest_micro(rows, data, pipe, most):
     return None
 
 
-# -- what is wrong with a plan ----------------------------------------------------------------------------------------
-
-
 def expected_what_is_wrong(
     gpus: int, per_host: int, heads: int, layers: int, rows: int, data: int, tensor: int, pipe: int, micro: int
 ) -> list[str]:
@@ -99,10 +90,6 @@ def expected_what_is_wrong(
         "host": per_host % tensor != 0,
     }
     return [name for name, there in faults.items() if there]
-
-
-def _wrong(xs: Sequence[Any], **numbers: Any) -> list[Any]:
-    return [expected_what_is_wrong(**numbers)] * len(xs)
 
 
 def _meshes(n: int) -> list[Case]:
@@ -140,7 +127,7 @@ WRONG_SLIPS = {
 
 @exercise(
     "What is wrong with this plan?",
-    _wrong,
+    lambda xs, **numbers: [expected_what_is_wrong(**numbers)] * len(xs),
     minutes=6,
     inputs=_meshes,
     ranks=(2,),
