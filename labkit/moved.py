@@ -14,6 +14,7 @@ MOVED = {  # in labkit → in workbook.tools
     "nccl": "nccl",
     "rank.link": "rank.link",
     "rank.shared": "rank.shared",
+    "rank.stragglers": "rank.stragglers",
     "rank.window": "rank.window",
     "show.planned": "planning.show",
     "theory.costs": "costs",
