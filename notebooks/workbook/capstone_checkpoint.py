@@ -14,7 +14,7 @@ from labkit.grading.exercise import Case, exercise
 from workbook.capstone import pairs
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import dist, rank, recorder, torch, world_size
 
 
 def _state(step: int, copy: int, part: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from workbook.capstone import expected_mesh_price, normal, pairs
 from workbook.tools.plan import meshes
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:

@@ -12,7 +12,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch
+    from labkit.rank.cell_names import device, dist, rank, torch
 
 
 def numbers(n: int, seed: int) -> np.random.Generator:

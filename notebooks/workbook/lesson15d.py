@@ -15,7 +15,7 @@ from labkit.theory.formulas import figures
 from workbook.tools.events import slowest
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import torch
+    from labkit.rank.cell_names import torch
 
 
 def _served(xs: Sequence[Any]) -> list[Any]:
