@@ -85,6 +85,11 @@ def lessons() -> list[ModuleType]:
     return [importlib.import_module(f"{PACKAGE}.{name}") for name in ordered]
 
 
+def plans_lesson() -> str:
+    """The lesson in which plans are made that progress is kept of."""
+    return str(importlib.import_module(PACKAGE).PLANS)
+
+
 def tool(name: str) -> Any:
     """What lessons' cells call under this name: the package's TOOLS say where it is."""
     module, _, attribute = importlib.import_module(PACKAGE).TOOLS[name].partition(":")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
+from labkit import content
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.content import exercises, predictions
@@ -261,7 +262,7 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
     done = progress.read()
     states = {name: facts.get("state", "") for name, facts in done.items()}
     best = {name: facts["best"] for name, facts in done.items() if "best" in facts}
-    plans = progress.planned() if number in (None, "15c") else {}
+    plans = progress.planned() if number in (None, content.plans_lesson()) else {}
     return ProgressTable(chosen, states, predicted, best, plans)
 
 

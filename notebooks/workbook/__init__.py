@@ -20,3 +20,4 @@ TOOLS: dict[str, str] = {
     "sheet": "sheet.face:run",
     "sweep": "sweep.measure:measure",
 }
+PLANS = "15c"  # the lesson of the Planner, whose best plans `lab.progress()` shows
