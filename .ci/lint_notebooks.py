@@ -53,7 +53,7 @@ def broken_rules(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]
             tree = trees[cell] = kernel_tree(cell)
         except SyntaxError:
             continue  # ruff reports it
-        torchy = [m for m in imported(tree) if re.match(r"torch(\.|$)|labkit\.rank(\.|$)", m)]
+        torchy = [m for m in imported(tree) if re.match(r"(torch|labkit\.rank|workbook\.tools\.rank)(\.|$)", m)]
         if torchy:
             yield cell, f"imports {torchy[0]} in the notebook's own process: only %%px cells use torch"
     starts = any(calls(tree, "start") for tree in trees.values())

@@ -52,13 +52,14 @@ FAMILIES = (
         "three hosts",
         r"tests/hosts/",
         every=3,
-        moved_by=r"labkit/cluster/(engines|elsewhere|hosts?|launchers|mpi|process|processes|spread|tied)\.py"
-        r"|labkit/rank/(group|link|membership|mpi\w*|store|transport)\.py",
+        moved_by=r"labkit/cluster/(engines|hosts?|launchers|process|processes|spread)\.py"
+        r"|labkit/rank/(group|membership|store|transport)\.py"
+        r"|notebooks/workbook/tools/(elsewhere/programs|mpi|tied|rank/(link|mpi\w*))\.py",
     ),
     Family("notebooks", r"notebooks/", every=3),
     Family("browser", r"tests/browser/", every=3),
     Family("live, a quarter", rf"tests/live/test_({FOURTH})\.py", every=4),
-    Family("live, a third", rf"tests/live/test_({THIRD})\.py|tests/test_(elsewhere|scripts)\.py", every=3),
+    Family("live, a third", rf"tests/live/test_({THIRD})\.py|tests/(tools/test_elsewhere|test_scripts)\.py", every=3),
     Family("live, half", rf"tests/live/test_({SECOND})\.py", every=2),
     Family("live", r"tests/live/(?!test_exercises)"),
     Family("mistakes", EXERCISES + "test_the_mistake", every=4, unit=r"\[.*", within=r"\[\w+-\w+"),
@@ -122,12 +123,19 @@ def _about(file: str, path: str) -> bool:
         return False
     if path.endswith("/conftest.py"):
         return file.startswith(path.removesuffix("conftest.py"))
-    if not path.endswith(".py") or path.startswith("notebooks/"):  # a script is run, not imported
+    if not path.endswith(".py") or path.startswith("notebooks/scripts/"):  # a script is run, not imported
         return Path(path).name in _text(file)
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removeprefix(".ci.")
+    module = (
+        path.removesuffix(".py")
+        .removesuffix("/__init__")
+        .replace("/", ".")
+        .removeprefix(".ci.")
+        .removeprefix("notebooks.")
+    )
     room, _, name = module.rpartition(".")
     imported = rf"\b{re.escape(module)}\b|\bfrom {re.escape(room)} import .*\b{name}\b"
-    return Path(path).stem in Path(file).stem.split("_")[1:] or bool(re.search(imported, _text(file)))
+    named = {Path(path).stem, *Path(path).parts[3:-1]} - {"rank"}  # notebooks/workbook/tools/race/show.py: race
+    return not named.isdisjoint(Path(file).stem.split("_")[1:]) or bool(re.search(imported, _text(file)))
 
 
 @cache

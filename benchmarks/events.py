@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from measure import machine, options, table
 from measure.table import Row
 
-from labkit.theory import events
-from labkit.theory.events.failures import YEAR
+from workbook.tools import events
+from workbook.tools.events.failures import YEAR
 
 RANKS = 100_000
 LIMIT = 2.0  # s

@@ -16,13 +16,13 @@ from measure import machine, options, table
 from measure.learn import learn
 from measure.table import Row
 
-from labkit.theory import published
-from labkit.theory.costs import H100, calibrate, choose, estimate, predict
-from labkit.theory.costs.estimate import FITTED, Constants
-from labkit.theory.costs.machine import Cluster
-from labkit.theory.published import Judgement, Table
-from labkit.theory.published.judge import GIVEN, Error
-from labkit.whatif import WhatIf
+from workbook.tools import published
+from workbook.tools.costs import H100, calibrate, choose, estimate, predict
+from workbook.tools.costs.estimate import FITTED, Constants
+from workbook.tools.costs.machine import Cluster
+from workbook.tools.published import Judgement, Table
+from workbook.tools.published.judge import GIVEN, Error
+from workbook.tools.whatif.face import WhatIf
 
 RANKS = 100_000
 LIMIT = 100.0  # ms, so that a slider feels live

@@ -1,4 +1,4 @@
-"""Find what lessons own: exercises, questions and tools. The only module that names the lessons' package.
+"""Find what lessons own: exercises, questions and tools. The only module that imports the lessons' package.
 
 A lesson is one module of `workbook` or more (`lesson06.py`, `lesson06_puzzles.py`, `capstone.py`); what is an exercise,
 a question or a series of them there is found by its type, under the name of its variable.

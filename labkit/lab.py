@@ -11,35 +11,29 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from IPython.core.getipython import get_ipython
 
-from labkit import descriptors, no_ranks, words
+from labkit import content, descriptors, no_ranks, time_limits, words
 from labkit.cluster import room
 from labkit.cluster.console import FILES, Console
 from labkit.cluster.engines import Choose, Engines
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Processes
-from labkit.cluster.run import ANSWER
 from labkit.cluster.spread import KINDS, MOST, PROFILE, Spread, read_profile, spread
 from labkit.cluster.stop import STOP
 from labkit.cluster.turn import turn
 from labkit.errors import HostError, JoinError, LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
-from labkit.theory.cells import assignment
+from labkit.theory.cells import assignment, makes_group
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
-    from labkit.sheet import CheatSheet
     from labkit.show.bars import Bars
     from labkit.show.card import Note
     from labkit.show.curves import Curves
     from labkit.show.flow import Flow
     from labkit.show.histogram import Histogram
     from labkit.show.last import Last
-    from labkit.show.late import Late
-    from labkit.show.moves import Moves
     from labkit.show.progress import ProgressTable
-    from labkit.show.race import Race
     from labkit.show.sealed import SealedFlow
-    from labkit.show.sweep import Sweep
     from labkit.show.times import Times
     from labkit.show.verdict import Verdict
     from labkit.show.waits import Waits
@@ -182,7 +176,7 @@ class Lab:
         if shell is not None:
             from labkit.cluster import forgotten, magic
 
-            self._magics = magic.register(shell, self._console, self.flow, self.late)
+            self._magics = magic.register(shell, self._console, self.flow, self.late, _mpi)
             forgotten.watch(shell, self._engines, type(self))
         if wish.spread:
             self._reason = f"{self._reason}\n{_where(self._engines)}"
@@ -347,7 +341,7 @@ class Lab:
         """
         _text('lab.run("print(rank)")', code)
         engines = self._live()
-        report = self._console.run(code, _ranks(ranks, engines.n))
+        report = self._console.run(code, _ranks(ranks, engines.n), makes_group=makes_group(code))
         return [r.stdout + r.value for r in report.ranks]
 
     def pull(self, expression: str) -> list[Any]:
@@ -415,7 +409,7 @@ class Lab:
         which collective and which line of the cell; `engine` and `pid` which process.
         """
         engines = self._live()
-        where, dead = engines.ask("where", range(engines.n), ANSWER), engines.dead()
+        where, dead = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS), engines.dead()
         return [
             {
                 "rank": m.rank,
@@ -450,7 +444,7 @@ class Lab:
         outcome = self._console.seen()
         return Waits(self._records(), outcome)
 
-    def late(self, code: str, rank: int, seconds: float = 0.25) -> Late:
+    def late(self, code: str, rank: int, seconds: float = 0.25) -> Any:
         """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
 
         >>> lab.late("dist.barrier()\\ndist.broadcast(x, src=0)", rank=1)
@@ -459,10 +453,7 @@ class Lab:
         """
         _text('lab.late("dist.barrier()", rank=1)', code)
         self._live()
-        from labkit.cluster.late import observe
-        from labkit.show.late import Late
-
-        return Late(rank, self.n, observe(self._console, code, rank, seconds))
+        return content.tool("Late")(rank, self.n, content.tool("late")(self._console, code, rank, seconds))
 
     def sweep(
         self,
@@ -471,7 +462,7 @@ class Lab:
         ranks: Sequence[int] | None = None,
         dtype: str = "float32",
         repeat: int = 15,
-    ) -> Sweep:
+    ) -> Any:
         """Time one operation over sizes: time, algbw and busbw as nccl-tests defines them, with the fitted α and β.
 
         >>> lab.sweep("all_gather", sizes=[2**10, 2**20])
@@ -481,14 +472,11 @@ class Lab:
         `ranks` measures some of the ranks, in a group of their own. Stop keeps what was measured so far.
         """
         self._live()
-        from labkit.cluster.sweep import measure
-        from labkit.show.sweep import Sweep
-
-        return Sweep(measure(self._console, op, sizes, ranks, dtype, repeat))
+        return content.tool("Sweep")(content.tool("sweep")(self._console, op, sizes, ranks, dtype, repeat))
 
     def race(
         self, *contestants: str, sizes: Sequence[int] | None = None, repeat: int = 9, dtype: str = "float32"
-    ) -> Race:
+    ) -> Any:
         """Let all-reduces race against `dist.all_reduce` by size, and against MPI where it is installed: a scoreboard.
 
         >>> lab.race("ring_all_reduce(x)", "halving_doubling(x)")
@@ -499,10 +487,7 @@ class Lab:
         dtypes too. `sizes` are bytes, by default 4 B to 64 MiB. Stop keeps what was measured so far.
         """
         self._live()
-        from labkit.cluster.race import measure
-        from labkit.show.race import Race
-
-        return Race(measure(self._console, contestants, sizes, repeat, dtype))
+        return content.tool("Race")(content.tool("race")(self._console, contestants, sizes, repeat, dtype))
 
     def times(self, *expressions: str, warmup: int = 0) -> Times:
         """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
@@ -562,7 +547,7 @@ class Lab:
             )
         return Histogram({expression: self._held(expression) for expression in expressions})
 
-    def moves(self, window: str) -> Moves:
+    def moves(self, window: str) -> Any:
         """Draw what the last cell put into the ranks' windows, added to them and got from them, and who took part.
 
         >>> lab.moves("window")           # %%px: window = open_window(4)
@@ -572,15 +557,13 @@ class Lab:
         """
         _text('lab.moves("window")', window)
         self._live()
-        from labkit.show.moves import Moves
-
         told = self._console.call("labkit.rank.agent.pull", f"{window}.told()")
         if lack := {r: error for r, (error, _) in enumerate(told) if error}:
             raise LabError(
                 f"{words.ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
-                "In a %%px cell: from labkit.rank.window import open_window; window = open_window(4)."
+                "In a %%px cell: from workbook.tools.rank.window import open_window; window = open_window(4)."
             )
-        return Moves([value for _, value in told])
+        return content.tool("Moves")([value for _, value in told])
 
     def check(self, name: str, means: str | Means | None = None, *, seed: int | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
@@ -656,7 +639,7 @@ class Lab:
 
         return task.overview(lesson)
 
-    def sheet(self) -> CheatSheet:
+    def sheet(self) -> Any:
         """Run every primitive in its shortest form, and lay all of them out on two pages: picture, bytes, one mistake.
 
         >>> lab.sheet().save("cheat-sheet.html")    # open it in a browser and print it
@@ -664,11 +647,9 @@ class Lab:
         For two to four ranks. Your variables on the ranks stay as they are.
         """
         engines = self._live()
-        from labkit import sheet
-
         ran = engines.cells.copy()
         try:
-            return sheet.run(self)
+            return content.tool("sheet")(self)
         finally:
             engines.cells = ran  # the sheet's calls are no cells of the learner's
 
@@ -679,7 +660,7 @@ class Lab:
         healthy lab is left alone.
         """
         self._live()
-        self._console.heal()
+        self._console.recover(by_hand=True)
 
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""
@@ -839,6 +820,11 @@ def _all_have(expression: str, errors: dict[int, str]) -> None:
             f"{words.ranks(errors)}: {next(iter(errors.values()))}. "
             f"Make {expression!r} on every rank in a %%px cell first; lab.look({expression!r}) shows who has it."
         )
+
+
+def _mpi(code: str, n: int) -> None:
+    """Run a cell on MPI ranks of its own."""
+    content.tool("mpi")(code, n)
 
 
 def _default_launcher() -> str:

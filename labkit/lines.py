@@ -18,7 +18,9 @@ def _library() -> re.Pattern[str]:
     """Match the files that are not the learner's, wherever what labkit needs has been installed."""
     specs = (spec.origin for name in ("IPython", "ipykernel", "torch") if (spec := find_spec(name)) and spec.origin)
     folders = {re.escape(str(Path(origin).parents[1])) + "/" for origin in specs}
-    return re.compile(rf"^<|/(site-packages|dist-packages|labkit|lib/python3[.\d]*)/|^({'|'.join(sorted(folders))})")
+    return re.compile(
+        rf"^<|/(site-packages|dist-packages|labkit|workbook/tools|lib/python3[.\d]*)/|^({'|'.join(sorted(folders))})"
+    )
 
 
 LIBRARY = _library()

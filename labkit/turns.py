@@ -12,9 +12,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import kernel_internals
-
-SETTLE = 0.05  # seconds in which further moves, which the kernel may have received already, are heard as well
+from labkit import kernel_internals, time_limits
 
 
 def after_the_cell(action: Callable[[], object]) -> None:
@@ -30,7 +28,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
 
     def turn() -> None:
         if kernel_internals.cell_awaits(kernel):
-            loop.call_later(SETTLE, turn)
+            loop.call_later(time_limits.SLIDER_RESTS, turn)
             return
         kernel.pre_handler_hook()  # as ipykernel does around a cell: Stop is heard from here on
         try:
@@ -40,7 +38,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
         finally:
             kernel.post_handler_hook()
 
-    loop.add_callback(loop.call_later, SETTLE, turn)  # add_callback alone may be called in any thread
+    loop.add_callback(loop.call_later, time_limits.SLIDER_RESTS, turn)  # add_callback alone may be called in any thread
 
 
 def in_turn() -> bool:

@@ -28,7 +28,7 @@ WRAPPED = """<style>
 class Predict(Box):
     """A question to answer before the ranks do: choose, and lock it in.
 
-    >>> asked = Predict(Prediction("pairs", "02", "How many messages?", 6, "Two for each of three pairs."))
+    >>> asked = Predict(Prediction("How many messages?", 6, "Two for each of three pairs."))
     >>> asked
     Predict: How many messages?
       Your answer is a number.

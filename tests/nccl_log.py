@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labkit.theory import timing
-from labkit.theory.published import Table
+from workbook.tools import timing
+from workbook.tools.published import Table
 
 PROGRAMS = {"all_to_all": "alltoall", "send_recv": "sendrecv"}
 GPUS = {"ampere": "A100-SXM4-80GB", "hopper": "H100 80GB HBM3", "blackwell": "B200", "cdna3": "AMD Instinct MI300X"}

@@ -18,7 +18,7 @@ from labkit.grading.finding import Finding
 from labkit.grading.inputs import Case
 from labkit.grading.judge import Difference
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
-from labkit.plot import flow, late, svg, sweep, wire
+from labkit.plot import flow, svg, wire
 from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
@@ -28,23 +28,27 @@ from labkit.show.card import Card
 from labkit.show.curves import Curves
 from labkit.show.gantt import of_schedule
 from labkit.show.histogram import Histogram
-from labkit.show.lost import Lost
-from labkit.show.move import Move
-from labkit.show.moves import Moves
 from labkit.show.overlay import Overlay
-from labkit.show.painting import Run
-from labkit.show.planned import Links, Planned
-from labkit.show.spent import Spent
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
-from labkit.theory import events, nccl_log, pipeline, placements, schedules, topology
-from labkit.theory.planning import Plan
-from labkit.theory.published import TABLES
+from labkit.theory import pipeline, schedules
 from tests.nccl_log import printed
 from tests.recorded import Told, told
+from workbook.tools import events, nccl_log, topology
+from workbook.tools.events.show import Spent
+from workbook.tools.late import plot as late
+from workbook.tools.painter import placements
+from workbook.tools.painter.show import Run
+from workbook.tools.planning import Plan
+from workbook.tools.planning.show import Links, Planned
+from workbook.tools.published import TABLES
+from workbook.tools.sweep import plot as sweep
+from workbook.tools.windows.lost import Lost
+from workbook.tools.windows.move import Move
+from workbook.tools.windows.moves import Moves
 
 SVG = "{http://www.w3.org/2000/svg}"
 LONG = ["-0.0321", "1.23e-05", "12345.6", "-1e+08"]

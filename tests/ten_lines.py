@@ -7,9 +7,9 @@ import platform
 import subprocess
 import sys
 
-from labkit.cluster import elsewhere
-from labkit.theory import ten_lines
-from labkit.theory.ten_lines import RECORDED, System
+from workbook.tools.elsewhere import programs as elsewhere
+from workbook.tools.elsewhere import ten_lines
+from workbook.tools.elsewhere.ten_lines import RECORDED, System
 
 VERSIONS = """
 import importlib.metadata as m, sys, platform

@@ -10,7 +10,7 @@ from labkit.cluster.console import Progress
 def test_the_line_under_a_running_cell_tells_who_has_died_from_who_is_done(monkeypatch):
     reply = SimpleNamespace(output=SimpleNamespace(metadata={"stdout": "epoch 1\n"}))
     running = SimpleNamespace(
-        engines=SimpleNamespace(dead=lambda: {1: "SIGKILL"}),
+        ranks=SimpleNamespace(dead=lambda: {1: "SIGKILL"}),
         replies=dict.fromkeys(range(3), reply),
         where={0: {"state": "computing", "line": 4}},
     )

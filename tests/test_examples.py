@@ -11,14 +11,14 @@ ON_RANKS = (
     "labkit.lab",
     "labkit.show.last",
     "labkit.task",
-    "labkit.cluster.mpi",
+    "workbook.tools.mpi",
     "labkit.rank.clock",
     "labkit.rank.comms",
-    "labkit.rank.link",
+    "workbook.tools.rank.link",
     "labkit.rank.p2p",
-    "labkit.rank.shared",
+    "workbook.tools.rank.shared",
     "labkit.rank.spans",
-    "labkit.rank.window",
+    "workbook.tools.rank.window",
     "labkit.show.timeline",
     "labkit.show.wire",
 )  # tested in tests/live
@@ -26,10 +26,10 @@ ON_RANKS = (
 
 def modules() -> list[str]:
     """Every module that has an example for the notebook's own process."""
-    files = sorted((ROOT / "labkit").rglob("*.py"))
+    files = [*(ROOT / "labkit").rglob("*.py"), *(ROOT / "notebooks/workbook/tools").rglob("*.py")]
     names = [
-        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for file in files
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__").removeprefix("notebooks.")
+        for file in sorted(files)
         if ">>> " in file.read_text("utf-8")
     ]
     return [name for name in names if name not in ON_RANKS]

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from labkit import LabError, lab
-from labkit.cluster import shared_gpu
+from labkit import LabError, lab, time_limits
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
-from labkit.cluster.sweep import where
-from labkit.rank import clock, group, nccl_trial, probe, recorder, spans, stream
+from labkit.rank import clock, group, probe, recorder, spans, stream
 from labkit.show.table import LabTable
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.waits import Waits
 from labkit.theory import sharing
 from labkit.theory.record import Op, read
+from workbook.tools.rank import nccl_trial
+from workbook.tools.sweep.measure import where
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_ranks_on_several_hosts_take_turns():
 @pytest.mark.parametrize(("patience", "asked_again"), [(60.0, True), (0.0, False)])
 def test_before_a_rank_is_ended_kernels_are_waited_for_and_not_for_ever(monkeypatch, patience, asked_again):
     """Rank 1's are over when it is asked again; rank 2 does not answer, and rank 3 stands still."""
-    monkeypatch.setattr(shared_gpu, "CALMING", patience)
+    monkeypatch.setattr(time_limits, "KERNELS_OVER", patience)
     engines, asked = on(*["cuda:0"] * 4, mps="a daemon"), []
 
     def ask(do, ranks, timeout):
@@ -414,7 +414,7 @@ def test_before_a_rank_is_ended_kernels_are_waited_for_and_not_for_ever(monkeypa
         return {r: over[r] if do == "kernels" else None for r in ranks}
 
     engines.ask, engines.is_stopped = ask, lambda rank: rank == 3
-    engines.gpu.calm()
-    engines.gpu.calm()  # they have left, and have not joined again
+    engines.calm()
+    engines.calm()  # they have left, and have not joined again
     first = [("abort", [0, 1, 2])]
     assert asked == ([*first, ("kernels", [0, 1, 2]), ("kernels", [1])] if asked_again else first)

@@ -6,13 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOOR = ("descriptors", "errors", "kernel_internals", "lines", "moment", "place", "words")
+FLOOR = ("descriptors", "errors", "kernel_internals", "lines", "moment", "place", "time_limits", "words")
 ROOMS = ("theory", "outcome", "grading", "rank", "cluster", "plot", "show")
 
 # What a room may import of labkit. `top` is every module directly in labkit/: the faces that learners hold.
@@ -25,6 +26,7 @@ MAY_IMPORT = {
     "lines": set(),
     "moment": {"place"},
     "place": set(),
+    "time_limits": set(),
     "theory": {"theory", *FLOOR},
     "outcome": {"outcome", "theory", *FLOOR},
     "grading": {"grading", "outcome", "theory", *FLOOR},
@@ -35,7 +37,7 @@ MAY_IMPORT = {
     "top": {"top", "show", "cluster", "plot", "grading", "outcome", "theory", *FLOOR},
 }
 # Who may import a library that has a room of its own.
-ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}}
+ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}, "workbook": set()}
 # Rooms that import these foreign libraries at most.
 ONLY = {
     "words": set(),
@@ -45,6 +47,7 @@ ONLY = {
     "lines": set(),
     "moment": set(),
     "place": set(),
+    "time_limits": set(),
     "theory": {"numpy"},
     "outcome": set(),
     "grading": {"numpy"},
@@ -103,6 +106,47 @@ def test_every_import_in_labkit_goes_down():
     assert not found, "\n".join(found)
 
 
+def circles(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What is left of a graph once all are taken out of it that import nothing of it, or that nothing of it imports."""
+    left = {module: imported - {module} for module, imported in graph.items()}
+    while left:
+        imported = set().union(*left.values())
+        kept = {module for module, its in left.items() if its & left.keys() and module in imported}
+        if len(kept) == len(left):
+            break
+        left = {module: left[module] & kept for module in kept}
+    return left
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports in functions and for types count too: a type that both sides need belongs below both."""
+    files = dict(modules())
+    graph = {
+        module: {name if name in files else name.rpartition(".")[0] for _, name in found} & files.keys()
+        for module, file in files.items()
+        for found in [imports(module, file.name == "__init__.py", file.read_text())]
+    }
+    assert circles(graph) == {}
+
+
+def test_a_circle_is_found_and_what_only_leads_to_it_is_not():
+    graph = {"top": {"a"}, "a": {"b", "floor"}, "b": {"c"}, "c": {"a"}, "floor": set()}
+    assert circles(graph) == {"a": {"b"}, "b": {"c"}, "c": {"a"}}
+    assert circles(graph | {"c": set()}) == {}
+
+
+def test_no_two_time_limits_have_one_name():
+    constant = re.compile(r"^([A-Z_]+) = [\d.e-]+  # (.*)", re.MULTILINE)
+    names = [
+        name
+        for module, file in modules()
+        for name, says in constant.findall(file.read_text())
+        if module == "labkit.time_limits" or "seconds" in says
+    ]
+    assert len(names) > 60
+    assert [name for name, times in Counter(names).items() if times > 1] == []
+
+
 def arrows() -> list[str]:
     """What each room imports, as the architecture's picture says it; the floor, under everything, left out."""
     drawn: dict[str, set[str]] = {}
@@ -125,10 +169,10 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("labkit.theory.costs", "import torch"),
-        ("labkit.theory.costs", "def late():\n    from matplotlib import pyplot"),
-        ("labkit.theory.costs", "from labkit import cluster"),
-        ("labkit.theory.costs", "import pandas"),
+        ("labkit.theory.formulas", "import torch"),
+        ("labkit.theory.formulas", "def late():\n    from matplotlib import pyplot"),
+        ("labkit.theory.formulas", "from labkit import cluster"),
+        ("labkit.theory.formulas", "import pandas"),
         ("labkit.plot.axes", "import ipywidgets"),
         ("labkit.plot.axes", "from ..rank import comms"),
         ("labkit.cluster.start", "from labkit.rank import group"),
@@ -139,7 +183,7 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
         ("labkit.lab", "from .rank import comms"),
         ("labkit.lab", "import ipyparallel as ipp"),
         ("labkit.widgets", "import matplotlib.pyplot as plt"),
-        ("labkit.errors", "from labkit.theory import costs"),
+        ("labkit.errors", "from labkit.theory import formulas"),
         ("labkit.words", "from labkit.errors import LabError"),
         ("labkit.show.look", "from labkit.cluster import engines"),
         ("labkit.outcome.text", "from labkit.grading import judge"),
@@ -152,8 +196,8 @@ def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, sou
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("labkit.theory.costs", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
-        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import costs"),
+        ("labkit.theory.formulas", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
+        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import formulas"),
         ("labkit.rank.comms", "import torch.distributed as dist\nfrom labkit.errors import LabError"),
         ("labkit.lab", "from . import cluster\nfrom .look import table\nimport ipywidgets"),
     ],

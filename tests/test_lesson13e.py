@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from workbook.lesson13f import grid
 
 from labkit.content import exercises
+from workbook.lesson13f import grid
 
 CUTS = [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (1, 4), (2, 2), (3, 2)]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from labkit.content import exercises
-from labkit.theory.costs.estimate import FITTED
-from labkit.theory.published import TABLES, judge
 from tests.live.ranks import Each, Ranks
+from workbook.tools.costs.estimate import FITTED
+from workbook.tools.published import TABLES, judge
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 REPORT = """<testsuites><testsuite>

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import time_limits
 from labkit.cluster import mps, reaper
 from labkit.cluster.rundir import RunDir, choose_rundir, start_reaper
 from tests import standin_mps
@@ -104,10 +105,10 @@ def test_without_the_control_program_there_is_no_daemon(run, monkeypatch):
 )
 def test_where_none_can_be_had_it_is_said_why_and_nothing_is_left(log, run, monkeypatch, how, starting, answer, said):
     monkeypatch.setenv("STANDIN_MPS", how)
-    monkeypatch.setattr(mps, "STARTING", starting)
-    monkeypatch.setattr(reaper, "ANSWER", answer)
-    monkeypatch.setattr(mps, "ANSWERING", 0.0)
-    monkeypatch.setattr(reaper, "PATIENCE", 0)
+    monkeypatch.setattr(time_limits, "MPS_STARTS", starting)
+    monkeypatch.setattr(reaper, "DAEMON_ANSWERS", answer)
+    monkeypatch.setattr(time_limits, "MPS_ANSWERS", 0.0)
+    monkeypatch.setattr(reaper, "LAUNCHED_END", 0)
     with pytest.raises(mps.NoDaemonError, match=said):
         mps.begin(run)
     assert not os.path.lexists(run.mps)
@@ -116,7 +117,7 @@ def test_where_none_can_be_had_it_is_said_why_and_nothing_is_left(log, run, monk
 
 def test_a_daemon_that_does_not_quit_is_ended_since_it_carries_the_runs_tag(log, run, monkeypatch):
     daemon = mps.begin(run)
-    monkeypatch.setattr(reaper, "PATIENCE", 0)
+    monkeypatch.setattr(reaper, "LAUNCHED_END", 0)
     with standin_mps.connected(str(daemon.folder)) as client:  # for which the daemon waits
         client.sendall(b"client of nobody\n")
         assert eventually(lambda: "client of nobody" in log())

@@ -63,8 +63,8 @@ def test_each_turn_runs_a_mistake_of_each_exercise():
     [
         ("tests/live/test_race.py", "tests/live/test_race.py::test_a"),
         ("tests/live/notebook.py", "tests/live/test_turns.py::test_a"),
-        ("labkit/rank/shared.py", "tests/live/test_race.py::test_a"),
-        ("labkit/cluster/race.py", "tests/live/test_race.py::test_a"),
+        ("notebooks/workbook/tools/rank/shared.py", "tests/live/test_race.py::test_a"),
+        ("notebooks/workbook/tools/race/measure.py", "tests/live/test_race.py::test_a"),
         ("tests/browser/conftest.py", "tests/browser/test_knob.py::test_a"),
         ("tests/browser/contrasts.js", "tests/browser/test_jupyterlab.py::test_a"),
         ("labkit/rank/store.py", "tests/hosts/test_ssh.py::test_a"),

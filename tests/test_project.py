@@ -67,7 +67,7 @@ def needed(requirements: list[Requirement]) -> set[str]:
 def foreign(folder: str) -> Iterator[tuple[str, str]]:
     """Every import of somebody else's package below a folder: (distribution, file)."""
     distributions = metadata.packages_distributions()
-    ours = {"labkit", "conftest", "tests", "measure", "programs"}
+    ours = {"labkit", "workbook", "conftest", "tests", "measure", "programs"}
     ours |= {p.stem for place in (".ci", "benchmarks/programs") for p in (ROOT / place).glob("*.py")}
     for file in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.theory.ten_lines import SYSTEMS
 from tests.scripts import LIMIT, SCRIPTS, printed
+from workbook.tools.elsewhere.ten_lines import SYSTEMS
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

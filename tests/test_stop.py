@@ -22,6 +22,19 @@ def test_a_press_before_a_cells_code_begins_counts_in_the_block_that_it_enters_f
         assert button.pressed == 0
 
 
+def test_a_press_is_taken_once_and_one_after_a_part_that_must_not_be_torn_is_heard():
+    button = stop.Stop()
+    with button:
+        with button.whole():
+            pass
+        button.press(signal.SIGINT, None)
+        assert [button.taken(), button.taken(), button.pressed] == [True, False, 1]
+    with button:
+        with pytest.raises(KeyboardInterrupt), button.whole():
+            button.press(signal.SIGINT, None)
+        assert not button.wished
+
+
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_after_a_widgets_action_the_kernel_has_its_own_handler_again_however_it_ended(monkeypatch, error):
     heard = []

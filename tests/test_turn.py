@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from labkit import time_limits
 from labkit.cluster import turn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
@@ -90,7 +91,7 @@ def test_those_who_came_later_do_not_count():
 
 
 def test_one_that_hangs_while_it_starts_keeps_nobody_waiting_for_ever(monkeypatch):
-    monkeypatch.setattr(turn, "PATIENCE", 0.3)
+    monkeypatch.setattr(time_limits, "TURN_MOVES", 0.3)
     said = []
     with starting(2), waiting(said) as came:
         assert came.wait(20)

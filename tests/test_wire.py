@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import labkit.cluster.wire
+from labkit import time_limits
 from labkit.cluster.wire import _settled
 from labkit.errors import LabError
 from labkit.show.wire import Wire
@@ -119,7 +119,7 @@ def test_a_rank_that_waits_for_a_processor_may_send_more():
 
 
 def test_nobody_waits_for_ever_for_a_rank_at_work(monkeypatch):
-    monkeypatch.setattr(labkit.cluster.wire, "PATIENCE", 0.0)
+    monkeypatch.setattr(time_limits, "BYTES_ARRIVE", 0.0)
     assert _settled(SimpleNamespace(call=lambda path: look(5, busy=True))) == (look(5, busy=True), False, True)
 
 

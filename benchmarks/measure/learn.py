@@ -1,4 +1,4 @@
-"""The constants of `theory.costs.estimate`, fitted to published tables, again each time. Numpy alone.
+"""The constants of `tools.costs.estimate`, fitted to published tables, again each time. Numpy alone.
 
 Each constant has a guess, NCCL's own value or a data sheet's, and a share by which it may well be off; tables move it
 away from there as far as they agree. What counts is the error in per cent, each table alike, and a row that is off by
@@ -14,9 +14,9 @@ from dataclasses import fields
 import numpy as np
 import numpy.typing as npt
 
-from labkit.theory.costs.estimate import Constants, estimate
-from labkit.theory.costs.robust import least_squares, tamed
-from labkit.theory.published import Table
+from workbook.tools.costs.estimate import Constants, estimate
+from workbook.tools.costs.robust import least_squares, tamed
+from workbook.tools.published import Table
 
 GUESS = {  # constant: what it would be by NCCL's model or a data sheet, and how far off it may well be
     "base": (6.7, 0.4),

@@ -10,7 +10,8 @@ CASES = json.loads(sys.argv[4])  # [op, bytes], …
 CELL = """
 import random
 import time
-from labkit.rank import recorder, sweep
+from labkit.rank import recorder
+from workbook.tools.rank import sweep
 
 def bare(call, calls, repeat):
     with recorder.paused():  # torch's own functions, in their own places

@@ -9,7 +9,7 @@ from labkit.content import exercises
 RANKS, REPEAT = map(int, sys.argv[1:3])
 SIZES, CONTESTANTS = json.loads(sys.argv[3]), json.loads(sys.argv[4])
 ROOMS = """
-from labkit.rank.shared import open_room
+from workbook.tools.rank.shared import open_room
 
 room, busy, hall = open_room(), open_room(), open_room(2**26)
 

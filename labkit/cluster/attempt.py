@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.console import Console
 from labkit.cluster.engines import COUNT, Engines
 from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
-from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.grading import judge
 from labkit.grading.attempt import Attempt
@@ -22,7 +22,6 @@ from labkit.outcome.text import root_cause
 from labkit.words import sentence
 
 Reach = Callable[..., None]
-PATIENCE = 10.0  # seconds that one run may compute, at least
 
 
 def attempt(
@@ -59,7 +58,7 @@ def attempts(
     """
     n = cases[0].n
     calls = [[_call(exercise, c, r, seed, most) for c, seed in zip(cases, seeds, strict=True)] for r in range(n)]
-    ran = _attempt(console, "again", exercise.name, n, calls, (seconds,), seconds + PATIENCE, watch)
+    ran = _attempt(console, "again", exercise.name, n, calls, (seconds,), seconds + time_limits.RUN, watch)
     told = [ran.answers[r]["answers"] if r in ran.answers else [] for r in range(n)]
     well = [answers for answers in zip(*told, strict=False) if not any("error" in one for one in answers)]
     return [Attempt(Outcome([RankOutcome(r, answer=one) for r, one in enumerate(answers)])) for answers in well], ran
@@ -95,10 +94,9 @@ def _attempt(
     console.ran = list(range(n))
     count = next(COUNT)
     args = {r: (name, n, count, call, *more) for r, call in enumerate(calls)}
-    limit = min(patience, max(PATIENCE, engines.limit + 5.0))
+    limit = min(patience, max(time_limits.RUN, engines.limit + time_limits.RUN_BEYOND_LIMIT))
     console.outcome = None
     report = console.outcome = engines.call(f"labkit.rank.function.{do}", args, limit, watch)
-    STOP.told |= report.ended == "stopped"  # which becomes the check's verdict
     report.elsewhere = {r: what for r, what in report.elsewhere.items() if r < n}
     return Attempt(report)
 
@@ -115,7 +113,7 @@ def prepared(engines: Engines) -> Iterator[Reach]:
         if anew:
             made.clear()
         if n not in made:
-            if not _everywhere(engines, "begin", n, max(60.0, 10 * engines.limit), folder, next(COUNT)):
+            if not _everywhere(engines, "begin", n, engines.group_timeout, folder, next(COUNT)):
                 made.clear()  # they went with the lab's group
             made.add(n)
 
@@ -133,7 +131,8 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
     """
     everyone = dict.fromkeys(range(engines.n), args)
     for answered in (True, False):
-        outcome = engines.call(f"labkit.rank.function.{do}", everyone, 10, engines.together, stoppable=False)
+        path, limit = f"labkit.rank.function.{do}", time_limits.GROUP_MADE
+        outcome = engines.call(path, everyone, limit, engines.together, "waits")
         if outcome.well:
             return outcome.answers if answered else {}
         why = engines.why_not(root_cause(outcome)[0])
@@ -143,5 +142,5 @@ def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
 
 def rejoin(engines: Engines) -> None:
     """Join all ranks anew; one that died between two runs gets its functions back, and the learner is told."""
-    if notes := given_back(engines, engines.heal()):
+    if notes := given_back(engines, engines.rejoin()):
         print(sentence([*map(healed, notes)]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from labkit.cluster.attempt import PATIENCE, attempt, prepared
+from labkit import time_limits
+from labkit.cluster.attempt import attempt, prepared
 from labkit.cluster.check import unready
 from labkit.cluster.console import Console
 from labkit.cluster.healing import heal
@@ -37,7 +38,7 @@ def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
     engines = console.engines
     console.recover()
     seen = dict(enumerate(console.call("labkit.rank.function.describe", exercise.name)))
-    if finding := unready(exercise.name, seen, engines.anew):
+    if finding := unready(exercise.name, seen, engines.state.replaced):
         return finding
     if typed.used(seen[0]["cell"]) == typed.WORKBOOKS:
         says = f"The {exercise.name} on the ranks is the workbook's. Run the cell with your own again."
@@ -61,4 +62,4 @@ def _run(console: Console, exercise: Exercise, case: Case) -> Attempt:
     def watch(elapsed: float, running: Running) -> None:
         pass
 
-    return attempt(console, exercise, case, PATIENCE, watch)
+    return attempt(console, exercise, case, time_limits.RUN, watch)

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster.attempt import PATIENCE, Reach, attempt, attempts, prepared, rejoin
+from labkit import time_limits
+from labkit.cluster.attempt import Reach, attempt, attempts, prepared, rejoin
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
@@ -35,11 +36,9 @@ from labkit.outcome.sentences import TOGETHER
 from labkit.outcome.why import begins_singly
 from labkit.words import alike, ranks, sentence
 
-LONG = 60.0  # seconds that a whole check may take
 SMALL = 64  # elements of all arguments up to which gradients are checked
 SHORT = 2**16  # bytes of a rank's input that is run again with other numbers
 MANY, LEAST = 48, 24  # calls of a whole check: in so many, what is wrong in one of twenty shows nine times in ten
-AGAIN = 3.0  # seconds for those with other numbers
 
 Watch = Callable[[int, float, Running], None]
 
@@ -80,7 +79,7 @@ def check(
         put = f'lab.use("{exercise.name}") has put the workbook\'s {exercise.name} on the ranks.'
         return Finding("elsewhere", [f"{put} Run the cell with your own again, and then check."])
     misspelt = typed.misspelt(cells, exercise.name, on_ranks, known)
-    if finding := unready(exercise.name, seen, engines.anew):
+    if finding := unready(exercise.name, seen, engines.state.replaced):
         finding.says += filter(None, [misspelt])
         return finding
     saw("" if whose else on_ranks)
@@ -162,7 +161,7 @@ class _Check:
     def attempt(self, case: Case, want: Sequence[Any], mode: str, seed: int) -> Attempt:
         """Run the function on one input."""
         self.runs += 1
-        left = LONG - (time.monotonic() - self.began)
+        left = time_limits.CHECK - (time.monotonic() - self.began)
         most = max(map(judge.most, want))
         ran = attempt(self.console, self.exercise, case, left, self.look, mode, seed=seed, most=most)
         engines = self.console.engines
@@ -174,7 +173,7 @@ class _Check:
         finding = judged(self.exercise, case, ran, want, mode)
         if finding is not None:
             finding.right = self.right
-            _heal(self.console, finding, ran)
+            _mend(self.console, finding, ran)
         return finding
 
     def fault(self, case: Case, want: list[Any], mode: str = "") -> tuple[Attempt, Finding | None]:
@@ -211,13 +210,13 @@ class _Check:
         many = max(LEAST, MANY - self.runs)
         began = time.monotonic()
         drawn: list[tuple[Case, list[Any], int]] = []
-        while len(drawn) < many and (not drawn or time.monotonic() - began < AGAIN):
+        while len(drawn) < many and (not drawn or time.monotonic() - began < time_limits.RERUNS):
             case = chosen[len(drawn) % len(chosen)]
             case = varied(case, self._factors, self._chance) if self.exercise.scales else case
             drawn.append((case, _wanted(self.exercise, case), self.draw()))
         others, wants, seeds = zip(*drawn, strict=True)
         most = max(judge.most(want) for row in wants for want in row)
-        well, ran = attempts(self.console, self.exercise, others, seeds, most, AGAIN, self.look)
+        well, ran = attempts(self.console, self.exercise, others, seeds, most, time_limits.RERUNS, self.look)
         begun = max((len(answer["answers"]) for answer in ran.answers.values()), default=1)  # where a rank has died
         k, found = min(max(len(well), begun - 1), len(others) - 1), None
         for i, one in enumerate(well):
@@ -230,7 +229,7 @@ class _Check:
         found = found or judged(self.exercise, case, ran, want, "")
         assert found is not None, "a run that did not end well is told"
         found.right = self.right
-        _heal(self.console, found, ran)
+        _mend(self.console, found, ran)
         if ran.report.ended in ("stopped", "lost"):
             return found
         nth = f"That was call {k + 1} of {len(others)} in a row."
@@ -276,8 +275,7 @@ def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reac
         for case in cases[n]:
             want = _wanted(exercise, case)
             for mode in _modes(exercise, case):
-                if STOP.wished:  # between two runs; within one it is the run's own end
-                    STOP.told = True
+                if STOP.taken():  # between two runs; within one it is the run's own end
                     return Finding("stopped", ["You stopped the check."], right=check.right)
                 ran, finding = check.fault(case, want, mode)
                 if finding is not None:
@@ -316,8 +314,8 @@ def _memory(
     """
     peaks = []
     for _ in range(2):
-        ran = attempt(console, exercise, case, PATIENCE, look, memory=True)
-        _heal(console, finding, ran)
+        ran = attempt(console, exercise, case, time_limits.RUN, look, memory=True)
+        _mend(console, finding, ran)
         told = [answer["memory"] for answer in ran.answers.values() if "memory" in answer]
         if len(told) < case.n:
             return None
@@ -336,9 +334,9 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
         return
     runs = []
     for probe in tracing.probes(case):
-        ran = attempt(console, exercise, probe, PATIENCE, look, most=max(map(judge.most, finding.want)))
+        ran = attempt(console, exercise, probe, time_limits.RUN, look, most=max(map(judge.most, finding.want)))
         if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
-            _heal(console, finding, ran)
+            _mend(console, finding, ran)
             return
         runs.append([ran.answers[r]["out"] for r in range(case.n)])
     came = tracing.decoded(case, runs) if runs else None
@@ -348,7 +346,7 @@ def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callabl
     if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
         meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
         finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
-    attempt(console, exercise, case, PATIENCE, look)  # so that lab.last.steps() shows the learner's numbers
+    attempt(console, exercise, case, time_limits.RUN, look)  # so that lab.last.steps() shows the learner's numbers
 
 
 def _undefined(engines: Engines, ran: Attempt) -> list[str]:
@@ -358,12 +356,13 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
     if not found:
         return []
     name = found[1]
-    seen = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), 10).answers
+    asked = dict.fromkeys(range(engines.n), (name,))
+    seen = engines.call("labkit.rank.function.describe", asked, time_limits.NAME_FOUND, press="waits").answers
     lack = [r for r, what in seen.items() if what["state"] == "missing"]
     if len(lack) in (0, engines.n):
         return []
     says = [f"{name} is not defined on {ranks(lack)}, and it is on the others."]
-    if set(lack) <= engines.anew:
+    if set(lack) <= engines.state.replaced:
         says.append(_started_anew(lack))
     return [*says, f"Run the cell that defines {name} once more, on all ranks."]
 
@@ -381,7 +380,7 @@ def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastW
     return words
 
 
-def _heal(console: Console, finding: Finding, ran: Attempt) -> None:
+def _mend(console: Console, finding: Finding, ran: Attempt) -> None:
     """Bring the ranks back where this attempt did not end by itself."""
     if ran.report.cut_short:
         finding.healed = heal(console.engines, console.ran, broken=bool(ran.report.misfit))

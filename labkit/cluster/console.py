@@ -9,11 +9,12 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
-from labkit import descriptors
+from labkit import descriptors, time_limits
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
-from labkit.cluster.run import ANSWER, Running, run
+from labkit.cluster.run import Running, run
+from labkit.cluster.state import Condition
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError, StoppedError, StuckError
 from labkit.outcome.advice import advice
@@ -36,21 +37,22 @@ class Console:
     def __init__(self, engines: Engines, draw: Callable[[Sequence[Any], Outcome], None] = lambda *_: None) -> None:
         self.engines = engines
         self.draw = draw  # shows who waited for whom, beside the error of a cell that was cut short
-        self.unhealed = False  # the ranks may be in a cell still
-        self.apart = False  # the last cell left a rank without the lab's group
         self.ran: list[int] = []  # the ranks that the last cell was sent to
         self.outcome: Outcome | None = None  # what became of the last cell; None while it runs
         self.sent: Any = None  # ipyparallel's result of the last cell
 
     @STOP
-    def run(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Outcome:
+    def run(self, code: str, ranks: Sequence[int], part_of: Cell | None = None, makes_group: bool = False) -> Outcome:
         """Run `code`, show its output, heal what it broke, and raise its error if it has one."""
-        return self.collect(self.send(code, ranks, part_of))
+        return self.collect(self.send(code, ranks, part_of, makes_group))
 
     @STOP
-    def send(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Any:
-        """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult."""
-        if "init_process_group" not in code:  # a learner may leave the group to make one by hand
+    def send(self, code: str, ranks: Sequence[int], part_of: Cell | None = None, makes_group: bool = False) -> Any:
+        """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult.
+
+        Nobody is joined before a cell that `makes_group`: a learner may leave the lab's to make one by hand.
+        """
+        if not makes_group:
             self.recover()
         self.ran, self.outcome = list(ranks), None
         self.sent = self.engines.execute(code, ranks, part_of)
@@ -62,25 +64,24 @@ class Console:
     ) -> Outcome:
         """Wait for a cell that was sent, show its output, heal what it broke, raise its error if it has one."""
         progress = Progress(progress_after)
-        self.unhealed = True
+        self.engines.state.in_cell()
         try:
             outcome = run(self.engines.running(result), watch=progress.show, signal=signal)
         finally:
             progress.clear()
         if outcome.behind:  # a pool's thread may have been about to begin with what it was given
-            told = self.engines.ask("groups", [r.rank for r in outcome.ranks], ANSWER)
+            told = self.engines.ask("groups", [r.rank for r in outcome.ranks], time_limits.AGENT_ANSWERS)
             for r in outcome.ranks:
                 r.groups = told[r.rank] or r.groups
         self.outcome = outcome
         self.engines.ended(result, outcome.well)
-        self.apart = any(r.apart for r in outcome.ranks)
         show(outcome, by_rank)
         self.finish(outcome, self.records() if outcome.behind or outcome.ended in ("stuck", "stopped") else [])
         return outcome
 
     def records(self) -> list[dict[str, Any] | None]:
         """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
-        told = self.engines.ask("records", self.ran, 5.0)
+        told = self.engines.ask("records", self.ran, time_limits.RECORDS_COME)
         return [
             told[r] if isinstance(told.get(r), dict) else None if r in self.ran else {} for r in range(self.engines.n)
         ]
@@ -90,7 +91,9 @@ class Console:
         return self.outcome or (self.sent and self.engines.running(self.sent).seen())
 
     @STOP
-    def call(self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = 60.0) -> list[Any]:
+    def call(
+        self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = time_limits.CALL_RETURNS
+    ) -> list[Any]:
         """Call a function of `labkit.rank` by name: what these ranks return, in rank order; all ranks by default.
 
         A failure, Stop, or more than `limit` seconds frees the ranks, heals them and raises, as a cell does.
@@ -103,43 +106,35 @@ class Console:
 
     def finish(self, outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> None:
         """Raise the error that a cell or a call ended with, once the ranks are healed."""
-        self.unhealed = True  # should anything below fail, the next cell heals
+        engines, state = self.engines, self.engines.state
+        state.in_cell()  # should anything below fail, the next cell heals
         error = judge(outcome, logs or [None] * self.engines.n)
         if logs and isinstance(error, (StuckError, StoppedError)):
             self.draw(logs, outcome)
-        if error is not None:
-            STOP.told |= outcome.ended == "stopped"
+        if error is None:
+            state.settled(apart=any(r.apart for r in outcome.ranks))
+        else:
             here = getattr(get_ipython(), "user_ns", {})
-            error.notes += advice(outcome, self.engines.anew, [cell.code for cell in self.engines.cells], here)
-            error.notes += filter(None, [self.engines.refusals.told()])
+            error.notes += advice(outcome, state.replaced, [cell.code for cell in engines.cells], here)
+            error.notes += filter(None, [engines.refusals.told()])
             broken = bool(outcome.misfit or outcome.behind)
-            error.notes += map(healed, heal(self.engines, [r.rank for r in outcome.ranks], broken=broken))
-        self.unhealed = False
-        if error is not None:
+            error.notes += map(healed, heal(engines, [r.rank for r in outcome.ranks], broken))
             raise error
 
     @STOP
-    def heal(self) -> None:
-        """By hand: free whoever waits, replace whoever died, join all again; a healthy lab is left alone."""
-        if notes := heal(self.engines, self.ran, free=True):
-            print(sentence([*map(healed, notes)]))
-        self.unhealed = self.apart = False
-
-    def recover(self) -> None:
-        """Before a cell: bring back what died since the last one, and say so."""
+    def recover(self, by_hand: bool = False) -> None:
+        """Before a cell, or `by_hand`: bring back what died, waits or has left the group, and say so."""
         descriptors.spare(**FILES)
-        engines = self.engines
-        if engines.stopped:
+        engines, condition = self.engines, self.engines.state.condition
+        if condition is Condition.STOPPED:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")
-        if not (engines.lost() or self.unhealed or self.apart or engines.dead()) and engines.joined:
+        if condition is Condition.WELL and not (by_hand or engines.lost() or engines.dead()):
             return
         found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
-        if self.apart:
+        if condition is Condition.APART:
             found.append("the lab's process group no longer joined all ranks")  # who left first, nobody knows
-        notes = heal(engines, self.ran, free=self.unhealed)
-        self.unhealed = self.apart = False
-        if notes:
-            print(sentence([*found, *map(healed, notes)]))
+        if notes := heal(engines, self.ran, free=by_hand or condition is Condition.UNHEALED):
+            print(sentence([*([] if by_hand else found), *map(healed, notes)]))
 
 
 def show(outcome: Outcome, by_rank: bool = False) -> None:
@@ -172,7 +167,7 @@ class Progress(Line):
     def show(self, elapsed: float, running: Running) -> None:
         if self.after < 0 or elapsed < self.after:
             return
-        dead = running.engines.dead()
+        dead = running.ranks.dead()
         said = {
             r: f"died ({dead[r]})" if r in dead else f"{doing(running.where.get(r))}{_last_line(reply)}"
             for r, reply in running.replies.items()

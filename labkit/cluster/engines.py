@@ -1,7 +1,4 @@
-"""One engine a rank: reach them, know which have died, replace those, join all of them in a group.
-
-A rank is a position in `members`; the engine's id is ipyparallel's own business and changes when a rank is replaced.
-"""
+"""One engine a rank: start them, run cells and functions on them, replace those that died, join all in a group."""
 
 from __future__ import annotations
 
@@ -10,22 +7,20 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import kernel_internals, words
-from labkit.cluster.hosts import FarProcess
-from labkit.cluster.memory import Memory
+from labkit import kernel_internals, time_limits, words
 from labkit.cluster.process import Process
-from labkit.cluster.processes import HEARING, Processes, Question
-from labkit.cluster.run import ANSWER, Running, Watch, run
+from labkit.cluster.processes import Processes
+from labkit.cluster.ranks import Member, Ranks
+from labkit.cluster.run import Running, Watch, run
 from labkit.cluster.shared_gpu import SharedGpu
-from labkit.cluster.stop import STOP
-from labkit.cluster.tasks import Refusals
+from labkit.cluster.stop import STOP, Press
 from labkit.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.text import Cause, root_cause
@@ -35,56 +30,19 @@ from labkit.theory.cells import Cell
 COUNT = itertools.count(1000, 1000)  # from which groups are numbered anew, on all ranks: no number comes again
 CELLS = 500  # whose definitions a rank that is started anew is given
 Choose = Callable[[list[int]], tuple[int, str, list[int]]]  # GPUs of each host → ranks, backend, each rank's host
-JOINING = 30.0  # seconds in which all ranks must have joined
 SAID = 300  # characters of a rank's reason why it cannot join
 
 
-@dataclass(frozen=True)
-class Member:
-    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes.
-
-    `freeable` tells whether a call that waits for other ranks can be ended without ending the process.
-    """
-
-    rank: int
-    engine: int
-    pid: int
-    host: str
-    device: str
-    backend: str
-    freeable: bool
-    memory: int
-    place: str
-
-    @property
-    def processor(self) -> tuple[str, str | int]:
-        """What equals that of another rank only where both compute on the same GPU."""
-        return (self.place, self.device if self.device.startswith("cuda") else self.rank)
-
-
-class Engines:
-    """The ranks of one lab. `members[r]` is rank r; everything here speaks in ranks."""
+class Engines(Ranks):
+    """The ranks of one lab, which it starts and joins in a group."""
 
     def __init__(self, limit: float, processes: Processes) -> None:
-        self.limit = limit
-        self.processes = processes
-        self.members: list[Member] = []
-        self.backend = "gloo"
-        self.stopped = False
+        super().__init__(limit, processes)
         self.guarded = True  # ranks compare their calls before they make them
-        self.joined = False  # as far as the lab has seen to it: a cell can leave the group
-        self.anew: set[int] = set()  # ranks whose process was replaced: what they had is lost
-        self._fresh: set[int] = set()  # those of them that have not joined the others yet
         self.cells: deque[Cell] = deque(maxlen=CELLS)  # that were sent
-        self._ids: list[int] = []
-        self._held: dict[int, Process | FarProcess] = {}  # others are only reached through their agents
         self._at: list[int] = []  # the number of each rank's host, where there are several
-        self._ended: dict[int, str] = {}
-        self._memory = Memory()
-        self.refusals = Refusals()  # of processes and threads, since a cell was sent
         self._store: Path | None = None
-        self._why = ""  # the ranks could not be joined, in their own words
-        self._failing: list[int] = []  # those of them that failed by themselves, and not for what a learner can mend
+        self._failing: list[int] = []  # ranks that could not join by themselves, and not for what a learner can mend
         self.gpu = SharedGpu(self)
 
     # -- coming and going ---------------------------------------------------------------------------------------
@@ -100,7 +58,7 @@ class Engines:
             say(f"Starting {n} ranks …")
             self._ids = self.processes.new_engines(n, self._at)
             say("Joining the process group …")
-            self.heal()
+            self.rejoin()
         except BaseException as error:
             failed = isinstance(error, Exception)
             disk = self.processes.full_disk() if failed else None
@@ -126,31 +84,19 @@ class Engines:
         old = self.client.ids
         self._ids = self.processes.new_engines(n)
         self.processes.end(old)
-        self.heal()
+        self.rejoin()
         return self
 
     @STOP.unstoppable
     def stop(self) -> None:
         """End every process of the run and remove its files; of a shared run only this notebook's engines."""
-        self.stopped = True
+        self.state.stop()
         self._held.clear()
         if not self.processes.owner:
             self.processes.end(self._ids)
         self.processes.stop()
 
-    # -- reaching the ranks -------------------------------------------------------------------------------------
-
-    @property
-    def client(self) -> Any:
-        """ipyparallel's client."""
-        return self.processes.client
-
-    @property
-    def n(self) -> int:
-        return len(self._ids)
-
-    def ids(self, ranks: Iterable[int]) -> list[int]:
-        return [self._ids[r] for r in ranks]
+    # -- running something --------------------------------------------------------------------------------------
 
     def execute(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Any:
         """Send a cell to these ranks, or a part of one that is known already; ipyparallel's AsyncResult."""
@@ -188,49 +134,14 @@ class Engines:
         args: dict[int, tuple[Any, ...]],
         limit: float = math.inf,
         watch: Watch = lambda *_: None,
-        stoppable: bool = True,
+        press: Press = "ends it",
     ) -> Outcome:
         """Call a function of `labkit.rank` by name, with its own arguments on each rank: see `run`."""
         self.refusals.note()
         replies = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
-        return run(Running(self, replies), limit, watch, stoppable=stoppable)
+        return run(Running(self, replies), limit, watch, press=press)
 
-    def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
-        """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
-        return {r: question and question.answer(timeout) for r, question in self.put(do, ranks).items()}
-
-    def put(self, do: str, ranks: Iterable[int]) -> dict[int, Question | None]:
-        """Ask the ranks' agents and wait for no answer; None for a rank that has died."""
-        dead = self.dead()
-        return {r: self.processes.ask(do, self._ids[r]) if r not in dead else None for r in ranks}
-
-    # -- health -------------------------------------------------------------------------------------------------
-
-    def dead(self) -> dict[int, str]:
-        """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
-        for r, process in self._held.items():
-            if r not in self._ended and not process.runs():
-                how = self.processes.how_ended(process)
-                self._ended[r] = (how == "SIGKILL" and self._memory.ran_out(r)) or how
-        for r, eid in enumerate(self._ids):
-            if not isinstance(self._held.get(r), Process) and eid not in self.client.ids:
-                self._ended.setdefault(r, "no heartbeat")
-        return dict(self._ended)
-
-    def signal(self, ranks: Iterable[int], sig: str | int) -> None:
-        """Send a signal, by name or number, to the processes of these ranks; LabError for those on other hosts."""
-        number = sig if isinstance(sig, int) else signal.Signals[sig]
-        ranks = list(ranks)
-        for r in ranks:
-            if r in self._held:
-                self._held[r].send(number)
-        if far := [r for r in ranks if r not in self._held]:
-            where = ", ".join(f"rank {r} runs on {self.members[r].host}" for r in far)
-            raise LabError(f"{where}: no signal is sent there from here. Call lab.heal(), or lab.stop() and start().")
-
-    def lost(self) -> bool:
-        """Whether the controller has died: the ranks may live, but nothing reaches them."""
-        return self.processes.lost()
+    # -- joining ------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
         """Start a new controller where the dead one listened; engines and their variables come back to it."""
@@ -238,92 +149,50 @@ class Engines:
         living = [r for r in range(self.n) if r not in dead]
         self.processes.restore(self.ids(living))
         where = self._until_heard(living)
-        self.free([r for r, w in where.items() if w is None or w["state"] != "idle"])
+        busy = [r for r, w in where.items() if w is None or w["state"] != "idle"]
+        self.release(range(self.n) if busy else (), busy)
         self.processes.until_reached(self.ids(living))
-
-    def free(self, busy: Sequence[int]) -> None:
-        """Let whoever waits for another rank, or still runs something, leave it."""
-        if busy:
-            self.ask("abort", range(self.n), ANSWER)
-            self.ask("interrupt", busy, ANSWER)
 
     def _until_heard(self, ranks: list[int]) -> dict[int, Any]:
         """Ask where the ranks are until all have answered: what a new controller is given too early is lost.
 
         A heart comes back on a connection of its own, up to 0.2 s before those on which an engine is spoken to.
         """
-        deadline = time.monotonic() + HEARING
+        deadline = time.monotonic() + time_limits.SOCKETS_CONNECT
         where: dict[int, Any] = dict.fromkeys(ranks)
         while (silent := [r for r in ranks if where[r] is None]) and time.monotonic() < deadline:
             where |= self.ask("where", silent, 0.1)
         return where
 
-    def old(self) -> list[int]:
-        """The ranks that have joined the others before."""
-        return [r for r in range(self.n) if r not in self._fresh]
-
-    def replace(self) -> list[int]:
+    def _replace(self) -> None:
         """Start a new engine for each dead rank, under the same rank; the group is joined separately."""
         gone = sorted(self.dead())
-        self.anew |= set(gone)
-        if gone:
-            for r in gone:
-                self.processes.forget(self._ids[r])
-            at = [self._at[r] for r in gone] if self._at else []
-            self.processes.revive(at)
-            for r, eid in zip(gone, self.processes.new_engines(len(gone), at), strict=True):
-                self._ids[r] = eid
-                if (old := self._held.pop(r, None)) and old.runs():  # on a host that was out of reach for a while
-                    old.send(signal.SIGKILL)
-                self._ended.pop(r, None)
-        return gone
-
-    def is_stopped(self, rank: int) -> bool:
-        """Whether the process of a rank on this host stands still (SIGSTOP): it will never answer by itself."""
-        return rank in self._held and self._held[rank].stands_still()
-
-    def kill(self, rank: int) -> None:
-        """End a rank that neither answers nor lets itself be interrupted; on another host, by its agent."""
-        self.gpu.calm()
-        if rank in self._held:
-            self._held[rank].send(signal.SIGKILL)
-            self.await_end(rank)
-        elif self.ask("end", [rank], 1.0)[rank]:
-            self._ended[rank] = "SIGKILL"
-        elif not self.members:
-            raise JoinError(self._why)
-        else:
-            m = self.members[rank]
-            raise LabError(
-                f"rank {rank} does not answer and cannot be ended from here: it is process {m.pid} on {m.host}. "
-                "End it there, then call lab.stop() and start() for new ranks."
-            )
-
-    def wrote(self, rank: int) -> str:
-        """The last that a rank on another host wrote into its log before it ended; "" here, where nobody asks."""
-        held = self._held.get(rank)
-        return held.log() if isinstance(held, FarProcess) else ""
-
-    def await_end(self, rank: int) -> None:
-        """Wait until the process of a rank that is ending has ended, at most five seconds."""
-        if rank in self._held:
-            self._held[rank].wait(5)
+        if not gone:
+            return
+        for r in gone:
+            self.processes.forget(self._ids[r])
+        at = [self._at[r] for r in gone] if self._at else []
+        self.processes.revive(at)
+        for r, eid in zip(gone, self.processes.new_engines(len(gone), at), strict=True):
+            self._ids[r] = eid
+            if (old := self._held.pop(r, None)) and old.runs():  # on a host that was out of reach for a while
+                old.send(signal.SIGKILL)
+            self.state.started_anew(r)
 
     def join(self) -> bool:
         """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
-        self.joined = False
+        self.state.parted()
         store = self._meeting_place()
         if store is None:
             return False
         at = self._at or [0] * self.n
-        shares = self.gpu.shares(at)
-        limit = max(60.0, 10 * self.limit)
+        shares, timeout = self.gpu.shares(at), self.group_timeout
         count = next(COUNT) if self.members else 1
+        alike = (self.gpu.direct, self.guarded, count)
         args = {
-            r: (r, self.n, self.backend, store, limit, at[:r].count(h), shares[r], self.gpu.direct, self.guarded, count)
-            for r, h in enumerate(at)
+            r: (r, self.n, self.backend, store, timeout, at[:r].count(h), shares[r], *alike) for r, h in enumerate(at)
         }
-        outcome = self.call("labkit.rank.agent.prepare", args, JOINING, self.together, stoppable=False)
+        outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, "waits")
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
             told = [c for c in causes if c.ename == LabError.__name__]  # they say what is to be done; the rest follows
@@ -338,7 +207,8 @@ class Engines:
         for m in self.members:
             if m.rank not in self._held and (process := self.processes.hold(m.engine, m.pid, m.place)):
                 self._held[m.rank] = process
-        self.joined = True
+        self.state.joined()
+        self._calm = False
         self.gpu.joined()
         return True
 
@@ -351,23 +221,23 @@ class Engines:
         """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""
         if not self._at:
             return self.processes.run.store()
-        outcome = self.call("labkit.rank.store.open_at", {0: ()}, JOINING, self.together, stoppable=False)
+        outcome = self.call("labkit.rank.store.open_at", {0: ()}, time_limits.RANKS_JOIN, self.together, "waits")
         return str(outcome.answers[0]) if outcome.well else None
 
     def together(self, elapsed: float, running: Running) -> None:
         """Nobody waits for a rank that fails or dies on its way, or whose cell began when all had to leave theirs."""
-        if self.dead() or any(map(running.error, running.replies)):
-            self.ask("abort", running.pending(), ANSWER)
-        running.interrupt(r for r, where in running.where.items() if where.get("line"))
+        failed = self.dead() or any(map(running.error, running.replies))
+        in_cell = [r for r, where in running.where.items() if where.get("line")]
+        running.release(running.pending() if failed else (), in_cell)
 
-    def heal(self) -> list[int]:
+    def rejoin(self) -> list[int]:
         """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
         failing = set(range(self.n))  # the ranks that failed by themselves in every attempt
         for attempt in range(4):
             self.gpu.end_lost()
-            self._fresh |= set(self.replace())
+            self._replace()
+            replaced = sorted(self.state.fresh)
             if self.join():
-                replaced, self._fresh = sorted(self._fresh), set()
                 return replaced
             self.gpu.try_otherwise(self._why, again=attempt > 0)
             failing &= set(self._failing)
@@ -383,7 +253,7 @@ class Engines:
 
     def table(self) -> list[dict[str, Any]]:
         """One dict a rank, with the memory that it takes now."""
-        memory = self.ask("memory", range(self.n), 1.0)
+        memory = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS)
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):

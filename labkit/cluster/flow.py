@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
 from labkit.errors import CellError, LabError, StoppedError
@@ -13,7 +14,6 @@ from labkit.theory.probing import Seen
 from labkit.theory.provenance import ADD, FAMILIES, Part
 from labkit.words import ranks
 
-PATIENCE = 15.0  # seconds that all the probes of a cell may take
 LOOKS = 3  # runs that are all too slow for that: one alone may have waited for a processor
 NOT_DRAWN = "Where the numbers came from is not drawn"
 
@@ -70,7 +70,7 @@ def _parts(
         if changed := [r for r, o in enumerate(once) if not o["steady"]]:
             raise Unknown(f"{NOT_DRAWN}: run again, the cell left other ones on {ranks(changed)}.")
         slowest = max(0.001, *(o["seconds"] for o in once))
-        if slowest * runs <= PATIENCE:
+        if slowest * runs <= time_limits.PROBES:
             break
     else:
         raise Unknown(f"{NOT_DRAWN}: that takes {runs} more runs of this cell, and one takes {slowest:.1f} s.")

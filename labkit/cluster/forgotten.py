@@ -11,10 +11,10 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from labkit import time_limits
 from labkit.cluster.engines import Engines
 from labkit.theory.cells import GIVEN
 
-PATIENCE = 10.0  # seconds that the ranks may take to say whether they have a name
 MAGICS = {"px": "%%px", "flow": "%%flow x", "late": "%%late 1", "mpi": "%%mpi 4"}
 NO_RANK = "Default process group has not been initialized"  # torch's words
 BARE = re.compile(r"^\s*(\w+)\.(\w+)[ \t]+(\w[\w.]*)\s*$", re.MULTILINE)  # lab.look x
@@ -24,13 +24,13 @@ def watch(shell: Any, engines: Engines, labs: type) -> None:
     """Look at every cell of the notebook that ends, for as long as the lab runs; `labs` is the class of `lab`."""
 
     def remind(result: Any) -> None:
-        if engines.stopped:
+        if engines.state.stopped:
             shell.events.unregister("post_run_cell", remind)
             return
         error, space = result.error_in_exec or result.error_before_exec, shell.user_ns
         if isinstance(error, (UsageError, SyntaxError)):
             said = _misspelt(error, result.info.raw_cell or "", space, labs)
-        elif isinstance(error, AttributeError) and type(error.obj).__module__.startswith("labkit."):
+        elif isinstance(error, AttributeError) and type(error.obj).__module__.startswith(("labkit.", "workbook.")):
             said = _no_method(error.name or "", type(error.obj), "lab" if type(error.obj) is labs else "")
         elif isinstance(error, (ValueError, RuntimeError)) and NO_RANK in str(error):
             said = "The notebook is no rank, and in no process group. Begin the cell with %%px, and the ranks run it."
@@ -150,5 +150,6 @@ def _has(engines: Engines, name: str) -> bool:
     """Whether the ranks have a variable of this name; where one cannot answer nobody knows."""
     if engines.dead() or engines.lost():
         return False
-    outcome = engines.call("labkit.rank.function.describe", dict.fromkeys(range(engines.n), (name,)), PATIENCE)
+    asked = dict.fromkeys(range(engines.n), (name,))
+    outcome = engines.call("labkit.rank.function.describe", asked, time_limits.NAME_FOUND)
     return outcome.well and any(what["state"] != "missing" for what in outcome.answers.values())

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.engines import Engines
-from labkit.cluster.run import ANSWER
 from labkit.outcome.counts import differ
 from labkit.outcome.outcome import Healed, Note
 from labkit.words import alike
 
-REPLAYING = 30.0  # seconds in which the definitions of earlier cells must be made again
 
-
-def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool = False) -> list[Note]:
+def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[Note]:
     """Look at what is: a dead controller or rank, a rank without the group, or out of step in it; mend that.
 
-    `ran` are the ranks that the last cell ran on. With `free` whoever is still in a cell is made to leave it; with
-    `broken` a group counts as out of step.
+    `ran` are the ranks that the last cell ran on. With `broken` a group counts as out of step; with `free` whoever is
+    still in a cell is released from it.
     Returns what was done, nothing where all is well.
     """
     notes: list[Note] = []
@@ -26,20 +24,22 @@ def heal(engines: Engines, ran: Sequence[int], free: bool = False, broken: bool 
     if lost:
         engines.restore()
         notes.append(Note(Healed.CONTROLLER))
-    where = engines.ask("where", range(engines.n), ANSWER) if free else {}
+    where = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS) if free else {}
     _end_stopped(engines, where)
     busy = [r for r, w in where.items() if w and w["state"] != "idle"]
-    engines.free(busy)
-    answers = engines.ask("groups", range(engines.n), ANSWER)
+    engines.release(range(engines.n) if busy else (), busy)
+    answers = engines.ask("groups", range(engines.n), time_limits.AGENT_ANSWERS)
     _end_stopped(engines, answers)
     groups = {r: g for r, g in answers.items() if g}
     out_of_step = broken or differ([groups[r] for r in ran if r in groups])
     apart = not all(g["joined"] for g in groups.values())
     gone = engines.dead() or engines.gpu.lost() or engines.gpu.daemon_died()
     if not (lost or busy or out_of_step or gone or apart):
+        engines.state.settled()
         return []
-    replaced = engines.heal()
+    replaced = engines.rejoin()
     notes += given_back(engines, replaced)
+    engines.state.settled()
     kept = tuple(r for r in range(engines.n) if r not in replaced)
     notes.append(Note(Healed.JOINED, kept, engines.n))
     return notes + [Note(Healed.SUBGROUPS)] * any(g["groups"] > 1 for g in groups.values())
@@ -57,9 +57,11 @@ def given_back(engines: Engines, replaced: Sequence[int]) -> list[Note]:
     if not replaced:
         return why
     cells = {r: ([cell.code for cell in engines.cells if r in cell.ranks],) for r in replaced}
-    outcome = engines.call("labkit.rank.definitions.replay", cells, REPLAYING)
+    outcome = engines.call(
+        "labkit.rank.definitions.replay", cells, time_limits.DEFINITIONS_BACK, press="ends it and more"
+    )
     if outcome.ended:
-        engines.heal()
+        engines.rejoin()
     told = {r: outcome.answers.get(r, {"back": [], "lost": []}) for r in replaced}
     anew = alike({r: (tuple(its["back"]), tuple(its["lost"])) for r, its in told.items()})
     return why + [Note(Healed.ANEW, tuple(rs), back=back, lost=lost) for (back, lost), rs in anew.items()]

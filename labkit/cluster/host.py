@@ -23,6 +23,7 @@ import psutil
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from labkit import time_limits
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, start_server
 from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
@@ -34,9 +35,6 @@ NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers 
 ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
 SAYS = "labkit: "  # how a line begins in which the process of a host says why it ends
 GONE, SILENT = "the notebook has ended.", "the notebook does not answer."  # why a host's process ends
-AGAIN = 1.0  # seconds between two looks whether anybody listens where the notebook did
-CALLING = 15.0  # seconds in which the notebook must be reached
-RETURNING = 5.0  # seconds in which a connection that is lost must be back
 SEAT = "LABKIT_SEAT"  # in the environment of an engine: which of the forks it is
 KEEPALIVE = {  # a link that is cut closes no connection: after some 20 s without an answer the kernel does
     zmq.TCP_KEEPALIVE: 1,
@@ -109,7 +107,7 @@ class HostAgent:
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
-        lost_at: float | None = time.monotonic() + CALLING - RETURNING
+        lost_at: float | None = time.monotonic() + time_limits.NOTEBOOK_REACHED - time_limits.NOTEBOOK_BACK
         asked = 0.0
         while True:
             ready = dict(poller.poll(100))
@@ -124,17 +122,17 @@ class HostAgent:
                 self.importing = 0
             self.tell_ends()
             now = time.monotonic()
-            if lost_at is not None and now > asked + AGAIN:
+            if lost_at is not None and now > asked + time_limits.NOTEBOOK_LOOK:
                 asked = now
                 if self.refused():
                     return GONE
-            if lost_at is not None and now > lost_at + RETURNING:
+            if lost_at is not None and now > lost_at + time_limits.NOTEBOOK_BACK:
                 return SILENT
 
     def refused(self) -> bool:
         """Whether nobody listens any more where the notebook did: it ended, and no link is down."""
         try:
-            socket.create_connection(self.notebook, timeout=1).close()
+            socket.create_connection(self.notebook, timeout=time_limits.NOTEBOOK_LOOK).close()
         except ConnectionRefusedError:
             return True
         except OSError:
@@ -213,7 +211,7 @@ class HostAgent:
         asked = [pid for pid, process in self.engines.items() if pid not in but and process.runs()]
         for pid in asked:
             self.engines[pid].send(STACKS)
-        deadline = time.monotonic() + 1
+        deadline = time.monotonic() + time_limits.STACKS_WRITTEN
         while any(STACKS_END not in self._log(pid, 1 << 16) for pid in asked) and time.monotonic() < deadline:
             time.sleep(0.01)
         return {"stacks": {pid: self._log(pid, 1 << 16) for pid in asked}}

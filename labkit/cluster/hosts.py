@@ -22,19 +22,15 @@ from typing import Any
 
 import zmq
 
+from labkit import time_limits
 from labkit.cluster.host import GONE, KEEPALIVE, SAYS, SILENT, versions
 from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
 from labkit.errors import HostError, LabError
 from labkit.words import count, listed
 
-COMING = 60.0  # seconds in which a host's process must have called, once it was started
-ANSWERING = 20.0  # seconds in which a host must answer
-LOST = 6.0  # seconds after which a connection that is gone counts as lost
-QUIET = 3.0  # seconds of silence after which a host's connection is looked at
 NOTHING = b'{"request": 0, "do": "nothing"}'  # what tells whether there is a connection
 HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
-LEAVING = 5.0  # seconds in which the commands must end once their hosts were told to
 
 
 class Launched:
@@ -217,7 +213,7 @@ class Hosts:
         self._agree()
         names = listed([host.called for host in self.hosts])
         say(f"Importing torch on {names} …")
-        return [reply["gpus"] for reply in self.ask_all("preload", 3 * ANSWERING)]
+        return [reply["gpus"] for reply in self.ask_all("preload", 3 * time_limits.HOST_ANSWERS)]
 
     def revive(self, number: int) -> None:
         """Start the process of a host that was lost anew, where its launcher can do that alone."""
@@ -231,7 +227,7 @@ class Hosts:
         try:
             self._until_called([host], lambda line: None)
             self._agree()
-            self.ask(number, "preload", 3 * ANSWERING)
+            self.ask(number, "preload", 3 * time_limits.HOST_ANSWERS)
         except LabError as error:
             host.name, host.lost = name, host.lost or "it cannot be reached"
             raise HostError(
@@ -265,7 +261,7 @@ class Hosts:
                     self._send(host, "end", 0, {})
             self._socket.close(linger=500)
             self._context.term()  # whoever comes now finds nobody, and ends by itself
-            deadline = time.monotonic() + LEAVING
+            deadline = time.monotonic() + time_limits.HOSTS_LEAVE
             for launched in {id(host.launched): host.launched for host in self.hosts}.values():
                 launched.end(0.0 if launched.queued() else max(0.0, deadline - time.monotonic()))
 
@@ -296,7 +292,7 @@ class Hosts:
             if waits:
                 deadline = None
             else:
-                deadline = deadline or time.monotonic() + COMING
+                deadline = deadline or time.monotonic() + time_limits.HOST_CALLS
                 if time.monotonic() > deadline:
                     raise LabError(self._never_came(missing, missing[0].launched))
 
@@ -308,7 +304,9 @@ class Hosts:
         job = next((word for word in line.split() if word.isdigit()), "")
         try:
             asked = ["squeue", "--noheader", "--format=%T, %r", f"--job={job}"]
-            state = subprocess.run(asked, capture_output=True, text=True, timeout=5).stdout.strip()
+            state = subprocess.run(
+                asked, capture_output=True, text=True, timeout=time_limits.SLURM_ANSWERS
+            ).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             state = ""
         return f"Slurm's job {job} waits in the queue{f' ({state})' if state else ''}. Stop ends it."
@@ -347,12 +345,12 @@ class Hosts:
 
     # -- asking -------------------------------------------------------------------------------------------------
 
-    def ask(self, number: int, do: str, timeout: float = ANSWERING, **fields: Any) -> dict[str, Any]:
+    def ask(self, number: int, do: str, timeout: float = time_limits.HOST_ANSWERS, **fields: Any) -> dict[str, Any]:
         """Ask one host's process; HostError where it does not answer."""
         with self._lock:
             return self._receive(self._request(self.hosts[number], do, fields), self.hosts[number], timeout)
 
-    def ask_all(self, do: str, timeout: float = ANSWERING, **fields: Any) -> list[dict[str, Any]]:
+    def ask_all(self, do: str, timeout: float = time_limits.HOST_ANSWERS, **fields: Any) -> list[dict[str, Any]]:
         """Ask all hosts at once; their answers in order."""
         with self._lock:
             sent = [(self._request(host, do, fields), host) for host in self.hosts]
@@ -423,14 +421,14 @@ class Hosts:
                 continue
             if host.launched.ended():
                 host.lost = f"its command ended with exit code {host.launched.popen.returncode}"
-            elif now > host.heard + QUIET:
+            elif now > host.heard + time_limits.HOST_QUIET:
                 try:
                     self._socket.send_multipart([host.identity, NOTHING])
                     host.unreached = None
                     host.heard = now  # it is asked again after another while
                 except zmq.ZMQError:
                     host.unreached = host.unreached or now
-                    if now > host.unreached + LOST:
+                    if now > host.unreached + time_limits.HOST_LOST:
                         host.lost = "its connection is down"
 
 

@@ -19,6 +19,7 @@ from ipyparallel.cluster.launcher import BaseLauncher, ControllerLauncher, Engin
 from traitlets import Any as AnyTrait
 from traitlets import Integer, List, Unicode
 
+from labkit import time_limits
 from labkit.cluster.forkclient import ForkClient, start_server
 from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
@@ -105,7 +106,7 @@ class _Forked(BaseLauncher):
     async def stop(self) -> None:
         self.signal(signal.SIGTERM)
         try:
-            await self.join(timeout=1)
+            await self.join(timeout=time_limits.ENGINES_HEAR)
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self.join()
@@ -202,7 +203,7 @@ class ForkEngineSetLauncher(_Forked, EngineLauncher):
         for process in asked:
             process.send(STACKS)
         wrote = {}
-        deadline = time.monotonic() + 1
+        deadline = time.monotonic() + time_limits.STACKS_WRITTEN
         for process, log in asked.items():
             while STACKS_END not in (text := log.read_text(errors="replace")) and time.monotonic() < deadline:
                 time.sleep(0.01)

@@ -13,9 +13,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import parse_argstring
 
-from labkit.cluster import mpi
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
+from labkit.theory.cells import makes_group
 
 OPTIONS = re.compile(r"\s--(?:(means)[ =](\w+)|(root)[ =](\d+)|(predict))(?=\s|$)")
 
@@ -100,7 +100,7 @@ class LabMagics(ParallelMagics):
         signal_on_interrupt: str | int | None = None,
     ) -> Any:
         with STOP:
-            result = self.last_result = self.console.send(cell, self.view.targets)
+            result = self.last_result = self.console.send(cell, self.view.targets, makes_group=makes_group(cell))
             if save_name:
                 self.shell.user_ns[save_name] = result
             if not (self.view.block if block is None else block) and not STOP.wished:
@@ -112,14 +112,14 @@ class LabMagics(ParallelMagics):
 
 @magics_class
 class PictureMagics(Magics):
-    """The magics that run a cell and show what it did, over the lab's own `flow` and `late`.
+    """The magics that run a cell and show what it did, over the lab's own `flow`, `late` and MPI.
 
     A comment stands for the magic's line in what they run, so that a traceback's line numbers are the editor's.
     """
 
     def __init__(self, shell: Any, *shows: Callable[..., Any]) -> None:
         super().__init__(shell)
-        self._flow, self._late = shows
+        self._flow, self._late, self._mpi = shows
 
     @cell_magic
     def flow(self, line: str, cell: str) -> Any:
@@ -161,10 +161,7 @@ class PictureMagics(Magics):
         """
         if not line.strip().isdigit() or not 1 <= int(line) <= 16:
             raise UsageError("Say how many MPI ranks should run the cell, 1 to 16: %%mpi 4.")
-        if missing := mpi.missing():
-            print(f"{missing} This cell has done nothing. To run it: pip install mpi4py mpich, and run it again.")
-        else:
-            print(mpi.cell(_under("mpi", line, cell), int(line)).rstrip("\n"))
+        self._mpi(_under("mpi", line, cell), int(line))
 
 
 def register(shell: Any, console: Console, *shows: Callable[..., Any]) -> LabMagics:

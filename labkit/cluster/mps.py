@@ -14,6 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from labkit import time_limits
 from labkit.cluster.reaper import MPS, ask_mps, end_mps
 from labkit.cluster.rundir import LAUNCHED, SOCKET_PATH_LIMIT, RunDir
 
@@ -24,8 +25,6 @@ NAMES = PIPES, LOGS, PART = (
 )
 LONGEST = "/control_privileged"  # of the sockets that the daemon makes in its folder
 SHORT = "/tmp"  # where the folder is made whose path would be too long in the run's
-STARTING = 10.0  # seconds in which the control program must have started a daemon
-ANSWERING = 5.0  # seconds in which a daemon that was started must answer
 
 
 class NoDaemonError(Exception):
@@ -67,7 +66,7 @@ def begin(run: RunDir) -> Mps:
     try:
         mps.folder = _made(run)
         _start(mps, run)
-        deadline = time.monotonic() + ANSWERING
+        deadline = time.monotonic() + time_limits.MPS_ANSWERS
         while not mps.answers():
             if time.monotonic() > deadline:
                 raise NoDaemonError("the MPS daemon does not answer")
@@ -95,11 +94,12 @@ def _start(mps: Mps, run: RunDir) -> None:
     with open(said, "wb") as out:  # no pipe: the daemon may keep it open
         try:
             ended = subprocess.run(
-                [MPS, "-d"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, timeout=STARTING,
+                [MPS, "-d"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment,
+                timeout=time_limits.MPS_STARTS,
                 start_new_session=True, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise NoDaemonError(f"{MPS} did not start a daemon in {STARTING:.0f} s") from None
+            raise NoDaemonError(f"{MPS} did not start a daemon in {time_limits.MPS_STARTS:.0f} s") from None
     if ended.returncode:
         last = said.read_text(errors="replace").strip().splitlines()[-1:]
         raise NoDaemonError(f"{MPS} failed ({last[0] if last else f'exit code {ended.returncode}'})")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import kernel_internals, place
+from labkit import kernel_internals, place, time_limits
 from labkit.cluster import mps
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
 from labkit.cluster.host import SEAT
@@ -31,10 +31,6 @@ from labkit.cluster.spread import Spread
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 
-STARTING = 60.0  # seconds in which everything must be up
-RESTORING = 10.0  # seconds in which engines must be known to a new controller
-HEARING = 3.0  # seconds in which an engine that is known must have connected all its sockets
-ASKING = 2.0  # seconds after which the hub is asked whom it knows: what it tells of itself can be lost
 CONTROLLER_ARGS = [
     "--IPController.enable_curve=True",  # other users of the host cannot listen in
     "--IPController.use_threads=True",  # one process instead of nine
@@ -42,7 +38,6 @@ CONTROLLER_ARGS = [
     "--IPController.log_level=30",  # WARNING: it would note each message
     "--HeartMonitor.period=1000",
 ]
-STILL = 1.5  # seconds for which the controller may stand still: less than a rank has to leave its cell
 MISSES = 10  # heartbeats, after which ipyparallel counts an engine as gone
 FAR_MISSES = 40  # where every host tells which engines have ended, and a link may be down for a while
 IMPORTING = "Importing torch once for all ranks …"
@@ -220,7 +215,7 @@ class Processes:
             cluster=self.cluster,
             profile_dir=self.cluster.profile_dir,
             cluster_id=self.cluster.cluster_id,
-            timeout=STARTING,
+            timeout=time_limits.ENGINES_UP,
         )
 
     def _config(self) -> Any:
@@ -336,7 +331,7 @@ class Processes:
         self._serve()
         far = self._fork_far(at) if self.hosts else {}
         launcher = None if self.hosts else self.cluster.engines[self.cluster.start_engines_sync(n)]
-        for known in self._known_within(STARTING):
+        for known in self._known_within(time_limits.ENGINES_UP):
             if len(new := sorted(known - before)) >= n:
                 break
             for how, wrote in self._ended_starting(launcher, far):
@@ -346,7 +341,8 @@ class Processes:
                 )
         else:
             raise LabError(
-                f"Only {len(new)} of {n} engines came up in {STARTING:.0f} s. Is this machine overloaded?\n"
+                f"Only {len(new)} of {n} engines came up in {time_limits.ENGINES_UP:.0f} s. "
+                "Is this machine overloaded?\n"
                 f"{self._still_starting(launcher, new)}Run start() again, with fewer ranks."
             )
         self.until_reached(new)
@@ -382,7 +378,7 @@ class Processes:
     def _in_order(self, engines: list[int], far: dict[str, FarProcess]) -> list[int]:
         """The engines in the order of their seats, each held from now on: an id says nothing about its place."""
         asked = {e: self.client[e].apply_async(os.getenv, SEAT) for e in engines}
-        by_seat = {answer.get(HEARING): e for e, answer in asked.items()}
+        by_seat = {answer.get(time_limits.SOCKETS_CONNECT): e for e, answer in asked.items()}
         self._far |= {by_seat[seat]: process for seat, process in far.items()}
         return [by_seat[seat] for seat in far]
 
@@ -397,19 +393,19 @@ class Processes:
     def _known_within(self, seconds: float) -> Iterator[set[int]]:
         """The engines that the client knows, again and again: it hears of them, and asks the hub now and then."""
         deadline = time.monotonic() + seconds
-        ask = time.monotonic() + ASKING
+        ask = time.monotonic() + time_limits.HUB_ASKED
         yield set(self.client.ids)
         while time.monotonic() < deadline:
             if time.monotonic() > ask:
                 self._ask_the_hub()
-                ask = time.monotonic() + ASKING
+                ask = time.monotonic() + time_limits.HUB_ASKED
             time.sleep(0.005)
             yield set(self.client.ids)
 
     def _ask_the_hub(self) -> None:
         """Learn of engines whose registration the client has not heard of."""
         asked = kernel_internals.ask_hub(self.client, "connection_request", {})
-        if asked.wait(1):
+        if asked.wait(time_limits.HUB_ANSWERS):
             kernel_internals.learn_engines(self.client, asked.result()["content"]["engines"])
 
     def _still_starting(self, launcher: Any, came: list[int]) -> str:
@@ -418,7 +414,7 @@ class Processes:
             return ""
         answers = [self._called(engine) for engine in came]
         for answer in answers:
-            answer.wait(1)
+            answer.wait(time_limits.HUB_ANSWERS)
         up = {answer.get() for answer in answers if answer.done()}
         stacks = self.hosts.stacks(up) if self.hosts else launcher.stacks(up)
         if not stacks:
@@ -427,8 +423,8 @@ class Processes:
         return f"Should it happen again, report where process {pid} is:\n{_last_lines(stack, 40)}\n"
 
     def until_reached(self, engines: list[int]) -> None:
-        """Wait until requests arrive by both channels, at most `HEARING` seconds: one sent too early is lost."""
-        deadline = time.monotonic() + HEARING
+        """Wait until requests arrive by both channels, for a while: one sent too early is lost."""
+        deadline = time.monotonic() + time_limits.SOCKETS_CONNECT
         sent: dict[tuple[int, Any], list[Any]] = {(e, ask): [] for ask in (self._called, self._asked) for e in engines}
         while (far := [k for k, s in sent.items() if not any(x.done() for x in s)]) and time.monotonic() < deadline:
             for engine, ask in far:
@@ -466,7 +462,7 @@ class Processes:
 
     def end(self, engines: Iterable[int]) -> None:
         """Ask engines to end, and wait a moment until they have heard it; they do once their cell has."""
-        deadline = time.monotonic() + 1
+        deadline = time.monotonic() + time_limits.ENGINES_HEAR
         known = [e for e in engines if e in kernel_internals.engines(self.client)]
         content = {"restart": False}
         for heard in [kernel_internals.ask_agent(self.client, e, "shutdown_request", content) for e in known]:
@@ -511,10 +507,10 @@ class Processes:
         controller = self.cluster.controller
         still = [process for process in getattr(controller, "held", ()) if process.stands_still()]
         self._still_since = min(self._still_since, time.monotonic()) if still else math.inf
-        if time.monotonic() - self._still_since > STILL:
+        if time.monotonic() - self._still_since > time_limits.CONTROLLER_STILL:
             for process in still:
                 process.send(signal.SIGKILL)
-                process.wait(HEARING)
+                process.wait(time_limits.SOCKETS_CONNECT)
         return controller is not None and controller.poll() is not None
 
     def restore(self, engines: list[int]) -> None:
@@ -527,7 +523,7 @@ class Processes:
         self._serve()
         self.cluster.start_controller_sync()
         self._connect()
-        if not any(set(engines) <= known for known in self._known_within(RESTORING)):
+        if not any(set(engines) <= known for known in self._known_within(time_limits.ENGINES_BACK)):
             raise LabError("The ranks did not come back to the new controller. Call start() for new ones.")
 
     def _count_on(self, engines: list[int]) -> None:

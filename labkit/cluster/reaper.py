@@ -16,14 +16,14 @@ import sys
 import time
 
 GRACE = 0.4  # seconds between asking a process to end and ending it
-PATIENCE = 3  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
+LAUNCHED_END = 3  # seconds in which srun or mpiexec end by themselves, once what they started on other hosts has
 UNWINDING = 4  # seconds that they may take to end it, once they are told to; mpiexec tidies up
 MOMENTS = 1000  # milliseconds that an exec may take
 AWAKE = 1  # seconds between two looks whether the owner stands still
 STILL = 3  # looks after which one that stands still is woken: it may be meant to, for a moment
 MPS = "nvidia-cuda-mps-control"  # starts a daemon, and passes commands on to it
 MPS_FOLDER = "mps"  # in the run directory: where the daemon is, or a link to it
-ANSWER = 5  # seconds in which the daemon answers a command, on a busy machine
+DAEMON_ANSWERS = 5  # seconds in which the daemon answers a command, on a busy machine
 LATE = 5  # more looks, a tenth of a second apart, after an owner that died rather than told us
 
 
@@ -119,7 +119,7 @@ def end_launched(tag):
 
     A command that is ended before them ends them without mercy, and what they were about to clean up stays.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LAUNCHED_END
     while send(tag) and time.monotonic() < deadline:
         time.sleep(0.02)
     end_all(tag, UNWINDING)
@@ -136,7 +136,7 @@ def ask_mps(folder, command):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder},
-            timeout=ANSWER,
+            timeout=DAEMON_ANSWERS,
             start_new_session=True,  # Stop is for the kernel
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from labkit import words
+from labkit import time_limits, words
 from labkit.cluster import cgroups, tasks
 from labkit.errors import LabError
 
@@ -22,7 +22,6 @@ CUDA = 523 * MiB  # of its own where it uses a GPU
 CONTEXT = 1078 * MiB  # on the GPU, before it holds a tensor; both were seen on an H200
 CONTROLLER = 150  # files that it has open beside those for each rank; the kernel has fewer
 LINKS = 8  # files that it has open for each rank
-ANSWERING = 10.0  # seconds in which nvidia-smi must answer
 
 
 def check(ranks: int) -> None:
@@ -84,7 +83,10 @@ def _asked_gpus() -> str:
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         asked = subprocess.run(
-            [*command, *(["-i", chosen] if chosen else [])], capture_output=True, text=True, timeout=ANSWERING
+            [*command, *(["-i", chosen] if chosen else [])],
+            capture_output=True,
+            text=True,
+            timeout=time_limits.NVIDIA_SMI,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -8,32 +8,17 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from labkit import kernel_internals, moment
+from labkit import kernel_internals, moment, time_limits
 from labkit.cluster.live_line import QUIET
-from labkit.cluster.stop import STOP
+from labkit.cluster.processes import Question
+from labkit.cluster.ranks import Ranks
+from labkit.cluster.stop import STOP, Press
 from labkit.errors import MismatchError
 from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting, fate_of
 
-if TYPE_CHECKING:
-    from labkit.cluster.engines import Engines
-    from labkit.cluster.processes import Question
-
-TICK = 0.05  # seconds between two looks at the Stop button and at the controller
-LOOK_EVERY = 0.25  # seconds between two looks at ranks that have not finished
-SURE = 1.0  # seconds without a byte or a step after which a wait that nobody can end counts as a deadlock
-ANSWER = 1.0  # seconds in which an agent answers, however busy the machine
-GLANCE = 0.2  # seconds in which an idle machine's agent answers; a later answer is heard by the next look
-PAUSE = 0.3  # seconds between two ways of freeing a rank
-SETTLING = 1.0  # seconds in which ranks that go from call to call must come to rest before their sockets are shut
-FREEING = 1.4  # seconds in which a rank that was interrupted must leave its cell: none outlives its limit by over two
-DEAF = 1.8  # seconds without an answer after which a rank is ended when its cell is cut short
-IMPORT = 60.0  # seconds for which a wait does not count while another rank imports a library, on a busy machine slowly
-LEAVING = 10.0  # seconds in which one that has left it must answer: it tells of its error, on a busy machine slowly
-ASLEEP = 3.0  # seconds without a look after which this process stood still, as a laptop that slept, and its ranks too
-AGAIN = 0.5  # seconds after which an interrupt counts as lost: between two statements IPython takes it, or a destructor
 MISMATCH = MismatchError.__name__
 STOPPED = {"state": "stopped"}  # a process that was sent SIGSTOP
 SILENT = {"state": "silent"}  # an agent that does not answer: its rank is in a C call that keeps the interpreter, say
@@ -47,7 +32,7 @@ class Awake:
 
     def __call__(self) -> float:
         now = time.monotonic()
-        self._awake += min(now - self._asked, ASLEEP)
+        self._awake += min(now - self._asked, time_limits.ASLEEP)
         self._asked = now
         return self._awake
 
@@ -58,8 +43,8 @@ Watch = Callable[[float, "Running"], Any]  # is called now and then with the sec
 class Running:
     """A cell or a call on its way: `replies[r]` is ipyparallel's future of what rank r answers."""
 
-    def __init__(self, engines: Engines, replies: dict[int, Any], prints: bool = False) -> None:
-        self.engines = engines
+    def __init__(self, ranks: Ranks, replies: dict[int, Any], prints: bool = False) -> None:
+        self.ranks = ranks
         self.replies = replies
         self.prints = prints  # its output is wanted as well
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
@@ -74,7 +59,7 @@ class Running:
     def pending(self) -> list[int]:
         """The ranks that live and have not finished."""
         left = [r for r, reply in self.replies.items() if not reply.done()]
-        dead = self.engines.dead() if left else {}
+        dead = self.ranks.dead() if left else {}
         return [r for r in left if r not in dead]
 
     def wait(self, seconds: float) -> bool:
@@ -106,7 +91,7 @@ class Running:
         waits too long for it.
         """
         now = self.awake()
-        self.look(GLANCE)
+        self.look(time_limits.AGENT_GLANCE)
         self.importing = self._import(now)
         if self.importing:
             self._since.clear()
@@ -122,27 +107,28 @@ class Running:
         if not waits:
             return False
         hopeless = counted and len(waits) == len(self.where)  # nobody is left who computes
-        return min(waits) > min(SURE, self.engines.limit) if hopeless else max(waits) > self.engines.limit
+        limit = self.ranks.limit
+        return min(waits) > min(time_limits.DEADLOCK_SURE, limit) if hopeless else max(waits) > limit
 
     def _import(self, now: float) -> bool:
         """Whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
         since = self._imports
         imports = [r for r, w in self.where.items() if w.get("imports", w == SILENT and r in since)]
         self._imports = {r: since.get(r, now) for r in imports}
-        return any(now - began < IMPORT for began in self._imports.values())
+        return any(now - began < time_limits.LIBRARY_IMPORT for began in self._imports.values())
 
-    def look(self, seconds: float = ANSWER) -> None:
+    def look(self, seconds: float = time_limits.AGENT_ANSWERS) -> None:
         """Ask the unfinished ranks where they are; so long after a question its answer is awaited.
 
         One that has not answered yet is not asked again: what it says at last counts.
         """
-        engines, pending = self.engines, self.pending()
-        still = [r for r in pending if self.where.get(r) == STOPPED and engines.is_stopped(r)]
+        ranks, pending = self.ranks, self.pending()
+        still = [r for r in pending if self.where.get(r) == STOPPED and ranks.is_stopped(r)]
         awaited = [r for r in pending if r not in still]
-        asked = self._asked | engines.put("where", [r for r in awaited if r not in self._asked])
+        asked = self._asked | ranks.put("where", [r for r in awaited if r not in self._asked])
         answers = {r: (question := asked[r]) and question.answer(seconds) for r in awaited}
         self._asked = {r: question for r, question in asked.items() if question and question.open}
-        self.where = {r: w or (STOPPED if engines.is_stopped(r) else SILENT) for r, w in answers.items()}
+        self.where = {r: w or (STOPPED if ranks.is_stopped(r) else SILENT) for r, w in answers.items()}
         self.where |= dict.fromkeys(still, STOPPED)
 
     def fate(self) -> dict[str, Any]:
@@ -150,8 +136,8 @@ class Running:
         told = {r: fate_of(w) for r, w in self.where.items()}
         waiting = {r: w for r, w in told.items() if isinstance(w, Waiting)}
         elsewhere = {r: w for r, w in told.items() if isinstance(w, Instead)}
-        elsewhere |= {r: Instead(Did.DIED, how) for r, how in self.engines.dead().items() if r not in waiting}
-        for r in set(range(self.engines.n)) - set(told) - set(elsewhere):
+        elsewhere |= {r: Instead(Did.DIED, how) for r, how in self.ranks.dead().items() if r not in waiting}
+        for r in set(range(self.ranks.n)) - set(told) - set(elsewhere):
             if r not in self.replies:
                 elsewhere[r] = Instead(Did.NEVER_RAN)
             elif (error := self.error(r)) is not None:
@@ -166,60 +152,61 @@ class Running:
         self.look()
         if not self.pending():
             return self.outcome("")
-        return Outcome([], "runs", self.engines.dead(), **self.fate())
+        return Outcome([], "runs", self.ranks.dead(), **self.fate())
 
-    def interrupt(self, ranks: Iterable[int]) -> None:
-        """Interrupt these ranks, but for those whose last interrupt may still be on its way."""
-        now = time.monotonic()
-        due = [r for r in ranks if now - self._interrupted.get(r, -math.inf) > AGAIN]
-        if due:
-            self._tell("interrupt", due)
-            self._interrupted |= dict.fromkeys(due, now)
+    def release(self, waiting: Iterable[int], inside: Iterable[int], left: Callable[[], bool] = lambda: False) -> bool:
+        """Let ranks leave the cell: see `Ranks.release`. None is interrupted while its last one may be on its way."""
 
-    def _tell(self, do: str, ranks: Collection[int]) -> None:
-        """Ask ranks to do something; nobody waits for those that did not answer when last looked at."""
-        silent = [r for r in ranks if self.where.get(r) == SILENT]
-        self.engines.ask(do, silent, 0)
-        self.engines.ask(do, [r for r in ranks if r not in silent], ANSWER)
+        def due() -> Iterator[int]:
+            now = time.monotonic()
+            for r in inside:
+                if now - self._interrupted.get(r, -math.inf) > time_limits.INTERRUPT_LOST:
+                    self._interrupted[r] = now
+                    yield r
 
-    def free(self, signal: str | int | None = None) -> None:
+        return self.ranks.release(waiting, due(), left, [r for r, w in self.where.items() if w == SILENT])
+
+    def end(self, signal: str | int | None = None) -> None:
         """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
 
         Where nobody waits the group lives on, but for a rank that does not hear the interrupt. Whoever did not answer
         when last looked at is ended at once; who falls silent from now on has much to do, and none is ended that has
-        left its cell, or has not begun with it yet, before `LEAVING` is over.
+        left its cell, or has not begun with it yet, before its time for that is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
-        engines, self.freed = self.engines, moment.now()
+        ranks, self.freed = self.ranks, moment.now()
         if signal not in (None, 0, "SIGINT"):
-            engines.gpu.calm()
-            engines.signal(self.pending(), signal)
+            ranks.calm()
+            ranks.signal(self.pending(), signal)
         for r in self.pending():
             if self.where.get(r) in (STOPPED, SILENT):
-                engines.kill(r)
+                ranks.kill(r)
         broken = any(w["state"] == "collective" for w in self.where.values())
         if broken and self._settle():
             return
         began = time.monotonic()
         since: dict[int, float] = {}  # when a rank was first seen in the cell; the others have not begun or are leaving
-        while True:
-            if broken:
-                self._tell("abort", range(engines.n))
-                if self.wait(PAUSE):
-                    return
+
+        def inside() -> Iterator[int]:
+            nonlocal since
             now = time.monotonic()
             since = {r: since.get(r, now) for r in self._inside()}
-            self.interrupt(since)
-            if self.wait(PAUSE):
+            yield from since
+
+        def left() -> bool:
+            return self.wait(time_limits.RELEASE_STEP)
+
+        while True:
+            if self.release(range(ranks.n) if broken else (), inside(), left) or left():
                 return
-            self.look(PAUSE)
-            if engines.lost():  # they hear nothing, and are freed when they are reached again
+            self.look(time_limits.RELEASE_STEP)
+            if ranks.lost():  # they hear nothing, and are freed when they are reached again
                 return
             broken = True
-            now, inside = time.monotonic(), self._inside()
+            now, still = time.monotonic(), self._inside()
             for r in self.pending():
-                if now > (since.get(r, now) + FREEING if r in inside else began + LEAVING):
-                    engines.kill(r)
+                if now > (since.get(r, now) + time_limits.CELL_LEFT if r in still else began + time_limits.ERROR_TOLD):
+                    ranks.kill(r)
 
     def _settle(self) -> bool:
         """Interrupt the ranks that go from call to call until all wait or have left; True when none is left in it.
@@ -228,15 +215,15 @@ class Running:
         """
         began = time.monotonic()
         before: dict[int, dict[str, Any]] = {}  # as last heard: silence does not tell that a rank has gone on
-        while time.monotonic() < began + SETTLING:
+        while time.monotonic() < began + time_limits.RANKS_SETTLE:
             before |= _heard(self.where)
-            if self.wait(TICK):
+            if self.wait(time_limits.STOP_LOOK):
                 return True
             self.look()
             moving = [r for r, w in _heard(self.where).items() if r in before and _steps(w) != _steps(before[r])]
             if not moving:
                 return False
-            self.interrupt(moving)
+            self.release((), moving)
         return False
 
     def _inside(self) -> list[int]:
@@ -247,8 +234,8 @@ class Running:
         """Collect what every rank printed, returned or raised; a living rank's output arrives just after its reply."""
         for r in self.replies:
             if getattr(self.error(r), "ename", "") == "EngineError":  # ipyparallel may know before the kernel does
-                self.engines.await_end(r)
-        dead = {r: how for r, how in self.engines.dead().items() if r in self.replies}
+                self.ranks.await_end(r)
+        dead = {r: how for r, how in self.ranks.dead().items() if r in self.replies}
         if self.prints:
             concurrent.futures.wait([reply.output for reply in self.replies.values()], 0.1 if dead else 1.0)
         outcome = Outcome([self._of(r, r in dead) for r in self.replies], ended, dead, **fate)
@@ -281,7 +268,8 @@ class Running:
         The lab brought about what a rank raised that was freed, whatever frames that came through.
         """
         raised = list(outcome.errors)
-        told = self.engines.ask("ended", raised, ANSWER) if raised and outcome.ended != "lost" else {}
+        ask = raised and outcome.ended != "lost"
+        told = self.ranks.ask("ended", raised, time_limits.AGENT_ANSWERS) if ask else {}
         here = moment.clock()
         for r in outcome.ranks:
             if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
@@ -301,43 +289,42 @@ def run(
     limit: float = math.inf,
     watch: Watch = lambda *_: None,
     signal: Any = None,
-    stoppable: bool = True,
+    press: Press = "ends it",
 ) -> Outcome:
     """Wait for a cell or a call to its end, or free its ranks where it cannot end; the group is not healed here.
 
-    Stop ends it as well, where it is `stoppable`, and so does taking longer than `limit` seconds, in which a rank's
-    import of a library does not count. Whoever gets an outcome that was stopped tells the learner and says so
-    (`STOP.told`); else the wish stands.
+    Stop ends it as well, unless its `press` waits, and so does taking longer than `limit` seconds, in which a rank's
+    import of a library does not count. The outcome says that it was stopped, and nothing else hears of the press then.
     """
-    ended = _wait(running, limit, watch, stoppable)
+    ended = _wait(running, limit, watch, press)
     if ended in ("", "lost"):
         return running.outcome(ended, **_now())
     if ended != "stuck" or SILENT in running.where.values():
-        running.look(DEAF)
+        running.look(time_limits.SILENT_ENDED)
     fate = running.fate()
-    running.free(signal)
+    running.end(signal)
     return running.outcome(ended, **fate)
 
 
-def _wait(running: Running, limit: float, watch: Watch, stoppable: bool) -> str:
+def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
     """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
     began = looked = running.awake()
     imported = 0.0
     presses = STOP.pressed
     while running.pending():
-        if running.wait(TICK):
+        if running.wait(time_limits.STOP_LOOK):
             break
-        if running.engines.lost():
+        if running.ranks.lost():
             return "lost"
         if running.mismatch():
             return "stuck"
         now = running.awake()
-        hurry = stoppable and STOP.pressed != presses  # asked before the wish: a press in between is the next round's
-        if stoppable and STOP.wished:
+        hurry = press != "waits" and STOP.pressed != presses  # asked first: a press in between is the next round's
+        if STOP.taken() if press == "ends it" else press != "waits" and STOP.wished:
             return "stopped"
-        if (hurry and now - began > FREEING) or now - began - imported > limit:
+        if (hurry and now - began > time_limits.CELL_LEFT) or now - began - imported > limit:
             return "slow"
-        if now - looked < LOOK_EVERY:
+        if now - looked < time_limits.RANKS_LOOK:
             continue
         stuck, last = running.stuck(), looked
         looked = running.awake()

@@ -1,42 +1,36 @@
 """How ranks share a GPU: together under an MPS daemon, or by turns; and what becomes of them where the GPU is lost.
 
-Speaks in ranks, as `engines` does, which calls this when it starts, heals and ends ranks.
+`engines` calls this when it starts ranks and joins them.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from labkit import time_limits
 from labkit.cluster.mps import NoDaemonError
-from labkit.cluster.run import ANSWER, PAUSE
+from labkit.cluster.ranks import Ranks
 from labkit.outcome.outcome import Healed, Note
 
-if TYPE_CHECKING:
-    from labkit.cluster.engines import Engines
-
 WAYS = ("direct", "sockets", "turns")  # two under MPS, by NCCL's own paths and by sockets; each follows one that fails
-CALMING = 0.6  # seconds in which kernels must be over before a rank is ended that shares its GPU under MPS
 
 
 class SharedGpu:
     """The GPUs of a lab whose ranks use NCCL; where each rank has one of its own there is little to do."""
 
-    def __init__(self, engines: Engines) -> None:
-        self._engines = engines
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._gpus: Sequence[int] = ()  # of each host
         self.way = ""  # of `WAYS`; "" where each rank has a GPU of its own, or none
         self._why = ""  # ranks take turns
         self._each = 1  # ranks on one GPU
         self._proven = False  # ranks have joined in this way
-        self._calm = False  # nothing runs on the GPU since all ranks have left their group
         self._reasons: list[Note] = []  # why ranks were ended, which nobody has been told yet
 
     @property
     def under_mps(self) -> bool:
         """Whether ranks that share a GPU compute at the same time, under a daemon of this lab."""
-        return self._engines.processes.mps is not None
+        return self._ranks.processes.mps is not None
 
     @property
     def direct(self) -> int:
@@ -45,7 +39,7 @@ class SharedGpu:
 
     def shares(self, at: Sequence[int]) -> list[bool]:
         """For each rank, by the numbers of their hosts, whether it shares a GPU with others."""
-        return [self._engines.backend == "nccl" and at.count(h) > self._gpus[h] for h in at]
+        return [self._ranks.backend == "nccl" and at.count(h) > self._gpus[h] for h in at]
 
     def begin(self, at: Sequence[int], gpus: Sequence[int]) -> None:
         """Before ranks are started on these hosts: begin a daemon where they share a GPU and there can be one."""
@@ -54,7 +48,7 @@ class SharedGpu:
             return
         self._each = max(-(-at.count(h) // gpus[h]) for h in set(at))
         self.way = "direct"
-        if self._engines.processes.hosts:
+        if self._ranks.processes.hosts:
             self._take_turns("a lab on several hosts has no MPS daemon")
         self._begin_daemon()
 
@@ -73,15 +67,16 @@ class SharedGpu:
 
     def lost(self) -> list[int]:
         """The ranks that can no longer compute: an error has spoiled what CUDA keeps for their process."""
-        engines = self._engines
-        if engines.backend != "nccl" or not engines.members:
+        ranks = self._ranks
+        if ranks.backend != "nccl" or not ranks.members:
             return []
-        told = engines.ask("kernels", engines.old(), ANSWER)
+        old = [r for r in range(ranks.n) if r not in ranks.state.fresh]  # those that have joined before
+        told = ranks.ask("kernels", old, time_limits.AGENT_ANSWERS)
         return [r for r, its in told.items() if its is not None and its["lost"]]
 
     def daemon_died(self) -> bool:
         """Whether there is a daemon of this lab, and it does not answer: a rank that is started would not reach it."""
-        mps = self._engines.processes.mps
+        mps = self._ranks.processes.mps
         return mps is not None and not mps.answers()
 
     def end_lost(self) -> None:
@@ -93,15 +88,15 @@ class SharedGpu:
         self._reasons.append(Note(why, tuple(lost)))
         if self.under_mps:
             self._all_anew()
-        for r in set(lost) - set(self._engines.dead()):
-            self._engines.kill(r)
+        for r in set(lost) - set(self._ranks.dead()):
+            self._ranks.kill(r)
 
     def try_otherwise(self, why: str, again: bool) -> None:
         """After ranks could not join under MPS, which is `why`: end all of them, so that they try it once more.
 
         They try the next way where this one failed `again`, or never worked. A rank that has died is replaced first.
         """
-        if not self.under_mps or (self._engines.dead() and not again):
+        if not self.under_mps or (self._ranks.dead() and not again):
             return
         if again or not self._proven:
             self.way, self._proven = WAYS[WAYS.index(self.way) + 1], False
@@ -111,35 +106,18 @@ class SharedGpu:
 
     def joined(self) -> None:
         """Note that the ranks have joined."""
-        self._proven, self._calm = True, False
-
-    def calm(self) -> None:
-        """Under MPS, before a rank is ended: abort on all ranks, and wait until their kernels are over, for a moment.
-
-        A process that ends while the GPU works for it can leave the other clients of its daemon hanging. A rank that
-        does not answer is not waited for.
-        """
-        if not self.under_mps or self._calm:
-            return
-        self._calm = True
-        engines = self._engines
-        busy = [r for r in range(engines.n) if not engines.is_stopped(r)]
-        engines.ask("abort", busy, PAUSE)
-        deadline = time.monotonic() + CALMING
-        while busy and time.monotonic() < deadline:
-            told = engines.ask("kernels", busy, 2 * PAUSE)  # more than a rank takes to say that they are not over
-            busy = [r for r, its in told.items() if its is not None and not its["over"]]
+        self._proven = True
 
     def _all_anew(self) -> None:
         """End all ranks, and the daemon behind them, and begin what the next ones need."""
-        engines = self._engines
-        for r in sorted(set(range(engines.n)) - set(engines.dead())):
-            engines.kill(r)
+        ranks = self._ranks
+        for r in sorted(set(range(ranks.n)) - set(ranks.dead())):
+            ranks.kill(r)
         self._begin_daemon()
 
     def _begin_daemon(self) -> None:
         """Begin the daemon that this way needs and end the one before; where none can be had, ranks take turns."""
-        processes = self._engines.processes
+        processes = self._ranks.processes
         if self.way == "turns":
             processes.take_turns()
             return
@@ -150,5 +128,5 @@ class SharedGpu:
 
     def _take_turns(self, why: str) -> None:
         self.way, self._why = "turns", why
-        if self._engines.members:
+        if self._ranks.members:
             self._reasons.append(Note(Healed.TURNS, why=why))

@@ -5,9 +5,9 @@ its answer, in the middle of healing, or in the kernel's own code, where the cel
 
     with STOP:             # or @STOP on a function
         while not done:
-            if STOP.wished: …
+            if STOP.taken(): …
 
-The block ends as a StoppedError where Stop was pressed in it and nobody has told the learner so.
+The block ends as a StoppedError where Stop was pressed in it and nothing in it has taken the press.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from IPython.core.getipython import get_ipython
 
@@ -28,6 +28,8 @@ from labkit.errors import StoppedError
 from labkit.theory.record import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
+# What a press does to something that runs: end it; end it and stand for what comes next as well; or stand alone.
+Press = Literal["ends it", "ends it and more", "waits"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.presses = 0  # since the outermost block began
-        self.told = False  # somebody has acted on them
+        self._taken = False  # somebody has acted on them
         self._early = 0  # presses after a cell's request came and before its code began
         self._depth = 0
         self._before: Any = None
@@ -50,7 +52,13 @@ class Stop:
     @property
     def wished(self) -> bool:
         """Whether Stop was pressed and nobody has acted on it yet."""
-        return self.pressed > 0 and not self.told
+        return self.pressed > 0 and not self._taken
+
+    def taken(self) -> bool:
+        """Whether Stop was pressed and nobody has acted on it yet; whoever asks does so now."""
+        wished = self.wished
+        self._taken |= wished
+        return wished
 
     def press(self, signum: int, frame: FrameType | None) -> None:
         """The handler of SIGINT: note it in a block, raise it in the learner's code, else it has come too late."""
@@ -66,7 +74,7 @@ class Stop:
         if _in_main_thread():
             if not self._depth:
                 self._before = signal.signal(signal.SIGINT, self.press)
-                self.presses, self._early, self.told = self._early, 0, False
+                self.presses, self._early, self._taken = self._early, 0, False
             self._depth += 1  # from here on a press is noted; one that came before is raised, and nothing has begun
         return self
 
@@ -100,7 +108,7 @@ class Stop:
                 try:
                     return function(*args, **kwargs)
                 finally:
-                    self.told = True
+                    self.taken()
 
         return unstopped
 
@@ -109,7 +117,7 @@ class Stop:
         """A block that no press tears in two: where Stop was pressed in it, KeyboardInterrupt is raised behind it."""
         with self:
             yield
-            wished, self.told = self.wished, True
+            wished = self.taken()
         if wished:
             raise KeyboardInterrupt
 

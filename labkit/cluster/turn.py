@@ -15,12 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from labkit import words
+from labkit import time_limits, words
 
 NAMES = "labkit-start-"
 EACH_CORE = 2  # a start also waits: with one a core the cores would rest, and with ten all labs are up late
-PAUSE = 0.1  # seconds between two looks at who is before
-PATIENCE = 20.0  # seconds in which one of those before must have started: one that hangs delays nobody for longer
 
 
 @contextlib.contextmanager
@@ -36,11 +34,11 @@ def turn(say: Callable[[str], None], at_once: int | None = None) -> Iterator[Non
     at_once = at_once or EACH_CORE * len(os.sched_getaffinity(0))
     with _name() as mine:
         before, said, moved = _waiting(mine), 0, time.monotonic()
-        while len(before) >= at_once and time.monotonic() - moved < PATIENCE:
+        while len(before) >= at_once and time.monotonic() - moved < time_limits.TURN_MOVES:
             if len(before) != said:
                 said, moved = len(before), time.monotonic()
                 say(f"{words.count(said, 'lab')} came before this one, and this machine starts {at_once} at a time …")
-            time.sleep(PAUSE)
+            time.sleep(time_limits.TURN_LOOK)
             before &= _waiting(mine)
         yield
 

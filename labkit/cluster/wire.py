@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from labkit import time_limits
 from labkit.cluster.console import Console
 from labkit.cluster.stop import STOP
 from labkit.errors import LabError
 from labkit.theory.traffic import Counted, flows
-
-PATIENCE = 2.0  # seconds without a byte after which what was sent and has not arrived never will
 
 
 @STOP
@@ -53,6 +52,6 @@ def _settled(console: Console) -> tuple[list[dict[str, Any]], bool, bool]:
         late = any(sent > received for _, _, sent, received in now.values())
         busy = any(t["busy"] for t in told)
         if now != last:
-            last, deadline = now, time.monotonic() + PATIENCE
+            last, deadline = now, time.monotonic() + time_limits.BYTES_ARRIVE
         elif not (late or busy) or time.monotonic() > deadline:
             return told, late, busy

@@ -77,7 +77,9 @@ def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any])
 def _across(name: str, value: Any) -> str:
     """How what the notebook has under a name comes to the ranks."""
     home = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
-    if home.split(".")[0] == "labkit" and not home.startswith(("labkit.theory", "labkit.rank")):
+    ours = home.startswith("labkit.") and not home.startswith(("labkit.theory", "labkit.rank"))
+    shows = any(hasattr(value, f"_repr_{kind}_") for kind in ("html", "mimebundle"))
+    if home == "labkit" or ours or (home.startswith("workbook.") and shows):
         return "run this line in a cell of its own, without %%px"
     if isinstance(value, ModuleType):
         return "import it in a %%px cell too"

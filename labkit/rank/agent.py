@@ -54,7 +54,9 @@ from labkit.rank.spans import span
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
-RESTS = 0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `run.LOOK_EVERY`
+RESTS = (
+    0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `time_limits.RANKS_LOOK`
+)
 FIRST = 500  # thousandths of the memory that there is: by so much larger a rank seems to Linux, which kills the largest
 MAIN = threading.main_thread().ident or 0
 NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": False}  # in no cell, in no call
@@ -276,7 +278,7 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
     if not stack:  # the thread has ended
         return {"state": "computing", **did, "stack": []}
-    inner = cells[0] if cells else next((f for f in stack if f.f_code.co_filename.startswith(frames.OWN)), stack[-1])
+    inner = cells[0] if cells else next((f for f in stack if frames.OWN.search(f.f_code.co_filename)), stack[-1])
     if cells:
         outer = cells[-1]
         did |= {"line": lines.line(outer), "source": frames.source(inner)}

@@ -13,9 +13,8 @@ from collections.abc import Coroutine
 from types import FrameType
 from typing import Any
 
+from labkit import time_limits
 from labkit.rank.frames import callers, rests_in_loop
-
-LEAVING = 1.0  # seconds in which what a failed cell has begun must be over once it is cancelled
 
 _loop: asyncio.AbstractEventLoop | None = None
 _cell: asyncio.Task[Any] | None = None  # that runs in it
@@ -47,7 +46,7 @@ def run_awaiting(cell: Coroutine[Any, Any, Any]) -> Any:
         if begun and not well:
             for task in begun:
                 task.cancel()
-            loop.run_until_complete(asyncio.wait(begun, timeout=LEAVING))
+            loop.run_until_complete(asyncio.wait(begun, timeout=time_limits.TASKS_CANCELLED))
         _cell = None
         _set_running_loop(outer)
 

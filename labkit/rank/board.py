@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from labkit import time_limits
+
 ROOM = 1024  # bytes for one call of one rank
 SLOTS = 64  # calls that a board has room for
-GATHER = 0.5  # seconds that whoever has found a mismatch waits for ranks that have not come, to name all of them
-PAUSE = 0.002  # seconds between two looks at what is up
 IN_MEMORY = "labkit-board-"  # in the name that Linux shows for a board which is no file on disk
 HEAD = struct.Struct("<QIH")  # the call's number, a checksum, how many bytes follow
 
@@ -33,14 +33,14 @@ def look_up(store: dist.Store, keys: Mapping[int, str]) -> dict[int, bytes]:
 
 
 def gathered(look: Callable[[], dict[int, Put]], n: int, least: float = 0.0) -> dict[int, Put]:
-    """What `look` finds once all n ranks have put something up, after `least` seconds and within GATHER."""
+    """What `look` finds once all n ranks have put something up, after `least` seconds and before too long."""
     began = monotonic()
     while True:
         up = look()
         waited = monotonic() - began
-        if waited > GATHER or (waited > least and len(up) == n):
+        if waited > time_limits.MISMATCH_GATHERED or (waited > least and len(up) == n):
             return up
-        sleep(PAUSE)
+        sleep(time_limits.BOARD_LOOK)
 
 
 def _sealed(nth: int, data: bytes) -> bytes:

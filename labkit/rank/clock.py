@@ -10,14 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit import time_limits
 from labkit.errors import LabError
 from labkit.rank import recorder, stream
 from labkit.theory import sharing
 from labkit.theory.samples import Timing
 
 __all__ = ["Timing", "timed"]
-
-REPETITION = 0.012  # seconds a repetition should last, far above the clock's and the barrier's own jitter
 
 
 def timed(
@@ -73,8 +72,8 @@ def stopwatch(fn: Callable[[], Any], calls: int, gpu: bool) -> tuple[float, floa
 def _enough(first: Sequence[float], group: Any) -> int:
     """How many calls fill a repetition on the slowest rank; one where nothing was tried."""
     fastest: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(fastest, min(first, default=REPETITION), group=group)
-    return max(1, int(REPETITION / max(fastest)))
+    dist.all_gather_object(fastest, min(first, default=time_limits.REPETITION), group=group)
+    return max(1, int(time_limits.REPETITION / max(fastest)))
 
 
 def _together(mine: Sequence[tuple[float, float]], calls: int, group: Any) -> Timing:

@@ -18,12 +18,11 @@ import torch.distributed as dist
 from torch import futures
 from torch.nn.parallel import distributed as ddp
 
-from labkit import moment
+from labkit import moment, time_limits
 from labkit.rank import frames, gone, group, importing, output, store
 from labkit.theory.record import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
-TURN = 1.0  # seconds within which the lab has broken off every rank
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed
 LEARNER, OPERATION, LAB = "learner", "operation", "lab"
 NOTHING: dict[str, Any] = {
@@ -68,7 +67,7 @@ def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[
 
     def shown(args: threading.ExceptHookArgs) -> None:
         raised = LEARNER if args.exc_value is None else _raised(args.exc_value)
-        if raised == LEARNER or not group.aborted(within=TURN):
+        if raised == LEARNER or not group.aborted(within=time_limits.BROKEN_OFF):
             show(args)
 
     return shown

@@ -38,7 +38,7 @@ def _of(module: str) -> str:
 MAIN = threading.main_thread().ident or 0
 ALL_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 TORCH = str(Path(dist.__file__).parent) + os.sep
-OWN = str(Path(__file__).parent) + os.sep  # what runs on a rank without being a learner's
+OWN = re.compile(r"/(labkit|workbook/tools)/rank/")  # files of what runs on a rank without being a learner's
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, FUNCTIONAL)  # what communicates, not what only uses it
 RESULTS = ("trigger_wait", "unwrap", "wait_tensor")  # a functional collective's result, as `wait` does a handle's

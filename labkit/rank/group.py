@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 
-from labkit import moment, place
+from labkit import moment, place, time_limits
 from labkit.rank import guard, torch_internals
 from labkit.rank.peer_owner import open_the_door, refuse_other_users, shut_the_door
 from labkit.rank.slack import DROWSY, may_oversleep
@@ -29,12 +29,8 @@ from labkit.theory import sharing
 
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
 ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose abort frees who waits in them
-
-RENDEZVOUS = 20.0  # seconds that a rank waits for the others to join, or a fifth of the group's time-out
-
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
 LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
-
 EVENT_LOOP = "anon_inode:[eventpoll]"  # what Linux calls the descriptor of an epoll instance
 WATCHED = re.compile(r"^tfd:\s*(\d+) .*\bino:([0-9a-f]+)", re.MULTILINE)  # a descriptor that it watches (proc(5))
 
@@ -89,7 +85,7 @@ def join(
             rank=rank,
             world_size=world_size,
             # It bounds the rendezvous, hence not `limit`; but sends and receives keep it, and must outlast the lab
-            timeout=timedelta(seconds=max(RENDEZVOUS, limit / 5)),
+            timeout=timedelta(seconds=max(time_limits.RANKS_MEET, limit / 5)),
             device_id=device if device.type == "cuda" else None,
         )
     torch_internals.number_groups_from(count)

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from labkit import time_limits
 from labkit.errors import LabError, MismatchError
 from labkit.rank import membership, models, torch_internals, witness
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
@@ -34,7 +35,6 @@ from labkit.rank.torch_internals import BACKEND_SELECT
 from labkit.theory.fingerprint import Call, differs, disagreement, fit, pack, unpack
 from labkit.words import count
 
-WITHDRAWN = 0.02  # seconds after which a call that torch refuses has been taken back
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
 
 
@@ -373,7 +373,7 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
     up = _up(guarded, nth)
     if all(fit(mine, me, call, i) for i, call in ((me, mine), *up.items())):  # its output fits its own input, too
         return
-    up = gathered(lambda: _up(guarded, nth), len(members), WITHDRAWN)
+    up = gathered(lambda: _up(guarded, nth), len(members), time_limits.CALL_WITHDRAWN)
     calls = {members[i]: call for i, call in up.items()}
     if said := disagreement(calls, members):
         refuse(MismatchError(said, differs(calls, members)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-PATIENCE = 0.3  # seconds that an answer may take
+from labkit import time_limits
 
 _waiting: Future[str] | None = None  # for the end of the kernels that ran when somebody asked
 
@@ -27,7 +27,7 @@ def kernels() -> dict[str, Any]:
         _waiting = Future()
         threading.Thread(target=_wait, args=(_waiting,), daemon=True, name="labkit-kernels").start()
     try:
-        lost = _waiting.result(PATIENCE)
+        lost = _waiting.result(time_limits.GPU_ANSWERS)
     except TimeoutError:
         return {"over": False, "lost": ""}
     _waiting = None

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
+from labkit import time_limits
 from labkit.rank import anysource, frames, gloo, objects, recorder
 from labkit.rank.torch_internals import BETWEEN_RANKS, COO_PARTS, OperationMode, storage_id
 from labkit.theory.record import is_cell
 from labkit.words import nbytes
 
 LOOK = 0.0005  # seconds from one look at Gloo's threads to the next
-PATIENCE = 1.0  # seconds of looking in vain: a collective may need what this rank does after this operation
 SETTLE = 0.002  # seconds for them without a look
 CALLS = {distributed_c10d.__file__, anysource.__file__, recorder.__file__}  # from where torch's own C++ is called
 # Where comms makes what its ranks tell one another before a call: no tensor of the learner's, and no bytes of theirs.
@@ -53,7 +53,7 @@ class Peak(OperationMode):
         self._held: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # every storage of these two
         self._finds_given = False  # whether what an operation is handed, and nobody knows, was there before
         self._communicates = False
-        self._patience = PATIENCE
+        self._patience = time_limits.GLOO_WORKS
 
     def __repr__(self) -> str:
         return f"at most {nbytes(self.bytes)} at once"

@@ -17,13 +17,12 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from labkit import kernel_internals
+from labkit import kernel_internals, time_limits
 from labkit.words import count, nbytes
 
 SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of each stream
 LAST = 2000  # characters of the rest that follow when the cell ends
 KEPT = 64 << 20  # characters that a file holds at most
-DRAINING = 0.5  # seconds in which what a program wrote comes through its pipe, where no program writes on
 # A line that torch's C++ writes by itself: "[rank0]:[W1127 11:54:12.123456789 ProcessGroupNCCL.cpp:1538] Warning: …".
 LOGGED = re.compile(r"(\[rank\d+\]:)?\[[WE]\d{3,4} \d\d:\d\d:\d\d\.\d+ [\w.]+:\d+\] ")
 # What may become one: it has been cut off before its time.
@@ -170,7 +169,7 @@ class Output:
     def _drain(self) -> None:
         """Wait until what the cell's programs wrote has come through its pipe."""
         pipe = kernel_internals.pipe(self._stream)
-        deadline = monotonic() + DRAINING
+        deadline = monotonic() + time_limits.OUTPUT_DRAINS
         while pipe is not None and select.select([pipe], [], [], 0)[0] and monotonic() < deadline:
             sleep(0.001)
 

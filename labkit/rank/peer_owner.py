@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from labkit import time_limits
 from labkit.errors import LabError
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # asm-generic/socket.h; Python has no names for them
@@ -28,7 +29,6 @@ CONNECTION = struct.Struct(">HH16s16s")  # inet_diag_sockid: both ports and addr
 WHERE = struct.Struct("=I8s")  # its other two: the interface that the socket is bound to, and a cookie
 NO_COOKIE = b"\xff" * 8
 FOUND = struct.Struct("=4x48s12xII")  # inet_diag_msg: inet_diag_sockid, user, inode
-ANSWER = 0.5  # seconds in which netlink answers: the kernel does at once, what imitates it perhaps never
 MAPPED = b"\0" * 10 + b"\xff\xff"  # before an IPv4 address that is written as one of IPv6
 
 End = tuple[bytes, int]  # address and port; of an IPv4-mapped address the IPv4 one
@@ -84,7 +84,7 @@ def by_netlink(connections: Sequence[Ends]) -> list[tuple[int | None, int | None
     interfaces = [0, *(number for number, _ in socket.if_nameindex())]
     found = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(ANSWER)
+        kernel.settimeout(time_limits.NETLINK_ANSWERS)
         for here, there in connections:
             (present, mine), (_, theirs) = (
                 _look_up(kernel, *ends, interfaces) for ends in [(here, there), (there, here)]

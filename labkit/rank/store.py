@@ -14,14 +14,11 @@ from time import monotonic, sleep
 
 import torch.distributed as dist
 
+from labkit import time_limits
 from labkit.rank.slack import may_oversleep
-
-PAUSE = 0.002  # seconds between two looks into the store
-
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
 TCP = "tcp://"
-MEETING = timedelta(seconds=20)  # in which a store on another host must answer
 
 _listening: socket.socket | None = None  # on rank 0, between `open_at` and the join
 
@@ -48,12 +45,13 @@ def _store(place: str, world_size: int) -> dist.Store:
         return dist.FileStore(place, world_size)
     host, port = place.removeprefix(TCP).rsplit(":", 1)
     mine, _listening = _listening, None
+    answers = timedelta(seconds=time_limits.STORE_ANSWERS)
     if mine is not None and mine.getsockname() == (host, int(port)):
         return dist.TCPStore(
-            host, int(port), None, is_master=True, wait_for_workers=False, timeout=MEETING,
+            host, int(port), None, is_master=True, wait_for_workers=False, timeout=answers,
             master_listen_fd=mine.detach(),
         )  # fmt: skip
-    return dist.TCPStore(host, int(port), None, is_master=False, wait_for_workers=False, timeout=MEETING)
+    return dist.TCPStore(host, int(port), None, is_master=False, wait_for_workers=False, timeout=answers)
 
 
 class MeetingStore(dist.Store):
@@ -82,7 +80,7 @@ class MeetingStore(dist.Store):
                 return
             if monotonic() > deadline:
                 raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")
-            sleep(PAUSE)
+            sleep(time_limits.STORE_LOOK)
 
     def get(self, key: str) -> bytes:
         self.wait([key])

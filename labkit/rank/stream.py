@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from labkit import time_limits
+
 LIMIT = 4000  # pairs of events that are kept: the last ones
-PATIENCE = 0.2  # seconds that the GPU has to come to what is enqueued, once somebody asks; who shares it takes turns
 
 _marks: dict[int, list[Any]] = {}  # of what a rank has called: itself, the event before it and the one behind it
 _beside: Any = None  # a stream of our own, made before anything can be stuck
@@ -96,7 +97,7 @@ def _now() -> tuple[float, Any] | None:
 
 def _reached(event: Any) -> bool:
     """Whether the GPU has come to an event, or comes to it in time."""
-    until = time.perf_counter() + PATIENCE
+    until = time.perf_counter() + time_limits.GPU_CATCHES_UP
     with contextlib.suppress(RuntimeError):
         while not event.query():
             if time.perf_counter() > until:

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from labkit import time_limits
 from labkit.rank import guard, torch_internals
 from labkit.rank.board import FileBoard, StoreBoard
 from labkit.rank.importing import postponed
-
-PAUSE = 0.0003  # seconds between two looks for the other ranks
 
 _groups: dict[int, Any] = {}
 _boards: dict[int, FileBoard | StoreBoard] = {}  # where the ranks of each meet after one of several calls
@@ -56,7 +55,7 @@ def any_of(n: int, nth: int, said: bool) -> bool:
     board = _boards[n]
     board.write(nth, bytes([said]))
     while len(told := board.read(nth)) < n:
-        sleep(PAUSE)
+        sleep(time_limits.SUBWORLD_LOOK)
     return bytes([True]) in told.values()
 
 

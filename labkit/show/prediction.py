@@ -20,7 +20,7 @@ def nothing(number: bool = False) -> str:
 class Question:
     """A question and what to choose from, where no widget shows them: nothing in it depends on the answer.
 
-    >>> Question(Prediction("q", "02", "How many messages?", 6, "One each way for three pairs."))
+    >>> Question(Prediction("How many messages?", 6, "One each way for three pairs."))
     Predict: How many messages?
       Your answer is a number.
     """

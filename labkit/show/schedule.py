@@ -8,42 +8,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from labkit.errors import LabError
 from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.show import gantt
 from labkit.show.hosts import OnHosts
-from labkit.show.nccl_log import Heard
-from labkit.show.spent import Spent
-from labkit.show.topology import Server
 from labkit.theory import pipeline, schedules
-from labkit.theory.events import Step, Training
-from labkit.theory.nccl_log import Log
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
-from labkit.theory.schedules import Schedule, text
-from labkit.theory.topology import Topology
+from labkit.theory.schedules.schedule import Schedule, carried, named, title
 
 MOST = 16  # ranks that are drawn
 CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
+@runtime_checkable
+class Drawable(Protocol):
+    """A value that says itself how it is drawn, such as a server, a log of NCCL's or a simulated step."""
+
+    def drawn(self, between: tuple[str, str] | None) -> Any:
+        """Return the picture; `between` are two devices of a server's whose path is bold."""
+
+
 def draw(
-    schedule: Schedule | pipeline.Schedule | Topology | Log | Step | Training | Mapping[str, Any],
+    schedule: Schedule | pipeline.Schedule | Drawable | Mapping[str, Any],
     hosts: int | None = None,
     between: tuple[str, str] | None = None,
     step: int | None = None,
-) -> Drawn | OnHosts | gantt.Gantt | Server | Heard | Spent:
+) -> Drawn | OnHosts | gantt.Gantt | Any:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
     With `step`, draw that one alone, counted from 1, and what it leaves; after the last one, the last.
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
     A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
-    `labkit.theory.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
-    `labkit.theory.nccl_log` its rings and trees. A step or a training run of `labkit.theory.events`, or several by
+    `workbook.tools.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
+    `workbook.tools.nccl_log` its rings and trees. A step or a training run of `workbook.tools.events`, or several by
     name, becomes bars that say where its time goes.
 
     >>> from labkit import draw
@@ -53,16 +55,14 @@ def draw(
     step 1: 0→1 +1 · 1→0 +0
     step 2: 0→1 =0 · 1→0 =1
     """
-    if isinstance(schedule, Topology):
-        return Server(schedule, between)
-    if isinstance(schedule, Log):
-        return Heard(schedule)
+    if isinstance(schedule, Drawable):
+        return schedule.drawn(between)
     if isinstance(schedule, pipeline.Schedule):
         return gantt.of_schedule(schedule)
-    if isinstance(schedule, (Step, Training)):
-        return Spent({schedule.step.way if isinstance(schedule, Training) else schedule.way: schedule})
-    if isinstance(schedule, Mapping) and schedule and {type(run) for run in schedule.values()} in ({Step}, {Training}):
-        return Spent(schedule)
+    if isinstance(schedule, Mapping) and len({type(run) for run in schedule.values()}) == 1:
+        first = next(iter(schedule.values()))
+        if hasattr(first, "drawn_beside"):
+            return first.drawn_beside(schedule)
     if not isinstance(schedule, Schedule):
         raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
     if step is not None and schedule.steps:
@@ -98,7 +98,7 @@ class Drawn:
         cells = s.op != "all_to_all" and rows * s.chunks * (self._most() + 1) <= CELLS
         states = self._states() if cells else [[[]] * rows] * (len(s.steps) + 1)
         panels = [
-            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, text.carried(s, a)) for a in step])
+            plot.Panel(f"step {k + 1}", states[k], [(a.src, a.dst, carried(s, a)) for a in step])
             for k, step in enumerate(s.steps)
         ]
         panels.append(plot.Panel("in the end", states[-1] if cells else []))
@@ -107,7 +107,7 @@ class Drawn:
             panels.pop()
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
         names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
-        return plot.Picture(text.title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
+        return plot.Picture(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
 
     def _most(self) -> int:
         """How many steps are drawn."""
@@ -180,8 +180,8 @@ class OneStep(Drawn):
     def __repr__(self) -> str:
         s = self.schedule
         sends = sorted(s.steps[self.step - 1], key=lambda a: (a.src, a.dst))
-        told = " · ".join(f"{text.named(s, a.src)}→{text.named(s, a.dst)} {text.carried(s, a)}" for a in sends)
-        return f"{text.title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
+        told = " · ".join(f"{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}" for a in sends)
+        return f"{title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
 
     def _most(self) -> int:
         return 1

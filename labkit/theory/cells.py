@@ -59,6 +59,15 @@ class Cell:
         return f"cell [{self.number}]" if self.number else "a cell"
 
 
+def makes_group(code: str) -> bool:
+    """Whether a cell makes a process group of all ranks by hand, as far as its text tells.
+
+    >>> makes_group("dist.init_process_group('gloo')"), makes_group("x = 1  # as init_process_group left it")
+    (True, False)
+    """
+    return bool(re.search(r"^[^#]*\binit_process_group\b", code, re.MULTILINE))
+
+
 def assignment(name: str, value: object) -> str:
     """A line of Python that makes a value anew; for one that Python cannot spell, a line that is no Python.
 

@@ -2,7 +2,7 @@
 
 S is the largest buffer that one rank holds, in bytes, as in `theory.schedules`: the tensor of an all-reduce, reduce or
 broadcast; all that is gathered or scattered (N·D); the N chunks of a rank in a reduce-scatter or an all-to-all.
-Whatever says how long an algorithm takes (`theory.costs`, the what-if) takes it from here.
+Whatever says how long an algorithm takes (`tools.costs`, the what-if) takes it from here.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from labkit.rank import link, tiny
+from labkit.rank import tiny
+from workbook.tools.rank import link
 
 Group = dist.ProcessGroup
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit.rank import tiny
-from labkit.rank.window import Window, open_window
+from workbook.tools.rank.window import Window, open_window
 
 TIMES, STEPS, LR = 500, 60, 0.5
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from labkit.theory.plan import CUT, REDUCED, WHOLE, all_reduced
+from workbook.tools.plan import CUT, REDUCED, WHOLE, all_reduced
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size
@@ -30,7 +30,7 @@ def pairs(n: int) -> list[tuple[int, int]]:
 def expected_mesh_price(
     parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
 ) -> dict[str, float]:
-    """What the exercise of this name asks for: `labkit.theory.plan` without embeddings, norms and output."""
+    """What the exercise of this name asks for: `workbook.tools.plan` without embeddings, norms and output."""
     mine, share = parameters / tensor / pipe, tokens / data
     kept = share * layers / pipe * (WHOLE + CUT / tensor) * width
     passed = 4 * share * width
@@ -139,6 +139,8 @@ def _shapes(n: int) -> list[Case]:
     return [Case([(shape,)] * n, " x ".join(f"{name} {k}" for name, k in shape.items())) for shape in shapes]
 
 
+# Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
+# compared in a rehearsal that makes no group, and the groups before they communicate.
 def run_make_groups(make_groups, shape):
     from labkit.rank import recorder
 
@@ -268,6 +270,7 @@ def _batches(n: int) -> list[Case]:
     return [*cases, Case(xs, f"data {data}, team {tensor}, more rows", {"shape": (data, tensor)})]
 
 
+# A linear model whose columns the team shares: each rank adds its part of the product, and the bias is on all of them.
 def run_mesh_step(mesh_step, inputs, targets, columns, shape):
     from labkit.rank import recorder
 

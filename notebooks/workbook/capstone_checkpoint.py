@@ -83,6 +83,7 @@ def a_folder():
     return box[0]
 
 
+# All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
 def run_save_mesh(save_mesh, step, shape):
     import time
 

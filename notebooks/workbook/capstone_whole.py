@@ -9,8 +9,8 @@ import numpy as np
 
 from labkit.grading.exercise import NOTHING, Case, Least, exercise
 from labkit.grading.promises import Calls
-from labkit.theory.plan import meshes
 from workbook.capstone import expected_mesh_price, normal, pairs
+from workbook.tools.plan import meshes
 
 if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, rank, torch, world_size

@@ -40,6 +40,7 @@ def _team_gradients(n: int) -> list[Case]:
 
 
 def _team(split):
+    """Make both teams on every rank, those below `split` and the others; return this rank's."""
     lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
     return lower if rank < split else upper
 
@@ -150,7 +151,7 @@ def broken_two_sums(x):
     lambda xs: [(x if r % 2 else sum(xs[::2]), sum(xs)) for r, x in enumerate(xs)],
     minutes=8,
     difficulty=2,
-    ranks=(4, 3),
+    ranks=(4, 3),  # of two, a leader is a group of its own, whose address the other one takes for one of all
     inputs=lambda n: vectors(n)[:5],
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
     keeps_input=True,
@@ -232,7 +233,7 @@ def _grid(xs: Sequence[Any], columns: int = 2) -> list[Any]:
     ],
     keeps_input=True,
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: 2 * S),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, memory=lambda n, S: 2 * S),  # one row, columns of one rank
 )
 def grid_sums(x, columns):
     """Return the sum of x over this rank's row and over its column of the grid.

@@ -54,7 +54,7 @@ def run_gradient_back(gradient_back, weight, x):
     minutes=8,
     inputs=_two_stages,
     promises=(Messages(1),),
-    least=Least(sent=lambda n, S: S / 2, rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: S / 2, rounds=lambda n: 1),  # S: a weight and an input
     needs_messages=False,
     scales=False,
     harness=run_gradient_back,
@@ -98,7 +98,7 @@ def broken_ring_shift(x):
     lambda xs: [xs[r - 1] for r in range(len(xs))],
     minutes=8,
     promises=(OnlyTo(+1), Messages(1)),
-    least=Least(sent=lambda n, S: S, rounds=lambda n: 2 + n % 2, memory=lambda n, S: S),
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 2 + n % 2, memory=lambda n, S: S),  # by send and recv
     keeps_input=True,
     specimen=broken_ring_shift,
 )
@@ -138,7 +138,7 @@ def ring_shift(x):
     difficulty=2,
     inputs=uneven,
     promises=(OnlyTo(+1), Messages(2)),
-    least=Least(sent=lambda n, S: S + 8, rounds=lambda n: 2, memory=lambda n, S: S),
+    least=Least(sent=lambda n, S: S + 8, rounds=lambda n: 2, memory=lambda n, S: S),  # its length goes first
 )
 def send_uneven(x):
     """Return the left-hand neighbour's x, whatever its length.
@@ -187,7 +187,7 @@ def _haloed(xs: Sequence[Any]) -> list[Any]:
     ],
     promises=(Messages(2),),
     budget=Budget(steps=lambda n: 4),
-    least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S * 202 / 200),
+    least=Least(rounds=lambda n: min(2, n - 1), memory=lambda n, S: S * 202 / 200),  # 200 elements, and two more
     keeps_input=True,
 )
 def halo(x):
@@ -254,7 +254,7 @@ def _micro_batches(n: int) -> list[Case]:
     inputs=_micro_batches,
     promises=(Messages(4),),
     budget=Budget(steps=lambda n: 2 * n + 2),
-    least=Least(sent=lambda n, S: min(4, 2 * n - 2) * S / 3),
+    least=Least(sent=lambda n, S: min(4, 2 * n - 2) * S / 3),  # S: two micro-batches and a weight
     tolerance=1e-5,
 )
 def pipeline(first, second, weight):

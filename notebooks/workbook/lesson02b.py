@@ -22,10 +22,13 @@ MESSAGES = ("send", "collectives")
 on_windows = partial(exercise, counts_memory=False)
 
 
+# What goes wrong between ranks goes wrong here every time. Where a rank has read something that it does not hold the
+# lock of, or has let go of the lock, another rank makes a change of its own at that moment: through a second handle
+# on the same memory, in the same process.
 def opened(size, dtype):
     """Open a window in which a rank also tells how far it is, and how its function ended."""
-    from labkit.rank.shared import open_room
-    from labkit.rank.window import open_window
+    from workbook.tools.rank.shared import open_room
+    from workbook.tools.rank.window import open_window
 
     with recorder.paused():
         window, room = open_window(size, dtype), open_room(64)
@@ -50,7 +53,7 @@ def through(window, call):
 
 def meddled(window, meddle):
     """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks."""
-    from labkit.rank.window import Window
+    from workbook.tools.rank.window import Window
 
     other = Window(window._memory, window._holders, window._locks)
 
@@ -222,6 +225,9 @@ def owner(memory, versions):
         yield
 
 
+# Each rank reads its right-hand neighbour's window, and plays the owner itself: while a `get` copies number after
+# number, the owner writes on. It begins earlier or later, and writes as fast as the reader reads, slower and faster:
+# so each place at which it can come in between is met, every time.
 def run_read_whole(read_whole, numbers, updates):
     theirs, size = (rank + 1) % world_size, len(numbers)
     window, noticed = opened(1 + size, numbers.dtype), []

@@ -24,6 +24,9 @@ def own_only(window):
     return f"rank {rank} writes into its own window only" * (set(writes(window)) == {rank})
 
 
+# At the start and after each fence one rank, a different one each time, goes on only when its left-hand neighbour has
+# written what it had to write up to its next fence, or is through. So whatever a fence should keep apart meets where
+# it is missing.
 def slowed(window, noticed):
     """Make one rank slow after each fence, another one each time, and notice who reads too early or writes too soon."""
     came, left = window.came, (rank - 1) % world_size

@@ -42,6 +42,7 @@ def _models(n: int) -> list[Case]:
 
 
 def _model(tensors):
+    """Make a module that holds these tensors under their names; its mask is made anew by every model, and not saved."""
     model = torch.nn.Module()
     for name, tensor in tensors.items():
         if name in ("weight", "bias"):
@@ -107,6 +108,7 @@ def _runs(n: int) -> list[Case]:
     ]
 
 
+# As in data-parallel training, every rank takes part in every step: the gradients are all-reduced in it.
 def run_train_until(train_until, losses, good):
     runs = list(zip(*everyones(losses.tolist())))
 
@@ -176,6 +178,9 @@ def train_until(step, good):
 
 
 def _only_its_own(mine, items):
+    # Whoever gets far more bytes than its own items have, got the others' as well. The long file names tell, 10 kB for
+    # each rank: beside them a length, or what pickle puts around a list, is nothing. Twice as many are forgiven: a
+    # record counts the bytes of `recv_object_list` twice.
     came = sum(op.bytes or 0 for op in Log.of(recorder.records()).ops)
     own = sum(len(str(item)) for item in mine) if isinstance(mine, list) else came
     assert rank == 0 or came < 2.5 * max(own, 10_000), (
@@ -228,6 +233,7 @@ def deal(items):
     return mine[0]
 
 
+# A model wrapped for data parallelism: like DDP with buffers, it broadcasts them from rank 0 in every forward pass.
 def run_validate(validate, weight, batch):
     losses = everyones((weight * batch).mean())
 

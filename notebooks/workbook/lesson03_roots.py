@@ -31,6 +31,7 @@ _mean_on_0 = partial(collectives.reduce, root=0, op="AVG")
 
 
 def _tensor_on_0(out, loss):
+    # Numbers are compared, and a Python number counts as a tensor of one: so what the root returns is looked at here.
     assert rank != 0 or out is None or isinstance(out, torch.Tensor), (
         f"it returns {out!r:.40}, a {type(out).__name__}, and a tensor is asked for"
     )
@@ -75,6 +76,7 @@ def repair_gather_losses(loss):
         return torch.stack(losses).mean(dim=0)
 
 
+# A loss that comes back other than it went in is one that the reduce has worked in.
 def run_repair_reduce(repair_reduce, loss):
     before = loss.clone()
     out = _tensor_on_0(repair_reduce(loss), loss)
@@ -186,7 +188,7 @@ def _in_order(xs: Sequence[Any]) -> list[Any]:
         )
     ],
     forbids=(*OBJECTS, "send", "isend"),
-    budget=Budget(sent=lambda n, S: S + 96),
+    budget=Budget(sent=lambda n, S: S + 96),  # its own, padded, and what tells the sizes
     least=Least(rounds=lambda n: 2),
 )
 def gather_predictions(mine):
@@ -232,7 +234,7 @@ def gather_predictions(mine):
         )
     ],
     forbids=(*OBJECTS, "send", "isend"),
-    budget=Budget(sent=lambda n, S: (n - 1) / n * S + 64),
+    budget=Budget(sent=lambda n, S: (n - 1) / n * S + 64),  # 64: the length, told to all
     least=Least(sent=lambda n, S: (n - 1) / n * S + 8, rounds=lambda n: 2, memory=lambda n, S: S / n),
 )
 def scatter_uneven(x):

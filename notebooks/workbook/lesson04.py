@@ -88,7 +88,7 @@ def sharded_step(weights, gradient, lr):
         Case([np.arange(r + 2) + 2**24 for r in range(n)], "integers too large for float32"),
     ],
     forbids=(*OBJECTS, *MESSAGES),
-    least=Least(sent=lambda n, S: (n - 1) * (S + 8), rounds=lambda n: 2),
+    least=Least(sent=lambda n, S: (n - 1) * (S + 8), rounds=lambda n: 2),  # padded, and the lengths
 )
 def all_gather_uneven(x):
     """Return the list of all ranks' x, whatever their lengths.
@@ -260,7 +260,7 @@ def broken_repair_column(table):
     inputs=_tables,
     promises=(Once(("all_reduce",)),),
     in_place=True,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / 5, rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / 5, rounds=lambda n: 1),  # S: five columns
     specimen=broken_repair_column,
 )
 def repair_column(table):

@@ -27,6 +27,9 @@ def _is_model(file):
     return os.path.basename(str(getattr(file, "name", file))) == "model.pt"  # and not what pickles a message
 
 
+# Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
+# So is who leaves the file out and sends x instead, and who sleeps, or looks for the file, and hears from nobody.
+# Where a load finds no file, the folder "saved" tells whether there was one, until rank 0 is through and all is gone.
 def run_save_then_load(save_then_load, x):
     folder = everyones(tempfile.mkdtemp() if rank == 0 else "")[0]
     saved = os.path.join(folder, "saved")
@@ -94,7 +97,7 @@ def broken_save_then_load(x, path):
     minutes=6,
     inputs=_tensors,
     needs_messages=False,
-    least=Least(rounds=lambda n: 2),
+    least=Least(rounds=lambda n: 2),  # the readers wait for the writer, then the writer for the readers
     given="import os",
     specimen=broken_save_then_load,
     harness=run_save_then_load,
@@ -142,6 +145,8 @@ def _stop_watches(n: int) -> list[Case]:
     ]
 
 
+# A clock that only the work and the barriers move on: 2 to 8 s in each call of the work, much more while the rank warms
+# up, and the wait for the late ones where no barrier was called before.
 def run_bench_by_hand(bench_by_hand, seconds):
     seconds, now, calls, together = seconds.tolist(), [0.0], [], [False]
     real = dist.barrier
@@ -168,7 +173,7 @@ def run_bench_by_hand(bench_by_hand, seconds):
     difficulty=2,
     inputs=_stop_watches,
     tolerance=1e-9,
-    least=Least(rounds=lambda n: 8),
+    least=Least(rounds=lambda n: 8),  # seven repeats after a barrier each, and one call to compare
     harness=run_bench_by_hand,
 )
 def bench_by_hand(work, clock, repeat):
@@ -200,6 +205,8 @@ def bench_by_hand(work, clock, repeat):
     return slowest.quantile(0.5).item()
 
 
+# Only rank 0 is told where to write. Who sends x instead of the path never loads; who sends the path first, is told,
+# unless by a second call, which is one too many, the others may wait for the file.
 def run_tell_when_saved(tell_when_saved, x):
     folder = tempfile.mkdtemp() if rank == 0 else None
     save, load, loads, early = torch.save, torch.load, [], []
@@ -257,6 +264,7 @@ def tell_when_saved(x, path):
     return torch.load(box[0])
 
 
+# Whether the work began before the others had come, nobody left before all had, and nobody waited for another's work.
 def run_work_meanwhile(work_meanwhile, late, busy):
     began = []
 
@@ -314,6 +322,7 @@ def work_meanwhile(work):
     return result
 
 
+# The stamps cross while the recorder is paused: it must not take them for the learner's.
 def run_barrier_by_hand(barrier_by_hand, late):
     time.sleep(late)
     came = time.perf_counter()
@@ -389,7 +398,7 @@ def _late_or_slow(xs: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]:
     inputs=lambda n: [_log(n, 5, n - 1, 1), _log(n, 4, 0, 2), _log(n, 1, n - 1, 3)],
     picture=lambda: _log(3, 3, 2, 1).xs,
     tolerance=1e-9,
-    least=Least(rounds=lambda n: 1),
+    least=Least(rounds=lambda n: 1),  # both readings in one tensor
 )
 def late_or_slow(began, ended):
     """Return [the rank that is late most often, the median transfer].

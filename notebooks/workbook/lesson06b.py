@@ -23,12 +23,13 @@ by_memory = partial(exercise, forbids=("collectives", "send"))  # the ranks talk
 
 
 def opened(size):
-    from labkit.rank.shared import open_room
+    from workbook.tools.rank.shared import open_room
 
     with recorder.paused():
         return open_room(size)
 
 
+# A different rank comes late to each meeting. Who leaves before it has come, is seen: rank r counts in slot r.
 def run_meet(meet, *late):
     room = opened(64)
     came = [slot.view(torch.int64) for slot in room.slots]
@@ -99,7 +100,11 @@ def _calls(n: int) -> list[Case]:
 
 
 def through_slots(add_up, *xs, size, frugal):
-    """Call the function on each x and a room with slots of this size; other ranks are late each time."""
+    """Call the function on each x and a room with slots of this size; other ranks are late each time.
+
+    One rank comes late to each call, and another one is late to leave each meeting: what is read too early, or written
+    over too early, is seen. Where the sums are right, their bits count, and how many elements were gone through.
+    """
     from torch.overrides import TorchFunctionMode
 
     class Counting(TorchFunctionMode):

@@ -171,8 +171,8 @@ def broken_distributed_softmax(x):
     minutes=6,
     difficulty=2,
     budget=A_FEW,
-    tolerance=1e-4,
-    least=Least(rounds=lambda n: 1),
+    tolerance=1e-4,  # by way of logarithms a few digits are lost
+    least=Least(rounds=lambda n: 1),  # everyone's maximum, and the sum that goes with it
     specimen=broken_distributed_softmax,
 )
 def distributed_softmax(x):
@@ -232,7 +232,7 @@ def _splits(n: int) -> list[Case]:
     minutes=8,
     difficulty=2,
     promises=(Calls(2),),
-    budget=Budget(sent=lambda n, S: 512.0),
+    budget=Budget(sent=lambda n, S: 512.0),  # three numbers a token
     tolerance=1e-5,
     least=Least(rounds=lambda n: 2),
 )
@@ -310,7 +310,7 @@ def broken_sync_batch_norm(x, weight, bias):
     difficulty=2,
     gradients=True,
     tolerance=2e-4,
-    least=Least(rounds=lambda n: 1),
+    least=Least(rounds=lambda n: 1),  # counts, means and spreads, merged as variances are
     specimen=broken_sync_batch_norm,
 )
 def sync_batch_norm(x, weight, bias):

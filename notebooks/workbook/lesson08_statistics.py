@@ -97,7 +97,7 @@ def _scores(n: int) -> list[Case]:
     minutes=15,
     difficulty=2,
     tolerance=0.0,
-    least=Least(rounds=lambda n: 1),
+    least=Least(rounds=lambda n: 1),  # the value's bits and its place in one tensor
 )
 def distributed_argmax(x):
     """Return (largest value, its rank, its place there) on every rank; in a tie the first.

@@ -43,7 +43,7 @@ def _vocabularies(n: int) -> list[Case]:
     budget=Budget(sent=lambda n, S: 1024.0),
     gradients="one",
     tolerance=1e-5,
-    least=Least(rounds=lambda n: 2),
+    least=Least(rounds=lambda n: 2),  # the widths first: they say where a target is
 )
 def vocab_cross_entropy(logits, target):
     """Return the mean loss of the tokens whose target is not -100, on every rank.

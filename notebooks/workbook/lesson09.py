@@ -57,6 +57,8 @@ def _copies(n: int) -> list[Case]:
     ]
 
 
+# A model of these parameters and buffers, whose gradients are known; what it holds after `data_parallel`, and the
+# gradients after each backward pass.
 def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
     """Return what a model of these parameters and buffers holds, and its gradients after each backward pass."""
     everyone = everyones((params, buffers, grads))
@@ -244,6 +246,8 @@ def shared_folder():
     return box[0]
 
 
+# Each parameter's gradient is known beforehand. They come in their order, or on odd ranks the second half first.
+# The late rank begins when it sees the files that the others leave behind them as they come out of their backward pass.
 def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
     """Let gradients that are known beforehand come in their order, or on odd ranks the second half first.
 
@@ -297,8 +301,8 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     inputs=_backward_passes,
     minutes=15,
     difficulty=3,
-    least=Least(sent=lambda n, S: 2 * 2 * (n - 1) / n * S, rounds=lambda n: 2 * 3),
-    counts_memory=False,
+    least=Least(sent=lambda n, S: 2 * 2 * (n - 1) / n * S, rounds=lambda n: 2 * 3),  # two passes, three buckets
+    counts_memory=False,  # the function returns before anything is computed
     harness=run_overlapped,
 )
 def overlapped(buckets):
@@ -372,6 +376,7 @@ def _micro_batches(n: int) -> list[Case]:
     ]
 
 
+# A model of two parameters, so that a call for each is seen; the row of a micro-batch is its gradient.
 def run_accumulate(fn, *batches):
     """Train a model of two parameters, so that a call for each is seen; a micro-batch's row is its gradient."""
 
@@ -431,7 +436,7 @@ def run_accumulate(fn, *batches):
     inputs=_micro_batches,
     minutes=4,
     tolerance=1e-5,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / (4 * 5), rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / (4 * 5), rounds=lambda n: 1),  # one gradient for 4 × 5 rows
     harness=run_accumulate,
 )
 def accumulate(ddp, batches, loss_of):

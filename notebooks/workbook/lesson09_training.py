@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
+# What a crash would leave behind is what lies in the folder at that moment. The old checkpoint is there under a second
+# name, so that whoever writes over its bytes is seen; and rank 0 is slow, so that whoever does not wait for it is seen.
 def run_save_whole(fn, x):
     """Look at what a crash would leave behind, which is what lies in the folder at that moment.
 
@@ -182,6 +184,7 @@ def _shares(n: int) -> list[Case]:
     ]
 
 
+# A rank without rows has run no backward pass: its gradients are None.
 def run_average_by_rows(fn, grads, rows):
     everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
     total = sum(many for _, many in everyone)
@@ -220,7 +223,7 @@ def run_average_by_rows(fn, grads, rows):
     difficulty=2,
     promises=(Calls(1),),
     tolerance=1e-5,
-    least=Least(sent=lambda n, S: 2 * (n - 1) / n * (S + 8), rounds=lambda n: 1),
+    least=Least(sent=lambda n, S: 2 * (n - 1) / n * (S + 8), rounds=lambda n: 1),  # the rows travel with the float64s
     harness=run_average_by_rows,
 )
 def average_by_rows(model, rows):

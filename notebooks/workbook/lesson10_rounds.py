@@ -24,6 +24,7 @@ def _speeds(n: int) -> list[Case]:
     return [Case([(s,) for s in seconds], about, {"rows": rows}) for about, (rows, seconds) in cases.items()]
 
 
+# Row i of the batch has the gradient [i, i * i]. What each rank computes is collected while the recorder is paused.
 def run_balanced_gradient(fn, seconds, rows):
     asked = []
 

@@ -8,24 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.lesson10_async import Found, run_server, scripted
+from workbook.lesson10_async import Found, run_server, scripted, served
 
 if TYPE_CHECKING:
     from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
-
-
-def _bounded(xs: Sequence[Any], turns: Sequence[int], updates: int, bound: int, lr: float) -> list[Any]:
-    weights = np.zeros_like(xs[0])
-    pulled, steps, held = [[weights] for _ in xs], [0] * len(xs), set()
-    for worker in turns[:updates]:
-        assert worker not in held, "it waits"
-        weights = weights - lr * (pulled[worker][-1] - xs[worker])
-        steps[worker] += 1
-        held.add(worker)
-        for free in [w for w in sorted(held) if steps[w] - min(steps[1:]) <= bound]:
-            held.remove(free)
-            pulled[free].append(weights)
-    return [[weights, list(turns[:updates])], *pulled[1:]]
 
 
 def _within(n: int, bound: int, updates: int, eager: bool = False) -> list[int]:
@@ -54,6 +40,7 @@ def _bounds(n: int) -> list[Case]:
     ]
 
 
+# As SERVED, and rank 0's own calls are watched: whom it lets go how far ahead, and whom it keeps waiting for nothing.
 def run_bounded_sgd(fn, x, turns, updates, bound, **options):
     """Watch rank 0's own calls, too: whom it lets go how far ahead, and whom it keeps waiting for nothing."""
     from torch.distributed import distributed_c10d
@@ -104,7 +91,7 @@ def run_bounded_sgd(fn, x, turns, updates, bound, **options):
 
 @exercise(
     "Ahead, but not too far",
-    _bounded,
+    served,
     minutes=20,
     difficulty=3,
     inputs=_bounds,

@@ -86,6 +86,7 @@ def _targets(n: int) -> list[Case]:
     ]
 
 
+# An Adam of our own, as torch's does it: the first of torch.optim imports torch's compiler, for seconds.
 def run_zero1_step(zero1_step, *targets):
     from workbook.on_ranks import Adam
 

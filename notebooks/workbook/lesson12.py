@@ -46,12 +46,13 @@ def in_team(halves, *given):
 
 
 def _cut(xs: Sequence[Any], kind: str, halves: bool = False) -> list[Any]:
-    found = []
-    for (weight, bias), (place, team) in zip(xs, teams(len(xs), halves)):
-        rows = kind == "row"
-        part = bias if rows else np.array_split(bias, len(team))[place]
-        found.append([np.array_split(weight, len(team), int(rows))[place], part])
-    return found
+    def part(t: np.ndarray, place: int, team: Sequence[int], axis: int = 0) -> np.ndarray:
+        return np.array_split(t, len(team), axis)[place]
+
+    each = zip(xs, teams(len(xs), halves))
+    if kind == "row":
+        return [[part(weight, *where, axis=1), bias] for (weight, bias), where in each]
+    return [[part(weight, *where), part(bias, *where)] for (weight, bias), where in each]
 
 
 def _layers(n: int) -> list[Case]:
@@ -91,15 +92,8 @@ def owned_parts(found, linear, kind, group=None):
             )
             still = mine.data_ptr() in (linear.weight.data_ptr(), linear.bias.data_ptr())
             assert not still, f"The {name} that comes back is the layer's own. Return a clone."
-    weight, bias = linear.weight.detach(), linear.bias.detach()
-
-    def cut(size, place):
-        if kind == "row":
-            return [weight.tensor_split(size, 1)[place], bias]
-        return [t.tensor_split(size)[place] for t in (weight, bias)]
-
-    slips = {"takes the rank and the number of ranks of the world: take those of `group`": cut(world_size, rank)}
-    name_it(list(found), cut(dist.get_world_size(group), dist.get_rank(group)), slips)
+    mistake = "takes the rank and the number of ranks of the world: take those of `group`"
+    name_it(list(found), list(cut_linear(linear, kind, group)), {mistake: list(cut_linear(linear, kind))})
     return list(found)
 
 
@@ -166,6 +160,7 @@ def _wholes(n: int) -> list[Case]:
     ]
 
 
+# What the learner's function has called so far, and in words what is wrong with a call in the wrong direction.
 def called(since=0):
     """Return the names of the collectives that were called, those of backward passes among them."""
     return [does(op.op) for op in Log.of(recorder.records()).ops][since:]

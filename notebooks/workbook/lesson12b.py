@@ -203,11 +203,6 @@ def vocab_head(x, part, target, words):
     return Head.apply(x, part)
 
 
-def _columns(xs: Sequence[Any]) -> list[Any]:
-    whole = np.concatenate([x for x, _ in xs])
-    return [part_of(whole, len(xs), r, axis=1) for r in range(len(xs))]
-
-
 def _matrices(n: int) -> list[Case]:
     def case(rows: int, columns: int, about: str, seed: int, dtype: str = "float32") -> Case:
         whole = normal(n, seed).integers(-9, 10, (rows, columns)).astype(dtype)
@@ -227,7 +222,7 @@ def _matrices(n: int) -> list[Case]:
 
 @exercise(
     "From rows to columns",
-    _columns,
+    lambda xs: [part_of(np.concatenate([x for x, _ in xs]), len(xs), r, axis=1) for r in range(len(xs))],
     minutes=15,
     difficulty=3,
     inputs=_matrices,

@@ -230,6 +230,7 @@ def _blocks(n: int) -> list[Case]:
     ]
 
 
+# On the ranks: everyone's blocks, the causal mask between two ranks' positions, and a function that folds one in.
 def block_of(r, shape):
     return torch.from_numpy(block(r, tuple(shape))).to(device)
 

@@ -66,6 +66,7 @@ def a_folder():
     return box[0]
 
 
+# The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
 def run_load_for_all(load_for_all, params, buffers):
     def built(change):
         model = torch.nn.Module()

@@ -44,6 +44,7 @@ def _whole_models(n: int) -> list[Case]:
     return [case(n, 10, "a layer a stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
 
 
+# The checkpoint counts what is read from it, and a stage begins with numbers of its own, as every model does.
 def run_load_stage(load_stage, whole, layers):
     asked = []
 
@@ -184,7 +185,7 @@ def run_hand_out(hand_out, tensors):
     inputs=_on_one_rank,
     tolerance=0,
     forbids=OBJECTS,
-    budget=Budget(sent=lambda n, S: 1.5 * (n - 1) / n * S),
+    budget=Budget(sent=lambda n, S: 1.5 * (n - 1) / n * S),  # room for parts that are filled up to equal lengths
     least=Least(sent=lambda n, S: (n - 1) / n * S),
     harness=run_hand_out,
 )

@@ -35,6 +35,7 @@ def _in_a_file(n: int) -> list[Case]:
     ]
 
 
+# A file of which every byte that is read is counted.
 def run_read_part(read_part, whole, dim, parts):
     class Counting(io.BytesIO):
         got = 0

@@ -144,7 +144,8 @@ def _measured(groups: str, call: str, share: str, who: str) -> str:
     """A harness that makes groups, counts the bytes that this rank sends to other hosts, and holds them against S."""
     return f"""
 def harness(reduces, x, hosts):
-    from labkit.rank import link, recorder
+    from labkit.rank import recorder
+    from workbook.tools.rank import link
 
     hosts = [sorted(ranks) for ranks in hosts]
     (mine,) = [ranks for ranks in hosts if rank in ranks]
@@ -177,7 +178,7 @@ def made(among):
 
 def sends_out(reduces, x, hosts, across, share, who=""):
     """Call with the groups of this host and `across`; hold what this rank sends to other hosts against its share."""
-    from labkit.rank import link
+    from workbook.tools.rank import link
 
     with recorder.paused():
         groups = made(hosts), made(across)

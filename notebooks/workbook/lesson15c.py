@@ -12,7 +12,7 @@ from labkit.grading.prediction import ask
 def expected_stage_memory(
     layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int, micro: int, zero: int, sequence: bool
 ) -> dict[str, float]:
-    """What the exercise of this name asks for: `labkit.theory.planning` without norms, embeddings and output."""
+    """What the exercise of this name asks for: `workbook.tools.planning` without norms, embeddings and output."""
     mine = 12 * width**2 * layers / pipe / tensor
     shards = [data if zero >= stage else 1 for stage in (3, 2, 1)]
     of_token = 34 / tensor if sequence else 10 + 24 / tensor

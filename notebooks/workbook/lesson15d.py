@@ -11,8 +11,8 @@ import numpy as np
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
-from labkit.theory.events import slowest
 from labkit.theory.formulas import figures
+from workbook.tools.events import slowest
 
 if TYPE_CHECKING:
     from labkit.rank.seen import torch

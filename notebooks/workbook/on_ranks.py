@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from labkit.rank.seen import rank, torch, world_size
 
 
+# A stage with one weight, as the exercises' harnesses use it; `mine` is what the learner's function is held against.
 class Small(torch.nn.Module):
     asked = 0  # how often for the loss
 

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import BrowserContext, Page
 
 from labkit import files
-from labkit.show.cheatsheet import NAME, PRINT
-from labkit.theory.cheats import CHEATS
+from workbook.tools.sheet.cheats import CHEATS
+from workbook.tools.sheet.show import NAME, PRINT
 
 pytestmark = pytest.mark.browser
 

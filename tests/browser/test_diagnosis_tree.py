@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from labkit.diagnosis import tree
+from workbook.tools.diagnosis.page import tree
 
 pytestmark = pytest.mark.browser
 

@@ -232,7 +232,7 @@ def test_nothing_is_left_however_the_owner_ends(means, end):
     before = outside()
     owner = subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        env={**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT}/notebooks"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -58,5 +58,5 @@ if rank == 1:
     try:
         assert lab.run(code) == ["", "caught\n", ""]
     finally:
-        lab._console.engines.heal()
+        lab._console.engines.rejoin()
     kept(lab)

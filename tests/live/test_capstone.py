@@ -21,10 +21,10 @@ import labkit
 from labkit import progress
 from labkit.content import exercises
 from labkit.errors import CellError
-from labkit.theory import plan
 from labkit.theory.sharding import MIXED
 from tests.live.lesson_cells import code
 from tests.scripts import PLACE, SCRIPTS, printed
+from workbook.tools import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 150  # seconds: torchrun starts four ranks twice, on busy cores

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit import progress
-from labkit.cluster import attempt, check
+from labkit import progress, time_limits
 from labkit.cluster.engines import Engines
 from labkit.content import exercises
 from labkit.errors import LabError, StoppedError
@@ -205,9 +204,9 @@ def test_a_rank_that_has_finished_does_not_take_its_groups_from_one_that_still_j
 
 
 def test_a_function_that_computes_for_ever_ends_at_the_limit(lab, monkeypatch):
-    monkeypatch.setattr(attempt, "PATIENCE", 0.5)
+    monkeypatch.setattr(time_limits, "RUN", 0.5)
     monkeypatch.setattr(lab._engines, "limit", 0.5)
-    monkeypatch.setattr(check, "LONG", 3.0)
+    monkeypatch.setattr(time_limits, "CHECK", 3.0)
     verdict = checked(lab, "def f(x):\n    while True:\n        pass")
     assert verdict.state == "slow"
     assert "ranks 0, 1 went on computing" in verdict.says[0]
@@ -481,9 +480,9 @@ STANDING = """{
 )
 def test_after_any_check_the_ranks_stand_as_before(lab, monkeypatch, body, state):
     """What a run among fewer ranks changes meanwhile is put back on all ranks, whatever its end."""
-    monkeypatch.setattr(attempt, "PATIENCE", 0.5)
+    monkeypatch.setattr(time_limits, "RUN", 0.5)
     monkeypatch.setattr(lab._engines, "limit", 0.5)
-    monkeypatch.setattr(check, "LONG", 3.0 if state == "slow" else check.LONG)
+    monkeypatch.setattr(time_limits, "CHECK", 3.0 if state == "slow" else time_limits.CHECK)
     lab.run(f"{SOME}{body}    return y\ntorch.manual_seed(5)")
     lab.run("worlds = [dist.group.WORLD]")
     before = lab.pull(STANDING)

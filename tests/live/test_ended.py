@@ -271,7 +271,7 @@ def test_the_last_error_holds_nothing_that_the_functions_had_which_it_came_throu
 
 def test_the_last_error_of_a_function_that_labkit_ran_holds_no_group_that_is_gone(lab):
     lab.run("import weakref\nworld = weakref.ref(dist.group.WORLD)")
-    outcome = lab._engines.call("labkit.rank.sweep.row", {0: ("all_reduce", 3, "float32", 1)}, 0.5)
+    outcome = lab._engines.call("workbook.tools.rank.sweep.row", {0: ("all_reduce", 3, "float32", 1)}, 0.5)
     assert outcome.ended == "slow", "it waited for the others and was freed"
     lab.heal()
     lab.run("import gc\n_ = gc.collect()")

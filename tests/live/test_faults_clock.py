@@ -72,7 +72,7 @@ if rank == 2: dist.recv(torch.ones(1), 0)"""
     alive(lab)
 
 
-@pytest.mark.parametrize("when", ["free", "outcome"])
+@pytest.mark.parametrize("when", ["end", "outcome"])
 def test_a_hang_is_told_with_who_waited_and_for_how_long(lab, jump, monkeypatch, when):
     """The clock jumps just before the lab frees the ranks, or just after it has."""
     went_on = getattr(Running, when)

@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
+from labkit import time_limits
 from labkit.cluster.processes import MISSES
-from labkit.cluster.run import LOOK_EVERY
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, eventually
 
@@ -57,9 +57,10 @@ def test_a_cell_in_which_all_slept_goes_on(notebook, sleep, tmp_path, who):
     code = f"from pathlib import Path\n{begun}.touch()\nwhile {who} and not {morning}.exists(): pass"
     cell = notebook.send(ALIVE.replace("%%px", f"%%px\n{code}"))
     assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
-    time.sleep(4 * LOOK_EVERY)  # for which nobody waits too long: the lab looks at the ranks, and once more after it
+    # for which nobody waits too long: the lab looks at the ranks, and once more after it
+    time.sleep(4 * time_limits.RANKS_LOOK)
     sleep()
-    time.sleep(4 * LOOK_EVERY)
+    time.sleep(4 * time_limits.RANKS_LOOK)
     (tmp_path / "morning").touch()
     ended = notebook.wait(cell)
     assert (ended.stdout, ended.error) == (EACH, "")

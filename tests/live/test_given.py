@@ -80,7 +80,7 @@ def test_a_group_that_a_learner_left_or_replaced_is_not_the_labs(lab, code):
         lab.run(code)
         assert joined(lab) == [False] * 3
     finally:
-        lab._console.engines.heal()
+        lab._console.engines.rejoin()
     assert joined(lab) == [True] * 3
 
 
@@ -107,7 +107,7 @@ except RuntimeError:
         assert lab.run(code) == ["", "caught\n", "caught\n"]
         assert joined(lab) == [False] * 3
     finally:
-        lab._console.engines.heal()
+        lab._console.engines.rejoin()
     right(lab)
 
 

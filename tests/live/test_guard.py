@@ -317,7 +317,7 @@ def test_without_the_guard_torch_does_what_it_does(lab):
     try:
         assert not lab.guard
         lab.run(code)  # no rank complains
-        lab._engines.heal()
+        lab._engines.rejoin()
         lab.run(code)  # nor after the ranks have been joined anew
     finally:
         lab.guard = True
@@ -377,7 +377,7 @@ print(int(y[0]))
 def test_a_board_that_is_gone_hinders_nobody(lab):
     lab.run("from labkit.rank import guard\nfor guarded in guard._groups.values():\n    guarded.board.close()")
     assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
-    lab._engines.heal()
+    lab._engines.rejoin()
 
 
 def test_a_group_that_its_first_rank_lets_go_at_once_is_made_on_every_rank(lab):
@@ -406,8 +406,8 @@ def test_boards_go_with_their_groups(lab):
     lab.run("if rank < 2:\n    dist.destroy_process_group(pair)\ndel pair")
     assert boards() == (1, [1, 1, 1])
     lab.run("pair = dist.new_group([0, 1])")
-    lab._engines.heal()
+    lab._engines.rejoin()
     assert boards() == (1, [1, 1, 1])
     lab._engines.kill(0)
-    lab._engines.heal()
+    lab._engines.rejoin()
     assert boards() == (1, [1, 1, 1])

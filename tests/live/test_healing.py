@@ -338,7 +338,7 @@ def test_a_rank_that_dies_again_and_again_while_joining_ends_in_a_clear_error(la
     with monkeypatch.context() as patch:
         patch.setattr(Engines, "join", lambda self: False)
         with pytest.raises(LabError, match=r"lab\.stop\(\) and start\(\)"):
-            lab._console.engines.heal()
+            lab._console.engines.rejoin()
     lab.heal()
     alive(lab)
 
@@ -402,7 +402,7 @@ group.join = disturbed
 def test_a_rank_that_cannot_join_since_another_says_what_is_to_be_done_is_not_ended(lab):
     lab.run(DISTURBED)
     try:
-        assert lab._console.engines.heal() == []
+        assert lab._console.engines.rejoin() == []
         assert lab.pull("left") == [-1] * lab.n
     finally:
         lab.run("group.join = join")

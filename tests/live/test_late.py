@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labkit.errors import CellError, LabError
-from labkit.show.late import Late
-from labkit.theory.lateness import Lateness, statements
+from workbook.tools.late.lateness import Lateness, statements
+from workbook.tools.late.show import Late
 
 EVERYONE = ["dist.barrier()", "dist.all_reduce(x)", "dist.all_gather(parts, part)", "dist.all_to_all_single(y, x)"]
 

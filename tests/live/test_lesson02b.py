@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import CellError, LabError
-from labkit.cluster import mpi
+from labkit import CellError, LabError, time_limits
 from tests.live.lesson_cells import code, run_cells
 from tests.live.processes import eventually
 from tests.scripts import printed
+from workbook.tools import mpi
 
 SHM = Path("/dev/shm")
 
@@ -100,7 +100,7 @@ def all_reduce_by_puts(window, x):
 @pytest.fixture
 def window(lab):
     """A window of three places on each of three ranks, all 0."""
-    lab.run("from labkit.rank.window import open_window\n\nwindow = open_window(3)")
+    lab.run("from workbook.tools.rank.window import open_window\n\nwindow = open_window(3)")
 
 
 def test_a_put_is_there_after_a_flush_and_not_before(lab, window):
@@ -258,7 +258,7 @@ def test_other_right_ways_are_right(lab, name, source):
 
 def test_a_rank_that_dies_holds_no_lock():
     with labkit.start(3, timeout=2) as lab:
-        lab.run("from labkit.rank.window import open_window\n\nwindow = open_window(1)")
+        lab.run("from workbook.tools.rank.window import open_window\n\nwindow = open_window(1)")
         with pytest.raises(CellError, match="rank 2"):
             lab.run("import os\n\nwindow.lock(0)\nif rank == 2: os._exit(1)\nwindow.unlock(0)", ranks=[2])
         lab.run("with window.lock(0): window.put(3.0, to=0)", ranks=[1])
@@ -341,7 +341,7 @@ def test_an_error_of_one_mpi_rank_is_told():
 
 @installed
 def test_mpi_ranks_that_wait_for_ever_are_ended_and_named(monkeypatch):
-    monkeypatch.setattr(mpi, "PATIENCE", 4.0)
+    monkeypatch.setattr(time_limits, "MPI_TURN", 4.0)
     with pytest.raises(LabError, match=r"MPI's rank 1 did not end within 4 s"):
         mpi.cell(f"{TOLD}MPI.COMM_WORLD.Get_rank() == 1 and MPI.COMM_WORLD.recv(source=0)", 3)
 
@@ -352,7 +352,7 @@ def test_mpi_ranks_end_with_a_notebook_that_is_killed(tmp_path: Path):
     os.mkfifo(alive)  # every rank has it open: it is at its end once there are no ranks
     place.mkdir()
     waits = f"import os, time\nos.write(os.open({str(alive)!r}, os.O_WRONLY), b'.')\ntime.sleep(60)"
-    asks = f"from labkit.cluster import mpi\nmpi.cell({waits!r}, 2)"
+    asks = f"from workbook.tools import mpi\nmpi.cell({waits!r}, 2)"
     environment = os.environ | {"TMPDIR": str(place)}
     with subprocess.Popen([sys.executable, "-c", asks], env=environment) as notebook, alive.open("rb") as pipe:
         assert pipe.read(2) == b".."

@@ -195,7 +195,7 @@ off = max((p - q).abs().max().item() for p, q in zip(ours, theirs))
 
 def test_the_runs_sum_their_gradients(lab):
     lab.run("""
-from labkit.rank import stragglers
+from workbook.tools.rank import stragglers
 
 torch.manual_seed(rank)
 x = torch.randn(10, dtype=torch.float64)
@@ -307,7 +307,7 @@ theirs = flat(model.parameters()).detach()
 
 # A clock that only sleeping moves: what the runs wait for on purpose is all that takes time.
 FAKED = """
-from labkit.rank import stragglers
+from workbook.tools.rank import stragglers
 
 
 class Clock:

@@ -9,7 +9,6 @@ import weakref
 from pathlib import Path
 
 import pytest
-from workbook import lesson11
 
 import labkit
 from labkit.content import exercises
@@ -17,6 +16,7 @@ from labkit.theory import sharding
 from tests.live.lesson_cells import code, run_cells
 from tests.live.versions import GLOO_ALL_TO_ALL
 from tests.scripts import printed
+from workbook import lesson11
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 150  # seconds: the script trains in ten ways, on busy cores

@@ -13,10 +13,10 @@ import pytest
 
 import labkit
 from labkit.content import exercises, predictions
-from labkit.theory import nccl_log
 from tests.live.lesson_cells import run_cells
 from tests.notebooks import FOLDER
 from tests.scripts import LIMIT, printed
+from workbook.tools import nccl_log
 
 SCRIPT = FOLDER / "scripts" / "clinic.py"
 

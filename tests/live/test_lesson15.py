@@ -6,12 +6,12 @@ import itertools
 from math import prod
 
 import pytest
-from workbook.lesson15 import out_of_hosts
 
 import labkit
 from labkit.content import exercises
 from labkit.theory import schedules
 from tests.live.lesson_cells import code
+from workbook.lesson15 import out_of_hosts
 
 S = 4 * 2**20
 HOSTS = [[0, 1], [2, 3]]

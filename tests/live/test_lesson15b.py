@@ -7,12 +7,11 @@ import re
 import pytest
 
 import labkit
-from labkit.cluster import nccl_trial
 from labkit.content import exercises
 from labkit.errors import LabError
-from labkit.nccl import Trials, machine
-from labkit.theory import nccl_log, topology
 from tests.live.lesson_cells import code, run_cells
+from workbook.tools import nccl_log, nccl_trial, topology
+from workbook.tools.nccl import Trials, machine
 
 OTHER_WAYS = {
     "pcie_path": """

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.theory import planning
-from labkit.theory.planning import Plan, Price
 from tests.live.lesson_cells import run_cells
+from workbook.tools import planning
+from workbook.tools.planning import Plan, Price
 
 MESHES = {4: [(2, 2, 1), (2, 1, 2), (1, 2, 2)], 8: [(2, 2, 2)]}
 

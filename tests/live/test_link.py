@@ -10,7 +10,8 @@ from labkit.errors import CellError
 # What the kernel says of each of this rank's connections: the other end's rank → its rate in bytes a second.
 RATES = """
 import socket
-from labkit.rank import group, link
+from labkit.rank import group
+from workbook.tools.rank import link
 def rates():
     owner = link.connections([[r] for r in range(world_size)])
     found = {}
@@ -24,7 +25,8 @@ FREE = 2**32 - 1
 # Ranks 0 and 1 connect from one port to ranks 2 and 3, as Linux may choose as well.
 FROM_ONE_PORT = """
 import os, socket, weakref
-from labkit.rank import group, link
+from labkit.rank import group
+from workbook.tools.rank import link
 def told(value):
     values = [None] * 4
     dist.all_gather_object(values, value)
@@ -49,7 +51,7 @@ own.close()
 @pytest.fixture(scope="module")
 def lab():
     with labkit.start(4, timeout=5) as lab:
-        lab.run(f"from labkit.rank.link import slow_link\n{RATES}")
+        lab.run(f"from workbook.tools.rank.link import slow_link\n{RATES}")
         yield lab
 
 

@@ -11,8 +11,8 @@ import signal
 import pytest
 
 import labkit
-from labkit import CellError
-from labkit.cluster import engines, mps, room
+from labkit import CellError, time_limits
+from labkit.cluster import mps, room
 from labkit.cluster.process import Process
 from tests import standin_mps
 from tests.live.notebook import Notebook
@@ -84,7 +84,7 @@ def test_the_daemon_ends_with_a_kernel_that_is_killed(log):
 )
 def test_each_way_of_sharing_is_tried_where_the_one_before_fails(log, monkeypatch, hangs, refuses, way):
     """Too many channels for the GPU hang in the first collective; NCCL may also refuse."""
-    monkeypatch.setattr(engines, "JOINING", 20.0)
+    monkeypatch.setattr(time_limits, "RANKS_JOIN", 20.0)
     monkeypatch.setenv("STANDIN_NCCL", "2.30.7")
     monkeypatch.setenv("STANDIN_HANGS", hangs)
     monkeypatch.setenv("STANDIN_REFUSES", refuses)

@@ -12,8 +12,8 @@ import pytest
 import labkit
 from labkit import Painter
 from labkit.errors import LabError
-from labkit.show.painting import Painting
-from labkit.theory.placements import CUTS, PARTIAL, TORCH, Move, finished, moves, tile
+from workbook.tools.painter.placements import CUTS, PARTIAL, TORCH, Move, finished, moves, tile
+from workbook.tools.painter.show import Painting
 
 SHAPE = (8, 4, 12)
 # What CommDebugMode calls them. On CPUs torch gathers and cuts, in place of an all-to-all.

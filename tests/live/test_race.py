@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster import mpi
-from labkit.cluster import race as races
+from labkit import time_limits
 from labkit.content import exercises
 from labkit.errors import LabError
-from labkit.theory.raced import COPY, MPI, REFERENCE
+from workbook.tools import mpi
+from workbook.tools.race.raced import COPY, MPI, REFERENCE
 
 SHM = Path("/dev/shm")
 
@@ -21,7 +21,7 @@ def contestants(lab):
     lab.run(exercises.find("shared_all_reduce").answer.removeprefix("%%px\n"))
     lab.run(
         """
-from labkit.rank.shared import open_room
+from workbook.tools.rank.shared import open_room
 
 room, wide = open_room(2**12), open_room(2**16)
 
@@ -81,7 +81,7 @@ def test_one_that_fails_at_a_size_counts_at_the_others(contestants):
 
 
 def test_one_that_does_not_end_is_named_and_the_others_race_on(contestants, monkeypatch):
-    monkeypatch.setattr(races, "PATIENCE", 3.0)
+    monkeypatch.setattr(time_limits, "RACE_TURN", 3.0)
     race = contestants.race("leaves_rank_1_alone", "returns_it", sizes=[4], repeat=1)
     assert "did not finish" in race.out["leaves_rank_1_alone(x)"]
     assert set(race.at(4)) - {MPI} == {REFERENCE, "returns_it(x)"}
@@ -117,7 +117,7 @@ def test_a_room_is_one_memory_and_leaves_no_file(lab):
     before = set(os.listdir(SHM)) if SHM.is_dir() else set()
     lab.run(
         """
-from labkit.rank.shared import open_room
+from workbook.tools.rank.shared import open_room
 
 one = open_room(24)
 one.slots[rank][0] = rank + 1
@@ -134,7 +134,7 @@ one.meet()
 def test_chunks_begin_at_the_same_byte_whatever_the_length(lab):
     lab.run(
         """
-from labkit.rank.shared import open_room
+from workbook.tools.rank.shared import open_room
 
 one = open_room(40)
 starts = {
@@ -154,7 +154,7 @@ lengths = [[len(c) for c in mine] for mine in one.chunks(torch.zeros(10))]
 
 
 def test_what_does_not_fit_into_a_slot_is_refused(lab):
-    lab.run("from labkit.rank.shared import open_room\none = open_room(24)")
+    lab.run("from workbook.tools.rank.shared import open_room\none = open_room(24)")
     with pytest.raises(LabError, match="a slot takes 1 and 24"):
         lab.run("one.places(torch.zeros(7))")
     with pytest.raises(LabError, match="x has 2 dimensions"):
@@ -163,5 +163,5 @@ def test_what_does_not_fit_into_a_slot_is_refused(lab):
 
 def test_more_shared_memory_than_there_is_is_refused_on_every_rank(lab):
     with pytest.raises(LabError, match=r"of shared memory .* Ask for smaller slots"):
-        lab.run("from labkit.rank.shared import open_room\nopen_room(2**50)")
+        lab.run("from workbook.tools.rank.shared import open_room\nopen_room(2**50)")
     assert lab.pull("rank") == [0, 1, 2]

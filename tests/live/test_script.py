@@ -80,7 +80,7 @@ def printed(shown: str, folder: Path, n: int) -> list[list[str]]:
     """Run the command that was shown, in its folder; the lines of each rank."""
     assert shown.startswith("torchrun ")
     kept = {key: value for key, value in os.environ.items() if key not in PLACE}
-    kept |= {"PYTHONUTF8": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    kept |= {"PYTHONUTF8": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}"}
     words = [sys.executable, str(ROOT / "tests/live/torchrun.py"), "--log-dir=logs", *shlex.split(shown)[1:]]
     ran = subprocess.run(words, cwd=folder, env=kept, capture_output=True, text=True, timeout=LIMIT)
     assert ran.returncode == 0, ran.stderr[-3000:]
@@ -144,7 +144,7 @@ def test_a_few_ranks_the_labs_tools_and_a_borrowed_function_come_along(folder: P
     assert "left out: it did not run to its end" in repr(note)
     text = (folder / "tools.py").read_text()
     assert "undefined_name" not in text
-    assert "labkit.rank.late" not in text
+    assert "workbook.tools.rank.late" not in text
     assert printed(command("tools.py", 3), folder, 3) == [b + a for b, a in zip(before, after, strict=True)]
 
 

@@ -139,13 +139,13 @@ def test_whatever_a_stranger_sends_the_ranks_compute_what_is_right_or_say_who_di
                 lab.run(GROUP)
             disturbed = ""
             try:
-                lab._engines.heal()
+                lab._engines.rejoin()
                 lab.run(ALL_REDUCE)
             except JoinError as error:
                 disturbed = str(error)
             assert not disturbed or "user number 65534" in disturbed  # it has come before a rank each time
     assert hear.said[-1] == {"came": 0}
-    lab._engines.heal()
+    lab._engines.rejoin()
     lab.run(ALL_REDUCE)
     assert pids(lab) == before
 
@@ -190,7 +190,7 @@ def test_ranks_in_whose_join_a_stranger_took_part_are_joined_again_without_it(la
             f"    {late}\n    return join(*args, **kwargs)\ngroup.join = late"
         )
         try:
-            return lab._engines.heal()
+            return lab._engines.rejoin()
         finally:
             lab.run("group.join = join")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from labkit import Lab, LabError, start
-from labkit.sheet import CheatSheet
-from labkit.theory.cheats import CHEATS
+from workbook.tools.sheet.cheats import CHEATS
+from workbook.tools.sheet.face import CheatSheet
 
 pytestmark = pytest.mark.live
 

@@ -27,7 +27,7 @@ def lab():
     """Three ranks whose group has one backend for one kind of device: torch splits off one for each, under one name."""
     with labkit.start(3, timeout=2) as lab:
         lab._console.engines.backend = "cpu:gloo"
-        lab._console.engines.heal()
+        lab._console.engines.rejoin()
         yield lab
 
 

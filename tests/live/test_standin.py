@@ -17,7 +17,7 @@ def lab():
         patch.setenv("LABKIT_PRELOAD", "tests.standin")
         with labkit.start(4, timeout=2) as lab:
             lab._console.engines.backend = "standin"
-            lab._console.engines.heal()
+            lab._console.engines.rejoin()
             lab.run(BEGIN)
             yield lab
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import labkit
-from labkit import LabError
+from labkit import LabError, time_limits
 from labkit.cluster import processes
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, eventually
@@ -122,8 +122,8 @@ def test_the_notebooks_kernel_never_imports_torch():
 
 
 def test_an_engine_whose_registration_was_not_heard_is_found_all_the_same(monkeypatch):
-    monkeypatch.setattr(processes, "STARTING", 20.0)
-    monkeypatch.setattr(processes, "ASKING", 0.1)
+    monkeypatch.setattr(time_limits, "ENGINES_UP", 20.0)
+    monkeypatch.setattr(time_limits, "HUB_ASKED", 0.1)
     lab = labkit.start(1)
     client = lab._engines.processes.client
     monkeypatch.setitem(client._notification_handlers, "registration_notification", lambda _: None)
@@ -134,7 +134,7 @@ def test_an_engine_whose_registration_was_not_heard_is_found_all_the_same(monkey
 def test_where_an_engine_hangs_while_it_starts_is_told(monkeypatch):
     hang = "--IPEngine.startup_command=import threading; threading.Event().wait()"
     monkeypatch.setattr(processes, "ENGINE_ARGS", [*processes.ENGINE_ARGS, hang])
-    monkeypatch.setattr(processes, "STARTING", 3.0)
+    monkeypatch.setattr(time_limits, "ENGINES_UP", 3.0)
     with pytest.raises(LabError) as caught:
         labkit.start(2)
     told = str(caught.value)
@@ -253,7 +253,7 @@ def test_a_torch_that_ends_its_process_says_so(tmp_path):
 @pytest.mark.parametrize("launcher", [None, "local"])
 def test_an_engine_that_ends_while_it_starts_is_noticed_and_quoted(monkeypatch, launcher):
     monkeypatch.setattr(processes, "ENGINE_ARGS", [*processes.ENGINE_ARGS, "--IPEngine.id=neither"])
-    monkeypatch.setattr(processes, "STARTING", 600.0)
+    monkeypatch.setattr(time_limits, "ENGINES_UP", 600.0)
     with pytest.raises(LabError) as caught:
         labkit.start(1, engines=launcher)
     said = str(caught.value).splitlines()

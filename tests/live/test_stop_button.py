@@ -13,7 +13,7 @@ from textwrap import indent
 
 import pytest
 
-from labkit.cluster.run import FREEING
+from labkit import time_limits
 from tests.live.processes import eventually
 
 ALIVE = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep == 100 + rank)"
@@ -92,7 +92,7 @@ dist.barrier()"""
 
 
 def test_stop_after_a_cell_has_run_for_long_is_stop_all_the_same(notebook, tmp_path):
-    stopped(notebook, tmp_path, f"import time\ntime.sleep({FREEING} + 0.2)\nBEGUN\nwhile True: pass")
+    stopped(notebook, tmp_path, f"import time\ntime.sleep({time_limits.CELL_LEFT} + 0.2)\nBEGUN\nwhile True: pass")
 
 
 def test_a_rank_that_loses_an_interrupt_is_sent_another_and_keeps_its_variables(notebook, tmp_path):
@@ -106,7 +106,7 @@ import time
 really = place.structured_traceback
 def slowly(*args, **kwargs):
     place.structured_traceback = really
-    time.sleep({FREEING} + 1)
+    time.sleep({time_limits.CELL_LEFT} + 1)
     return really(*args, **kwargs)
 place.structured_traceback = slowly
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from labkit.errors import LabError, StuckError
-from labkit.theory import timing
 from labkit.theory.primitives import PRIMITIVES
 from tests.live.processes import eventually
+from workbook.tools import timing
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_a_bar_under_the_cell_says_how_far_the_sweep_is(notebook):
 
 
 def test_a_sweep_to_which_a_rank_does_not_come_ends_at_the_limit(lab):
-    lab.run("from labkit.rank import sweep\nkept = sweep.CALLS['all_reduce']")
+    lab.run("from workbook.tools.rank import sweep\nkept = sweep.CALLS['all_reduce']")
     lab.run("if rank == 1: sweep.CALLS['all_reduce'] = lambda b: __import__('time').sleep(600)")
     try:
         with pytest.raises(StuckError, match="ranks 0, 2 wait in all_reduce"):
@@ -129,7 +129,7 @@ def test_a_sweep_to_which_a_rank_does_not_come_ends_at_the_limit(lab):
 
 PATCHED = """
 import os, pathlib
-from labkit.rank import sweep
+from workbook.tools.rank import sweep
 true = getattr(sweep, "true", sweep.row)
 def row(op, elements, dtype, repeat, calls=None):
     if elements > 16:

@@ -30,7 +30,8 @@ def before(monkeypatch):
 @pytest.fixture
 def notebook(before):
     with Notebook() as opened:
-        opened.run(f"from labkit.cluster import turn\nturn.NAMES, turn.PATIENCE = {turn.NAMES!r}, 600")
+        opened.run(f"from labkit import time_limits\nfrom labkit.cluster import turn\nturn.NAMES = {turn.NAMES!r}")
+        opened.run("time_limits.TURN_MOVES = 600")
         yield opened
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import CellError, StuckError
-from labkit.cluster import run
+from labkit import CellError, StuckError, time_limits
 from labkit.cluster.engines import Engines
 
 
@@ -156,7 +155,7 @@ def test_a_module_of_the_learners_own_is_waited_for_like_a_cell(lab, tmp_path):
 
 
 def test_an_import_without_an_end_is_a_hang(lab, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "IMPORT", 0.5)
+    monkeypatch.setattr(time_limits, "LIBRARY_IMPORT", 0.5)
     with pytest.raises(CellError, match=r"rank 1 went on computing .* and was ended"):
         lab.run(f"import sys\nsys.modules.pop('slow_module', None)\n{slow_import(tmp_path / 'dist-packages', 60)}")
 

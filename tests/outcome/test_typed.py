@@ -15,6 +15,7 @@ import pytest
 
 from labkit.cluster import check
 from labkit.cluster.healing import heal
+from labkit.cluster.state import State
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, judged
@@ -219,7 +220,7 @@ def test_no_diagnosis_hangs_on_words(name, rewritten):
 class Engines(SimpleNamespace):
     """Three ranks, of which the last one has died and the controller too."""
 
-    n, cells = 3, ()
+    n, cells, state = 3, (), State()
     gpu = SimpleNamespace(lost=list, daemon_died=lambda: False, told=lambda: HEALED[1:5])
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -227,7 +228,7 @@ class Engines(SimpleNamespace):
         answers = {
             "lost": True,
             "dead": {2: "SIGKILL"},
-            "heal": [2],
+            "rejoin": [2],
             "ask": {0: groups, 1: groups},
             "call": SimpleNamespace(ended="", answers={2: {"back": ["f"], "lost": ["x"]}}),
         }
@@ -253,7 +254,7 @@ def test_what_was_healed_is_noted_and_the_check_leaves_out_groups_of_its_own(rew
     assert {note.what for note in notes} == set(Healed)
     exercise = Exercise("f", "", "", "", lambda xs: xs, "def f(x):\n    return x\n", ranks=(2,))
     ready = {"groups": groups, "joined": True, "cell": "", "state": "function", "source": ""}
-    console = SimpleNamespace(engines=Engines(anew=set()), recover=lambda: None, call=lambda *_: [ready] * 2)
+    console = SimpleNamespace(engines=Engines(), recover=lambda: None, call=lambda *_: [ready] * 2)
     found = Finding("deadlock", ["It hangs."], healed=notes)
     monkeypatch.setattr(check, "prepared", lambda engines: contextlib.nullcontext())
     monkeypatch.setattr(check, "_all", lambda *_: found)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from labkit import time_limits
 from labkit.rank import gloo, memory
 from tests.live.processes import eventually
 from tests.live.versions import GLOOS_LOOP
@@ -106,7 +107,7 @@ def test_a_peak_waits_for_what_only_gloo_still_holds(
 def test_a_collective_that_cannot_be_done_is_waited_for_in_vain_once(
     ranks: list[dist.ProcessGroupGloo], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(memory, "PATIENCE", 0.01)
+    monkeypatch.setattr(time_limits, "GLOO_WORKS", 0.01)
     with memory.peak() as p:
         work = ranks[0].allreduce([torch.ones(100)])
         assert becomes(1)

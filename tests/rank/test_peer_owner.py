@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from labkit import time_limits
 from labkit.errors import LabError
 from labkit.rank import peer_owner
 
@@ -145,7 +146,7 @@ def test_proc_is_read_where_netlink_does_not_answer(stack, monkeypatch, how):
         "may not": answering(stack, unknown(1)),
         "talks nonsense": answering(stack, b"?"),
     }[how]
-    monkeypatch.setattr(peer_owner, "ANSWER", 0.01)
+    monkeypatch.setattr(time_limits, "NETLINK_ANSWERS", 0.01)
     monkeypatch.setattr(peer_owner.socket, "if_nameindex", lambda: [(1, "lo")])
     monkeypatch.setattr(peer_owner.socket, "socket", kernel)
     with pytest.raises((OSError, struct.error)):

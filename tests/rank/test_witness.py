@@ -9,8 +9,8 @@ import pickle
 from torch._C import _distributed_c10d
 
 from labkit.rank import witness
-from labkit.theory import nccl_log
 from labkit.theory.primitives import find
+from workbook.tools import nccl_log
 
 
 def test_nccls_calls_are_found_in_its_own_flight_recorder(monkeypatch):

@@ -1,0 +1,118 @@
+"""A program of `notebooks/scripts` in another system's words, run as processes of its own; or what it printed once.
+
+TensorFlow and DeepSpeed are large, and have no business in the lab's own environment: they run in one beside it.
+The processes end with the process that asks for them (`workbook.tools.tied`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from labkit import time_limits
+from labkit.errors import LabError
+from workbook.tools import mpi
+from workbook.tools.elsewhere import ten_lines
+from workbook.tools.elsewhere.ten_lines import System, Told
+from workbook.tools.tied import Tied, end, tied
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SAID = 1200  # characters of a failed program's last words
+OURS = (  # what says where a rank belongs
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
+)  # fmt: skip
+
+
+def source(system: System) -> str:
+    """The program: the learner's copy in `scripts` beside the notebook, else the workbook's own."""
+    return _program(system).read_text(encoding="utf-8")
+
+
+def record(system: System) -> Told:
+    """What the program printed when it was recorded, with the versions and the day."""
+    return ten_lines.read((SCRIPTS / system.record).read_text(encoding="utf-8"))
+
+
+def python(system: System) -> str:
+    """The interpreter that has this system; "" where there is none.
+
+    >>> python(ten_lines.find("torch")) == sys.executable
+    True
+    """
+    if not system.folder:
+        return "" if system.name == "mpi" and mpi.missing() else sys.executable
+    for place in (Path.cwd(), *Path.cwd().parents):
+        its = place / system.folder
+        if any(its.glob(f"lib/python*/site-packages/{system.module}/__init__.py")):
+            return str(its / "bin" / "python")
+    return ""
+
+
+def run(system: System, n: int = ten_lines.N) -> str:
+    """What the program prints on n ranks of its own on this host; LabError where it fails, or takes too long."""
+    its = python(system)
+    if not its:
+        raise LabError(f"{system.title} is not installed here. Make an environment for it: {system.install}")
+    with (
+        tempfile.TemporaryDirectory(prefix="labkit-elsewhere-") as made,
+        tied(_commands(system, its, n, Path(made, "meet")), Path(made), Path(made)) as started,
+    ):
+        deadline = time.monotonic() + time_limits.OTHER_SYSTEM
+        while running := [each for each in started if each.code is None]:
+            if any(each.code for each in started):
+                break  # the others may wait for it for ever
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"{system.program} did not end within {time_limits.OTHER_SYSTEM:.0f} s: a rank waits for one that "
+                    "makes another call, or none. Compare the calls of the ranks, and run the cell again."
+                    + _said(started)
+                )
+            running[0].wait(time_limits.OTHER_SYSTEM_LOOK)
+        failed = [(rank, each.code) for rank, each in enumerate(started) if each.code]
+        if failed:
+            end(started)
+            rank, code = failed[0]
+            raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(started)}")
+        return started[0].out
+
+
+def _commands(system: System, its: str, n: int, meet: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """What to start, and in what environment. -P: the scripts beside the program are no modules of it."""
+    kept = {k: v for k, v in os.environ.items() if k not in OURS and not k.startswith("LABKIT_")}
+    kept |= {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    command = [its, "-P", str(_program(system))]
+    if system.name == "mpi":
+        return [([*mpi.launcher(n), *command], kept | mpi.SHARED)]
+    if system.name == "tensorflow":
+        places = [f"127.0.0.1:{port}" for port in _ports(n)]
+        tasks = [{"cluster": {"worker": places}, "task": {"type": "worker", "index": r}} for r in range(n)]
+        return [(command, kept | {"TF_CONFIG": json.dumps(task)}) for task in tasks]
+    told = {"WORLD_SIZE": str(n), "INIT_METHOD": f"file://{meet}"}
+    return [(command, kept | told | {"RANK": str(r)}) for r in range(n)]
+
+
+def _ports(n: int) -> list[int]:
+    """Ports that nobody has at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _program(system: System) -> Path:
+    own = Path("scripts", system.program).resolve()
+    return own if own.is_file() else SCRIPTS / system.program
+
+
+def _said(started: Sequence[Tied]) -> str:
+    """The last words of the ranks' errors, the longest of them."""
+    said = max((each.err for each in started), key=len).strip()
+    return f"\n{said[-SAID:]}" if said else ""

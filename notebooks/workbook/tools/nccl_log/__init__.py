@@ -1,0 +1,63 @@
+"""What NCCL's log says: who talks to whom over what, and how each operation ran.
+
+>>> from workbook.tools import nccl_log
+>>> nccl_log.find("h200-shared").sentences[3]
+'Between nodes: Socket, card 0, lo, without GPU Direct RDMA.'
+
+`read(text)` reads your own, `labkit.draw(log)` draws its rings. A log tells of its largest communicator; `log.others`
+are the others. Pieces of recorded logs lie in `bundled/`, with their sources.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.words import listed
+from workbook.tools.nccl_log.gather import read
+from workbook.tools.nccl_log.lines import Branch, Call, Comm, Hop, Line, Link, Ring, Said, events, line
+from workbook.tools.nccl_log.log import Log
+
+FOLDER = Path(__file__).parent / "bundled"
+
+__all__ = [
+    "Branch",
+    "Call",
+    "Comm",
+    "Hop",
+    "Line",
+    "Link",
+    "Log",
+    "Ring",
+    "Said",
+    "bundled",
+    "events",
+    "find",
+    "line",
+    "read",
+    "text",
+]
+
+
+def bundled() -> list[str]:
+    """The names of the bundled pieces."""
+    return sorted(path.stem for path in FOLDER.glob("*.txt"))
+
+
+def text(name: str) -> str:
+    """A bundled piece as it was printed; "h200-shared.ras" and "h200-shared.json" are what RAS and torch said there.
+
+    Raises `LabError` where there is none of this name.
+    """
+    files = {path.name: path for path in FOLDER.iterdir() if path.suffix != ".md"}
+    file = files.get(name) or files.get(f"{name}.txt")
+    if file is None:
+        raise LabError(f"There is no log {name!r}. There are {listed(bundled())}.")
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def find(name: str) -> Log:
+    """A bundled piece, read."""
+    return read(text(name))

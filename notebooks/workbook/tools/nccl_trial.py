@@ -1,0 +1,115 @@
+"""Runs one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own, and returns what NCCL logged.
+
+With fewer GPUs than ranks several share one (`labkit.theory.sharing`). So it ran with 2 ranks on one H200 (NCCL
+2.28.9): Ring, Tree, LL and Simple stood in the log as they had been asked for. Tests run it with Gloo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit import time_limits
+from labkit.errors import LabError
+from labkit.theory import sharing
+from workbook.tools import nccl_log
+from workbook.tools.tied import Tied, tied
+
+SAY = "INIT,ENV,GRAPH,TUNING"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting: its environment, bytes, the slowest rank's median seconds, whether sums were right, its calls."""
+
+    setting: Mapping[str, str]
+    nbytes: int
+    seconds: float
+    right: bool
+    calls: tuple[nccl_log.Call, ...]
+
+
+def nvidia_smi(*asked: str) -> str:
+    """What nvidia-smi prints here; "" where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    return subprocess.run(
+        ["nvidia-smi", *asked], capture_output=True, text=True, timeout=time_limits.NVIDIA_SMI_LINKS, check=False
+    ).stdout
+
+
+def gpus() -> int:
+    """How many NVIDIA GPUs nvidia-smi sees here; 0 where there is no nvidia-smi."""
+    return sum(line.startswith("GPU ") for line in nvidia_smi("-L").splitlines())
+
+
+def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
+    """What a rank has beside this process's own environment."""
+    mine = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": SAY,
+        "NCCL_DEBUG_FILE": str(folder / "log.%h.%p"),
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+    return mine | sharing.settings(rank) if shared else mine
+
+
+def run(
+    settings: Sequence[Mapping[str, str]], ranks: int = 2, nbytes: int = 2**20, backend: str = "nccl", seen: int = 1
+) -> tuple[list[Tried], nccl_log.Log | None]:
+    """What became of each setting, and all of NCCL's log; None where NCCL logged nothing.
+
+    `seen` is how many GPUs there are. Raises `LabError` where a process fails, or takes longer than two minutes.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-nccl-") as made:
+        folder = Path(made)
+        order = {
+            "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
+            "store": str(folder / "store"), "timeout": time_limits.NCCL_TRIAL / 2,
+        }  # fmt: skip
+        commands = [
+            _command({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)
+        ]
+        with tied(commands, folder) as started:
+            answers = _answers(started)
+        log = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("log.*")))
+    heard = nccl_log.read(log) if log.strip() else None
+    tried = []
+    for k, setting in enumerate(settings):
+        each = [answer["results"][k] for answer in answers]
+        seconds = max(sorted(one["seconds"])[len(one["seconds"]) // 2] for one in each)
+        size = each[0]["nbytes"]
+        calls = tuple(c for c in heard.calls if c.nbytes == size) if heard else ()
+        tried.append(Tried(setting, size, seconds, all(one["right"] for one in each), calls))
+    return tried, heard
+
+
+def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[str], dict[str, str]]:
+    command = [sys.executable, "-m", "workbook.tools.rank.nccl_trial", json.dumps(order)]
+    return command, {**os.environ, **environment(order["rank"], shared, folder)}
+
+
+def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
+    """What each process wrote last."""
+    deadline = time.monotonic() + time_limits.NCCL_TRIAL
+    if not all(each.wait(max(0.0, deadline - time.monotonic())) for each in started):
+        raise LabError(f"The trial's {len(started)} processes were not done in {time_limits.NCCL_TRIAL:.0f} s.")
+    answers = []
+    for r, each in enumerate(started):
+        lines = each.out.strip().splitlines()
+        if each.code or not lines:
+            why = (each.err.strip().splitlines() or ["nothing was said"])[-1]
+            raise LabError(f"Rank {r} of the trial ended with code {each.code}: {why}")
+        answers.append(json.loads(lines[-1]))
+    if missing := [a["missing"] for a in answers if "missing" in a]:
+        raise LabError(f"nvidia-smi sees a GPU, but {missing[0]}. Install a torch with CUDA, and run this again.")
+    return answers

@@ -1,0 +1,239 @@
+"""A product of matrices painted over a mesh: who holds what of X, of W and of the result; and the ranks' real tiles.
+
+A rank's colour means that the rank is alone in holding a tile. What several ranks hold is hatched, with their chips: it
+belongs to none of them alone. A sum that nobody has added up is dotted, with a plus between the chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from labkit.plot.sheet import LEAST, chip, color, extent, on, sheet, wrapped, write
+from labkit.plot.svg import EDGE, FAINT, INK, PAGE
+from workbook.tools.painter.placements import Span, coordinates
+
+WIDE, MARGIN = 19.0, 0.45
+SIDE = 3.7  # the longest side of a matrix
+GAP, NAME = 0.55, 0.55  # between the matrices; above each, for its name
+NOTES, LINE = 9.4, 0.36  # where the words begin; from one line to the next
+HELD, SUM = "//", ".."
+CHIP = 0.17
+CELL, BLOCK, BETWEEN = 0.46, 9.3, 0.5  # of the ranks' real tiles: a number's side, and a rank's room
+Tiles = Mapping[tuple[Span, Span], Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`tiles` says who has which rows and columns: ranks alone, or teams of ranks whose parts add up to them."""
+
+    name: str
+    shape: tuple[int, int]
+    words: str
+    tiles: Tiles
+
+
+@dataclass(frozen=True)
+class Painting:
+    """X (m × k), W (k × n) and Y (m × n) over a mesh, and what is to be said of them, the first line in bold."""
+
+    mesh: tuple[int, ...]
+    x: Matrix
+    w: Matrix
+    y: Matrix
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank holds of a matrix: `where` are the places of its numbers in the whole, counted row by row."""
+
+    name: str
+    shape: tuple[int, int]
+    values: np.ndarray
+    where: np.ndarray
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`parts[r]` are rank r's parts of X, W and Y; `title` stands above."""
+
+    title: str
+    parts: Sequence[Sequence[Part]]
+    notes: Sequence[str] = field(default=())
+
+
+def axes(painting: Painting) -> Axes:
+    """Axes that are large enough."""
+    unit = _unit(painting)
+    high = 2 * NAME + (painting.w.shape[0] + painting.y.shape[0]) * unit + GAP
+    return sheet(WIDE, 2 * MARGIN + max(high, LINE * len(_lines(painting.notes, WIDE - MARGIN - NOTES))))
+
+
+def draw(ax: Axes, painting: Painting) -> Axes:
+    """Draw on axes as `axes` makes them: W above the result, X left of it, so that what is multiplied lies in line."""
+    unit = _unit(painting)
+    k = painting.w.shape[0]
+    left, top = MARGIN, MARGIN + NAME
+    right, low = left + k * unit + GAP, top + k * unit + GAP + NAME
+    _matrix(ax, painting.w, right, top, unit)
+    _matrix(ax, painting.x, left, low, unit)
+    _matrix(ax, painting.y, right, low, unit)
+    _mesh(ax, painting.mesh, left, MARGIN, k * unit, k * unit + NAME)
+    for nth, (words, first) in enumerate(_lines(painting.notes, WIDE - MARGIN - NOTES)):
+        write(ax, NOTES, MARGIN + LINE * (nth + 0.5), words, 9, INK, "left", bold=first)
+    return ax
+
+
+def _unit(painting: Painting) -> float:
+    """How long one number's side is."""
+    return SIDE / max(*painting.x.shape, *painting.w.shape)
+
+
+def _lines(notes: Sequence[str], room: float) -> list[tuple[str, bool]]:
+    """The notes as lines, whether each is of the first note; a gap between two notes."""
+    found: list[tuple[str, bool]] = []
+    for nth, note in enumerate(notes):
+        found += [("", False)] * bool(found)
+        found += [(line, nth == 0) for line in wrapped(note, room, 9, bold=nth == 0)]
+    return found
+
+
+def _matrix(ax: Axes, matrix: Matrix, left: float, top: float, unit: float) -> None:
+    rows, columns = matrix.shape
+    write(ax, left, top - NAME / 2, matrix.name, 10, INK, "left", bold=True)
+    write(ax, left + extent(matrix.name, 10, bold=True) + 0.15, top - NAME / 2, matrix.words, 8, FAINT, "left")
+    _box(ax, left, top, columns * unit, rows * unit, edge=EDGE)
+    for ((a, b), (c, d)), teams in matrix.tiles.items():
+        x, y, wide, high = left + c * unit, top + a * unit, (d - c) * unit, (b - a) * unit
+        partial = any(len(team) > 1 for team in teams)
+        if len(teams) == 1 and not partial:
+            _box(ax, x, y, wide, high, face=color(teams[0][0]))
+            _owner(ax, x + wide / 2, y + high / 2, wide, high, teams[0][0])
+        else:
+            _box(ax, x, y, wide, high, face=PAGE)
+            _box(ax, x, y, wide, high, hatch=SUM if partial else HELD)
+            together = teams if partial else [[rank for team in teams for rank in team]]
+            _holders(ax, x, y, wide, high, together, partial)
+        _box(ax, x, y, wide, high, face="none", edge=INK)
+
+
+def _owner(ax: Axes, x: float, y: float, wide: float, high: float, rank: int) -> None:
+    """The rank's number, in a tile of its colour."""
+    for words in (f"rank {rank}", str(rank)):
+        if extent(words, 8) + 0.1 <= wide and high >= 0.22:
+            write(ax, x, y, words, 8, on(rank))
+            return
+
+
+def _holders(
+    ax: Axes, x: float, y: float, wide: float, high: float, teams: Sequence[Sequence[int]], partial: bool
+) -> None:
+    """A chip for each rank on a ground of its own, each sum in rows of its own, as many as there must be."""
+    step = 2 * CHIP + (0.3 if partial else 0.12)
+    most = max(1, int((wide - 0.1 + step - 2 * CHIP) / step))
+    rows = [team[i : i + most] for team in teams for i in range(0, len(team), most)]
+    tall = 2 * CHIP + 0.12
+    if tall * len(rows) > high:  # no room: the hatch alone says it, and the words beside
+        return
+    widest = (max(map(len, rows)) - 1) * step + 2 * CHIP + 0.14
+    middle = y + high / 2 - tall * (len(rows) - 1) / 2
+    _box(ax, x + (wide - widest) / 2, middle - tall / 2, widest, tall * len(rows), face=PAGE, zorder=3.5)
+    ends = {team[-1] for team in teams}
+    for nth, row in enumerate(rows):
+        at = x + wide / 2 - (len(row) - 1) * step / 2
+        for i, rank in enumerate(row):
+            chip(ax, at + i * step, middle + nth * tall, rank, CHIP)
+            write(ax, at + i * step, middle + nth * tall, str(rank), LEAST, on(rank))
+            if partial and rank not in ends and i + 1 < len(row):
+                write(ax, at + (i + 0.5) * step, middle + nth * tall, "+", 9, INK)
+
+
+def _mesh(ax: Axes, mesh: Sequence[int], left: float, top: float, wide: float, high: float) -> None:
+    """The ranks as they stand on the mesh, in the corner that X and W leave free."""
+    two = len(mesh) == 2
+    shape = (mesh[0], mesh[1]) if two else (mesh[0], 1) if high - 1.0 > wide - 0.7 else (1, mesh[0])
+    down, across = shape
+    unit = min(0.62, (high - 1.0) / down, (wide - 1.1) / across)
+    write(ax, left, top + NAME / 2, "mesh", 10, INK, "left", bold=True)
+    words = " × ".join(map(str, mesh)) + " ranks"
+    write(ax, left + extent("mesh", 10, bold=True) + 0.15, top + NAME / 2, words, 8, FAINT, "left")
+    x, y = left + (0.95 if two else 0.1), top + NAME + (0.4 if two else 0.1)
+    for rank in range(down * across):
+        i, j = coordinates(rank, shape)
+        _box(ax, x + j * unit, y + i * unit, unit, unit, face=color(rank), edge=INK)
+        write(ax, x + (j + 0.5) * unit, y + (i + 0.5) * unit, str(rank), 8 if unit > 0.3 else LEAST, on(rank))
+    if two:
+        write(ax, x - 0.1, y + down * unit / 2, "dim 0 ↓", 8, FAINT, "right")
+        write(ax, x + across * unit / 2, y - 0.2, "dim 1 →", 8, FAINT)
+
+
+# -- the ranks' real tiles --------------------------------------------------------------------------------------------
+
+
+def axes_of_parts(parts: Parts) -> Axes:
+    """Axes that are large enough."""
+    rows = -(-len(parts.parts) // 2)
+    return sheet(WIDE, 2 * MARGIN + _head(parts) + rows * (_high(parts) + BETWEEN) - BETWEEN)
+
+
+def draw_parts(ax: Axes, parts: Parts) -> Axes:
+    """Draw on axes as `axes_of_parts` makes them: for each rank its numbers, where they lie in the whole matrices."""
+    for nth, (words, first) in enumerate(_lines([parts.title, *parts.notes], WIDE - 2 * MARGIN)):
+        write(ax, MARGIN, MARGIN + LINE * (nth + 0.5), words, 9, INK, "left", bold=first)
+    for rank, mine in enumerate(parts.parts):
+        left = MARGIN + (rank % 2) * BLOCK
+        top = MARGIN + _head(parts) + (rank // 2) * (_high(parts) + BETWEEN)
+        _rank(ax, rank, mine, left, top)
+    return ax
+
+
+def _head(parts: Parts) -> float:
+    return LINE * (len(_lines([parts.title, *parts.notes], WIDE - 2 * MARGIN)) + 1)
+
+
+def _high(parts: Parts) -> float:
+    return NAME + max(part.shape[0] for part in parts.parts[0]) * _cell(parts.parts[0])
+
+
+def _cell(mine: Sequence[Part]) -> float:
+    """The side of one number: X, W and Y stand side by side in a rank's room."""
+    columns = sum(part.shape[1] for part in mine)
+    return min(CELL, (BLOCK - 0.5 - 2 * 0.75) / columns, 3.0 / max(part.shape[0] for part in mine))
+
+
+def _rank(ax: Axes, rank: int, mine: Sequence[Part], left: float, top: float) -> None:
+    unit = _cell(mine)
+    chip(ax, left + CHIP, top + 0.2, rank, CHIP)
+    write(ax, left + 0.45, top + 0.2, f"rank {rank}", 9, INK, "left")
+    top += NAME
+    tall = max(part.shape[0] for part in mine) * unit
+    for part, sign in zip(mine, ("@", "=", ""), strict=True):
+        rows, columns = part.shape
+        y = top + (tall - rows * unit) / 2
+        _box(ax, left, y, columns * unit, rows * unit, edge=EDGE)
+        for place, value in zip(part.where.ravel().tolist(), part.values.ravel().tolist(), strict=True):
+            i, j = divmod(int(place), columns)
+            _box(ax, left + j * unit, y + i * unit, unit, unit, face=color(rank), edge=INK, width=0.4)
+            words = f"{value:.3g}"
+            if unit >= 0.3 and extent(words, LEAST) <= unit:
+                write(ax, left + (j + 0.5) * unit, y + (i + 0.5) * unit, words, LEAST, on(rank))
+        left += columns * unit
+        write(ax, left + 0.375, top + tall / 2, sign, 11, INK)
+        left += 0.75
+
+
+def _box(
+    ax: Axes, x: float, y: float, wide: float, high: float, face: str = "none", edge: str = "none", hatch: str = "",
+    width: float = 0.8, zorder: float = 3,
+) -> None:  # fmt: skip
+    """A rectangle; a hatch is drawn in grey."""
+    box = Rectangle((x, y), wide, high, facecolor=face, edgecolor=FAINT if hatch else edge, zorder=zorder)
+    if hatch:
+        box.set_hatch(hatch)
+    box.set_linewidth(0 if hatch or edge == "none" else width)
+    ax.add_artist(box)

@@ -1,0 +1,1 @@
+"""Say each call in the words of other systems: lesson 15e."""

@@ -1,0 +1,104 @@
+"""How far off the estimate is on published tables: as it comes, and after three or six of a table's rows were given.
+
+Rows are given to `costs.calibrate`; errors are of rows that were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from workbook.tools.costs.calibrate import calibrate
+from workbook.tools.costs.estimate import FITTED, Constants, estimate
+from workbook.tools.published.compare import LARGE, SMALL
+from workbook.tools.published.tables import TABLES, Table
+
+BANDS = {"below 1 MiB": (0, SMALL), "1 to 64 MiB": (SMALL, LARGE), "from 64 MiB": (LARGE, float("inf"))}
+GIVEN = (0, 3, 6)  # how many rows the estimate gets to know
+LEFT = 3  # rows that must be left to judge by
+
+
+@dataclass(frozen=True)
+class Error:
+    """One row: the estimate is off by `off`, a share without its sign, after `given` rows of its table were known."""
+
+    table: Table
+    nbytes: int
+    given: int
+    off: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All errors, and their medians and 90th percentiles: in all, by size, by operation, by generation."""
+
+    errors: tuple[Error, ...]
+
+    def off(self, given: int, which: Callable[[Error], bool] = lambda _: True) -> tuple[float, float, int]:
+        """Median and 90th percentile of the errors, and of how many rows, after so many rows were given."""
+        found = [e.off for e in self.errors if e.given == given and which(e)]
+        if not found:
+            return float("nan"), float("nan"), 0
+        return float(np.median(found)), float(np.quantile(found, 0.9)), len(found)
+
+    @property
+    def groups(self) -> dict[str, Callable[[Error], bool]]:
+        """What the summary is cut into: names, and which errors belong to them."""
+        by: dict[str, Callable[[Error], bool]] = {"all rows": lambda _: True}
+        for band, (least, most) in BANDS.items():
+            by[band] = lambda e, least=least, most=most: least <= e.nbytes < most  # type: ignore[misc]
+        for op in dict.fromkeys(e.table.op for e in self.errors):
+            by[op] = lambda e, op=op: e.table.op == op  # type: ignore[misc]
+        for generation in dict.fromkeys(e.table.generation for e in self.errors):
+            by[generation] = lambda e, generation=generation: e.table.generation == generation  # type: ignore[misc]
+        return by
+
+    def __repr__(self) -> str:
+        lines = [f"{'median / 90th percentile':<26}" + "".join(f"{w:>20}" for w in ("as it comes", "3 rows", "6 rows"))]
+        for name, which in self.groups.items():
+            cells = (self.off(given, which) for given in GIVEN)
+            said = "".join((f"{m:>11.0%} /{p:>5.0%}" if n else "–").rjust(20) for m, p, n in cells)
+            lines.append(f"{name:<26}{said}".replace("%", " %"))
+        return "\n".join(lines)
+
+
+def judge(
+    tables: Sequence[Table] = TABLES, again: Callable[[Sequence[Table]], Constants] | Literal[False] = False
+) -> Judgement:
+    """Hold the estimate against every claimed table; `again` fits all constants again without the table's publisher.
+
+    Without it the tables are judged by constants that have seen them: about as good, for there are many more rows than
+    constants.
+    """
+    known, errors = [t for t in tables if t.claimed], []
+    for publisher in dict.fromkeys(t.publisher for t in known):
+        own = [t for t in known if t.publisher == publisher]
+        others = [t for t in known if t.publisher != publisher]
+        constants = again(others) if again else FITTED
+        for table in own:
+            errors += [e for given in GIVEN for e in _errors(table, given, constants)]
+    return Judgement(tuple(errors))
+
+
+def chosen(table: Table, given: int) -> list[int]:
+    """Which rows are given: spread evenly over the sizes' logarithms, the smallest and the largest among them."""
+    sizes = np.log([size for size, _ in table.rows])
+    return sorted({int(np.argmin(np.abs(sizes - at))) for at in np.linspace(sizes[0], sizes[-1], given)})
+
+
+def _errors(table: Table, given: int, constants: Constants) -> list[Error]:
+    assert table.cluster is not None
+    rows = chosen(table, given) if given else []
+    if len(table.rows) - len(rows) < (LEFT if given else 1):
+        return []
+    sizes, us = np.array(table.rows).T
+    if given:
+        mine = calibrate(table.op, table.n, table.cluster, [table.rows[i] for i in rows], constants)
+        found = mine.seconds(sizes)
+    else:
+        found = estimate(table.op, sizes, table.n, table.cluster, constants)
+    off = np.abs(found * 1e6 / us - 1)
+    return [Error(table, int(sizes[i]), given, float(off[i])) for i in range(len(us)) if i not in rows]

@@ -1,0 +1,156 @@
+"""Let all-reduces race over sizes: they take turns, in one run, and one that is wrong or stuck does not count."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+from labkit import time_limits
+from labkit.cluster.console import Console
+from labkit.cluster.live_line import Line
+from labkit.cluster.stop import STOP
+from labkit.errors import CellError, LabError, StoppedError
+from labkit.words import nbytes
+from workbook.tools import mpi
+from workbook.tools.race.raced import COPY, MPI, REFERENCE, Lap, Raced
+from workbook.tools.sweep.measure import DTYPES, PASSES, fits, where
+
+SIZES = (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
+
+
+@STOP
+def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None, repeat: int, dtype: str) -> Raced:
+    """Race `codes`, all-reduces of x, against `dist.all_reduce(x)`, MPI and a copy. Refuses what cannot race."""
+    engines = console.engines
+    codes, sizes = _checked(console, codes, sizes, repeat, dtype)
+    race = Raced([REFERENCE, *codes], sizes, engines.n, where(engines, range(engines.n)), dtype)
+    here = {m.host for m in engines.members} == {os.uname().nodename}
+    shares = [len(range(i, repeat, PASSES)) for i in range(min(PASSES, repeat))]
+    bar = Bar(len(shares) * len(sizes))
+    calls: dict[tuple[str, int], int] = {}
+
+    def takes_part(name: str, size: int) -> bool:
+        lap = race.laps.get((name, size))
+        return name not in race.out and not (lap and lap.why)
+
+    try:
+        with _mpi(race, here) as others:
+            console.call("workbook.tools.rank.race.enter", race_codes := [REFERENCE, *codes], COPY)
+            for name in race_codes:
+                bar.show(0, f"{name}, other dtypes and odd lengths")
+                with _named(race, name):
+                    if why := console.call("workbook.tools.rank.race.odd", name, limit=time_limits.RACE_TURN)[0]:
+                        race.out[name] = f"does not count, because of {why}"
+            everyone = [*race.names, COPY]
+            for i, share in enumerate(shares):
+                for j, size in enumerate(sizes):
+                    at = (i + j) % len(everyone)  # whoever goes first changes
+                    for name in everyone[at:] + everyone[:at]:
+                        if not takes_part(name, size):
+                            continue
+                        bar.show(i * len(sizes) + j, f"{nbytes(size)}, {name}")
+                        if name == MPI:
+                            assert others
+                            _turn_of_mpi(race, others, size, share, calls)
+                            continue
+                        with _named(race, name, size):
+                            order = (name, size, dtype, share, calls.get((name, size), 0), not i)
+                            limit = time_limits.RACE_TURN * (1 + size / 2**25)
+                            told = console.call("workbook.tools.rank.race.turn", *order, limit=limit)
+                            why, calls[name, size], samples = told[0]
+                            race.add(name, size, Lap(tuple(map(max, samples)), why))
+            console.call("workbook.tools.rank.race.leave")
+    except StoppedError:
+        done = sum(len(lap.samples) for lap in race.laps.values())
+        if not done:
+            raise
+        race.note = f"You stopped the race after {done} of {repeat * len(sizes) * (len(race.names) + 1)} repetitions."
+    finally:
+        bar.clear()
+    return race
+
+
+@contextlib.contextmanager
+def _named(race: Raced, name: str, size: int | None = None) -> Iterator[None]:
+    """A contestant that ends its turn in an error, or does not end it, is out; the ranks are healed by then."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except CellError as error:
+        if name in (REFERENCE, COPY):
+            raise
+        race.out[name] = f"did not finish{f' at {nbytes(size)}' if size else ''}: {error}"
+
+
+@contextlib.contextmanager
+def _mpi(race: Raced, here: bool) -> Iterator[mpi.Mpi | None]:
+    """MPI's ranks, where there is MPI and the lab's ranks are CPUs of this host; else the race says why not."""
+    why = mpi.missing()
+    if not why and not (here and race.dtype == "float32"):
+        why = "MPI races in float32, and on this host alone."
+    if why:
+        race.out[MPI] = why
+        yield None
+        return
+    race.names = [*race.names, MPI]
+    with mpi.Mpi(race.n) as others:
+        yield others
+
+
+def _turn_of_mpi(race: Raced, others: mpi.Mpi, size: int, share: int, calls: dict[tuple[str, int], int]) -> None:
+    try:
+        told = others.turn(nbytes=size, repeat=share, calls=calls.get((MPI, size), 0), lasts=time_limits.REPETITION)
+    except LabError as error:
+        race.out[MPI] = str(error)
+        return
+    calls[MPI, size] = told["calls"]
+    race.add(MPI, size, Lap(tuple(map(max, told["samples"])), "" if told["right"] else "its sum is not the sum"))
+
+
+def _checked(
+    console: Console, codes: Sequence[str], sizes: Sequence[int] | None, repeat: int, dtype: str
+) -> tuple[list[str], list[int]]:
+    """The contestants as expressions of x, and the sizes in order."""
+    if console.engines.members[0].device.startswith("cuda"):
+        raise LabError(
+            "The race is for CPU ranks: shared memory is not a GPU's. Start them with start(backend='gloo')."
+        )
+    if console.engines.n < 2:
+        raise LabError("One rank has nobody to race with. Start two ranks or more, with start(2) for instance.")
+    if not codes or not all(isinstance(code, str) for code in codes):
+        raise LabError('Say in quotes who races against dist.all_reduce: lab.race("ring_all_reduce(x)").')
+    if dtype not in DTYPES:
+        raise LabError(f"dtype={dtype!r} is unknown here. Choose one of {', '.join(DTYPES)}.")
+    if not isinstance(repeat, int) or repeat < 1:
+        raise LabError(f"repeat={repeat!r} is no number of repetitions. Give 1 or more, such as repeat=9.")
+    wanted = list(SIZES if sizes is None else sizes)
+    if not wanted or not all(isinstance(s, int) and not isinstance(s, bool) and s >= DTYPES[dtype] for s in wanted):
+        raise LabError(f"sizes={sizes!r}: give whole numbers of bytes, {DTYPES[dtype]} or more, such as [4, 2**20].")
+    fits(console.engines, max(wanted), console.engines.n)
+    expressions = [f"{code.strip()}(x)" if code.strip().isidentifier() else code.strip() for code in codes]
+    for code in expressions:
+        try:
+            names = {node.id for node in ast.walk(ast.parse(code, mode="eval")) if isinstance(node, ast.Name)}
+        except SyntaxError:
+            names = set()
+        if "x" not in names:
+            raise LabError(
+                f'{code!r} is no expression of x. Write what you would call: lab.race("ring_all_reduce(x)").'
+            )
+    once = [code for code in dict.fromkeys(expressions) if code != REFERENCE]
+    return once, sorted({s // DTYPES[dtype] * DTYPES[dtype] for s in wanted})
+
+
+class Bar(Line):
+    """How far a race has come, and whose turn it is."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def show(self, done: int, now: str) -> None:
+        full = round(20 * done / self.steps)
+        self.write(f"race {'█' * full}{'░' * (20 - full)} now {now}")

@@ -1,0 +1,1 @@
+"""Lay every primitive out on two pages to print: the cheat sheet."""

@@ -1,0 +1,108 @@
+"""`lab.sheet`: run every primitive in its shortest form on the ranks and lay all of them out on two pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import files
+from labkit.errors import LabError
+from labkit.plot.flow import Drawing
+from labkit.plot.tiles import Tile
+from labkit.theory.primitives import MEANINGS
+from workbook.tools.sheet.cheats import CHEATS, Cheat
+from workbook.tools.sheet.show import NAME, PRINT, html
+
+BACKENDS = {"gloo": "Gloo", "nccl": "NCCL"}
+MOST = 4  # ranks whose pictures fit two pages
+NAMES = ("x", "y", "left", "right", "ops", "work")  # that the entries' codes use
+KEEP = f"""
+_kept = {{name: globals()[name] for name in {NAMES} if name in globals()}}
+right, left = (rank + 1) % world_size, (rank - 1) % world_size
+"""
+GIVE_BACK = f"""
+for name in {NAMES}:
+    globals().pop(name, None)
+globals().update(_kept)
+del _kept, name
+"""
+
+
+class CheatSheet:
+    """The sheet as it came from the ranks: `lab.sheet()` shows it, and its `save` writes it as a page to print."""
+
+    def __init__(self, entries: Sequence[tuple[Cheat, Drawing, str]], n: int, backend: str) -> None:
+        self.entries = list(entries)
+        self.n, self.backend = n, backend
+
+    def __repr__(self) -> str:
+        lines = [self._about]
+        for cheat, _, _ in self.entries:
+            lines += [f"{cheat.name}: {cheat.does}", f"  {cheat.costs}", f"  ✗ {cheat.mistake}".replace("**", "")]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html(self.entries, self._about)
+
+    def save(self, file: str = "cheat-sheet.html", overwrite: bool = False) -> Path:
+        """Write the sheet as a page that a browser prints on two sheets of A4 or Letter; its path.
+
+        Raises `LabError` where there is a file of this name that labkit has not written, unless `overwrite`.
+        """
+        return files.save_page(
+            file, files.page(NAME, PRINT, self._repr_html_()), "lab.sheet().save", "cheat-sheet.html", overwrite
+        )
+
+    @property
+    def _about(self) -> str:
+        return (
+            f"Pictures from a run on {self.n} ranks with {BACKENDS[self.backend]}: colours say which rank a number "
+            "came from. S is the bytes of one rank's input (of a scatter: the root's), N the number of ranks. Bytes "
+            "and steps are those of the algorithm in brackets; a library may use another one."
+        )
+
+
+def run(lab: Any) -> CheatSheet:
+    """Every entry, run once. Raises `LabError` where the lab has one rank, or more than there is room for."""
+    if not 2 <= lab.n <= MOST:
+        raise LabError(f"The sheet is drawn for 2 to {MOST} ranks, and this lab has {lab.n}. Run lab = start({MOST}).")
+    lab.run(KEEP)
+    try:
+        drawn = [_drawn(lab, cheat) for cheat in CHEATS]
+    finally:
+        lab.run(GIVE_BACK)
+    return CheatSheet(drawn, lab.n, lab.backend)
+
+
+def _drawn(lab: Any, cheat: Cheat) -> tuple[Cheat, Drawing, str]:
+    """An entry, with its picture and the same in words."""
+    if not cheat.x:
+        return cheat, *_waiting(lab, cheat)
+    lab.run(f"x = {cheat.x}" + (f"\ny = {cheat.y}" if cheat.y else ""))
+    if "object" in cheat.name:
+        return cheat, *_objects(lab, cheat)
+    flow = lab.flow(cheat.code, "x", cheat.shows, cheat.name if cheat.name in MEANINGS else None)
+    return cheat, flow.small, flow.alt
+
+
+def _waiting(lab: Any, cheat: Cheat) -> tuple[Drawing, str]:
+    """Who waits for rank 1, which comes late."""
+    waits = lab.late(cheat.code, 1).waiting("barrier")
+    come = [[[Tile("late" if r == 1 else "here", kind="plain")]] for r in range(lab.n)]
+    go = [[[Tile("waits" if r in waits else "goes", kind="plain")]] for r in range(lab.n)]
+    return Drawing(["before", "in it"], [come, go]), f"Rank 1 comes late: ranks {waits} wait in the barrier."
+
+
+def _objects(lab: Any, cheat: Cheat) -> tuple[Drawing, str]:
+    """What everyone brought and has; an object's colour is that of the rank that brought it."""
+    brought = lab.pull("x")
+    lab.run(cheat.code)
+    held = lab.pull("y")
+
+    def tile(value: Any) -> Tile:
+        return Tile(str(value), shares=((brought.index(value), 1),))
+
+    columns = [[[[tile(x)]] for x in brought], [[[tile(y)] for y in ys] for ys in held]]
+    said = "; ".join(f"rank {r} brought {x!r} and has {y}" for r, (x, y) in enumerate(zip(brought, held, strict=True)))
+    return Drawing(["before", "after"], columns), f"{said}."

@@ -1,0 +1,1 @@
+"""Time one operation over sizes, and fit α and β to it: lesson 07."""

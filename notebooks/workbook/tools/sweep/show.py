@@ -1,0 +1,133 @@
+"""What `lab.sweep` returns: times and bandwidths over sizes, as rows, a table and a picture. No torch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from html import escape
+
+from labkit.errors import LabError
+from labkit.plot import svg
+from labkit.show.table import cell, row, table
+from labkit.words import nbytes, seconds
+from workbook.tools import timing
+from workbook.tools.sweep import plot as picture
+from workbook.tools.sweep.fit import Fit, fit
+from workbook.tools.sweep.measured import Measured, Row
+from workbook.tools.sweep.plot import Curves, rate
+
+COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy")
+NEAR = 1.1  # `at` takes the row whose size is off by less than this factor
+
+
+class Sweep:
+    """An operation timed over sizes: `rows`, the fitted α and β, and the limit that copying memory sets.
+
+    Times are seconds a call (the median repetition's slowest rank), bandwidths GB/s, that is 10⁹ bytes a second.
+    `where` says on what it was measured, `note` why sizes are missing, `right` whether all results were right.
+    """
+
+    def __init__(self, measured: Measured) -> None:
+        self.op, self.n, self.dtype = measured.op, measured.n, measured.dtype
+        self.where, self.note = measured.where, measured.note
+        self.rows: list[Row] = measured.rows
+
+    @property
+    def right(self) -> bool:
+        """Whether every size's result was checked, outside the clock, and was right."""
+        return all(r.right for r in self.rows)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """T = α + β · S through the medians, with the least relative error; see `workbook.tools.sweep.fit`.
+
+        Raises `LabError` for a barrier, or where fewer than two sizes were measured.
+        """
+        if self.op == "barrier":
+            raise LabError("A barrier has one time and no bytes to fit. Look at sweep.rows[0].")
+        return fit([r.nbytes for r in self.rows], [r.median for r in self.rows])
+
+    def at(self, nbytes: float) -> Row:
+        """The row of this size: `sweep.at(2**20).busbw`. Raises `LabError` where it was not measured."""
+        nearest = min(self.rows, key=lambda r: max(r.nbytes, nbytes) / max(1, min(r.nbytes, nbytes)))
+        if max(nearest.nbytes, nbytes) > NEAR * min(nearest.nbytes, nbytes):
+            sizes = ", ".join(str(r.nbytes) for r in self.rows)
+            raise LabError(f"{nbytes} bytes were not measured. Choose one of {sizes}, or ask sweep.fit.at({nbytes}).")
+        return nearest
+
+    # -- how it shows itself --------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        cells = [COLUMNS[: self._wide], *(self._cells(r) for r in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+        return "\n".join([self._title, *lines, *self._notes])
+
+    def _repr_html_(self) -> str:
+        rows = [row(first, [cell(c, "time") for c in rest]) for first, *rest in map(self._cells, self.rows)]
+        notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
+        drawn = svg.img(self.svg, self.alt) if len(self.rows) > 1 else ""
+        return drawn + table("sweep", escape(self._title), COLUMNS[: self._wide], rows) + notes
+
+    @property
+    def svg(self) -> bytes:
+        """The picture: time and bus bandwidth over sizes, both axes logarithmic."""
+        curves = self._curves()
+        return svg.svg(picture.draw(picture.axes(), curves))
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        told = [f"{nbytes(r.nbytes)}: {seconds(r.median)}, {rate(r.busbw)}" for r in self.rows if r.busbw]
+        return f"{self._title}. Time and bus bandwidth over sizes. {'; '.join(told)}. {' '.join(self._notes)}"
+
+    @property
+    def _letters(self) -> tuple[str, str]:
+        """α and β are one message's prices; a collective is made of several, and its line has its own two."""
+        return ("α", "β") if self.op == "send_recv" else ("a", "b")
+
+    @property
+    def _wide(self) -> int:
+        return 4 if self.op == "barrier" else len(COLUMNS)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.op}, {self.dtype}: {self.where}" if self.op != "barrier" else f"{self.op}: {self.where}"
+
+    def _cells(self, r: Row) -> list[str]:
+        times = [seconds(t) for t in (r.median, r.min, r.p90)]
+        if self.op == "barrier":
+            return ["–", *times]
+        wrong = "" if r.right else " ✗"
+        return [nbytes(r.nbytes) + wrong, *times, *(rate(b) for b in (r.algbw, r.busbw, r.copy) if b)]
+
+    @property
+    def _notes(self) -> list[str]:
+        notes = [self.note] if self.note else []
+        if len(self.rows) > 1:
+            line = self.fit
+            a, b = self._letters
+            per_byte = f"1/{b} = {rate(line.bandwidth)}" if line.beta else f"{b} = 0"
+            notes.append(
+                f"Fitted T = {a} + {b} · S: {a} = {seconds(line.alpha)}, {per_byte}; "
+                f"off by {100 * line.worst:.0f} % at most."
+            )
+        if self.op != "barrier":
+            what, factor = timing.convention(self.op)
+            notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes a second (nccl-tests).")
+        wrong = [nbytes(r.nbytes) for r in self.rows if not r.right]
+        notes.append("Every result was checked and is right." if not wrong else f"✗ Wrong results: {', '.join(wrong)}.")
+        return notes
+
+    def _curves(self) -> Curves:
+        line = self.fit
+        return Curves(
+            title=self._title,
+            sizes=[r.nbytes for r in self.rows],
+            times=[(r.min, r.median, r.p90) for r in self.rows],
+            busbw=[r.busbw or 0.0 for r in self.rows],
+            copy=[r.copy or 0.0 for r in self.rows],
+            alpha=line.alpha,
+            beta=line.beta,
+            factor=timing.busbw_factor(self.op, self.n),
+            letters=self._letters,
+        )

@@ -1,0 +1,206 @@
+"""What `lab.moves` shows: the puts, accumulates and gets of the last cell, drawn from memory to memory.
+
+An arrow says: these numbers were copied, into a window or out of one. No torch, no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.plot import steps as plot
+from labkit.plot import svg
+from labkit.plot.tiles import Tile
+from labkit.show.tiles import short
+from labkit.words import count, ranks, spans
+from workbook.tools.windows.lost import Lost, found_in
+from workbook.tools.windows.move import SIGN, Move, numbers
+
+MOST = 24  # moves that are drawn and told one by one
+Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
+
+
+class Moves:
+    """What the last cell moved in and out of a window on every rank; `moves.all` has each of it, in order of time.
+
+    A picture for each kind of call between two fences, as the windows were before it, and one of what they hold now.
+    """
+
+    def __init__(self, told: Sequence[dict[str, Any]]) -> None:
+        self.n = len(told)
+        self.now = [mine["now"] for mine in told]
+        self.size = max(mine["size"] for mine in told)
+        self.handed = [mine["handed"] for mine in told]
+        self.made = sum(mine["made"] for mine in told)
+        self.all = self._as_they_came([Move(r, *row) for r, mine in enumerate(told) for row in mine["moves"]])
+
+    def _as_they_came(self, found: list[Move]) -> list[Move]:
+        """In order of time; of puts that were under way together, the one whose number stands there came last."""
+        moves = sorted(found, key=lambda m: m.ended)
+        for r, now in enumerate(self.now):
+            for i, value in enumerate(now or []):
+                wrote = [m for m in moves if m.of == r and m.what != "get" and m.at <= i < m.at + m.size]
+                puts = [m for m in wrote if m.what == "put" and wrote[-1].what == "put" and m.ended > wrote[-1].began]
+                stands = [m for m in puts if m.numbers and m.numbers[i - m.at] == value]
+                if stands and stands[-1] is not wrote[-1]:
+                    moves.remove(stands[-1])
+                    moves.insert(moves.index(wrote[-1]) + 1, stands[-1])
+        return moves
+
+    @cached_property
+    def updates_lost(self) -> tuple[Lost, ...]:
+        """Every update that another rank wrote over without having read it."""
+        return found_in(self.all)
+
+    def lost(self) -> Lost:
+        """An update that was lost, drawn, one of the same number if there is any; a LabError where none was seen."""
+        if not self.updates_lost:
+            raise LabError(
+                "No rank wrote over what another one had written since it read: no update is seen to be lost. "
+                "Run the cell again, with more rounds."
+            )
+
+        def plain(lost: Lost) -> tuple[bool, float]:
+            return lost.first_read.numbers != lost.second_read.numbers, lost.moves[-1].ended - lost.moves[0].ended
+
+        return min(self.updates_lost, key=plain)
+
+    # -- words ----------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        groups = [[m.told for m in sorted(group, key=lambda m: (m.rank, m.began))] for group in self._groups]
+        lines = [line for group in groups for line in group]
+        if len(lines) > MOST:
+            lines = [f"{self._counted}, among them", *(m.told for m in self.all[:MOST])]
+        quiet = sorted(set(range(self.n)) - {m.rank for m in self.all})
+        lines += [f"{ranks(quiet)} {'calls' if len(quiet) == 1 else 'call'} nothing"] if quiet and self.all else []
+        lines += [] if self.all else ["nothing was moved in the last cell"]
+        lines += [f"rank {r} has not flushed {count(k, 'call')}" for r, k in enumerate(self.handed) if k]
+        held = [f"rank {r} [{', '.join(map(short, now))}]" for r, now in enumerate(self.now) if now is not None]
+        return "\n".join([*lines, *([f"afterwards: {', '.join(held)}"] if held else [])])
+
+    @property
+    def _counted(self) -> str:
+        """ "800 puts, 800 gets"; how many moves there were where the first are no longer kept."""
+        if self.made > len(self.all):
+            return f"{count(self.made, 'move')} in and out of windows"
+        made = {what: sum(m.what == what for m in self.all) for what in SIGN}
+        return ", ".join(count(k, what) for what, k in made.items() if k)
+
+    # -- pictures -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _groups(self) -> list[list[Move]]:
+        """The moves of one kind between two fences, in the order of time."""
+        found: dict[tuple[int, str], list[Move]] = {}
+        for move in self.all:
+            found.setdefault((move.fences, move.what), []).append(move)
+        return [found[key] for key in sorted(found, key=lambda k: (k[0], found[k][0].began))]
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The picture."""
+        held = self._at_first()
+        pictures, drawn = [], 0
+        for group in self._groups:
+            if drawn + len(group) > MOST:
+                break
+            drawn += len(group)
+            pictures.append(self._picture(group, held))
+            for move in group:
+                _apply(held, move)
+        left = (
+            "afterwards" if drawn == len(self.all) else f"afterwards; of {self._counted}, {drawn or 'none'} are drawn"
+        )
+        pictures.append(plot.Picture(left, [self._window(self._at_last(held))], []))
+        return svg.svg(plot.draw(plot.axes(pictures), pictures))
+
+    def _at_first(self) -> dict[tuple[int, int], Cell]:
+        """What each place held before the first move: what holds now, but for what was written over."""
+        held = {(r, i): (v, {r: 1}) for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
+        for move in reversed([m for m in self.all if m.what != "get"]):
+            for i, value in enumerate(move.before or []):
+                held[move.of, move.at + i] = (value, {move.of: 1})
+        return held
+
+    def _at_last(self, held: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
+        """What each place holds now, in the colours of what moved there, or of the owner who wrote it without a put."""
+        now = {(r, i): v for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
+        return {place: held[place] if held[place][0] == v else (v, {place[0]: 1}) for place, v in now.items()}
+
+    def _picture(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Picture:
+        what = group[0].what
+        callers, others = {m.rank for m in group}, {m.of for m in group} - {m.rank for m in group}
+        title = f"{what}: {ranks(callers)} {'calls' if len(callers) == 1 else 'call'} it"
+        title += f", {ranks(others)} {'takes' if len(others) == 1 else 'take'} no part" if others else ""
+        arrows = []
+        for move in (m for m in group if m.rank != m.of):
+            mine = [m for m in group if m.rank == move.rank]
+            first = sum(_tiles(m) for m in mine[: mine.index(move)])
+            own, shown = (move.rank, 1, first, _tiles(move)), self._place(move)
+            src, dst = (shown, own) if what == "get" else (own, shown)
+            arrows.append(plot.Arrow(src, dst, SIGN[what]))
+        return plot.Picture(title, [self._window(held), self._own(group, held)], arrows)
+
+    @cached_property
+    def _known(self) -> bool:
+        """Whether windows are small enough to be drawn place by place."""
+        return all(now is not None for now in self.now)
+
+    def _place(self, move: Move) -> tuple[int, int, int, int]:
+        return (move.of, 0, move.at, move.size) if self._known else (move.of, 0, 0, 1)
+
+    def _window(self, held: dict[tuple[int, int], Cell]) -> plot.Slot:
+        if not self._known:
+            tile = Tile(count(self.size, "number"), kind="plain", width=plot.WIDTH)
+            return plot.Slot("window", [[tile] for _ in range(self.n)])
+        return plot.Slot("window", [[_tile(*held[r, i]) for i in range(self.size)] for r in range(self.n)])
+
+    def _own(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Slot:
+        """What ranks bring, or what they got."""
+        tiles: list[list[Tile]] = [[] for _ in range(self.n)]
+        for m in group:
+            owner = {m.of if m.what == "get" else m.rank: 1}
+            if m.numbers is None:
+                tiles[m.rank].append(Tile(numbers(None, m.size), shares=tuple(owner.items()), width=plot.WIDTH))
+            for i, value in enumerate(m.numbers or []):
+                place = (m.of, m.at + i)
+                whose = held[place][1] if m.what == "get" and place in held else owner
+                tiles[m.rank].append(Tile(short(value), shares=tuple((r, 1) for r in sorted(whose)), width=plot.WIDTH))
+        return plot.Slot("its own", tiles)
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        return "What moved between the ranks' windows. " + ". ".join(repr(self).splitlines()) + "."
+
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, self.alt)
+
+
+def _tiles(move: Move) -> int:
+    """How many tiles show what a rank brings, or what it got: one a number."""
+    return 1 if move.numbers is None else move.size
+
+
+def _apply(held: dict[tuple[int, int], Cell], move: Move) -> None:
+    """What a move leaves in a window."""
+    for i, value in enumerate(move.numbers or [] if move.what != "get" else []):
+        place = move.of, move.at + i
+        if place not in held:
+            continue
+        old, shares = held[place]
+        if move.what == "put":
+            held[place] = (value, {move.rank: 1})
+        else:
+            kept = shares if old else {}
+            held[place] = (old + value, {**kept, move.rank: kept.get(move.rank, 0) + 1})
+
+
+def _tile(value: float, shares: dict[int, int]) -> Tile:
+    label = f"from {ranks(shares)}" if sum(shares.values()) == 1 else f"Σ {spans(shares, ', ')}"
+    most = max(shares.values())
+    badge = f"{most}×" if most > 1 else ""
+    return Tile(short(value), label, tuple((r, 1) for r in sorted(shares)), badge=badge, width=plot.WIDTH)

@@ -1,0 +1,86 @@
+"""α and β from times: exact where the times are exact, by relative error where they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import LabError
+from workbook.tools.sweep.fit import fit
+
+SIZES = [4 * 4**i for i in range(14)]
+
+
+@given(st.floats(1e-7, 1e-3), st.floats(1e-12, 1e-8))
+def test_an_exact_line_is_found(alpha, beta):
+    found = fit(SIZES, [alpha + beta * s for s in SIZES])
+    assert found.alpha == pytest.approx(alpha, rel=1e-6)
+    assert found.beta == pytest.approx(beta, rel=1e-6)
+    assert found.worst < 1e-6
+
+
+@given(st.lists(st.floats(0.8, 1.25), min_size=len(SIZES), max_size=len(SIZES)))
+def test_no_line_nearby_has_a_smaller_relative_error(noise):
+    seconds = [(2e-5 + 1e-9 * s) * k for s, k in zip(SIZES, noise, strict=True)]
+    found = fit(SIZES, seconds)
+
+    def off(alpha, beta):
+        return sum(((alpha + beta * s) / t - 1) ** 2 for s, t in zip(SIZES, seconds, strict=True))
+
+    for a in (0.99, 1, 1.01):
+        for b in (0.99, 1, 1.01):
+            assert off(found.alpha, found.beta) <= off(found.alpha * a, found.beta * b) + 1e-9
+
+
+def test_small_sizes_are_met_where_ordinary_least_squares_miss_them():
+    rng = np.random.default_rng(0)
+    seconds = [(2e-5 + 1e-9 * s) * rng.uniform(0.9, 1.1) for s in SIZES]
+    beta, alpha = np.polyfit(SIZES, seconds, 1)
+    ours, ordinary = fit(SIZES, seconds).at(4), alpha + beta * 4
+    assert abs(ours / seconds[0] - 1) < 0.15
+    assert abs(ordinary / seconds[0] - 1) > 0.5
+
+
+def test_neither_alpha_nor_beta_falls_below_zero():
+    falling = fit([1, 10, 100, 1000], [4e-6, 3e-6, 2e-6, 1e-6])
+    assert falling.alpha >= 0
+    assert falling.beta >= 0
+    assert falling.bandwidth == float("inf")
+
+
+def test_segments_follow_a_bend_and_a_single_line_does_not():
+    def true(s):
+        return 1e-5 + 1e-9 * s if s < 1e5 else 5e-5 + 3e-9 * s
+
+    seconds = [true(s) for s in SIZES]
+    one, two = fit(SIZES, seconds), fit(SIZES, seconds, segments=2)
+    assert two.worst < 1e-6 < 0.1 < one.worst
+    assert [round(s.beta * 1e9, 6) for s in two.segments] == [1, 3]
+    assert two.segments[0].last < 1e5 < two.segments[1].first
+    assert (two.alpha, two.beta) == (one.alpha, one.beta)
+
+
+def test_a_segment_has_three_points_at_least():
+    found = fit([1, 2, 3, 4], [1, 5, 1, 5], segments=4)
+    assert len(found.segments) == 1
+
+
+def test_more_segments_are_never_worse():
+    rng = np.random.default_rng(1)
+    seconds = [(2e-5 + 1e-9 * s) * rng.uniform(0.7, 1.4) for s in SIZES]
+    squares = [sum(r * r for r in fit(SIZES, seconds, k).residuals) for k in (1, 2, 3, 4)]
+    assert squares == sorted(squares, reverse=True)
+
+
+def test_outside_of_what_was_measured_the_nearest_segment_counts():
+    found = fit(SIZES, [1e-5 + 1e-9 * s for s in SIZES], segments=2)
+    assert found.at(0) == pytest.approx(1e-5)
+    assert found.at(1e12) == pytest.approx(1e3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("sizes", "seconds"), [([], []), ([4], [1]), ([4, 4], [1, 2]), ([1, 2], [1, 0])])
+def test_what_makes_no_line_is_refused(sizes, seconds):
+    with pytest.raises(LabError):
+        fit(sizes, seconds)

@@ -1,0 +1,175 @@
+"""The what-if widget, driven without a browser: what it says, what it draws, what its controls do."""
+
+from __future__ import annotations
+
+import re
+import xml.dom.minidom
+from base64 import b64encode
+from itertools import product
+
+import pytest
+
+import labkit
+from labkit.errors import LabError
+from labkit.plot.sheet import extent
+from workbook.tools.costs import H100, RENTED, estimate, flat, predict
+from workbook.tools.costs.predict import OPS
+from workbook.tools.whatif.face import WhatIf
+
+
+@pytest.fixture
+def w():
+    return WhatIf("all_reduce", n=8, nbytes=2**20, alpha=1e-5, beta=1e-10)
+
+
+def test_it_is_one_of_labkits_public_names():
+    assert labkit.WhatIf is WhatIf
+
+
+def test_its_numbers_are_those_of_the_textbook(w):
+    assert w.seconds == pytest.approx({k: float(t) for k, t in flat("all_reduce", 2**20, 8, 1e-5, 1e-10).items()})
+    assert list(w.seconds.values()) == sorted(w.seconds.values())
+    assert w.winner == next(iter(w.seconds))
+
+
+def test_on_a_cluster_they_are_those_of_predict_and_what_nccl_takes_stands_beside(subtests):
+    for op in OPS:
+        with subtests.test(op):
+            w = WhatIf(op, n=1024, nbytes=2**27, cluster="H100")
+            assert w.seconds == pytest.approx(predict(op, 2**27, 1024, H100).seconds)
+            assert w.nccl is not None
+            way, seconds = w.nccl
+            assert seconds == pytest.approx(estimate(op, 2**27, 1024, H100))
+            assert f"NCCL, estimated: {way}" in repr(w)
+            assert "NCCL" not in repr(WhatIf(op)), "it does not run on links that are all alike"
+
+
+def test_every_cluster_that_costs_names_can_be_chosen(w, subtests):
+    for name in RENTED:
+        with subtests.test(name):
+            w.go(cluster=name)
+            assert w.cluster == RENTED[name]
+
+
+def test_where_nccl_is_ahead_of_every_letter_the_map_is_hatched():
+    w = WhatIf("all_reduce", n=8, nbytes=2**30, cluster="H100")
+    assert w.nccl is not None
+    assert w.nccl[1] < min(w.seconds.values()), "NVLS, which no letter has"
+    assert "the fastest letter" in w.svg.decode()
+    ahead = w.scene.ahead
+    assert ahead is not None
+    assert ahead[w.scene.ranks.index(8), abs(w.scene.sizes - 2**30).argmin()]
+    assert not ahead[w.scene.ranks.index(1024), abs(w.scene.sizes - 2**30).argmin()]
+    assert "hatched" in w.svg.decode()
+    assert "hatched" not in WhatIf("all_reduce", n=8).svg.decode()
+
+
+def test_the_crossing_moves_with_alpha_times_bandwidth(w):
+    """Doubling both lets four times as many bytes pass in the time of α; doubling α and halving 1/β as many as now."""
+    assert "a link carries 97.66 KiB" in w.links
+    w.go(alpha=2e-5, beta=5e-11)
+    assert "a link carries 390.6 KiB" in w.links
+    w.go(beta=2e-10)
+    assert "a link carries 97.66 KiB" in w.links
+
+
+def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(subtests):
+    for op, cluster in product(OPS, (None, "H100", "A100 EFA", "B200 RoCE")):
+        with subtests.test(op, cluster=cluster):
+            scene = WhatIf(op, n=100_000, nbytes=2**34, cluster=cluster).scene
+            for i, line in enumerate([*scene.legend, *([scene.extra[0]] if scene.extra else [])]):
+                room = (7.4, 7.2)[i % 2]
+                assert extent(line, 8) < room
+            assert extent(scene.links, 8) < 17
+
+
+def test_every_control_redraws_the_picture_and_its_words(w):
+    seen = [w._picture.value]
+    for move in (
+        {"n": 100_000}, {"nbytes": 2**30}, {"op": "broadcast"}, {"alpha": 1e-3}, {"beta": 1e-9},
+        {"cluster": "GB200"}, {"oversubscription": 4},
+    ):  # fmt: skip
+        w.go(**move)
+        seen.append(w._picture.value)
+        assert w.winner in w._picture.value
+    assert len(set(seen)) == len(seen)
+    assert w.n == 100_000
+
+
+def test_a_hundred_thousand_ranks_are_on_the_slider(w):
+    w.go(n=100_000)
+    assert w.n == 100_000
+
+
+def test_only_the_controls_that_count_are_shown(w):
+    def hidden():
+        return [c.description for c in w._controls if c.layout.display == "none"]
+
+    assert hidden() == ["oversubscribed"]
+    w.go(cluster="A100")
+    assert hidden() == ["latency α", "bandwidth 1/β"]
+    w.go(cluster=None)
+    assert hidden() == ["oversubscribed"]
+
+
+def test_oversubscription_slows_what_leaves_a_node():
+    w = WhatIf("all_reduce", n=1024, nbytes=2**30, cluster="H100")
+    before = w.seconds["flat ring"]
+    w.go(oversubscription=4)
+    assert w.seconds["flat ring"] > 2 * before
+    assert w.cluster is not None
+    assert w.cluster.network == 100
+
+
+def test_a_cluster_of_ones_own_joins_the_list():
+    mine = H100.but(name="mine", rails=1)
+    w = WhatIf("all_reduce", n=64, cluster=mine)
+    assert w.seconds == pytest.approx(predict("all_reduce", 2**20, 64, mine).seconds)
+    assert "mine" in w._links.options
+
+
+@pytest.mark.slow
+def test_every_picture_is_well_formed_small_and_the_same_twice(subtests):
+    for op, cluster in product(OPS, (None, "A100", "GB200")):
+        with subtests.test(op, cluster=cluster):
+            w = WhatIf(op, n=1024, cluster=cluster)
+            first = w.svg
+            assert b64encode(first).decode() in w._picture.value, "as it was drawn before"
+            assert len(first) < 60_000
+            xml.dom.minidom.parseString(first)
+            for name in w.seconds:
+                assert f"{name}: " in first.decode()
+
+
+def test_the_map_names_the_winner_where_the_cross_is(w):
+    for n, size in ((8, 2**5), (8, 2**30), (4096, 2**14)):
+        w.go(n=n, nbytes=size)
+        scene = w.scene
+        row, column = scene.ranks.index(n), abs(scene.sizes - size).argmin()
+        assert list(scene.curves)[scene.map[row][column]] == w.winner
+
+
+def test_it_shows_without_a_kernel_and_carries_its_words(w):
+    bundle = w._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(w)
+    (alt,) = re.findall(r'<img alt="([^"]*)"', bundle["text/html"])
+    assert "halving-doubling" in alt
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_keys_pressed_in_it_do_not_reach_the_notebook(w):
+    assert "stopPropagation" in w.children[0].children[-1].value
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"op": "barrier"}, {"n": 0}, {"n": "many"}, {"nbytes": -1}, {"alpha": 0}, {"cluster": "V100"}],
+)
+def test_what_it_cannot_show_is_refused_with_what_it_can(wrong):
+    with pytest.raises(LabError):
+        WhatIf(**wrong)
+
+
+def test_an_unknown_control_is_refused(w):
+    with pytest.raises(LabError, match="oversubscription"):
+        w.go(ranks=4)
