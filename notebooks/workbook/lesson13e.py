@@ -148,23 +148,23 @@ def load_for_all(model, path):
         dist.broadcast(tensor.detach(), src=0)
 
 
-def _counts(n: int) -> list[Case]:
-    def case(count: int, parts: int, about: str = "") -> Case:
-        return Case([(count, parts, r) for r in range(n)], about)
-
-    return [
-        case(2 * n, n, f"{2 * n} rows for {n}"),
-        case(6, n + 2, f"6 layers for {n + 2}, of which you see the first {n}"),
-        case(2 * n + 1, n, f"{2 * n + 1} rows for {n}"),
-        case(3 * n - 1, n, f"{3 * n - 1} layers for {n}"),
-        case(n - 1, n, f"fewer rows than parts: {n - 1} for {n}"),
-        case(0, n, "no rows at all"),
-        case(1003, 5, "1,003 columns for a group of 5"),
-    ]
-
-
 @exercise(
-    "Which part is mine?", lambda xs: [[*bounds(*x)] for x in xs], minutes=4, inputs=_counts, forbids=("collectives",)
+    "Which part is mine?",
+    lambda xs: [[*bounds(*x)] for x in xs],
+    minutes=4,
+    inputs=lambda n: [
+        Case([(count, parts, r) for r in range(n)], about)
+        for about, count, parts in (
+            (f"{2 * n} rows for {n}", 2 * n, n),
+            (f"6 layers for {n + 2}, of which you see the first {n}", 6, n + 2),
+            (f"{2 * n + 1} rows for {n}", 2 * n + 1, n),
+            (f"{3 * n - 1} layers for {n}", 3 * n - 1, n),
+            (f"fewer rows than parts: {n - 1} for {n}", n - 1, n),
+            ("no rows at all", 0, n),
+            ("1,003 columns for a group of 5", 1003, 5),
+        )
+    ],
+    forbids=("collectives",),
 )
 def part_of(count, n, place):
     """Return (start, end) of the part at this place among n, which differ by one at most.

@@ -25,20 +25,6 @@ def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> li
     return [each * sum(a == h != b for a, b in ends) for h in range(max(home) + 1)]
 
 
-def _rings(n: int) -> list[Case]:
-    cases: dict[str, tuple[list[int], list[int], int]] = {
-        "two hosts of two, in order": ([0, 1, 2, 3], [0, 0, 1, 1], 4000),
-        "the same, interleaved": ([0, 2, 1, 3], [0, 0, 1, 1], 4000),
-        "begins in the middle of a host": ([1, 2, 3, 0], [0, 0, 1, 1], 4000),
-        "ranks numbered in turn, visited by hosts": ([0, 2, 4, 1, 3, 5], [0, 1, 0, 1, 0, 1], 600),
-        "ranks numbered in turn, visited by number": ([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1], 600),
-        "three hosts of different sizes": ([0, 5, 1, 2, 3, 4], [0, 1, 1, 1, 2, 2], 1200),
-        "a host that is visited twice": ([0, 1, 2, 3, 4], [0, 1, 0, 2, 2], 1000),
-        "one host": ([2, 0, 1], [0, 0, 0], 300),
-    }
-    return [Case([ring for _ in range(n)], about) for about, ring in cases.items()]
-
-
 OUT_SLIPS = {
     "forgets the way from the last rank to the first": ("in enumerate(order):", "in enumerate(order[:-1]):"),
     "counts a reduce-scatter only": ("2 * (n - 1) * nbytes / n", "(n - 1) * nbytes / n"),
@@ -63,7 +49,19 @@ OUT_SLIPS = {
     lambda xs: [out_of_hosts(*x) for x in xs],
     minutes=8,
     difficulty=2,
-    inputs=_rings,
+    inputs=lambda n: [
+        Case([ring] * n, about)
+        for about, ring in {
+            "two hosts of two, in order": ([0, 1, 2, 3], [0, 0, 1, 1], 4000),
+            "the same, interleaved": ([0, 2, 1, 3], [0, 0, 1, 1], 4000),
+            "begins in the middle of a host": ([1, 2, 3, 0], [0, 0, 1, 1], 4000),
+            "ranks numbered in turn, visited by hosts": ([0, 2, 4, 1, 3, 5], [0, 1, 0, 1, 0, 1], 600),
+            "ranks numbered in turn, visited by number": ([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1], 600),
+            "three hosts of different sizes": ([0, 5, 1, 2, 3, 4], [0, 1, 1, 1, 2, 2], 1200),
+            "a host that is visited twice": ([0, 1, 2, 3, 4], [0, 1, 0, 2, 2], 1000),
+            "one host": ([2, 0, 1], [0, 0, 0], 300),
+        }.items()
+    ],
     picture=lambda: [([0, 1, 2, 3], [0, 0, 1, 1], 4000)] * 4,
     forbids=("collectives",),
     ranks=(2, 4),

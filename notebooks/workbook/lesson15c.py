@@ -196,20 +196,19 @@ def expected_leaves_host(groups: Sequence[Sequence[int]], size: float, per_host:
 
 
 def _groups(n: int) -> list[Case]:
-    def case(about: str, groups: list[list[int]], size: float, per_host: int) -> Case:
-        return Case([()] * n, about, {"groups": groups, "size": float(size), "per_host": per_host})
-
-    near, far = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
     rows = [[8 * h + i for h in range(4)] for i in range(8)]
     return [
-        case("two groups of neighbours", near, 1000, 2),
-        case("two groups across", far, 1000, 2),
-        case("one group of four, two hosts", [[0, 1, 2, 3]], 1000, 2),
-        case("the same ring in another order", [[0, 2, 1, 3]], 1000, 2),
-        case("eight groups across four hosts of eight", rows, 12e9, 8),
-        case("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
-        case("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900, 4),
-        case("one host for all", [[0, 1, 2, 3]], 1000, 8),
+        Case([()] * n, about, {"groups": groups, "size": size, "per_host": per_host})
+        for about, groups, size, per_host in (
+            ("two groups of neighbours", [[0, 1], [2, 3]], 1000.0, 2),
+            ("two groups across", [[0, 2], [1, 3]], 1000.0, 2),
+            ("one group of four, two hosts", [[0, 1, 2, 3]], 1000.0, 2),
+            ("the same ring in another order", [[0, 2, 1, 3]], 1000.0, 2),
+            ("eight groups across four hosts of eight", rows, 12e9, 8),
+            ("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
+            ("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900.0, 4),
+            ("one host for all", [[0, 1, 2, 3]], 1000.0, 8),
+        )
     ]
 
 

@@ -52,13 +52,7 @@ def _queues(n: int) -> list[Case]:
     ]
 
 
-@on_paper(
-    "One link, first come, first served",
-    _served,
-    minutes=8,
-    inputs=_queues,
-    tolerance=1e-9,
-)
+@on_paper("One link, first come, first served", _served, minutes=8, inputs=_queues, tolerance=1e-9)
 def served(arrives, takes):
     """Return the moment at which each message has passed the link.
 
@@ -164,27 +158,24 @@ def expected_wait(hiccup, ranks):
     return hiccup * sum(1 / k for k in range(2, ranks + 1))
 
 
-def _savers(n: int) -> list[Case]:
-    hour, year = 3600.0, 8766 * 3600.0
-
-    def case(about: str, mtbf: float, ranks: int, save: float, step: float) -> Case:
-        return Case([()] * n, about, {"mtbf": mtbf, "ranks": ranks, "save": save, "step": step})
-
-    return [
-        case("16,384 ranks", 5 * year, 16_384, 60.0, 5.0),
-        case("100,000 ranks", 5 * year, 100_000, 60.0, 5.0),
-        case("one rank", 5 * year, 1, 60.0, 5.0),
-        case("steps of two minutes", 5 * year, 100_000, 60.0, 120.0),
-        case("a step longer than the best interval", 100 * hour, 10_000, 1.0, 60.0),
-        case("saved in 5 s", 5 * year, 100_000, 5.0, 7.0),
-    ]
+YEAR = 8766 * 3600.0  # in seconds
 
 
 @on_paper(
     "How often should the job save?",
     lambda xs, mtbf, ranks, save, step: [max(1, round(sqrt(2 * save * mtbf / ranks) / step))] * len(xs),
     minutes=5,
-    inputs=_savers,
+    inputs=lambda n: [
+        Case([()] * n, about, {"mtbf": mtbf, "ranks": ranks, "save": save, "step": step})
+        for about, mtbf, ranks, save, step in (
+            ("16,384 ranks", 5 * YEAR, 16_384, 60.0, 5.0),
+            ("100,000 ranks", 5 * YEAR, 100_000, 60.0, 5.0),
+            ("one rank", 5 * YEAR, 1, 60.0, 5.0),
+            ("steps of two minutes", 5 * YEAR, 100_000, 60.0, 120.0),
+            ("a step longer than the best interval", 100 * 3600.0, 10_000, 1.0, 60.0),
+            ("saved in 5 s", 5 * YEAR, 100_000, 5.0, 7.0),
+        )
+    ],
 )
 def steps_between_checkpoints(mtbf, ranks, save, step):
     """Return the number of training steps between two checkpoints.
